@@ -1,0 +1,60 @@
+# Every target works from a fresh clone with Python 3.11 or later and make: the environment is made on first use and
+# made again when pyproject.toml changes. Set PYTHON to choose another interpreter, ARGS to pass words to the command.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+BIN := $(VENV)/bin
+
+# Nothing is asked of the index beyond the packages themselves, and nothing waits for an answer.
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-slow lint format types wheel-check bench check clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed-demo ## record, query, rebuild and replay real episodes in ./episodelake-demo
+	$(BIN)/episodelake demo $(ARGS)
+
+test: $(VENV)/.installed-test ## run the tests, doctests and documentation examples
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(VENV)/.installed-test ## run everything, with many more generated examples
+	EPISODELAKE_TEST_PROFILE=long $(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
+
+lint: $(VENV)/.installed-test ## check style and format with ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.installed-test ## write the format and the safe fixes of ruff
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.installed-test ## check the library's types with pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+wheel-check: $(VENV)/.installed-test ## build the wheel, install it in a clean environment, use it from another folder
+	PYTHON="$(BIN)/python" tests/check_wheel.sh
+
+bench: $(VENV)/.installed-test ## measure against Minari and bare pyarrow, and print the table
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+check: test lint types wheel-check ## all that the continuous integration checks
+
+clean: ## remove the environments, builds and caches
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis benchmarks/.venv
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'Episodelake needs Python 3.11 or later; name one with: make PYTHON=python3.11' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	@touch $@

@@ -1,0 +1,76 @@
+"""Run the benchmarks and print one table: `python benchmarks/run.py [NAME ...] [--quick] [--markdown FILE]`.
+
+Minari gets a virtual environment of its own, made on the first run in `.venv` beside this file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import bulk_writing
+import filtering
+import iteration
+import recording
+import size
+import sql
+from measure import Row
+from peer_process import Peer
+from report import markdown, print_table
+from setting import Setting
+
+BENCHMARKS = {
+    "recording": recording.run,
+    "bulk-writing": bulk_writing.run,
+    "iteration": iteration.run,
+    "filtering": filtering.run,
+    "sql": sql.run,
+    "size": size.run,
+}
+WIDTH_OF_A_FILE = 170
+ENVIRONMENTS = Path(__file__).resolve().parent / ".venv"
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help=f"Which to run: {', '.join(BENCHMARKS)}.")] = None,
+    quick: Annotated[bool, typer.Option(help="Small sizes, to see that everything works.")] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="How often each side is measured.")] = 5,
+    markdown_file: Annotated[
+        Path | None, typer.Option("--markdown", help="Write the table and the machine to this file too.")
+    ] = None,
+    environments: Annotated[Path, typer.Option(help="Where the peer's environment is kept.")] = ENVIRONMENTS,
+) -> None:
+    """Measure Episodelake beside Minari, pyarrow and DuckDB, and print both sides and their ratio."""
+    unknown = set(names or ()) - BENCHMARKS.keys()
+    if unknown:
+        raise typer.BadParameter(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH_OF_A_FILE)
+    target_file = markdown_file.resolve() if markdown_file is not None else None
+    place = environments.resolve()
+    rows: list[Row] = []
+    # MuJoCo leaves its log in the current folder, so the run happens in the scratch folder.
+    with tempfile.TemporaryDirectory(prefix="episodelake-benchmarks-") as folder, contextlib.chdir(folder):
+        peer = Peer(place, Path(folder))
+        setting = Setting(Path(folder), repeats, quick, peer)
+        try:
+            for name in names or BENCHMARKS:
+                console.print(f"[dim]running {name}[/dim]")
+                rows += BENCHMARKS[name](setting)
+            if target_file is not None:
+                words = f"{repeats} repeats{', small sizes (--quick)' if quick else ''}."
+                target_file.write_text(markdown(rows, peer.versions(), words))
+        finally:
+            peer.close()
+            if rows:
+                print_table(rows, console)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,25 @@
+"""Pytest settings that hold for the tests and for the doctests of the library.
+
+The library's modules are collected through `episodelake/`, where its three links give every file the name
+that it has when installed (`episodelake.store.errors`). At the top level the same files would be imported a
+second time under a wrong name, so they are left out there, and so are the programs that are run by hand.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+LEFT_OUT = ("benchmarks", "build", "notebooks", "readers", "store", "writers")
+collect_ignore_glob = [f"{folder}/*" for folder in LEFT_OUT]
+
+
+@pytest.fixture(autouse=True)
+def doctest_in_own_folder(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run each doctest in an empty folder of its own, since its examples create stores by relative paths."""
+    if not isinstance(request.node, pytest.DoctestItem):
+        yield
+        return
+    folder = request.getfixturevalue("tmp_path")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield

@@ -1,0 +1,74 @@
+"""Episodelake: a columnar store for reinforcement-learning episodes on Arrow and Parquet.
+
+    import episodelake as el
+
+    store = el.create("data/cartpole", env)
+    with store.record(env, run="ppo-seed3") as env: ...
+    store.refresh().sql("select avg(episode_return) from episodes")
+
+`create` and `open` give an `EpisodeStore`; everything else is reached from there.
+"""
+
+from __future__ import annotations
+
+from ._store import EpisodeStore, create, recover
+from ._store import open_store as open
+from .readers.episode import Episode
+from .readers.view import EpisodeView
+from .store.errors import (
+    ConcurrentCommitError,
+    CorruptStoreError,
+    EpisodelakeError,
+    EpisodeNotFoundError,
+    FormatVersionError,
+    InvalidArgumentError,
+    QueryError,
+    RecorderStateError,
+    SpaceMismatchError,
+    StoreAccessError,
+    StoreExistsError,
+    StoreNotFoundError,
+    UnsupportedSpaceError,
+    VersionNotFoundError,
+)
+from .store.recovery import RecoveredRun
+from .store.spaces import Codec, register_codec
+from .store.values import OpaqueValue
+from .writers.callbacks import EpisodeSummary, StepData
+from .writers.episode_writer import EpisodeRow, EpisodeWriter, OpenEpisode
+from .writers.recorder import Recorder
+from .writers.session import SessionOptions
+
+__all__ = [
+    "Codec",
+    "ConcurrentCommitError",
+    "CorruptStoreError",
+    "Episode",
+    "EpisodeNotFoundError",
+    "EpisodeRow",
+    "EpisodeStore",
+    "EpisodeSummary",
+    "EpisodeView",
+    "EpisodeWriter",
+    "EpisodelakeError",
+    "FormatVersionError",
+    "InvalidArgumentError",
+    "OpaqueValue",
+    "OpenEpisode",
+    "QueryError",
+    "Recorder",
+    "RecorderStateError",
+    "RecoveredRun",
+    "SessionOptions",
+    "SpaceMismatchError",
+    "StepData",
+    "StoreAccessError",
+    "StoreExistsError",
+    "StoreNotFoundError",
+    "UnsupportedSpaceError",
+    "VersionNotFoundError",
+    "create",
+    "open",
+    "recover",
+    "register_codec",
+]

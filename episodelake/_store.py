@@ -1,0 +1,272 @@
+"""`EpisodeStore`: the one object that users hold, made of the store, its writers and its readers.
+
+Only this package knows both sides; it forwards, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import polars as pl
+from gymnasium.vector import VectorEnv
+
+from .readers.view import EpisodeView, SnapshotReader
+from .store.errors import InvalidArgumentError, StoreExistsError
+from .store.files import guard_access
+from .store.handle import StoreHandle
+from .store.layout import EPISODES, RUNS, STEPS, Layout
+from .store.manifest import Manifest, read_card, read_manifest, write_card, write_manifest
+from .store.recovery import RecoveredRun
+from .store.recovery import recover as recover_journals
+from .store.schema import RUNS_SCHEMA, StepSchema
+from .store.snapshot import Snapshot
+from .store.tables import Table
+from .writers.callbacks import EpisodeCallback, StepCallback
+from .writers.episode_writer import EpisodeWriter
+from .writers.recorder import Recorder
+from .writers.session import Durability, SessionOptions
+
+
+class EpisodeStore(EpisodeView):
+    """A store, pinned at a version: a view of all its episodes, and the door to recording.
+
+    Made by `create` and `open`. What it shows does not change until `refresh`.
+    """
+
+    def __init__(self, layout: Layout, manifest: Manifest, version: int | None = None) -> None:
+        self.handle = StoreHandle(layout, manifest)
+        super().__init__(SnapshotReader(Snapshot(layout, manifest, version)))
+
+    @property
+    def path(self) -> Path:
+        """The store's directory."""
+        return self.handle.layout.root
+
+    @property
+    def id(self) -> str:
+        """The store's identity, a random UUID in hexadecimal."""
+        return self.handle.manifest.store_id
+
+    @property
+    def observation_space(self) -> gymnasium.Space:
+        """The space of every observation."""
+        return self.handle.manifest.observation_space
+
+    @property
+    def action_space(self) -> gymnasium.Space:
+        """The space of every action."""
+        return self.handle.manifest.action_space
+
+    @property
+    def reward_shape(self) -> tuple[int, ...]:
+        """() for scalar rewards, (k,) for k objectives."""
+        return self.handle.manifest.reward_shape
+
+    @property
+    def version(self) -> int:
+        """The version that this object shows; grows with every commit of episodes."""
+        return self._reader.snapshot.version
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """The dataset card: whatever its makers say of the store, as plain JSON.
+
+        Assigning replaces it as a whole, atomically.
+        """
+        return read_card(self.handle.layout)
+
+    @card.setter
+    def card(self, card: Mapping[str, Any]) -> None:
+        try:
+            write_card(self.handle.layout, dict(card))
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"The card is not plain JSON: {error}. The old card stays.") from error
+
+    def refresh(self) -> EpisodeStore:
+        """Move to the newest version and return this object; views made before keep theirs."""
+        self._reader = SnapshotReader(Snapshot(self.handle.layout, self.handle.manifest))
+        self.__dict__.pop("_connection", None)
+        return self
+
+    def history(self) -> pl.DataFrame:
+        """The commits up to this version, newest first.
+
+        Columns: version, timestamp (UTC), operation, and the numbers of episodes and steps (transitions) that the
+        commit added; null where it added none.
+        """
+        rows = [
+            {
+                "version": entry["version"],
+                "timestamp": entry["timestamp"],
+                "operation": entry.get("episodelake.operation") or entry["operation"].lower(),
+                "episodes": _count(entry.get("episodelake.episodes")),
+                "steps": _count(entry.get("episodelake.steps")),
+            }
+            for entry in self._reader.snapshot.history()
+        ]
+        moment = pl.Datetime("ms", "UTC")
+        schema = {
+            "version": pl.Int64,
+            "timestamp": moment,
+            "operation": pl.String,
+            "episodes": pl.Int64,
+            "steps": pl.Int64,
+        }
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    def record(
+        self,
+        env: gymnasium.Env,
+        *,
+        run: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        step_callback: StepCallback | None = None,
+        episode_callback: EpisodeCallback | None = None,
+        durability: Durability = "flush",
+        flush_seconds: float = 1.0,
+        seal_seconds: float = 60.0,
+        segment_bytes: int = 128 << 20,
+    ) -> Recorder:
+        """Wrap an environment so that every episode is recorded; see `Recorder` and `SessionOptions`.
+
+        Raises:
+            SpaceMismatchError: the environment's spaces are not the store's.
+            StoreAccessError: the store cannot be written.
+        """
+        options = SessionOptions(durability, flush_seconds, seal_seconds, segment_bytes)
+        return Recorder(
+            env,
+            self,
+            run=run,
+            metadata=metadata,
+            step_callback=step_callback,
+            episode_callback=episode_callback,
+            options=options,
+        )
+
+    def writer(
+        self,
+        *,
+        run: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        durability: Durability = "flush",
+        flush_seconds: float = 1.0,
+        seal_seconds: float = 60.0,
+        segment_bytes: int = 128 << 20,
+    ) -> EpisodeWriter:
+        """A writer that needs no environment; see `EpisodeWriter` and `SessionOptions`.
+
+        Raises:
+            StoreAccessError: the store cannot be written.
+        """
+        options = SessionOptions(durability, flush_seconds, seal_seconds, segment_bytes)
+        return EpisodeWriter(self, run=run, metadata=metadata, options=options)
+
+
+def _count(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def create(
+    path: str | PathLike[str],
+    env: gymnasium.Env | None = None,
+    *,
+    observation_space: gymnasium.Space | None = None,
+    action_space: gymnasium.Space | None = None,
+    reward_shape: tuple[int, ...] = (),
+    card: Mapping[str, Any] | None = None,
+) -> EpisodeStore:
+    """Create an empty store and open it.
+
+    Args:
+        path: a directory that does not exist yet, or is empty.
+        env: take the spaces from this environment; or give both spaces.
+        observation_space, action_space: the spaces of every episode.
+        reward_shape: () for scalar rewards, (k,) for k objectives.
+        card: the first dataset card.
+
+    Raises:
+        StoreExistsError: there is a store already, or other files.
+        UnsupportedSpaceError: a space has no columns; see `register_codec`. Nothing was created.
+        InvalidArgumentError: neither an environment nor both spaces were given.
+        StoreAccessError: the directory cannot be written.
+    """
+    spaces = _spaces(env, observation_space, action_space)
+    if len(reward_shape) > 1 or any(type(size) is not int or size < 1 for size in reward_shape):
+        raise InvalidArgumentError(f"reward_shape={reward_shape!r}: expected () or (k,) with k >= 1.")
+    manifest = Manifest.new(*spaces, tuple(reward_shape))
+    schema = StepSchema.of(manifest)
+    columns = {RUNS: RUNS_SCHEMA, EPISODES: schema.episodes, STEPS: schema.steps}
+    manifest.to_json()
+    layout = Layout(Path(path).absolute())
+    _check_free(layout)
+    with guard_access("create the store", layout.root):
+        for table, table_schema in columns.items():
+            Table.create(layout.table(table), table_schema)
+        layout.journals.mkdir(exist_ok=True)
+    write_manifest(layout, manifest)
+    store = EpisodeStore(layout, manifest)
+    if card:
+        store.card = dict(card)
+    return store
+
+
+def _spaces(
+    env: gymnasium.Env | None, observation: gymnasium.Space | None, action: gymnasium.Space | None
+) -> tuple[gymnasium.Space, gymnasium.Space]:
+    if env is not None:
+        if isinstance(env, VectorEnv):
+            return env.single_observation_space, env.single_action_space
+        observation = env.observation_space if observation is None else observation
+        action = env.action_space if action is None else action
+    if observation is None or action is None:
+        raise InvalidArgumentError(
+            "The spaces are unknown: give an environment, or both observation_space and action_space."
+        )
+    return observation, action
+
+
+def _check_free(layout: Layout) -> None:
+    with guard_access("create the store", layout.root):
+        if not layout.root.exists():
+            return
+        if layout.manifest.exists():
+            raise StoreExistsError(
+                f"{layout.root} is a store already. Open it with episodelake.open, or choose another path."
+            )
+        ours = {RUNS, EPISODES, STEPS, "journal"}
+        others = sorted(entry.name for entry in layout.root.iterdir() if entry.name not in ours)
+    if others:
+        raise StoreExistsError(
+            f"{layout.root} is not empty (it holds {', '.join(others[:5])}). Choose a new or empty folder."
+        )
+
+
+def open_store(path: str | PathLike[str], version: int | None = None) -> EpisodeStore:
+    """Open a store at its newest version, or at `version`.
+
+    Raises:
+        StoreNotFoundError: there is no store at `path`.
+        FormatVersionError: it was written in a newer format.
+        CorruptStoreError: a file is damaged; the message names it.
+        VersionNotFoundError: there is no such version.
+    """
+    layout = Layout(Path(path).absolute())
+    return EpisodeStore(layout, read_manifest(layout), version)
+
+
+def recover(path: str | PathLike[str]) -> list[RecoveredRun]:
+    """Seal what dead writers left in their journals; live writers are not touched.
+
+    The next writer on the store does the same by itself.
+
+    Raises:
+        StoreNotFoundError, FormatVersionError, CorruptStoreError: as for `open`.
+        StoreAccessError, ConcurrentCommitError: nothing is lost; call again.
+    """
+    layout = Layout(Path(path).absolute())
+    return recover_journals(layout, StepSchema.of(read_manifest(layout)))

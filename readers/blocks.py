@@ -1,0 +1,202 @@
+"""Row groups: the unit in which steps are read and decoded.
+
+A `Block` is one row group of one segment (or a part of one). It reads a column when it is first asked for, and
+keeps it, so episodes that share a row group share the work. `BlockReader` opens segment files and finds the
+row groups that an episode lies in.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..store.errors import CorruptStoreError
+from ..store.parquet import open_parquet
+from ..store.schema import StepSchema
+from ..store.snapshot import Snapshot
+
+_OPEN_FILES = 64
+
+
+class SegmentFile:
+    """An open steps file: its row groups and where each begins."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.parquet: pq.ParquetFile = open_parquet(path)
+        metadata = self.parquet.metadata
+        counts = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+        self.starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self.columns = frozenset(self.parquet.schema_arrow.names)
+        self._lock = Lock()
+
+    def groups_of(self, row_start: int, row_count: int) -> range:
+        """The row groups that cover rows `[row_start, row_start + row_count)`.
+
+        Raises:
+            CorruptStoreError: the file has fewer rows.
+        """
+        if row_start + row_count > self.starts[-1]:
+            raise CorruptStoreError(
+                f"{self.path} has {self.starts[-1]} rows; an episode points at rows {row_start} to "
+                f"{row_start + row_count}. The file is not the one that was committed."
+            )
+        first = int(np.searchsorted(self.starts, row_start, side="right")) - 1
+        last = int(np.searchsorted(self.starts, row_start + row_count, side="left"))
+        return range(first, last)
+
+    def read(self, groups: Sequence[int], columns: Iterable[str]) -> pa.Table:
+        """Read columns of some row groups; columns that this file lacks are left out.
+
+        Raises:
+            CorruptStoreError: the data is damaged.
+        """
+        wanted = [name for name in columns if name in self.columns]
+        try:
+            with self._lock:
+                return self.parquet.read_row_groups(list(groups), columns=wanted)
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptStoreError(
+                f"The file {self.path} is damaged in row groups {list(groups)}: {error}. Other files are not affected."
+            ) from error
+
+
+class Block:
+    """Rows `[first, first + count)` of a segment file, columns decoded when first asked for.
+
+    Args:
+        file: the segment.
+        groups: its row groups that are read.
+        first, count: the rows that this block shows.
+        schema: the store's step schema.
+    """
+
+    def __init__(self, file: SegmentFile, groups: range, first: int, count: int, schema: StepSchema) -> None:
+        self.file = file
+        self.groups = groups
+        self.first = first
+        self.count = count
+        self._schema = schema
+        self._raw: dict[str, pa.ChunkedArray] = {}
+        self._decoded: dict[str, Any] = {}
+        self.touched: set[str] = set()
+
+    def load(self, columns: Iterable[str]) -> None:
+        """Read the columns that are not here yet, in one go."""
+        missing = [name for name in columns if name not in self._raw and name in self.file.columns]
+        if not missing:
+            return
+        self.touched.update(missing)
+        table = self.file.read(self.groups, missing)
+        offset = self.first - int(self.file.starts[self.groups[0]])
+        whole = offset == 0 and table.num_rows == self.count
+        for name in missing:
+            column = table.column(name)
+            self._raw[name] = column if whole else column.slice(offset, self.count)
+
+    def table(self, columns: Sequence[pa.Field], start: int, count: int) -> pa.Table:
+        """Some rows as an Arrow table; columns that the file lacks are NULL."""
+        self.load(field.name for field in columns)
+        arrays = [
+            self._raw[field.name].slice(start, count)
+            if field.name in self._raw
+            else pa.nulls(count, field.type)
+            for field in columns
+        ]
+        return pa.table(arrays, schema=pa.schema(list(columns)))
+
+    def observations(self) -> Any:
+        """All observations of the block, decoded."""
+        return self._decode("observation", self._schema.observation, None)
+
+    def outcomes(self, root: str) -> Any:
+        """All actions or rewards of the block, decoded; the last row of each episode is left out."""
+        codec = self._schema.action if root == "action" else self._schema.reward
+        return self._decode(root, codec, self.stepped)
+
+    def flags(self, name: str) -> np.ndarray:
+        """`terminated` or `truncated` of every transition of the block."""
+        if name not in self._decoded:
+            self.load([name])
+            flags = self._column(name).drop_null().to_numpy()
+            flags.flags.writeable = False
+            self._decoded[name] = flags
+        return self._decoded[name]
+
+    @property
+    def stepped(self) -> np.ndarray:
+        """Bool, one per row: whether the row has a transition."""
+        if "stepped" not in self._decoded:
+            self.load(["terminated"])
+            self._decoded["stepped"] = self._column("terminated").is_valid().to_numpy()
+        return self._decoded["stepped"]
+
+    def transitions_before(self, row: int) -> int:
+        """How many transitions stand before a row of this block."""
+        if "before" not in self._decoded:
+            self._decoded["before"] = np.concatenate([[0], np.cumsum(self.stepped)])
+        return int(self._decoded["before"][row])
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        try:
+            return self._raw[name]
+        except KeyError:
+            raise CorruptStoreError(f"The file {self.file.path} has no column {name!r}.") from None
+
+    def _decode(self, root: str, codec: Any, mask: np.ndarray | None) -> Any:
+        if root not in self._decoded:
+            names = [field.name for field in codec.fields]
+            self.load([*names, "terminated"] if mask is not None else names)
+            arrays = [_single(self._column(name)) for name in names]
+            if mask is not None:
+                chosen = pa.array(mask)
+                arrays = [array.filter(chosen) for array in arrays]
+            self._decoded[root] = codec.decode(arrays)
+        return self._decoded[root]
+
+
+def _single(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    return column.chunk(0) if column.num_chunks == 1 else column
+
+
+class BlockReader:
+    """Opens the segments of one snapshot and makes blocks; keeps the most recently used files open.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._files: OrderedDict[str, SegmentFile] = OrderedDict()
+        self._lock = Lock()
+
+    def file(self, name: str) -> SegmentFile:
+        """The open file of a segment."""
+        with self._lock:
+            if name in self._files:
+                self._files.move_to_end(name)
+                return self._files[name]
+        opened = SegmentFile(self.snapshot.segment_path(name))
+        with self._lock:
+            self._files[name] = opened
+            while len(self._files) > _OPEN_FILES:
+                self._files.popitem(last=False)
+        return opened
+
+    def block(self, file: SegmentFile, groups: range, first: int, count: int) -> Block:
+        """A block of rows of an open file."""
+        return Block(file, groups, first, count, self.snapshot.schema)
+
+    def episode_block(self, position: int) -> Block:
+        """A block that holds exactly one episode."""
+        pointers = self.snapshot.pointers
+        start, count = int(pointers.row_start[position]), int(pointers.row_count[position])
+        file = self.file(pointers.segments[pointers.segment[position]])
+        return self.block(file, file.groups_of(start, count), start, count)

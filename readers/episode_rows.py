@@ -1,0 +1,64 @@
+"""Rows of the episodes table by position, read one file at a time."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+
+import numpy as np
+import pyarrow as pa
+
+from ..store.errors import CorruptStoreError
+from ..store.layout import EPISODES
+from ..store.parquet import open_parquet
+from ..store.snapshot import Snapshot
+
+_KEPT_FILES = 4
+
+
+class EpisodeRowReader:
+    """Finds the row of an episode in the files of one snapshot; keeps the last few files in memory.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._stops = np.cumsum([file.rows for file in snapshot.episode_files], dtype=np.int64)
+        self._tables: OrderedDict[int, pa.Table] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, position: int) -> tuple[pa.Table, int]:
+        """The table of one file, with every column of the snapshot, and the episode's row in it.
+
+        Raises:
+            CorruptStoreError: the file is damaged or has another number of rows than was committed.
+        """
+        index = int(np.searchsorted(self._stops, position, side="right"))
+        first = int(self._stops[index - 1]) if index else 0
+        with self._lock:
+            if index not in self._tables:
+                self._tables[index] = self._read(index)
+                while len(self._tables) > _KEPT_FILES:
+                    self._tables.popitem(last=False)
+            self._tables.move_to_end(index)
+            return self._tables[index], position - first
+
+    def _read(self, index: int) -> pa.Table:
+        file = self.snapshot.episode_files[index]
+        path = self.snapshot.layout.table(EPISODES) / file.name
+        try:
+            found = open_parquet(path).read()
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptStoreError(
+                f"The file {path} is damaged: {error}. Other files are not affected."
+            ) from error
+        if found.num_rows != file.rows:
+            raise CorruptStoreError(f"{path} has {found.num_rows} rows; {file.rows} were committed.")
+        arrays = [
+            found.column(field.name)
+            if field.name in found.column_names
+            else pa.nulls(found.num_rows, field.type)
+            for field in self.snapshot.episodes_schema
+        ]
+        return pa.table(arrays, schema=self.snapshot.episodes_schema)

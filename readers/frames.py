@@ -1,0 +1,82 @@
+"""Polars LazyFrames over exactly the files and rows of a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from ..store.layout import EPISODES, RUNS, STEPS
+from ..store.snapshot import Snapshot
+
+POSITION = "position"
+
+
+def polars_schema(schema: pa.Schema) -> pl.Schema:
+    """The Polars types of an Arrow schema."""
+    frame = pl.from_arrow(schema.empty_table())
+    assert isinstance(frame, pl.DataFrame)
+    return frame.schema
+
+
+def table_frame(snapshot: Snapshot, table: str) -> pl.LazyFrame:
+    """All files of one table; columns that a file lacks are null. Rows come in commit order."""
+    schema = polars_schema(snapshot.table_schema(table))
+    return _scan([path for group in snapshot.groups(table) for path in group.paths], schema)
+
+
+def _scan(paths: Sequence[str], schema: pl.Schema) -> pl.LazyFrame:
+    if not paths:
+        return pl.LazyFrame(schema=schema)
+    return pl.scan_parquet(
+        paths, schema=schema, missing_columns="insert", glob=False, hive_partitioning=False
+    )
+
+
+def episodes_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFrame:
+    """The episodes at `positions` (None: all), in the order of the positions."""
+    frame = table_frame(snapshot, EPISODES)
+    if positions is None:
+        return frame
+    return positioned_episodes(snapshot, positions).drop(POSITION)
+
+
+def positioned_episodes(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFrame:
+    """The same with the column `position` in front."""
+    frame = table_frame(snapshot, EPISODES).with_row_index(POSITION)
+    if positions is None:
+        return frame
+    order = pl.LazyFrame({POSITION: pl.Series(positions, dtype=frame.collect_schema()[POSITION])})
+    return order.join(frame, on=POSITION, how="left", maintain_order="left")
+
+
+def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFrame:
+    """The steps of the episodes at `positions` (None: all of the snapshot), in the files' order.
+
+    Only the files that these episodes point at are scanned; rows of other episodes in them are left out.
+    """
+    if positions is None and not snapshot.hidden_rows:
+        return table_frame(snapshot, STEPS)
+    schema = polars_schema(snapshot.steps_schema)
+    pointers = snapshot.pointers
+    chosen = np.arange(len(pointers.segment)) if positions is None else np.unique(positions)
+    used = np.unique(pointers.segment[chosen])
+    paths = [str(snapshot.segment_path(pointers.segments[index])) for index in used]
+    ids = positioned_episodes(snapshot, chosen).select("episode_id")
+    return _scan(paths, schema).join(ids, on="episode_id", how="semi", maintain_order="left")
+
+
+def transitions_only(steps: pl.LazyFrame) -> pl.LazyFrame:
+    """The rows that have a transition: all but the last of each episode."""
+    return steps.filter(pl.col("terminated").is_not_null())
+
+
+def runs_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFrame:
+    """The runs; for a view only those that its episodes come from."""
+    frame = table_frame(snapshot, RUNS)
+    if positions is None:
+        return frame
+    ids = episodes_frame(snapshot, positions).select("run_id").unique()
+    return frame.join(ids, on="run_id", how="semi", maintain_order="left")

@@ -1,0 +1,66 @@
+"""Iterating over many episodes: each row group is read once, and the next one is read ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .blocks import Block, BlockReader
+from .episode import Episode
+from .episode_rows import EpisodeRowReader
+
+
+@dataclass
+class _Stretch:
+    """Consecutive episodes that lie in the same row groups."""
+
+    block: Block
+    members: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+def iterate(blocks: BlockReader, rows: EpisodeRowReader, positions: np.ndarray) -> Iterator[Episode]:
+    """Yield the episodes at `positions` in this order.
+
+    While one row group is looked at, the columns that were used of the one before are read of the next, in
+    a background thread.
+    """
+    stretches = _stretches(blocks, positions)
+    ahead = next(stretches, None)
+    used: frozenset[str] = frozenset()
+    reading: Future[None] | None = None
+    with ThreadPoolExecutor(1, "episodelake read ahead") as pool:
+        while ahead is not None:
+            stretch, ahead = ahead, next(stretches, None)
+            if reading is not None:
+                reading.result()
+            reading = pool.submit(ahead.block.load, used) if ahead is not None and used else None
+            for position, start, length in stretch.members:
+                yield Episode(rows, position, stretch.block, start, length)
+            used = frozenset(stretch.block.touched) | used
+
+
+def _stretches(blocks: BlockReader, positions: np.ndarray) -> Iterator[_Stretch]:
+    pointers = blocks.snapshot.pointers
+    current: _Stretch | None = None
+    for position in positions.tolist():
+        name = pointers.segments[pointers.segment[position]]
+        start, count = int(pointers.row_start[position]), int(pointers.row_count[position])
+        if current is None or not _holds(current.block, blocks.file(name).path, start, count):
+            if current is not None:
+                yield current
+            file = blocks.file(name)
+            groups = file.groups_of(start, count)
+            first, stop = int(file.starts[groups[0]]), int(file.starts[groups[-1] + 1])
+            if len(groups) > 1:
+                first, stop = start, start + count
+            current = _Stretch(blocks.block(file, groups, first, stop - first))
+        current.members.append((position, start - current.block.first, count - 1))
+    if current is not None:
+        yield current
+
+
+def _holds(block: Block, path: object, start: int, count: int) -> bool:
+    return block.file.path == path and block.first <= start and start + count <= block.first + block.count

@@ -1,0 +1,142 @@
+"""DuckDB over a snapshot: a connection with the views `runs`, `episodes`, `steps` and `transitions`.
+
+The views name the files of the snapshot, so DuckDB prunes columns and row groups as on bare files and sees no
+row that the snapshot does not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from ..store.errors import QueryError
+from ..store.layout import EPISODES, RUNS, STEPS
+from ..store.snapshot import Snapshot
+from .frames import episodes_frame
+
+_NAMES = {
+    pa.bool_(): "BOOLEAN",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "VARCHAR",
+    pa.binary(): "BLOB",
+    pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
+}
+_CHOSEN = "_chosen_episodes"
+
+
+def connect(snapshot: Snapshot, positions: np.ndarray | None) -> duckdb.DuckDBPyConnection:
+    """Open an in-memory DuckDB with the four views on the episodes at `positions` (None: all)."""
+    connection = duckdb.connect(":memory:")
+    connection.execute("SET TimeZone = 'UTC'")
+    chosen = positions is not None or (snapshot.episode_count > 0 and snapshot.hidden_rows)
+    if chosen:
+        table = episodes_frame(snapshot, positions).select("episode_id", "run_id").collect().to_arrow()
+        connection.register("_chosen_source", table)
+        connection.execute(f"CREATE TEMP TABLE {_CHOSEN} AS SELECT * FROM _chosen_source")
+        connection.unregister("_chosen_source")
+    for name in (EPISODES, STEPS, RUNS):
+        body = _table_sql(snapshot, name)
+        if chosen:
+            key = "run_id" if name == RUNS else "episode_id"
+            body = f"SELECT * FROM ({body}) SEMI JOIN {_CHOSEN} USING ({key})"
+        connection.execute(f"CREATE VIEW {name} AS {body}")
+    connection.execute("CREATE VIEW transitions AS SELECT * FROM steps WHERE terminated IS NOT NULL")
+    return connection
+
+
+def _table_sql(snapshot: Snapshot, table: str) -> str:
+    schema = snapshot.table_schema(table)
+    parts = []
+    for group in snapshot.groups(table):
+        columns = ", ".join(
+            quote(field.name)
+            if field.name in group.columns
+            else f"NULL::{_type_name(field.type)} AS {quote(field.name)}"
+            for field in schema
+        )
+        parts.append(f"SELECT {columns} FROM read_parquet([{', '.join(map(_text, group.paths))}])")
+    if not parts:
+        columns = ", ".join(f"NULL::{_type_name(field.type)} AS {quote(field.name)}" for field in schema)
+        return f"SELECT {columns} WHERE false"
+    return " UNION ALL ".join(parts)
+
+
+def quote(name: str) -> str:
+    """A column name as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _type_name(kind: pa.DataType) -> str:
+    return f"{_type_name(kind.value_type)}[]" if pa.types.is_list(kind) else _NAMES[kind]
+
+
+def run_sql(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyRelation:
+    """Bind a query to the views.
+
+    Raises:
+        QueryError: the text does not parse or names what is not there; DuckDB's reason and the available columns
+            are in the message.
+    """
+    try:
+        relation = connection.sql(text)
+    except duckdb.Error as error:
+        raise QueryError(f"{error}\n{_available(connection)}") from error
+    if relation is None:
+        raise QueryError(
+            f"The statement {text!r} gives no rows; expected a query, such as SELECT ... FROM episodes."
+        )
+    return relation
+
+
+def _available(connection: duckdb.DuckDBPyConnection) -> str:
+    lines = []
+    for view in ("runs", "episodes", "steps"):
+        columns = [row[0] for row in connection.execute(f"DESCRIBE {view}").fetchall()]
+        lines.append(f"  {view}: {', '.join(columns)}")
+    hint = 'Names with a dot need double quotes, as in "info.x".'
+    return "Available (transitions has the columns of steps):\n" + "\n".join(lines) + f"\n{hint}"
+
+
+def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition: str) -> np.ndarray:
+    """Positions of the episodes (among `candidates`) that fulfil an SQL condition, in their order.
+
+    Raises:
+        QueryError: the condition does not parse or names a column that is not there.
+    """
+    connection = duckdb.connect(":memory:")
+    try:
+        connection.execute("SET TimeZone = 'UTC'")
+        columns = ", ".join(quote(field.name) for field in snapshot.episodes_schema)
+        rows = (
+            f"SELECT {columns}, row_number() OVER () - 1 AS position FROM ({_table_sql(snapshot, EPISODES)})"
+        )
+        connection.execute(f"CREATE VIEW _positioned AS {rows}")
+        found = connection.sql(f"SELECT position FROM _positioned WHERE ({condition}) ORDER BY position")
+        result = np.asarray(found.fetchnumpy()["position"], np.int64)
+    except duckdb.Error as error:
+        raise QueryError(
+            f"The condition {condition!r} is not valid: {error}\n{available_episodes(snapshot.episodes_schema.names)}"
+        ) from error
+    finally:
+        connection.close()
+    if candidates is None:
+        return result
+    return candidates[np.isin(candidates, result)]
+
+
+def available_episodes(columns: Sequence[str]) -> str:
+    """The hint that names the columns of the episodes table."""
+    return (
+        f"Available columns of episodes: {', '.join(columns)}. In SQL, names with a dot need double quotes."
+    )

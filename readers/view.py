@@ -1,0 +1,214 @@
+"""`EpisodeView`: a choice of episodes of one snapshot, and every way to look at them.
+
+The whole store is the view of all its episodes. Filtering and slicing give smaller views with the same API;
+they read the episodes table only. Steps are read when an episode, a frame or a query asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import overload
+
+import duckdb
+import numpy as np
+import polars as pl
+import polars.exceptions
+
+from ..store.errors import EpisodeNotFoundError, InvalidArgumentError, QueryError
+from ..store.snapshot import Snapshot
+from .blocks import BlockReader
+from .episode import Episode
+from .episode_rows import EpisodeRowReader
+from .frames import (
+    POSITION,
+    episodes_frame,
+    positioned_episodes,
+    runs_frame,
+    steps_frame,
+    transitions_only,
+)
+from .iteration import iterate
+from .query import available_episodes, connect, positions_where, run_sql
+
+
+class SnapshotReader:
+    """What all views of one snapshot share: open files and cached tables."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.blocks = BlockReader(snapshot)
+        self.rows = EpisodeRowReader(snapshot)
+
+
+class EpisodeView:
+    """Some episodes of a snapshot, in an order; has a length, positions, slices and iteration like a sequence.
+
+    Args:
+        reader: the snapshot's reader.
+        positions: int64, positions in the snapshot; None for all.
+    """
+
+    def __init__(self, reader: SnapshotReader, positions: np.ndarray | None = None) -> None:
+        self._reader = reader
+        self._positions = positions
+
+    def __len__(self) -> int:
+        """Number of episodes."""
+        return self._reader.snapshot.episode_count if self._positions is None else len(self._positions)
+
+    @overload
+    def __getitem__(self, key: int | str) -> Episode: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> EpisodeView: ...
+
+    def __getitem__(self, key: int | str | slice) -> Episode | EpisodeView:
+        """An episode by position in this view (negative: from the end) or by id; a smaller view by slice.
+
+        Raises:
+            EpisodeNotFoundError: there is no such position or id in this view.
+        """
+        if isinstance(key, slice):
+            return EpisodeView(self._reader, self._all_positions()[key])
+        if isinstance(key, str):
+            return self._episode(self._position_of(key))
+        if isinstance(key, bool) or not isinstance(key, int | np.integer):
+            raise InvalidArgumentError(f"{key!r} is no position; expected an int, a slice or an episode id.")
+        index = int(key)
+        if not -len(self) <= index < len(self):
+            raise EpisodeNotFoundError(
+                f"There is no episode at position {index}: the view has {len(self)} episodes. "
+                f"Positions go from {-len(self)} to {len(self) - 1}."
+                if len(self)
+                else f"There is no episode at position {index}: the view is empty."
+            )
+        index %= len(self)
+        return self._episode(index if self._positions is None else int(self._positions[index]))
+
+    def __iter__(self) -> Iterator[Episode]:
+        """Yield every episode; each row group is read and decoded once."""
+        return iterate(self._reader.blocks, self._reader.rows, self._all_positions())
+
+    def __contains__(self, key: object) -> bool:
+        """Whether an episode id is in this view."""
+        if not isinstance(key, str):
+            return False
+        try:
+            self._position_of(key)
+        except EpisodeNotFoundError:
+            return False
+        return True
+
+    def _all_positions(self) -> np.ndarray:
+        return np.arange(len(self)) if self._positions is None else self._positions
+
+    def _episode(self, position: int) -> Episode:
+        block = self._reader.blocks.episode_block(position)
+        return Episode(self._reader.rows, position, block, 0, block.count - 1)
+
+    def _position_of(self, episode_id: str) -> int:
+        frame = positioned_episodes(self._reader.snapshot, None).filter(pl.col("episode_id") == episode_id)
+        found = frame.select(POSITION).collect()[POSITION].to_list()
+        if self._positions is not None:
+            found = [position for position in found if (self._positions == position).any()]
+        if not found:
+            examples = ", ".join(repr(self[index].id) for index in range(min(3, len(self)))) or "none"
+            raise EpisodeNotFoundError(
+                f"There is no episode {episode_id!r} among these {len(self)}. Ids look like: {examples}."
+            )
+        return int(found[0])
+
+    # Choosing
+
+    def filter(self, condition: pl.Expr | str) -> EpisodeView:
+        """The episodes that fulfil a condition over the episodes table.
+
+        Args:
+            condition: a Polars expression, or the text of an SQL condition.
+
+        Raises:
+            QueryError: a column is not there (the message names those that are) or the condition is not valid.
+        """
+        snapshot = self._reader.snapshot
+        if isinstance(condition, str):
+            return EpisodeView(self._reader, positions_where(snapshot, self._positions, condition))
+        if not isinstance(condition, pl.Expr):
+            raise QueryError(
+                f"A filter of type {type(condition).__name__} was given; expected a Polars expression or SQL text."
+            )
+        frame = positioned_episodes(snapshot, self._positions)
+        try:
+            found = frame.filter(condition).select(POSITION).collect()
+        except polars.exceptions.PolarsError as error:
+            raise QueryError(
+                f"The filter is not valid: {error}\n{available_episodes(snapshot.episodes_schema.names)}"
+            ) from error
+        return EpisodeView(self._reader, found[POSITION].to_numpy().astype(np.int64))
+
+    def sample_episodes(self, n: int, seed: int | None = None, replace: bool = False) -> list[Episode]:
+        """Draw `n` episodes, each with the same probability.
+
+        Args:
+            n: how many.
+            seed: the same seed and the same view give the same episodes.
+            replace: allow an episode to be drawn more than once.
+
+        Raises:
+            InvalidArgumentError: `n` is negative, or more than there are (without `replace`).
+        """
+        if n < 0 or (n > len(self) and not (replace and len(self))):
+            raise InvalidArgumentError(
+                f"Cannot draw {n} episodes from {len(self)}. Draw fewer, or draw with replace=True."
+            )
+        drawn = np.random.default_rng(seed).choice(len(self), n, replace) if n else []
+        return [self[int(index)] for index in drawn]
+
+    # Frames and queries
+
+    @property
+    def episodes(self) -> pl.LazyFrame:
+        """One row per episode of this view, in its order."""
+        return episodes_frame(self._reader.snapshot, self._positions)
+
+    @property
+    def steps(self) -> pl.LazyFrame:
+        """T+1 rows per episode; on the last row action, reward and flags are null."""
+        return steps_frame(self._reader.snapshot, self._positions)
+
+    @property
+    def transitions(self) -> pl.LazyFrame:
+        """T rows per episode: the steps without each episode's last row."""
+        return transitions_only(self.steps)
+
+    @property
+    def runs(self) -> pl.LazyFrame:
+        """One row per run that these episodes come from (for a whole store: per run)."""
+        return runs_frame(self._reader.snapshot, self._positions)
+
+    def connect(self) -> duckdb.DuckDBPyConnection:
+        """A new DuckDB connection with the views `runs`, `episodes`, `steps` and `transitions`.
+
+        The caller owns it and closes it.
+        """
+        return connect(self._reader.snapshot, self._positions)
+
+    def sql(self, text: str) -> duckdb.DuckDBPyRelation:
+        """Run a DuckDB query over `runs`, `episodes`, `steps` and `transitions`.
+
+        Returns:
+            A relation, computed when it is shown or fetched: `.show()`, `.pl()`, `.df()`, `.arrow()`.
+
+        Raises:
+            QueryError: the text is not valid; the message names the available tables and columns.
+        """
+        return run_sql(self._connection, text)
+
+    @cached_property
+    def _connection(self) -> duckdb.DuckDBPyConnection:
+        return self.connect()
+
+    def __repr__(self) -> str:
+        """Number of episodes and where they are."""
+        snapshot = self._reader.snapshot
+        return f"{type(self).__name__}({len(self)} episodes, {str(snapshot.layout.root)!r}, version {snapshot.version})"

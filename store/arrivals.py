@@ -1,0 +1,168 @@
+"""The row buffer: where `reset` and `step` put their values, one preallocated row each.
+
+It stands between a recorder and the journal. Adding a step costs a few array assignments; turning rows into
+Arrow columns happens once per batch. A row counts only when everything of it was put, so a value that does
+not fit leaves the buffer as it was. One thread adds rows; another may take finished rows meanwhile, since
+a row is never touched again once `count` includes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from .families import ColumnSet
+from .kinds import field
+from .schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
+from .values import freeze
+
+_CHUNK_BYTES = 4 << 20
+_MOST_ROWS = 4096
+_FEWEST_ROWS = 16
+
+
+class ArrivalBuffer:
+    """Rows of one run that are not in the journal yet.
+
+    Args:
+        schema: the store's step schema.
+    """
+
+    def __init__(self, schema: StepSchema) -> None:
+        row_bytes = schema.observation.row_bytes + schema.action.row_bytes + 32
+        self.capacity = max(_FEWEST_ROWS, min(_MOST_ROWS, _CHUNK_BYTES // row_bytes))
+        self.count = 0
+        self._schema = schema
+        self._observations = schema.observation.buffer(self.capacity)
+        self._actions = schema.action.buffer(self.capacity)
+        self._put_observation = self._observations.put
+        self._put_action = self._actions.put
+        self._rewards = schema.reward.buffer(self.capacity)
+        self._put_reward = self._rewards.put
+        self._terminated = np.zeros(self.capacity, bool)
+        self._truncated = np.zeros(self.capacity, bool)
+        self._kinds = np.full(self.capacity, STEP_ROW, np.int16)
+        self._loose: tuple[list[dict | None], ...] = ([], [], [])
+        self._infos, self._policies, self._extras = self._loose
+        self._number = -1
+        self._starts: list[tuple[int, int]] = []
+
+    def add_reset(self, number: int, observation: Any, info: Mapping | None, extra: Mapping | None) -> None:
+        """Add row 0 of episode `number`.
+
+        Raises:
+            SpaceMismatchError: the observation does not fit the space; nothing was added.
+        """
+        row = self.count
+        self._put_observation(row, observation)
+        self._kinds[row] = RESET_ROW
+        self._finish(row, number, info, None, extra)
+
+    def add_step(
+        self,
+        number: int,
+        reward: Any,
+        observation: Any,
+        terminated: bool,
+        truncated: bool,
+        info: Mapping | None,
+        policy: Mapping | None = None,
+        extra: Mapping | None = None,
+    ) -> None:
+        """Add what the step with the staged action brought; arrays are copied here and now.
+
+        Raises:
+            SpaceMismatchError: a value does not fit its space; nothing was added.
+        """
+        row = self.count
+        self._put_observation(row, observation)
+        self._put_reward(row, reward)
+        self._terminated[row] = terminated
+        self._truncated[row] = truncated
+        self._kinds[row] = STEP_ROW
+        self._finish(row, number, info, policy, extra)
+
+    def add_late(self, number: int, policy: Mapping) -> None:
+        """Add what was logged about the last observation, after the last step."""
+        row = self.count
+        self._kinds[row] = LATE_ROW
+        self._finish(row, number, None, policy, None)
+
+    def _finish(
+        self, row: int, number: int, info: Mapping | None, policy: Mapping | None, extra: Mapping | None
+    ) -> None:
+        self._infos.append(freeze(info) if info else None)
+        self._policies.append(freeze(policy) if policy else None)
+        self._extras.append(freeze(extra) if extra else None)
+        if number != self._number:
+            self._number = number
+            self._starts.append((row, number))
+        self.count = row + 1
+
+    def stage_action(self, action: Any) -> None:
+        """Copy the action of the coming step into the next row.
+
+        Raises:
+            SpaceMismatchError: the action does not fit the space; nothing was added.
+        """
+        self._put_action(self.count, action)
+
+    def numbers(self, start: int, stop: int) -> set[int]:
+        """The episodes that rows `[start, stop)` belong to."""
+        return set(self._numbers(start, stop).tolist())
+
+    def batch(self, start: int, stop: int, columns: Sequence[ColumnSet]) -> pa.RecordBatch:
+        """Rows `[start, stop)` as one journal batch.
+
+        Args:
+            start, stop: rows that are complete (`stop <= count`).
+            columns: the run's column sets of info, policy and extra, in this order.
+
+        Returns:
+            A batch that shares memory with this buffer.
+        """
+        row_kinds = self._kinds[start:stop]
+        stepped = _mask(row_kinds == STEP_ROW)
+        observed = _mask(row_kinds != LATE_ROW)
+        arrays: list[pa.Array] = [pa.array(self._numbers(start, stop)), pa.array(row_kinds)]
+        arrays += self._observations.arrays(start, stop, observed)
+        arrays += self._actions.arrays(start, stop, stepped)
+        arrays += self._rewards.arrays(start, stop, stepped)
+        absent = None if stepped is None else ~stepped
+        arrays += [pa.array(flags[start:stop], mask=absent) for flags in (self._terminated, self._truncated)]
+        fields = [
+            JOURNAL_NUMBER,
+            JOURNAL_KIND,
+            *self._schema.observation.fields,
+            *self._schema.outcome_fields,
+        ]
+        loose = [
+            column_set.columns(rows[start:stop])
+            for column_set, rows in zip(columns, self._loose, strict=True)
+        ]
+        return with_loose_columns(pa.record_batch(arrays, pa.schema(fields)), loose)
+
+    def _numbers(self, start: int, stop: int) -> np.ndarray:
+        rows = np.array([row for row, _ in self._starts], np.int64)
+        numbers = np.array([number for _, number in self._starts], np.int64)
+        return numbers[np.searchsorted(rows, np.arange(start, stop), side="right") - 1]
+
+
+def _mask(valid: np.ndarray) -> np.ndarray | None:
+    return None if valid.all() else valid
+
+
+def with_loose_columns(
+    batch: pa.RecordBatch, families: Sequence[Mapping[str, tuple[str, pa.Array]]]
+) -> pa.RecordBatch:
+    """Append loose columns (`{column: (kind, array)}` per family) to a journal batch."""
+    found = [(field(name, kind), array) for family in families for name, (kind, array) in family.items()]
+    if not found:
+        return batch
+    schema = batch.schema
+    for column, _ in found:
+        schema = schema.append(column)
+    return pa.record_batch([*batch.columns, *(array for _, array in found)], schema)

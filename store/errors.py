@@ -1,0 +1,107 @@
+"""The one tree of errors that Episodelake raises.
+
+    EpisodelakeError
+    ├── StoreNotFoundError      (FileNotFoundError)       no store at that path
+    ├── StoreExistsError        (FileExistsError)         a store is already there
+    ├── StoreAccessError        (OSError)                 no permission, a full disk, a lost connection
+    ├── FormatVersionError                                a format that this version cannot read
+    ├── CorruptStoreError                                 a file of the store is damaged; the message names it
+    ├── VersionNotFoundError    (LookupError)             the store has no such version
+    ├── EpisodeNotFoundError    (KeyError, IndexError)    the snapshot has no such episode
+    ├── SpaceMismatchError      (ValueError)              a value does not fit its space
+    ├── UnsupportedSpaceError   (TypeError)               a space has no columns
+    ├── InvalidArgumentError    (ValueError)              an argument makes no sense
+    ├── QueryError              (ValueError)              a filter or an SQL text cannot be run
+    ├── RecorderStateError      (RuntimeError)            a call out of turn: a step before the reset
+    └── ConcurrentCommitError                             another process won the race for a commit
+
+Every error also is the built-in error in brackets, so that code which knows nothing of Episodelake
+can catch it. A message says what was wrong, where, what was expected, and ends with a hint.
+This module stands below everything else and imports nothing.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConcurrentCommitError",
+    "CorruptStoreError",
+    "EpisodeNotFoundError",
+    "EpisodelakeError",
+    "FormatVersionError",
+    "InvalidArgumentError",
+    "QueryError",
+    "RecorderStateError",
+    "SpaceMismatchError",
+    "StoreAccessError",
+    "StoreExistsError",
+    "StoreNotFoundError",
+    "UnsupportedSpaceError",
+    "VersionNotFoundError",
+]
+
+
+class EpisodelakeError(Exception):
+    """The root of the tree: everything that Episodelake raises on purpose is one of these."""
+
+
+class StoreNotFoundError(EpisodelakeError, FileNotFoundError):
+    """There is no store at the path that was given."""
+
+
+class StoreExistsError(EpisodelakeError, FileExistsError):
+    """A store was to be created where one already stands; nothing was changed."""
+
+
+class StoreAccessError(EpisodelakeError, OSError):
+    """The system refused to read or write the store: permission, a full disk, a lost link."""
+
+
+class FormatVersionError(EpisodelakeError):
+    """The store was written in a format that this version of Episodelake does not read."""
+
+
+class CorruptStoreError(EpisodelakeError):
+    """A file of the store is damaged or was changed by hand; the message names the file."""
+
+
+class VersionNotFoundError(EpisodelakeError, LookupError):
+    """The store has no version of that number, or its files were vacuumed."""
+
+
+class EpisodeNotFoundError(EpisodelakeError, KeyError, IndexError):
+    """The snapshot shows no episode with that id or at that position.
+
+    It is both a `KeyError` (for ids) and an `IndexError` (for positions), so a loop over positions
+    that waits for `IndexError` ends as it should.
+    """
+
+    def __str__(self) -> str:
+        # KeyError shows the repr of its argument, which would put a sentence in quotes.
+        return str(self.args[0]) if len(self.args) == 1 else Exception.__str__(self)
+
+
+class SpaceMismatchError(EpisodelakeError, ValueError):
+    """A value does not fit its space; the message names the column, and the expected and got dtype and shape.
+
+    It is raised before anything of the step is written; the episode up to there is kept.
+    """
+
+
+class UnsupportedSpaceError(EpisodelakeError, TypeError):
+    """A space cannot be stored in columns, and no codec is registered for it."""
+
+
+class InvalidArgumentError(EpisodelakeError, ValueError):
+    """An argument is outside what the function can take."""
+
+
+class QueryError(EpisodelakeError, ValueError):
+    """A filter or an SQL text cannot be run; the message names the columns that are available."""
+
+
+class RecorderStateError(EpisodelakeError, RuntimeError):
+    """A call came out of turn: a step before the first reset, or a step after the end of the episode."""
+
+
+class ConcurrentCommitError(EpisodelakeError):
+    """Other processes won the race for a commit too many times; nothing of this commit is visible."""

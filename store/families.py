@@ -1,0 +1,208 @@
+"""The four families of loose columns, and the way from rows of mappings to columns and back.
+
+    info    -> `info.<key>`       row t holds the info that came with observation t
+    policy  -> `policy.<key>`     row t holds what the policy said of action t
+    extra   -> `<key>`            the user's own step columns, aligned with the observation
+    metadata-> `metadata.<key>`   of an episode or of a run
+
+A `ColumnSet` remembers for one family which column each key path has and its kind, so that every batch of a
+run is typed alike. It sits between the row buffer and the journal; `merge_rows` is its inverse in the reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from . import kinds, names
+from .errors import InvalidArgumentError
+from .values import dump_json, load_json
+
+_RESERVED = frozenset(
+    {
+        "episode_id",
+        "t",
+        "agent_id",
+        "observation",
+        "action",
+        "reward",
+        "terminated",
+        "truncated",
+        "info",
+        "policy",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family of loose columns; `prefix` starts every column name of it."""
+
+    prefix: str
+
+    @property
+    def json_column(self) -> str:
+        """The column for values that no typed column takes."""
+        return f"{self.prefix}_json"
+
+    def column(self, path: Sequence[str]) -> str:
+        """The column name of a key path."""
+        return self.prefix + ".".join(names.escape(key) for key in path)
+
+    def path(self, column: str) -> tuple[str, ...]:
+        """The key path of a column name."""
+        return names.split(column.removeprefix(self.prefix))
+
+    def owns(self, column: pa.Field) -> bool:
+        """Whether a schema field belongs to this family."""
+        if kinds.field_kind(column) is None:
+            return False
+        if self.prefix:
+            return column.name.startswith(self.prefix)
+        return not column.name.startswith((INFO.prefix, POLICY.prefix, METADATA.prefix))
+
+
+INFO = Family("info.")
+POLICY = Family("policy.")
+EXTRA = Family("")
+METADATA = Family("metadata.")
+STEP_FAMILIES = (INFO, POLICY, EXTRA)
+
+
+def check_extra(extra: Mapping[str, Any]) -> None:
+    """Refuse user step columns whose name means something else already.
+
+    Raises:
+        InvalidArgumentError: a key is not text, is a standard column's name or starts with an underscore.
+    """
+    for key in extra:
+        if type(key) is not str or key.casefold() in _RESERVED or key.startswith("_"):
+            raise InvalidArgumentError(
+                f"{key!r} cannot be the name of a step column: expected text that does not start with an "
+                f"underscore and is none of {', '.join(sorted(_RESERVED))}. Rename the key."
+            )
+
+
+class ColumnSet:
+    """The typed columns of one family, as known to one run.
+
+    Args:
+        family: which family.
+        committed: the table's own fields; their kinds are kept.
+    """
+
+    def __init__(self, family: Family, committed: Iterable[pa.Field]) -> None:
+        self.family = family
+        self._kinds: dict[str, str] = {}
+        self._fixed: set[str] = set()
+        self._spelled: dict[str, str] = {}
+        self._columns: dict[tuple[Any, ...], str | None] = {}
+        for column in committed:
+            if family.owns(column):
+                self._kinds[column.name] = kinds.field_kind(column) or kinds.JSON_KIND
+                self._fixed.add(column.name)
+                self._spelled[column.name.casefold()] = column.name
+
+    def columns(self, rows: Sequence[Mapping[Any, Any] | None]) -> dict[str, tuple[str, pa.Array]]:
+        """Turn one batch of rows into `{column: (kind, array)}`, each array as long as `rows`.
+
+        Rows without the key are NULL. What no typed column takes stands in the family's JSON column.
+        """
+        found: dict[str, tuple[str, pa.Array]] = {}
+        leftovers: dict[int, dict[Any, Any]] = {}
+        for path, cells in _transpose(rows).items():
+            self._add(path, cells, len(rows), found, leftovers)
+        if leftovers:
+            texts = [dump_json(leftovers[row]) if row in leftovers else None for row in range(len(rows))]
+            found[self.family.json_column] = (kinds.JSON_KIND, pa.array(texts, pa.string()))
+        return found
+
+    def _add(
+        self,
+        path: tuple[Any, ...],
+        cells: list[tuple[int, Any]],
+        length: int,
+        found: dict[str, tuple[str, pa.Array]],
+        leftovers: dict[int, dict[Any, Any]],
+    ) -> None:
+        values = [value for _, value in cells]
+        column = self._column(path)
+        kind = None if column is None else self._kind(column, values)
+        dense: list[Any] = [None] * length
+        checked = kind is not None and kinds.uniform_kind(values) == kind
+        taken = False
+        for row, value in cells:
+            if kind is not None and (checked or kinds.accepts(kind, value)):
+                dense[row] = value
+                taken = True
+            else:
+                kinds.nest(leftovers.setdefault(row, {}), path, value)
+        if taken and kind is not None and column is not None:
+            found[column] = (kind, kinds.build(kind, dense))
+
+    def _column(self, path: tuple[Any, ...]) -> str | None:
+        """The column of a key path; None if its name cannot be one or clashes in case with another's."""
+        if path not in self._columns:
+            self._columns[path] = self._name(path)
+        return self._columns[path]
+
+    def _name(self, path: tuple[Any, ...]) -> str | None:
+        if not all(type(key) is str and names.has_utf8(key) for key in path):
+            return None
+        column = self.family.column(path)
+        if column.casefold() == self.family.json_column or column.casefold() in (
+            "info._json",
+            "policy._json",
+        ):
+            return None
+        return column if self._spelled.setdefault(column.casefold(), column) == column else None
+
+    def _kind(self, column: str, values: Sequence[Any]) -> str | None:
+        known = self._kinds.get(column)
+        if known is None or (known == "int" and column not in self._fixed):
+            fresh = kinds.uniform_kind(values) or kinds.common_kind(values)
+            if known is None or fresh == "float":
+                known = fresh
+        if known is not None:
+            self._kinds[column] = known
+        return known
+
+
+def _transpose(rows: Sequence[Mapping[Any, Any] | None]) -> dict[tuple[Any, ...], list[tuple[int, Any]]]:
+    """Group the leaves of all rows by key path."""
+    cells: dict[tuple[Any, ...], list[tuple[int, Any]]] = {}
+    for row, mapping in enumerate(rows):
+        if mapping:
+            for path, value in kinds.flatten(mapping):
+                cells.setdefault(path, []).append((row, value))
+    return cells
+
+
+def merge_rows(family: Family, table: pa.Table) -> list[dict[Any, Any]]:
+    """Rebuild one mapping per row of `table` from the family's columns and its JSON column.
+
+    Raises:
+        CorruptStoreError: a JSON cell or a kind cannot be read.
+    """
+    rows: list[dict[Any, Any]] = [{} for _ in range(table.num_rows)]
+    json_columns = []
+    for column in table.schema:
+        if not family.owns(column):
+            continue
+        if column.name == family.json_column:
+            json_columns.append(column.name)
+            continue
+        path = family.path(column.name)
+        read = kinds.reader(kinds.field_kind(column) or kinds.JSON_KIND)
+        for row, cell in zip(rows, table.column(column.name).to_pylist(), strict=True):
+            if cell is not None:
+                kinds.nest(row, path, read(cell))
+    for name in json_columns:
+        for row, cell in zip(rows, table.column(name).to_pylist(), strict=True):
+            if cell is not None:
+                for key, value in load_json(cell, name).items():
+                    kinds.nest(row, (key,), value)
+    return rows

@@ -1,0 +1,133 @@
+"""The loose columns of one segment: made from what its journal batches have, in line with the table.
+
+Batches of one run, and runs among each other, may know a key under different kinds. The table's committed
+kind wins, then int gives way to float, then the first kind seen; values of another kind move to the family's
+JSON column, where readers find them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from . import kinds
+from .families import EXTRA, INFO, POLICY, STEP_FAMILIES, Family
+from .values import dump_json, load_json
+
+
+class SegmentColumns:
+    """Decides the loose columns of a segment and brings batches into line.
+
+    Args:
+        fixed: names of the columns that the spaces decide, in the journal's order.
+        committed: the table's schema.
+        seen: the schemas of all batches that go into the segment.
+    """
+
+    def __init__(self, fixed: Sequence[str], committed: pa.Schema, seen: Iterable[pa.Schema]) -> None:
+        self._fixed = list(fixed)
+        chosen: dict[str, pa.Field] = {}
+        own = {column.name.casefold(): column for column in committed if kinds.field_kind(column)}
+        clash = False
+        for schema in seen:
+            for column in schema:
+                if kinds.field_kind(column) is None:
+                    continue
+                key = column.name.casefold()
+                known = own.get(key) or chosen.get(key)
+                merged = column if known is None else _merge(known, column, committed=key in own)
+                clash = clash or merged is None
+                if merged is not None:
+                    chosen[key] = merged
+        if clash:
+            for family in STEP_FAMILIES:
+                chosen[family.json_column] = kinds.field(family.json_column, kinds.JSON_KIND)
+        self.fields = sorted(chosen.values(), key=lambda column: column.name)
+        self._chosen = {column.name: column for column in self.fields}
+
+    def align(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with exactly this segment's columns, in one order."""
+        demoted: dict[Family, list[dict[Any, Any]]] = {}
+        for column in batch.schema:
+            kind = kinds.field_kind(column)
+            if kind is not None and not self._takes(batch, column):
+                _demote(batch, column, demoted)
+        arrays = [batch.column(name) for name in self._fixed]
+        for column in self.fields:
+            arrays.append(_aligned(batch, column, demoted))
+        return pa.record_batch(arrays, names=[*self._fixed, *self._chosen])
+
+    def _takes(self, batch: pa.RecordBatch, column: pa.Field) -> bool:
+        mine = self._chosen.get(column.name)
+        return mine is not None and _fits(batch.column(column.name), column, mine)
+
+
+def _fits(values: pa.Array, column: pa.Field, wanted: pa.Field) -> bool:
+    """Whether a batch's column goes into the segment's column of that name without loss."""
+    before, after = kinds.field_kind(column), kinds.field_kind(wanted)
+    if (before, after) == ("int", "float"):
+        extremes = pc.min_max(values).as_py()
+        return all(bound is None or kinds.accepts("float", bound) for bound in extremes.values())
+    return before == after
+
+
+def _merge(known: pa.Field, column: pa.Field, *, committed: bool) -> pa.Field | None:
+    """The field for a key that is known already, or None if the two do not go together.
+
+    The committed field is returned when it takes the new column's values.
+    """
+    before, now = kinds.field_kind(known), kinds.field_kind(column)
+    if known.name != column.name:
+        return None
+    if before == now or (before, now) == ("float", "int"):
+        return known
+    if (before, now) == ("int", "float") and not committed:
+        return column
+    return None
+
+
+def _aligned(
+    batch: pa.RecordBatch, column: pa.Field, demoted: dict[Family, list[dict[Any, Any]]]
+) -> pa.Array:
+    family = family_of(column.name)
+    index = batch.schema.get_field_index(column.name)
+    if column.name == family.json_column and family in demoted:
+        return _with_json(None if index < 0 else batch.column(index), demoted[family])
+    if index < 0:
+        return pa.nulls(batch.num_rows, column.type)
+    found = batch.column(index)
+    if not _fits(found, batch.schema.field(index), column):
+        return pa.nulls(batch.num_rows, column.type)
+    return found if found.type == column.type else pc.cast(found, column.type)
+
+
+def family_of(column: str) -> Family:
+    """The step family that a loose column's name belongs to."""
+    for family in (INFO, POLICY):
+        if column.startswith(family.prefix):
+            return family
+    return EXTRA
+
+
+def _demote(batch: pa.RecordBatch, column: pa.Field, demoted: dict[Family, list[dict[Any, Any]]]) -> None:
+    family = family_of(column.name)
+    rows = demoted.setdefault(family, [{} for _ in range(batch.num_rows)])
+    read = kinds.reader(kinds.field_kind(column) or kinds.JSON_KIND)
+    path = family.path(column.name)
+    for row, cell in zip(rows, batch.column(column.name).to_pylist(), strict=True):
+        if cell is not None:
+            kinds.nest(row, path, read(cell))
+
+
+def _with_json(present: pa.Array | None, rows: list[dict[Any, Any]]) -> pa.Array:
+    texts = [None] * len(rows) if present is None else present.to_pylist()
+    merged: list[str | None] = []
+    for text, row in zip(texts, rows, strict=True):
+        if row and text is not None:
+            for key, value in load_json(text, "the journal").items():
+                kinds.nest(row, (key,), value)
+        merged.append(dump_json(row) if row else text)
+    return pa.array(merged, pa.string())

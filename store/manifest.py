@@ -1,0 +1,162 @@
+"""`store.json` and `card.json`: what a store is, and what its makers say of it.
+
+The manifest is written once, when the store is created, and is the last file to appear: a directory without
+it is no store. The card may change and is replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from .errors import CorruptStoreError, FormatVersionError, StoreExistsError, StoreNotFoundError
+from .files import guard_access, write_whole
+from .layout import FORMAT_VERSION, MANIFEST, Layout
+from .spaces import SpaceCodec, space_from_json, space_to_json
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The identity of a store: everything in it that never changes.
+
+    Attributes:
+        store_id: a random UUID in hexadecimal.
+        created_at: UTC time of creation, ISO 8601.
+        observation_space, action_space: spaces of every episode.
+        reward_shape: () for a scalar reward, (k,) for k objectives.
+    """
+
+    store_id: str
+    created_at: str
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    reward_shape: tuple[int, ...]
+
+    @staticmethod
+    def new(
+        observation_space: gymnasium.Space, action_space: gymnasium.Space, reward_shape: tuple[int, ...]
+    ) -> Manifest:
+        """The identity of a store that is about to be created."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return Manifest(uuid.uuid4().hex, now, observation_space, action_space, reward_shape)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `store.json`."""
+        spaces = {"observation": self.observation_space, "action": self.action_space}
+        return {
+            "format": FORMAT_VERSION,
+            "store_id": self.store_id,
+            "created_at": self.created_at,
+            "spaces": {root: space_to_json(space) for root, space in spaces.items()},
+            "reward_shape": list(self.reward_shape),
+            "columns": {
+                root: {column.name: str(column.type) for column in SpaceCodec(space, root).fields}
+                for root, space in spaces.items()
+            },
+        }
+
+
+def write_manifest(layout: Layout, manifest: Manifest) -> None:
+    """Write `store.json`; of several processes that create the same store, one succeeds.
+
+    Raises:
+        StoreExistsError: another process was first.
+        StoreAccessError: the file system refused.
+    """
+    text = json.dumps(manifest.to_json(), indent=1, allow_nan=False)
+    try:
+        write_whole(layout.manifest, text.encode(), exclusive=True)
+    except StoreExistsError as error:
+        raise StoreExistsError(
+            f"{layout.root} is a store already. Open it with episodelake.open, or choose another path."
+        ) from error
+
+
+def read_manifest(layout: Layout) -> Manifest:
+    """Read and check `store.json`.
+
+    Raises:
+        StoreNotFoundError: the directory is missing or is no store.
+        FormatVersionError: the store was written in a format that this version does not know.
+        CorruptStoreError: the file is damaged.
+    """
+    content = _read_object(layout.manifest, missing=_not_found(layout.root))
+    version = content.get("format")
+    if type(version) is int and version > FORMAT_VERSION:
+        raise FormatVersionError(
+            f"{layout.manifest} has format {version}; this version of Episodelake reads format "
+            f"{FORMAT_VERSION}. Upgrade with: pip install --upgrade episodelake"
+        )
+    if version != FORMAT_VERSION:
+        raise CorruptStoreError(
+            f"{layout.manifest} names the format {version!r}; expected the number {FORMAT_VERSION}."
+        )
+    try:
+        shape = tuple(content["reward_shape"])
+        if not all(type(size) is int and 0 < size < 2**16 for size in shape) or len(shape) > 1:
+            raise ValueError(f"reward_shape {shape} is neither [] nor [k]")
+        return Manifest(
+            str(content["store_id"]),
+            str(content["created_at"]),
+            space_from_json(content["spaces"]["observation"]),
+            space_from_json(content["spaces"]["action"]),
+            shape,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptStoreError(
+            f"{layout.manifest} is damaged: {type(error).__name__}: {error}. Restore the file from a copy."
+        ) from error
+
+
+def read_card(layout: Layout) -> dict[str, Any]:
+    """Read `card.json`; a store without one has an empty card."""
+    if not layout.card.exists():
+        return {}
+    return _read_object(layout.card, missing=f"{layout.card} is gone.")
+
+
+def write_card(layout: Layout, card: dict[str, Any]) -> None:
+    """Replace `card.json` as a whole.
+
+    Raises:
+        TypeError, ValueError: the card is not plain JSON; the old card stays.
+        StoreAccessError: the file system refused; the old card stays.
+    """
+    write_whole(layout.card, json.dumps(card, indent=1, allow_nan=False).encode())
+
+
+def _not_found(root: Path) -> str:
+    if not root.exists():
+        return f"There is no store at {root}: the folder does not exist. Create one with episodelake.create."
+    if root.is_dir():
+        found = ", ".join(sorted(entry.name for entry in root.iterdir())[:8]) or "nothing"
+        return (
+            f"{root} is no store: it has no {MANIFEST} (found: {found}). Give the folder that holds "
+            f"{MANIFEST}, or create a store with episodelake.create."
+        )
+    return f"{root} is a file, not a store. Give the folder that holds {MANIFEST}."
+
+
+def _read_object(path: Path, missing: str) -> dict[str, Any]:
+    try:
+        with guard_access("read", path):
+            data = path.read_bytes()
+    except OSError as error:
+        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            raise StoreNotFoundError(missing) from None
+        raise
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptStoreError(
+            f"{path} is no valid JSON ({error}). Restore the file from a copy."
+        ) from error
+    if not isinstance(content, dict):
+        raise CorruptStoreError(f"{path} holds {type(content).__name__}; expected a JSON object.")
+    return content

@@ -1,0 +1,114 @@
+"""What is known of an episode besides its steps: the value that becomes its row in the episodes table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from .families import ColumnSet
+from .kinds import field as loose_field
+from .layout import episode_id
+from .schema import StepSchema
+
+EndReason = Literal["terminated", "truncated", "cut", "interrupted"]
+
+_INT64 = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """One finished episode.
+
+    Attributes:
+        number: counts the episodes of a run from 0.
+        env_index: which sub-environment it came from; 0 for a single environment.
+        started_at, ended_at: microseconds since 1970, UTC.
+        length: number of transitions T.
+        episode_return: sum of the rewards in order of time (float64), a list for vector rewards.
+        terminated, truncated: the flags of the last transition, as the environment said.
+        end_reason: why the recording ended.
+        seed: the seed of its reset, if known; any size.
+        options: JSON text of the reset's options, or None.
+        metadata: frozen mapping.
+    """
+
+    number: int
+    env_index: int | None
+    started_at: int
+    ended_at: int
+    length: int
+    episode_return: float | list[float]
+    terminated: bool
+    truncated: bool
+    end_reason: EndReason
+    seed: int | None = None
+    options: str | None = None
+    metadata: dict[Any, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SegmentRows:
+    """Where each episode of a segment stands in the steps file: first row and number of rows (T+1)."""
+
+    segment: str
+    row_start: Sequence[int]
+    row_count: Sequence[int]
+
+
+def timestamp_now() -> int:
+    """The present, in microseconds since 1970, UTC."""
+    return int(datetime.now(UTC).timestamp() * 1e6)
+
+
+def end_reason_of(terminated: bool, truncated: bool, otherwise: EndReason) -> EndReason:
+    """The end reason that the flags imply; `otherwise` if neither is set."""
+    if terminated:
+        return "terminated"
+    return "truncated" if truncated else otherwise
+
+
+def add_in_order(total: float | list[float], rewards: np.ndarray) -> float | list[float]:
+    """Add rewards, shape (n,) or (n, k), to a return one after the other, as a plain loop would."""
+    start = np.broadcast_to(np.asarray(total, np.float64), (1, *rewards.shape[1:]))
+    return np.cumsum(np.concatenate([start, rewards.astype(np.float64)]), axis=0)[-1].tolist()
+
+
+def episodes_table(
+    schema: StepSchema, run_id: str, records: Sequence[EpisodeRecord], rows: SegmentRows, metadata: ColumnSet
+) -> pa.Table:
+    """The rows of the episodes table for one segment."""
+    from .kinds import field as loose_field
+
+    base = schema.episodes
+    seeds = [record.seed for record in records]
+    columns: dict[str, Any] = {
+        "episode_id": [episode_id(run_id, record.number) for record in records],
+        "run_id": [run_id] * len(records),
+        "seed": [seed if seed is not None and seed in _INT64 else None for seed in seeds],
+        "wide_seed": [str(seed) if seed is not None and seed not in _INT64 else None for seed in seeds],
+        "segment": [rows.segment] * len(records),
+        "row_start": rows.row_start,
+        "row_count": rows.row_count,
+    }
+    for column in base:
+        if column.name not in columns:
+            columns[column.name] = [getattr(record, column.name) for record in records]
+    arrays = [pa.array(columns[column.name], column.type) for column in base]
+    fields = list(base)
+    for name, (kind, array) in metadata.columns([record.metadata for record in records]).items():
+        fields.append(loose_field(name, kind))
+        arrays.append(array)
+    return pa.table(arrays, schema=pa.schema(fields))
+
+
+def bounds(values: Sequence[float]) -> tuple[float, float] | None:
+    """Smallest and largest value, or None if one is not finite (statistics cannot say so)."""
+    if not values or not all(math.isfinite(value) for value in values):
+        return None
+    return min(values), max(values)

@@ -1,0 +1,199 @@
+"""Recovery: journals whose writer is dead are sealed.
+
+Called by the next writer on the store and by `episodelake.recover`. The lock of a run's journal says whether
+its writer lives; whoever takes the lock recovers the run alone. Recovery may itself be killed and repeated:
+what is committed already is recognised by its id, and a journal goes only after both commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .errors import CorruptStoreError
+from .journal import JournalLock, RunHeader, part_paths, remove_journal
+from .journal_reading import PartReader
+from .layout import EPISODES, Layout
+from .records import EpisodeRecord, add_in_order, end_reason_of
+from .schema import REWARD, STEP_ROW, TERMINATED, TRUNCATED, StepSchema
+from .sealer import Seal, Tables, commit_run, seal
+from .sealing import Piece, split
+from .values import load_json
+
+
+@dataclass(frozen=True)
+class RecoveredRun:
+    """What recovery found in the journal of one dead writer.
+
+    Attributes:
+        run_id: the run.
+        episodes: how many episodes were sealed now.
+        interrupted: how many of them the crash cut short.
+        steps: transitions in these episodes.
+        torn_bytes: bytes of a batch at the end that was not written whole; its rows are lost.
+    """
+
+    run_id: str
+    episodes: int
+    interrupted: int
+    steps: int
+    torn_bytes: int
+
+
+@dataclass
+class _Found:
+    """An episode as its journal rows and events tell it, up to the row last read."""
+
+    begin: dict[str, Any]
+    end: dict[str, Any] | None = None
+    steps: int = 0
+    episode_return: float | list[float] = 0.0
+    terminated: bool = False
+    truncated: bool = False
+
+    def add(self, piece: Piece) -> None:
+        rows = piece.rows()
+        stepped = np.flatnonzero(rows.column("kind").to_numpy() == STEP_ROW)
+        if not len(stepped):
+            return
+        taken = pa.array(stepped)
+        rewards = np.array(rows.column(REWARD).take(taken).to_pylist(), np.float64)
+        self.episode_return = add_in_order(self.episode_return, rewards)
+        self.steps += len(stepped)
+        last = int(stepped[-1])
+        self.terminated = rows.column(TERMINATED)[last].as_py()
+        self.truncated = rows.column(TRUNCATED)[last].as_py()
+
+    def record(self, number: int, now: int) -> EpisodeRecord:
+        end = self.end or {}
+        metadata = end.get("metadata", self.begin.get("metadata"))
+        return EpisodeRecord(
+            number=number,
+            env_index=self.begin.get("env_index"),
+            started_at=self.begin.get("started_at", now),
+            ended_at=end.get("ended_at", now),
+            length=self.steps,
+            episode_return=self.episode_return,
+            terminated=self.terminated,
+            truncated=self.truncated,
+            end_reason=end.get("reason") or end_reason_of(self.terminated, self.truncated, "interrupted"),
+            seed=self.begin.get("seed"),
+            options=self.begin.get("options"),
+            metadata=load_json(metadata, "the journal") if metadata else {},
+        )
+
+
+def recover(layout: Layout, schema: StepSchema) -> list[RecoveredRun]:
+    """Seal the journals of all dead writers of a store; journals of live writers are left alone.
+
+    Raises:
+        StoreAccessError, ConcurrentCommitError: the seal could not be committed; the journal stays for the next try.
+        CorruptStoreError: a journal's header is damaged beyond its last batch; the journal stays.
+    """
+    if not layout.journals.is_dir():
+        return []
+    recovered = []
+    for directory in sorted(entry for entry in layout.journals.iterdir() if entry.is_dir()):
+        lock = _acquire(directory)
+        if lock is None:
+            continue
+        try:
+            if directory.is_dir() and part_paths(directory):
+                recovered.append(_recover_run(layout, schema, directory))
+            elif directory.is_dir():
+                remove_journal(directory)
+        finally:
+            lock.release()
+    return [run for run in recovered if run is not None]
+
+
+def _acquire(directory: Path) -> JournalLock | None:
+    with contextlib.suppress(FileNotFoundError):
+        return JournalLock.acquire(directory)
+    return None
+
+
+def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> RecoveredRun | None:
+    paths = part_paths(directory)
+    readers = [PartReader(path) for path in paths]
+    found = _read(readers)
+    header = next((reader.header for reader in readers if reader.header is not None), None)
+    torn = sum(reader.torn_bytes for reader in readers)
+    if header is None:
+        remove_journal(directory)
+        return None
+    if header.run_id != directory.name:
+        raise CorruptStoreError(
+            f"The journal {directory} says that it belongs to the run {header.run_id!r}. It was moved or damaged; "
+            "move it out of the store to go on."
+        )
+    tables = Tables.open(layout)
+    done = _committed_numbers(layout, tables, header.run_id)
+    now = _last_moment(directory)
+    records = [
+        episode.record(number, now)
+        for number, episode in found.items()
+        if number not in done and episode.steps
+    ]
+    run = _seal_all(tables, schema, header, records, paths, now)
+    remove_journal(directory)
+    return replace(run, torn_bytes=torn)
+
+
+def _seal_all(
+    tables: Tables,
+    schema: StepSchema,
+    header: RunHeader,
+    records: list[EpisodeRecord],
+    paths: list[Path],
+    now: int,
+) -> RecoveredRun:
+    records.sort(key=lambda record: (record.ended_at, record.number))
+    if records:
+        segment = max(tables.steps.applied(header.run_id), tables.episodes.applied(header.run_id)) + 1
+        seal(tables, schema, Seal(header, segment, records, paths))
+    if records or tables.episodes.applied(header.run_id) >= 0:
+        commit_run(tables, header, max([record.ended_at for record in records], default=now))
+    interrupted = sum(record.end_reason == "interrupted" for record in records)
+    steps = sum(record.length for record in records)
+    return RecoveredRun(header.run_id, len(records), interrupted, steps, 0)
+
+
+def _read(readers: Iterable[PartReader]) -> dict[int, _Found]:
+    found: dict[int, _Found] = {}
+    for reader in readers:
+        for batch in reader.batches():
+            for event in batch.events:
+                if event["event"] == "begin":
+                    found.setdefault(event["number"], _Found(event))
+            for number, piece, _ in split(batch.rows):
+                found.setdefault(number, _Found({})).add(piece)
+            for event in batch.events:
+                if event["event"] == "end" and event["number"] in found:
+                    found[event["number"]].end = event
+                elif event["event"] == "discard":
+                    found.pop(event["number"], None)
+    return found
+
+
+def _committed_numbers(layout: Layout, tables: Tables, run_id: str) -> set[int]:
+    """Numbers of the run's episodes that the store shows already."""
+    numbers: set[int] = set()
+    for file in tables.episodes.files():
+        if file.name.startswith(run_id):
+            table = pq.read_table(str(layout.table(EPISODES) / file.name), columns=["run_id", "number"])
+            mine = table.filter(pa.compute.equal(table.column("run_id"), run_id))
+            numbers.update(mine.column("number").to_pylist())
+    return numbers
+
+
+def _last_moment(directory: Path) -> int:
+    """When the journal was last written, in microseconds: the best guess of when its writer died."""
+    return max(path.stat().st_mtime_ns for path in part_paths(directory)) // 1000

@@ -1,0 +1,138 @@
+"""The schemas of the three tables and of the journal.
+
+A *journal row* is an arrival: what one `reset` or one `step` brought. Row 0 of an episode holds the first
+observation; the row of step k holds the action, reward and flags of transition k and the observation that
+came back. It is complete the moment `step` returns, so every row that reaches the disk is whole. A *steps
+row* pairs observation t with the action taken there; sealing shifts the action side by one row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import gymnasium
+import numpy as np
+import pyarrow as pa
+
+from .families import POLICY
+from .manifest import Manifest
+from .spaces import SpaceCodec
+
+OBSERVATION = "observation"
+ACTION = "action"
+REWARD = "reward"
+TERMINATED = "terminated"
+TRUNCATED = "truncated"
+FLAGS = (TERMINATED, TRUNCATED)
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+
+#: What arrived with a journal row: the first observation, a step, or what was logged after the last step.
+RESET_ROW, STEP_ROW, LATE_ROW = 0, 1, 2
+
+JOURNAL_NUMBER = pa.field("number", pa.int64())
+JOURNAL_KIND = pa.field("kind", pa.int16())
+
+
+@dataclass(frozen=True)
+class StepSchema:
+    """The columns of a step that the store's spaces decide.
+
+    Attributes:
+        observation_space, action_space: the store's spaces.
+        reward_shape: () for a scalar reward, (k,) for a vector of k objectives.
+    """
+
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    reward_shape: tuple[int, ...] = field(default=())
+
+    @staticmethod
+    def of(manifest: Manifest) -> StepSchema:
+        """The schema that a store's identity file describes."""
+        return StepSchema(manifest.observation_space, manifest.action_space, manifest.reward_shape)
+
+    @cached_property
+    def observation(self) -> SpaceCodec:
+        """Columns of the observation."""
+        return SpaceCodec(self.observation_space, OBSERVATION)
+
+    @cached_property
+    def action(self) -> SpaceCodec:
+        """Columns of the action."""
+        return SpaceCodec(self.action_space, ACTION)
+
+    @cached_property
+    def reward(self) -> SpaceCodec:
+        """The reward's column: double, or a list of doubles for several objectives."""
+        space = gymnasium.spaces.Box(-np.inf, np.inf, self.reward_shape, np.float64)
+        return SpaceCodec(space, REWARD)
+
+    @cached_property
+    def flag_fields(self) -> tuple[pa.Field, ...]:
+        """`terminated` and `truncated`, NULL on the last row of an episode."""
+        return tuple(pa.field(name, pa.bool_()) for name in FLAGS)
+
+    @cached_property
+    def outcome_fields(self) -> tuple[pa.Field, ...]:
+        """Action, reward and flags: the columns that belong to a transition."""
+        return (*self.action.fields, *self.reward.fields, *self.flag_fields)
+
+    @cached_property
+    def steps(self) -> pa.Schema:
+        """The steps table without loose columns."""
+        return pa.schema(
+            [
+                pa.field("episode_id", pa.string()),
+                pa.field("t", pa.int64()),
+                *self.observation.fields,
+                *self.outcome_fields,
+            ]
+        )
+
+    @cached_property
+    def episodes(self) -> pa.Schema:
+        """The episodes table without loose columns."""
+        returned = pa.list_(pa.float64()) if self.reward_shape else pa.float64()
+        return pa.schema([(name, returned if name == "episode_return" else kind) for name, kind in _EPISODES])
+
+    def is_outcome(self, column: str) -> bool:
+        """Whether a steps column belongs to the transition (and not to the observation) of its row."""
+        return column in self._outcome_names or column.startswith(POLICY.prefix)
+
+    @cached_property
+    def _outcome_names(self) -> frozenset[str]:
+        return frozenset(column.name for column in self.outcome_fields)
+
+
+_EPISODES: tuple[tuple[str, pa.DataType], ...] = (
+    ("episode_id", pa.string()),
+    ("run_id", pa.string()),
+    ("number", pa.int64()),
+    ("env_index", pa.int64()),
+    ("started_at", TIMESTAMP),
+    ("ended_at", TIMESTAMP),
+    ("length", pa.int64()),
+    ("episode_return", pa.float64()),
+    ("terminated", pa.bool_()),
+    ("truncated", pa.bool_()),
+    ("end_reason", pa.string()),
+    ("seed", pa.int64()),
+    ("wide_seed", pa.string()),
+    ("options", pa.string()),
+    ("segment", pa.string()),
+    ("row_start", pa.int64()),
+    ("row_count", pa.int64()),
+)
+
+RUNS_SCHEMA = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("name", pa.string()),
+        ("started_at", TIMESTAMP),
+        ("ended_at", TIMESTAMP),
+        ("env_spec", pa.string()),
+        ("versions", pa.string()),
+    ]
+)

@@ -1,0 +1,206 @@
+"""Sealing: finished episodes of a run leave the journal and become a segment of the store.
+
+The order is what makes a crash harmless. The steps file and the episodes file are written and made durable;
+then the steps are committed, then the episodes. Only with the second commit does a snapshot show anything.
+Repeating a seal that was interrupted at any point has the effect of doing it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from . import kinds
+from .families import METADATA, ColumnSet
+from .files import guard_access
+from .journal import RunHeader
+from .journal_reading import PartReader
+from .layout import EPISODES, RUNS, STEPS, Layout, episode_id, segment_name
+from .loose_merge import SegmentColumns
+from .parquet import sync_file, writer_options
+from .records import EpisodeRecord, SegmentRows, bounds, episodes_table
+from .schema import JOURNAL_KIND, JOURNAL_NUMBER, RUNS_SCHEMA, TIMESTAMP, StepSchema
+from .sealing import EpisodeRows, StepsFile, collect_rows
+from .tables import NewFile, Table
+from .values import load_json
+
+_EPISODE_ROW_GROUP = 65_536
+_EPISODE_ROW_BYTES = 256
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The three tables of a store, for one writer."""
+
+    layout: Layout
+    runs: Table
+    episodes: Table
+    steps: Table
+
+    @staticmethod
+    def open(layout: Layout) -> Tables:
+        """Open all three at their newest versions."""
+        return Tables(layout, *(Table(layout.table(name)) for name in (RUNS, EPISODES, STEPS)))
+
+
+@dataclass(frozen=True)
+class Seal:
+    """One seal: which episodes of a run, and the journal parts that hold their rows.
+
+    Attributes:
+        segment: number of the segment within the run; grows with every seal of the run.
+        records: the finished episodes in the order in which they ended.
+        parts: journal parts, oldest first; they may hold rows of other episodes too.
+    """
+
+    header: RunHeader
+    segment: int
+    records: Sequence[EpisodeRecord]
+    parts: Sequence[Path]
+
+
+def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
+    """Write and commit one segment.
+
+    Raises:
+        StoreAccessError: a file could not be written (a full disk, say); nothing became visible, repeat it.
+        ConcurrentCommitError: other writers kept winning; nothing became visible, repeat it.
+    """
+    run_id = job.header.run_id
+    name = segment_name(run_id, job.segment)
+    if tables.episodes.applied(run_id) >= job.segment:
+        return
+    readers = [PartReader(path) for path in job.parts]
+    found = collect_rows(readers, frozenset(record.number for record in job.records))
+    in_order = [(record.number, found[record.number]) for record in job.records]
+    steps = _write_steps(tables, schema, job, name, in_order, readers)
+    rows = _segment_rows(name, in_order)
+    metadata = ColumnSet(METADATA, tables.episodes.schema)
+    table = episodes_table(schema, run_id, job.records, rows, metadata)
+    tables.episodes.ensure_columns([column for column in table.schema if kinds.field_kind(column)])
+    table = _in_line(table, job, schema, rows, tables)
+    episodes = _write_episodes(tables.layout.table(EPISODES), name, table, job.records)
+    tables.steps.commit([steps], run_id, job.segment, removed=_orphans(tables, job))
+    counts = {
+        "episodelake.episodes": len(job.records),
+        "episodelake.steps": sum(r.length for r in job.records),
+    }
+    tables.episodes.commit(
+        [episodes], run_id, job.segment, details={"episodelake.operation": "seal", **counts}
+    )
+
+
+def _in_line(table: pa.Table, job: Seal, schema: StepSchema, rows: SegmentRows, tables: Tables) -> pa.Table:
+    """The same rows once more if another run committed a metadata key under another kind meanwhile."""
+    committed = {column.name: kinds.field_kind(column) for column in tables.episodes.schema}
+    if all(committed.get(column.name) == kinds.field_kind(column) for column in table.schema):
+        return table
+    metadata = ColumnSet(METADATA, tables.episodes.schema)
+    table = episodes_table(schema, job.header.run_id, job.records, rows, metadata)
+    tables.episodes.ensure_columns([column for column in table.schema if kinds.field_kind(column)])
+    return table
+
+
+def _write_steps(
+    tables: Tables,
+    schema: StepSchema,
+    job: Seal,
+    name: str,
+    episodes: Sequence[tuple[int, EpisodeRows]],
+    readers: Sequence[PartReader],
+) -> NewFile:
+    path = tables.layout.table(STEPS) / name
+    fixed = [JOURNAL_NUMBER, JOURNAL_KIND, *schema.observation.fields, *schema.outcome_fields]
+    seen = {id(p.batch.schema): p.batch.schema for _, rows in episodes for p in rows.pieces}.values()
+    names = [column.name for column in fixed]
+    columns = SegmentColumns(names, tables.steps.schema, seen)
+    tables.steps.ensure_columns(columns.fields)
+    columns = SegmentColumns(names, tables.steps.schema, seen)
+    tables.steps.ensure_columns(columns.fields)
+    written = StepsFile(path, schema, columns, job.header.run_id).write(episodes, readers)
+    ids = [episode_id(job.header.run_id, number) for number, _ in episodes]
+    return NewFile(
+        name, written.rows, written.null_counts, {"episode_id": min(ids)}, {"episode_id": max(ids)}
+    )
+
+
+def _segment_rows(name: str, episodes: Sequence[tuple[int, EpisodeRows]]) -> SegmentRows:
+    counts = np.array([rows.steps_rows for _, rows in episodes], np.int64)
+    return SegmentRows(name, (np.cumsum(counts) - counts).tolist(), counts.tolist())
+
+
+def _orphans(tables: Tables, job: Seal) -> list[str]:
+    """Steps files of this run that were committed without their episodes, by a seal that a crash cut short."""
+    shown = tables.episodes.applied(job.header.run_id)
+    committed = tables.steps.applied(job.header.run_id)
+    lost = {segment_name(job.header.run_id, number) for number in range(shown + 1, committed + 1)}
+    lost.discard(segment_name(job.header.run_id, job.segment))
+    return [file.name for file in tables.steps.files() if file.name in lost] if lost else []
+
+
+def _write_episodes(folder: Path, name: str, table: pa.Table, records: Sequence[EpisodeRecord]) -> NewFile:
+    path = folder / name
+    with guard_access("write the segment", path):
+        options = writer_options(table.schema, _EPISODE_ROW_BYTES)
+        pq.write_table(table, str(path), row_group_size=_EPISODE_ROW_GROUP, **options)
+        sync_file(path)
+    smallest: dict[str, object] = {}
+    largest: dict[str, object] = {}
+    ids = table.column("episode_id").to_pylist()
+    smallest["episode_id"], largest["episode_id"] = min(ids), max(ids)
+    numbers = {"length": [float(record.length) for record in records]}
+    if not any(isinstance(record.episode_return, list) for record in records):
+        numbers["episode_return"] = [record.episode_return for record in records]  # type: ignore[list-item]
+    for column, values in numbers.items():
+        found = bounds(values)
+        if found is not None:
+            whole = column == "length"
+            smallest[column], largest[column] = (int(v) if whole else v for v in found)
+    return NewFile(name, table.num_rows, _null_counts(table), smallest, largest)
+
+
+def _null_counts(table: pa.Table) -> dict[str, int]:
+    return {name: column.null_count for name, column in zip(table.column_names, table.columns, strict=True)}
+
+
+def commit_run(tables: Tables, header: RunHeader, ended_at: int | None) -> None:
+    """Write the run's row: first without an end when its first segment is sealed, then with it.
+
+    Args:
+        ended_at: microseconds since 1970, UTC; None while the run goes on.
+    """
+    state = 0 if ended_at is None else 1
+    if tables.runs.applied(header.run_id) >= state:
+        return
+    live, closed = f"{header.run_id}-live.parquet", f"{header.run_id}-closed.parquet"
+    name = live if ended_at is None else closed
+    table = _runs_table(tables.runs, header, ended_at)
+    path = tables.layout.table(RUNS) / name
+    with guard_access("write the run", path):
+        pq.write_table(table, str(path), **writer_options(table.schema, _EPISODE_ROW_BYTES))
+        sync_file(path)
+    identity = {"run_id": header.run_id}
+    new = NewFile(name, 1, _null_counts(table), identity, identity)
+    tables.runs.refresh()
+    removed = [live] if state and tables.runs.applied(header.run_id) == 0 else []
+    tables.runs.commit([new], header.run_id, state, removed=removed)
+
+
+def _runs_table(runs: Table, header: RunHeader, ended_at: int | None) -> pa.Table:
+    build: Callable[[], dict[str, tuple[str, pa.Array]]] = lambda: ColumnSet(METADATA, runs.schema).columns(  # noqa: E731
+        [load_json(header.metadata, "the journal's header")]
+    )
+    loose = build()
+    runs.ensure_columns([kinds.field(name, kind) for name, (kind, _) in loose.items()])
+    loose = build()
+    runs.ensure_columns([kinds.field(name, kind) for name, (kind, _) in loose.items()])
+    values = [header.run_id, header.name, header.started_at, ended_at, header.env_spec, header.versions]
+    arrays = [pa.array([value], column.type) for value, column in zip(values, RUNS_SCHEMA, strict=True)]
+    assert RUNS_SCHEMA.field("started_at").type == TIMESTAMP
+    fields = [*RUNS_SCHEMA, *(kinds.field(name, kind) for name, (kind, _) in loose.items())]
+    return pa.table([*arrays, *(array for _, array in loose.values())], schema=pa.schema(fields))

@@ -1,0 +1,181 @@
+"""A snapshot: what one version of a store shows.
+
+It is one version of the episodes table; its steps are exactly the rows that its episodes point at. Opening it
+reads the tables' logs only. Readers start here; nothing in it changes while writers go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from .errors import CorruptStoreError
+from .layout import EPISODES, RUNS, STEPS, Layout
+from .manifest import Manifest
+from .parquet import open_parquet
+from .schema import StepSchema
+from .tables import Table, TableFile
+
+_POINTERS = ["segment", "row_start", "row_count"]
+
+
+@dataclass(frozen=True)
+class FileGroup:
+    """Files of a table that have the same columns, in commit order."""
+
+    paths: tuple[str, ...]
+    columns: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Pointers:
+    """Where the steps of each episode are; one entry per position.
+
+    Attributes:
+        segments: names of the steps files.
+        segment: int32, index into `segments`.
+        row_start, row_count: int64, rows in that file.
+    """
+
+    segments: tuple[str, ...]
+    segment: np.ndarray
+    row_start: np.ndarray
+    row_count: np.ndarray
+
+
+class Snapshot:
+    """One version of a store.
+
+    Args:
+        layout, manifest: the store.
+        version: a version of the episodes table; None for the newest.
+
+    Raises:
+        VersionNotFoundError: there is no such version.
+        CorruptStoreError: a table's log cannot be read.
+    """
+
+    def __init__(self, layout: Layout, manifest: Manifest, version: int | None = None) -> None:
+        self.layout = layout
+        self.manifest = manifest
+        self.schema = StepSchema.of(manifest)
+        # Episodes first: a segment's steps are committed before its episodes, so the steps table read
+        # afterwards has every file that these episodes point at.
+        self._episodes = Table(layout.table(EPISODES), version)
+        self._steps = Table(layout.table(STEPS))
+        self._runs = Table(layout.table(RUNS))
+        self.version = self._episodes.version
+
+    @cached_property
+    def episode_files(self) -> list[TableFile]:
+        """Files of the episodes table in commit order."""
+        return self._episodes.files()
+
+    @cached_property
+    def episodes_schema(self) -> pa.Schema:
+        """Columns of the episodes table with their kinds."""
+        return self._episodes.schema
+
+    @cached_property
+    def steps_schema(self) -> pa.Schema:
+        """Columns of the steps table with their kinds."""
+        return self._steps.schema
+
+    @cached_property
+    def runs_schema(self) -> pa.Schema:
+        """Columns of the runs table with their kinds."""
+        return self._runs.schema
+
+    @cached_property
+    def run_files(self) -> list[TableFile]:
+        """Files of the runs table."""
+        return self._runs.files()
+
+    def history(self) -> list[dict]:
+        """Commits of the episodes table up to this version, newest first."""
+        return self._episodes.history()
+
+    @property
+    def episode_count(self) -> int:
+        """Number of episodes."""
+        return sum(file.rows for file in self.episode_files)
+
+    @cached_property
+    def pointers(self) -> Pointers:
+        """Where each episode's steps are; reads three small columns once.
+
+        Raises:
+            CorruptStoreError: an episodes file cannot be read, or a pointer leads out of the store.
+        """
+        tables = [self._read_episodes(file.name, _POINTERS) for file in self.episode_files]
+        if not tables:
+            empty = np.zeros(0, np.int64)
+            return Pointers((), empty.astype(np.int32), empty, empty)
+        table = pa.concat_tables(tables)
+        encoded = table.column("segment").combine_chunks().dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        names = tuple(encoded.dictionary.to_pylist())
+        for name in names:
+            _check_segment(name, self.layout.root)
+        starts, counts = (table.column(name).to_numpy() for name in _POINTERS[1:])
+        if encoded.null_count or (starts < 0).any() or (counts < 2).any():
+            raise CorruptStoreError(f"The episodes table of {self.layout.root} has impossible row pointers.")
+        return Pointers(names, encoded.indices.to_numpy(), starts, counts)
+
+    def _read_episodes(self, name: str, columns: Sequence[str]) -> pa.Table:
+        path = self.layout.table(EPISODES) / name
+        try:
+            return open_parquet(path).read(columns=list(columns))
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptStoreError(f"The file {path} is damaged: {error}.") from error
+
+    def segment_path(self, name: str) -> Path:
+        """The steps file of a segment."""
+        return self.layout.table(STEPS) / name
+
+    @cached_property
+    def step_files(self) -> list[TableFile]:
+        """The steps files that this snapshot's episodes point at, in the order of first use."""
+        known = {file.name: file for file in self._steps.files()}
+        return [known.get(name) or self._unlisted(name) for name in self.pointers.segments]
+
+    def _unlisted(self, name: str) -> TableFile:
+        """A steps file that a later version no longer lists."""
+        path = self.segment_path(name)
+        file = open_parquet(path)
+        columns = frozenset(file.schema_arrow.names)
+        return TableFile(name, file.metadata.num_rows, path.stat().st_size, columns)
+
+    @cached_property
+    def hidden_rows(self) -> bool:
+        """Whether some step file has rows that no episode of this snapshot points at."""
+        return bool(self.pointers.row_count.sum() != sum(file.rows for file in self.step_files))
+
+    def groups(self, table: str) -> Iterator[FileGroup]:
+        """The files of a table as runs of consecutive files with the same columns."""
+        files = {EPISODES: self.episode_files, RUNS: self.run_files}.get(table)
+        files = self.step_files if files is None else files
+        folder = self.layout.table(table)
+        start = 0
+        for stop in range(1, len(files) + 1):
+            if stop == len(files) or files[stop].columns != files[start].columns:
+                paths = tuple(str(folder / file.name) for file in files[start:stop])
+                yield FileGroup(paths, files[start].columns)
+                start = stop
+
+    def table_schema(self, table: str) -> pa.Schema:
+        """Columns of one of the three tables."""
+        return {EPISODES: self.episodes_schema, RUNS: self.runs_schema, STEPS: self.steps_schema}[table]
+
+
+def _check_segment(name: object, root: Path) -> None:
+    if type(name) is not str or "/" in name or "\\" in name or name in ("", ".", ".."):
+        raise CorruptStoreError(
+            f"An episode of {root} points at the segment {name!r}; expected the name of a file in its steps table."
+        )

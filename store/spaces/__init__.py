@@ -1,0 +1,16 @@
+"""Spaces to columns, exactly and both ways.
+
+`SpaceCodec` turns the values of one Gymnasium space into Arrow columns and back; `space_to_json` and
+`space_from_json` do the same for the space itself; `register_codec` teaches both a space class of your own.
+The writers put values in here, the readers take them out. Imports only the errors and the names of the
+store.
+"""
+
+from __future__ import annotations
+
+from .codec import SpaceCodec
+from .describe import space_from_json, space_to_json
+from .node import ValueBuffer
+from .registry import Codec, register_codec
+
+__all__ = ["Codec", "SpaceCodec", "ValueBuffer", "register_codec", "space_from_json", "space_to_json"]

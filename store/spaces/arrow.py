@@ -1,0 +1,86 @@
+"""Numpy buffers to Arrow arrays, without a copy where the layouts agree.
+
+Arrow's own conversions either copy or look at every value. Here the arrays are put together from their
+buffers: the data buffer is the numpy memory itself, which the Arrow array keeps alive.
+A NULL list or binary value always has length zero, because Parquet refuses any other.
+The codec nodes stand on this module.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import InvalidArgumentError
+
+MAX_OFFSET = 2**31 - 1
+"""The largest offset that a plain Arrow list or binary array can hold (elements or bytes)."""
+
+
+def flat_array(values: np.ndarray, arrow_type: pa.DataType, valid: np.ndarray | None = None) -> pa.Array:
+    """Wrap a one-dimensional numpy array of the matching dtype; shares its memory, except for booleans."""
+    data = (
+        np.packbits(values, bitorder="little") if values.dtype == np.bool_ else np.ascontiguousarray(values)
+    )
+    return pa.Array.from_buffers(arrow_type, len(values), [_validity(valid), pa.py_buffer(data)])
+
+
+def equal_lists(values: pa.Array, size: int, length: int, valid: np.ndarray | None = None) -> pa.Array:
+    """Make a list array of `length` rows, each of `size` values; NULL rows own none of the values."""
+    offsets = _equal_offsets(size, length, valid)
+    return list_array(offsets, values, valid)
+
+
+def equal_binaries(data: np.ndarray, size: int, length: int, valid: np.ndarray | None = None) -> pa.Array:
+    """Make a binary array of `length` rows, each of `size` bytes of `data` (uint8, contiguous; shared)."""
+    offsets = _equal_offsets(size, length, valid)
+    buffers = [_validity(valid), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), length, buffers)
+
+
+def list_array(offsets: np.ndarray, values: pa.Array, valid: np.ndarray | None = None) -> pa.Array:
+    """Make a list array from int32 offsets (one more than rows) and the values they cut."""
+    buffers = [_validity(valid), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(pa.list_(values.type), len(offsets) - 1, buffers, children=[values])
+
+
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
+    """Return the int32 offsets of rows with these lengths.
+
+    Raises:
+        InvalidArgumentError: the lengths add up to more than an Arrow array can hold.
+    """
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    check_total(int(offsets[-1]))
+    return offsets.astype(np.int32)
+
+
+def check_total(total: int) -> None:
+    """Refuse more elements or bytes than the offsets of one plain Arrow array reach.
+
+    Raises:
+        InvalidArgumentError: `total` is above 2^31 - 1.
+    """
+    if total > MAX_OFFSET:
+        raise InvalidArgumentError(
+            f"cannot put {total} elements into one Arrow array: expected at most {MAX_OFFSET}. "
+            "Hint: encode fewer rows at a time (SpaceCodec.max_rows)."
+        )
+
+
+def mask_of(rows: list) -> np.ndarray | None:
+    """Return which rows are not None, or None when all are there."""
+    valid = np.fromiter((row is not None for row in rows), dtype=np.bool_, count=len(rows))
+    return None if valid.all() else valid
+
+
+def _equal_offsets(size: int, length: int, valid: np.ndarray | None) -> np.ndarray:
+    if valid is not None:
+        return offsets_of(np.where(valid, size, 0))
+    check_total(size * length)
+    return np.arange(length + 1, dtype=np.int32) * np.int32(size)
+
+
+def _validity(valid: np.ndarray | None) -> pa.Buffer | None:
+    return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))

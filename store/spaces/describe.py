@@ -1,0 +1,309 @@
+"""Spaces to JSON and back: what `store.json` says about the observation and action space.
+
+The description is strict JSON (infinity is the text "inf"), and gives back a space that equals the
+original, with every bound, dtype and key order. It is read from a file that anyone may have written, so
+it is measured before anything is built, and never names code to run: a custom space is only looked up
+among the codecs that this process has registered.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Space, Text, Tuple
+from gymnasium.spaces import Sequence as SequenceSpace
+
+from ..errors import CorruptStoreError, EpisodelakeError, UnsupportedSpaceError
+from ..names import has_utf8
+from .measure import DTYPES, checked_dtype, checked_shape, measure
+from .registry import Codec, find, find_named, qualified_name
+
+_WORDS = {"inf": np.inf, "-inf": -np.inf, "nan": np.nan}
+
+
+def space_to_json(space: Space) -> dict[str, Any]:
+    """Describe a space in plain JSON types.
+
+    Raises:
+        UnsupportedSpaceError: a class without a codec, keys that are not text, nested deeper than 64
+        levels, or more than 2 GiB
+            of bounds.
+    """
+    try:
+        description = _describe(space)
+        measure(description)
+    except (CorruptStoreError, RecursionError) as error:
+        raise UnsupportedSpaceError(
+            f"space of class {type(space).__name__} cannot be described: {error} "
+            "Hint: nest less deeply, or register a codec with episodelake.register_codec()."
+        ) from error
+    return description
+
+
+def space_from_json(description: dict[str, Any], source: str = "store.json") -> Space:
+    """Build the space that `space_to_json` described.
+
+    Args:
+        description: parsed JSON, which need not be trusted.
+        source: the file that it came from, named in errors.
+
+    Raises:
+        CorruptStoreError: it describes no space, is nested deeper than 64 levels, or would take more than 2
+        GiB. UnsupportedSpaceError: it names a custom class for which no codec is registered in this
+        process.
+    """
+    try:
+        measure(description)
+        return _build(description)
+    except EpisodelakeError as error:
+        if isinstance(error, CorruptStoreError):
+            raise CorruptStoreError(
+                f"{source}: {error} Hint: the file is damaged; restore it from a copy."
+            ) from error
+        raise
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        AttributeError,
+        AssertionError,
+        MemoryError,
+    ) as error:
+        raise CorruptStoreError(
+            f"{source}: the description of a space is wrong ({type(error).__name__}: {error}). Expected what "
+            "space_to_json() writes. Hint: the file is damaged; restore it from a copy."
+        ) from error
+
+
+def _describe(space: Space) -> dict[str, Any]:
+    found = find(space) if isinstance(space, Space) else None
+    if found is None:
+        raise UnsupportedSpaceError(
+            f"space {space!r} ({type(space).__name__}) is of a class without columns. Expected the spaces of "
+            "Gymnasium. Hint: register a codec for the class with episodelake.register_codec()."
+        )
+    space_type, codec = found
+    if codec is not None:
+        return _describe_custom(space, space_type, codec)
+    match space:
+        case Box():
+            return _describe_box(space)
+        case Discrete():
+            return {
+                "type": "Discrete",
+                "n": int(space.n),
+                "start": int(space.start),
+                "dtype": _dtype_name(space.dtype),
+            }
+        case MultiDiscrete():
+            return _describe_multi_discrete(space)
+        case MultiBinary():
+            return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
+        case Text():
+            return _describe_text(space)
+        case Graph():
+            edges = None if space.edge_space is None else _describe(space.edge_space)
+            return {"type": "Graph", "node_space": _describe(space.node_space), "edge_space": edges}
+        case SequenceSpace():
+            return {"type": "Sequence", "space": _describe(space.feature_space), "stack": bool(space.stack)}
+        case Dict():
+            return {
+                "type": "Dict",
+                "spaces": [[_key(key, space), _describe(each)] for key, each in space.spaces.items()],
+            }
+        case Tuple() | OneOf():
+            return {"type": space_type.__name__, "spaces": [_describe(each) for each in space.spaces]}
+    raise UnsupportedSpaceError(
+        f"space {space!r} has no description. Hint: use episodelake.register_codec()."
+    )
+
+
+def _describe_box(space: Box) -> dict[str, Any]:
+    description = {
+        "type": "Box",
+        "dtype": _dtype_name(space.dtype),
+        "shape": list(space.shape),
+        "low": _numbers(space.low),
+        "high": _numbers(space.high),
+    }
+    # An integer box says in flags of its own which of its bounds were infinite; they steer sampling.
+    for name, bounded in (("bounded_below", space.bounded_below), ("bounded_above", space.bounded_above)):
+        if not np.array_equal(bounded, _natural_flags(name, space.low, space.high)):
+            description[name] = _numbers(bounded)
+    return description
+
+
+def _describe_multi_discrete(space: MultiDiscrete) -> dict[str, Any]:
+    return {
+        "type": "MultiDiscrete",
+        "dtype": _dtype_name(space.dtype),
+        "shape": list(space.shape),
+        "nvec": _numbers(space.nvec),
+        "start": _numbers(space.start),
+    }
+
+
+def _describe_text(space: Text) -> dict[str, Any]:
+    characters = "".join(space.character_list)
+    # JSON would join two surrogates that happen to stand side by side into one character.
+    charset = characters if has_utf8(characters) else [ord(character) for character in characters]
+    return {
+        "type": "Text",
+        "min_length": space.min_length,
+        "max_length": space.max_length,
+        "charset": charset,
+    }
+
+
+def _describe_custom(space: Space, space_type: type, codec: Codec) -> dict[str, Any]:
+    spec = codec.to_json(space)
+    try:
+        again = json.loads(json.dumps(spec, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UnsupportedSpaceError(
+            f"to_json() of the codec for {qualified_name(space_type)} gave something that JSON cannot hold "
+            f"({error}). Expected a dict of plain values. Hint: write infinity and NaN as texts."
+        ) from error
+    if not isinstance(spec, dict) or again != spec:
+        raise UnsupportedSpaceError(
+            f"to_json() of the codec for {qualified_name(space_type)} gave {spec!r}. Expected a dict that "
+            "comes back from JSON unchanged. Hint: use lists instead of tuples, and texts as keys."
+        )
+    return {"type": "custom", "name": qualified_name(space_type), "spec": again}
+
+
+def _build(description: dict[str, Any]) -> Space:
+    match description["type"]:
+        case "Box":
+            return _build_box(description)
+        case "Discrete":
+            dtype = checked_dtype(description)
+            return Discrete(_integer(description["n"]), start=_integer(description["start"]), dtype=dtype.str)
+        case "MultiDiscrete":
+            dtype, shape = checked_dtype(description), checked_shape(description)
+            nvec, start = (_array(description[name], dtype, shape) for name in ("nvec", "start"))
+            return MultiDiscrete(nvec, dtype=dtype.str, start=start)
+        case "MultiBinary":
+            n = description["n"]
+            return MultiBinary(list(map(_integer, n)) if isinstance(n, list) else _integer(n))
+        case "Text":
+            charset = description["charset"]
+            characters = charset if isinstance(charset, str) else "".join(map(chr, charset))
+            lengths = [_integer(description[name]) for name in ("min_length", "max_length")]
+            return Text(lengths[1], min_length=lengths[0], charset=characters)
+        case "custom":
+            return _build_custom(description)
+        case _:
+            return _build_nest(description)
+
+
+def _build_nest(description: dict[str, Any]) -> Space:
+    match description["type"]:
+        case "Dict":
+            spaces = [(key, _build(each)) for key, each in description["spaces"]]
+            if not all(isinstance(key, str) for key, _ in spaces) or len(dict(spaces)) != len(spaces):
+                raise CorruptStoreError("the keys of a Dict space are not distinct texts.")
+            return Dict(spaces)
+        case "Tuple":
+            return Tuple(map(_build, description["spaces"]))
+        case "OneOf":
+            return OneOf(map(_build, description["spaces"]))
+        case "Sequence":
+            return SequenceSpace(_build(description["space"]), stack=description["stack"] is True)
+        case "Graph":
+            edges = description["edge_space"]
+            return Graph(_build(description["node_space"]), None if edges is None else _build(edges))
+        case unknown:
+            raise CorruptStoreError(f"unknown type of space {unknown!r}.")
+
+
+def _build_box(description: dict[str, Any]) -> Box:
+    dtype, shape = checked_dtype(description), checked_shape(description)
+    low, high = (_array(description[name], dtype, shape) for name in ("low", "high"))
+    if (low > high).any():
+        raise CorruptStoreError("a Box has a lower bound above its upper bound.")
+    # Set afterwards, since Box itself would round, warn about or refuse some of the bounds that it can have.
+    box = Box(low=0, high=0, shape=shape, dtype=dtype.type)
+    box.dtype, box.low, box.high = dtype, low, high
+    for name in ("bounded_below", "bounded_above"):
+        flags = _natural_flags(name, low, high)
+        setattr(
+            box, name, _array(description[name], np.dtype(np.bool_), shape) if name in description else flags
+        )
+    return box
+
+
+def _build_custom(description: dict[str, Any]) -> Space:
+    name, spec = description["name"], description["spec"]
+    codec = find_named(name)
+    if codec is None:
+        raise UnsupportedSpaceError(
+            f"the store has a space of the class {name}, for which no codec is registered. "
+            "Hint: call episodelake.register_codec() with this class and its codec before opening the store."
+        )
+    space = codec.from_json(spec)
+    if not isinstance(space, Space):
+        raise TypeError(f"from_json() of the codec for {name} gave {space!r}, not a space")
+    return space
+
+
+def _natural_flags(name: str, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return low > -np.inf if name == "bounded_below" else high < np.inf
+
+
+def _numbers(array: np.ndarray) -> Any:
+    """Return the elements in C order; just the one if all have the same bits."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    bits = flat.view(f"u{flat.dtype.itemsize}")
+    if flat.size and (bits == bits[0]).all():
+        return _number(flat[0])
+    return [_number(value) for value in flat]
+
+
+def _number(value: Any) -> bool | int | float | str:
+    number = value.item()
+    return number if not isinstance(number, float) or np.isfinite(number) else str(number)
+
+
+def _array(values: Any, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Make an array of the numbers that `_numbers` wrote."""
+    if not isinstance(values, list):
+        return np.full(shape, _element(values, dtype), dtype=dtype)
+    array = np.array([_element(value, dtype) for value in values], dtype=dtype)
+    return array.reshape(shape)
+
+
+def _element(value: Any, dtype: np.dtype) -> Any:
+    wanted = {"b": bool, "f": int | float}.get(dtype.kind, int)
+    value = _WORDS.get(value, value) if isinstance(value, str) and dtype.kind == "f" else value
+    if not isinstance(value, wanted) or (isinstance(value, bool) and dtype.kind != "b"):
+        raise CorruptStoreError(f"{value!r} is no number of dtype {dtype}.")
+    return value
+
+
+def _integer(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise CorruptStoreError(f"{value!r} is not an integer.")
+    return value
+
+
+def _dtype_name(dtype: np.dtype) -> str:
+    name = dtype.name if dtype.isnative else dtype.str
+    if name not in DTYPES:
+        raise UnsupportedSpaceError(
+            f"dtype {dtype} cannot be stored exactly. Expected a boolean, an integer or a float of at most "
+            "64 bits. Hint: choose such a dtype, or register a codec with episodelake.register_codec()."
+        )
+    return name
+
+
+def _key(key: Any, space: Dict) -> str:
+    if not isinstance(key, str) or not has_utf8(key):
+        raise UnsupportedSpaceError(
+            f"space {space} has the key {key!r}. Expected keys that are text in UTF-8, since they become "
+            "column names. Hint: rename the keys with a wrapper, or use episodelake.register_codec()."
+        )
+    return key

@@ -1,0 +1,259 @@
+"""Leaves of a fixed shape: Box, Discrete, MultiDiscrete and MultiBinary, one column each.
+
+A value of shape () is a scalar column; any other is a list in C order; a frame (uint8 with two or more
+dimensions) is binary. What Parquet's plain types lack is widened: float16 to float, int8 and uint8 to
+int16, uint16 to int32, uint32 to int64. A uint64 keeps its 64 bits and is read as int64, so values of 2^63
+and above appear negative to other engines and come back exact here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from gymnasium.spaces import Box, Discrete, MultiBinary, Space
+
+from ..errors import UnsupportedSpaceError
+from .arrow import MAX_OFFSET, equal_binaries, equal_lists, flat_array, mask_of
+from .coerce import Coercion, is_binary
+from .node import Node, ValueBuffer
+
+_INT64 = np.dtype(np.int64)
+_BOOL = np.dtype(np.bool_)
+_STORAGE = {
+    np.dtype(dtype): np.dtype(storage)
+    for dtype, storage in {
+        "bool": "bool",
+        "int8": "int16",
+        "uint8": "int16",
+        "int16": "int16",
+        "uint16": "int32",
+        "int32": "int32",
+        "uint32": "int64",
+        "int64": "int64",
+        "uint64": "int64",
+        "float16": "float32",
+        "float32": "float32",
+        "float64": "float64",
+    }.items()
+}
+
+
+class FixedNode(Node):
+    """A leaf whose values all have one dtype and one shape; a batch is an array of shape (n, *shape)."""
+
+    def __init__(self, space: Space, column: str):
+        shape, dtype = space.shape, space.dtype
+        native = None if dtype is None else dtype.newbyteorder("=")
+        if shape is None or dtype is None or native not in _STORAGE:
+            raise UnsupportedSpaceError(
+                f"space {space} at '{column}' has dtype {dtype}, which no column type holds exactly. "
+                "Expected a boolean, an integer or a float of at most 64 bits. Hint: choose such a dtype, or "
+                "register a codec for your own space class with episodelake.register_codec()."
+            )
+        self.dtype = dtype
+        # By name, to get numpy's one object for it: the hot path compares identities first.
+        self.native = np.dtype(dtype.name)
+        self.shape = tuple(map(int, shape))
+        self.size = int(np.prod(self.shape, dtype=object))
+        self.binary = isinstance(space, Box) and self.native == np.uint8 and len(self.shape) >= 2
+        self.storage = _storage(space, self.native)
+        self.coerce = _coercion(space, column, self.native)
+        self.arrow_type = pa.from_numpy_dtype(self.storage)
+        column_type = (
+            pa.binary() if self.binary else pa.list_(self.arrow_type) if self.shape else self.arrow_type
+        )
+        max_rows = MAX_OFFSET // max(self.size, 1) if self.shape else MAX_OFFSET
+        super().__init__(
+            space, column, [pa.field(column, column_type)], self.size * self.native.itemsize, max_rows
+        )
+
+    def buffer(self, capacity: int) -> ValueBuffer:
+        """Preallocate an array of shape (capacity, *shape)."""
+        return FixedBuffer(self, capacity)
+
+    def take(self, value: Any) -> np.ndarray:
+        """Return a copy of the value as an array of the space's shape."""
+        return self.coerce(value, self.shape).copy()
+
+    def take_many(self, value: Any) -> list[Any]:
+        """Return the rows of a stacked copy."""
+        if isinstance(value, list | tuple):
+            return list(map(self.take, value))
+        shape = np.shape(value)
+        return list(self._stack(value, shape[0] if shape else 0).copy())
+
+    def encode(self, taken: list[Any]) -> list[pa.Array]:
+        """Stack taken values."""
+        stack = np.zeros((len(taken), *self.shape), dtype=self.native)
+        for index, value in enumerate(taken):
+            if value is not None:
+                stack[index] = value
+        return [self.to_arrow(stack, mask_of(taken))]
+
+    def encode_many(self, values: Any, length: int) -> list[pa.Array]:
+        """Encode an array of shape (length, *shape), or a list of single values."""
+        if isinstance(values, list | tuple):
+            return self.encode_rows(values, length)
+        return [self.to_arrow(self._stack(values, length), None)]
+
+    def decode(self, arrays: Sequence[Any]) -> np.ndarray:
+        """Return a read-only array of shape (n, *shape); it shares Arrow's memory where the types agree."""
+        (array,) = arrays
+        chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+        if len(chunks) == 1:
+            result = self._from_storage(self._values(chunks[0]), len(chunks[0]))
+        else:
+            result = np.empty((len(array), *self.shape), dtype=self.dtype)
+            start = 0
+            for chunk in chunks:
+                result[start : start + len(chunk)] = self._from_storage(self._values(chunk), len(chunk))
+                start += len(chunk)
+        result.flags.writeable = False
+        return result
+
+    def row(self, batch: np.ndarray, index: int) -> Any:
+        """Return a view of one row: a scalar for Discrete, else an array."""
+        return batch[index] if isinstance(self.space, Discrete) else batch[index, ...]
+
+    def stacked(self, batch: np.ndarray, start: int, stop: int) -> np.ndarray:
+        """Return a view of some rows."""
+        return batch[start:stop]
+
+    def to_arrow(self, stack: np.ndarray, valid: np.ndarray | None) -> pa.Array:
+        """Turn an array (n, *shape) of the native dtype into the column; shares memory where types agree."""
+        length = len(stack)
+        if not self.shape:
+            return flat_array(self._to_storage(stack), self.arrow_type, valid)
+        rows = stack if valid is None else stack[valid]
+        flat = np.ascontiguousarray(rows).reshape(-1)
+        if self.binary:
+            return equal_binaries(flat, self.size, length, valid)
+        return equal_lists(flat_array(self._to_storage(flat), self.arrow_type), self.size, length, valid)
+
+    def _stack(self, values: Any, length: int) -> np.ndarray:
+        return self.coerce(values, (length, *self.shape))
+
+    def _to_storage(self, flat: np.ndarray) -> np.ndarray:
+        if flat.dtype == np.uint64:
+            return np.ascontiguousarray(flat).view(_INT64)
+        return flat.astype(self.storage, copy=False)
+
+    def _from_storage(self, flat: np.ndarray, length: int) -> np.ndarray:
+        if self.native == np.uint64:
+            flat = flat.view(np.uint64)
+        return flat.astype(self.dtype, copy=False).reshape((length, *self.shape))
+
+    def _values(self, array: pa.Array) -> np.ndarray:
+        """Return the flat values of one chunk as numpy, after checking that every row has its size."""
+        if array.null_count:
+            raise self.corrupt(f"{array.null_count} of {len(array)} rows are NULL")
+        if self.binary:
+            return self._bytes(array)
+        if self.shape:
+            self._check_sizes(np.diff(array.offsets.to_numpy()))
+            array = array.flatten()
+            if array.null_count:
+                raise self.corrupt(f"{array.null_count} elements are NULL")
+        return array.to_numpy(zero_copy_only=self.storage != _BOOL)
+
+    def _bytes(self, array: pa.Array) -> np.ndarray:
+        if not len(array):
+            return np.empty(0, dtype=np.uint8)
+        total = len(array) * self.size
+        _, offset_buffer, data = array.buffers()
+        offsets = np.frombuffer(offset_buffer, dtype=np.int32)[array.offset : array.offset + len(array) + 1]
+        self._check_sizes(np.diff(offsets))
+        if not total:
+            return np.empty(0, dtype=np.uint8)
+        return np.frombuffer(data, dtype=np.uint8, count=total, offset=int(offsets[0]))
+
+    def _check_sizes(self, sizes: np.ndarray) -> None:
+        if not (sizes == self.size).all():
+            raise self.corrupt(
+                f"found a row of {int(sizes[sizes != self.size][0])} elements instead of {self.size}"
+            )
+
+
+class FixedBuffer(ValueBuffer):
+    """Rows of a fixed leaf in one array of shape (capacity, *shape)."""
+
+    def __init__(self, node: FixedNode, capacity: int):
+        self._node = node
+        self._array = np.zeros((capacity, *node.shape), dtype=node.native)
+        if isinstance(node.space, Discrete):
+            self.put = _scalar_put(node, self._array)
+        elif isinstance(node.space, MultiBinary):
+            self.put = _binary_put(node, self._array)
+        else:
+            self.put = _array_put(node, self._array)
+
+    def arrays(self, start: int, stop: int, valid: np.ndarray | None = None) -> list[pa.Array]:
+        """See `ValueBuffer.arrays`; shares memory unless the type is widened or a row is NULL."""
+        if valid is not None and valid.all():
+            valid = None
+        return [self._node.to_arrow(self._array[start:stop], valid)]
+
+
+def _array_put(node: FixedNode, array: np.ndarray) -> Callable[[int, Any], None]:
+    # The hot path of recording: three comparisons of what is nearly always the same, then one copy.
+    ndarray, dtype, shape, coerce = np.ndarray, array.dtype, node.shape, node.coerce
+
+    def put(index: int, value: Any) -> None:
+        if (
+            value.__class__ is ndarray
+            and value.shape == shape
+            and (value.dtype is dtype or value.dtype == dtype)
+        ):
+            array[index] = value
+        else:
+            array[index] = coerce(value, shape)
+
+    return put
+
+
+def _binary_put(node: FixedNode, array: np.ndarray) -> Callable[[int, Any], None]:
+    put_array, coerce, shape = _array_put(node, array), node.coerce, node.shape
+
+    def put(index: int, value: Any) -> None:
+        if value.__class__ is np.ndarray and value.dtype == np.int8 and is_binary(value):
+            put_array(index, value)
+        else:
+            array[index] = coerce(value, shape)
+
+    return put
+
+
+def _scalar_put(node: FixedNode, array: np.ndarray) -> Callable[[int, Any], None]:
+    scalar, coerce = array.dtype.type, node.coerce
+
+    def put(index: int, value: Any) -> None:
+        kind = value.__class__
+        if kind is scalar:
+            array[index] = value
+        elif kind is int:
+            try:
+                array[index] = value
+            except OverflowError:
+                array[index] = coerce(value, ())
+        else:
+            array[index] = coerce(value, ())
+
+    return put
+
+
+def _storage(space: Space, native: np.dtype) -> np.dtype:
+    if isinstance(space, MultiBinary):
+        return _BOOL
+    return _STORAGE[native] if isinstance(space, Box) else _INT64
+
+
+def _coercion(space: Space, column: str, native: np.dtype) -> Coercion:
+    if isinstance(space, MultiBinary):
+        return Coercion(column, native, "biuf", "biuf", any_width=True, binary=True)
+    if isinstance(space, Discrete):
+        return Coercion(column, native, "iu", "biu")
+    plain = {"b": "b", "f": "biuf"}.get(native.kind, "biu")
+    return Coercion(column, native, "biuf", plain)

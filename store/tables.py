@@ -1,0 +1,241 @@
+"""The three Delta tables: creating them, growing their columns, committing files.
+
+Only this module speaks to `deltalake`. We write the Parquet files ourselves and commit them here; a commit is
+atomic, and carries the run id and segment number as an application transaction, so that repeating it has no
+effect. Conflicts with other writers are retried a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import Field as DeltaField
+from deltalake.transaction import AddAction, RemoveAction
+
+from .errors import ConcurrentCommitError, CorruptStoreError, StoreNotFoundError, VersionNotFoundError
+from .files import guard_access, sync_directory
+from .parquet import sync_file
+
+_ATTEMPTS = 30
+_PAUSE_SECONDS = 0.02
+_CONFIGURATION: dict[str, str | None] = {
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.logRetentionDuration": "interval 36500 days",
+    "delta.deletedFileRetentionDuration": "interval 36500 days",
+}
+
+
+@dataclass(frozen=True)
+class NewFile:
+    """A written Parquet file that is to become part of a table.
+
+    Attributes:
+        name: file name, relative to the table.
+        rows: number of rows.
+        null_counts: by column; says at the same time which columns the file has.
+        smallest, largest: statistics of a few columns.
+    """
+
+    name: str
+    rows: int
+    null_counts: Mapping[str, int]
+    smallest: Mapping[str, Any]
+    largest: Mapping[str, Any]
+
+    def action(self, table: Path) -> AddAction:
+        """The Delta action that adds the file."""
+        statistics = {
+            "numRecords": self.rows,
+            "minValues": dict(self.smallest),
+            "maxValues": dict(self.largest),
+            "nullCount": dict(self.null_counts),
+        }
+        size = os.path.getsize(table / self.name)
+        return AddAction(self.name, size, {}, time.time_ns() // 1_000_000, True, json.dumps(statistics))
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file that one version of a table consists of.
+
+    Attributes:
+        name: file name, relative to the table.
+        rows: number of rows.
+        size: bytes.
+        columns: names of the columns it has.
+    """
+
+    name: str
+    rows: int
+    size: int
+    columns: frozenset[str]
+
+
+class Table:
+    """One Delta table of a store, pinned at a version until `refresh`.
+
+    Args:
+        path: directory of the table.
+        version: pin this version; None for the newest.
+
+    Raises:
+        StoreNotFoundError, CorruptStoreError, VersionNotFoundError
+    """
+
+    def __init__(self, path: Path, version: int | None = None) -> None:
+        self.path = path
+        self._delta = _open_delta(path, version)
+
+    @staticmethod
+    def create(path: Path, schema: pa.Schema) -> None:
+        """Create an empty table; a table that is there already stays as it is."""
+        path.mkdir(parents=True, exist_ok=True)
+        DeltaTable.create(str(path), Schema.from_arrow(schema), mode="ignore", configuration=_CONFIGURATION)
+
+    @property
+    def version(self) -> int:
+        """The pinned version."""
+        return self._delta.version()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Column names, types and kinds at the pinned version."""
+        return pa.schema(self._delta.schema())
+
+    def refresh(self) -> None:
+        """Move to the newest version."""
+        self._delta.update_incremental()
+
+    def files(self) -> list[TableFile]:
+        """The files of the pinned version, in the order in which they were committed."""
+        actions = pa.table(self._delta.get_add_actions(flatten=True))
+        counts = [name for name in actions.column_names if name.startswith("null_count.")]
+        rows = actions.to_pylist()
+        rows.sort(key=lambda row: (row["modification_time"], row["path"]))
+        return [
+            TableFile(
+                row["path"],
+                row["num_records"] or 0,
+                row["size_bytes"],
+                frozenset(name.removeprefix("null_count.") for name in counts if row[name] is not None),
+            )
+            for row in rows
+        ]
+
+    def history(self) -> list[dict[str, Any]]:
+        """One entry per commit up to the pinned version, newest first, as the log has them."""
+        return self._delta.history()
+
+    def applied(self, run_id: str) -> int:
+        """The last segment number that a run committed to this table, or -1."""
+        found = self._delta.transaction_version(run_id)
+        return -1 if found is None else found
+
+    def ensure_columns(self, columns: Sequence[pa.Field]) -> None:
+        """Add the columns that the table does not have yet; columns of the same name are left alone.
+
+        Raises:
+            ConcurrentCommitError: other writers kept winning.
+        """
+
+        def attempt() -> None:
+            known = {column.name.casefold() for column in self.schema}
+            missing = [column for column in columns if column.name.casefold() not in known]
+            if missing:
+                self._delta.alter.add_columns([_delta_field(column) for column in missing])
+
+        self._retry(attempt, "add columns")
+
+    def commit(
+        self,
+        added: Sequence[NewFile],
+        run_id: str,
+        segment: int,
+        removed: Sequence[str] = (),
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add files (and remove others) in one atomic commit, once per run and segment number.
+
+        Raises:
+            ConcurrentCommitError: other writers kept winning; nothing was committed.
+        """
+        properties = CommitProperties(
+            custom_metadata={key: str(value) for key, value in (details or {}).items()},
+            app_transactions=[Transaction(run_id, segment)],
+        )
+
+        def attempt() -> None:
+            if self.applied(run_id) >= segment:
+                return
+            now = time.time_ns() // 1_000_000
+            actions: list[AddAction | RemoveAction] = [RemoveAction(name, True, now) for name in removed]
+            actions += [new.action(self.path) for new in added]
+            self._delta.create_write_transaction(
+                actions, "append", self._delta.schema(), commit_properties=properties
+            )
+
+        self._retry(attempt, "commit")
+        self._sync_log()
+
+    def _retry(self, attempt: Callable[[], None], action: str) -> None:
+        for number in range(_ATTEMPTS):
+            with guard_access(action, self.path):
+                self.refresh()
+                try:
+                    attempt()
+                    self.refresh()
+                    return
+                except CommitFailedError:
+                    time.sleep(_PAUSE_SECONDS * (1 + random.random()) * min(number + 1, 10))
+        raise ConcurrentCommitError(
+            f"Could not {action} in {self.path}: other writers committed first, {_ATTEMPTS} times in a row. "
+            "Nothing is lost: the journal keeps the rows. Try again, or run fewer writers at once."
+        )
+
+    def _sync_log(self) -> None:
+        log = self.path / "_delta_log"
+        entry = log / f"{self.version:020d}.json"
+        if entry.exists():
+            sync_file(entry)
+        sync_directory(log)
+
+
+def _delta_field(column: pa.Field) -> DeltaField:
+    metadata = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
+    (field,) = Schema.from_arrow(pa.schema([column.with_metadata(metadata)])).fields
+    return field
+
+
+def _open_delta(path: Path, version: int | None) -> DeltaTable:
+    if not (path / "_delta_log").is_dir():
+        raise StoreNotFoundError(
+            f"The table {path} is missing. The store is incomplete; restore it from a copy."
+        )
+    try:
+        newest = DeltaTable(str(path))
+        if version is None or version == newest.version():
+            return newest
+        if not (type(version) is int and 0 <= version <= newest.version()):
+            raise VersionNotFoundError(
+                f"There is no version {version!r} of {path.parent}; there are 0 to {newest.version()}."
+            )
+        return DeltaTable(str(path), version=version)
+    except (DeltaError, TableNotFoundError, OSError, ValueError) as error:
+        if isinstance(error, VersionNotFoundError):
+            raise
+        if isinstance(error, PermissionError):
+            with guard_access("read", path):
+                raise
+        raise CorruptStoreError(
+            f"The log of the table {path} cannot be read: {error}. Restore {path / '_delta_log'} from a copy."
+        ) from error

@@ -1,0 +1,16 @@
+"""Settings and fixtures for the tests.
+
+Hypothesis runs in one of two profiles. `ordinary` derives its examples from the test alone, so that a run
+says the same every time; `long` (`make test-slow`) draws many fresh ones. Neither measures time: how fast the
+machine is decides nothing.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+
+settings.register_profile("ordinary", parent=UNTIMED, derandomize=True)
+settings.register_profile("long", parent=UNTIMED, max_examples=1000)
+settings.load_profile(os.environ.get("EPISODELAKE_TEST_PROFILE", "ordinary"))

@@ -1,0 +1,80 @@
+"""The built package: what the wheel holds, and what importing it brings in."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from checkout import REPOSITORY, installed_path, project_files
+
+HEAVY = ["altair", "jax", "matplotlib", "minari", "torch"]
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The names in a wheel, built from a copy of the project's files so that no leftover can slip in."""
+    source = tmp_path_factory.mktemp("source")
+    for name in project_files():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(REPOSITORY / name, source / name, follow_symlinks=False)
+    output = tmp_path_factory.mktemp("wheel")
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(output)]
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(source)]
+    built = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = output.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_wheel_holds_every_library_file_and_no_other(wheel_names: set[str]) -> None:
+    """The wheel's code is the project's library code, file for file, with the typing markers."""
+    wanted = {
+        path for path in map(installed_path, project_files()) if path and path.endswith((".py", "py.typed"))
+    }
+    assert "episodelake/py.typed" in wanted
+    assert {name for name in wheel_names if ".dist-info/" not in name} == wanted
+
+
+def test_wheel_installs_one_top_level_name(wheel_names: set[str]) -> None:
+    """Nothing but `episodelake` arrives at the top level: no package called `store`."""
+    tops = {name.split("/")[0] for name in wheel_names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"episodelake"}
+    (metadata,) = tops - {"episodelake"}
+    assert f"{metadata}/licenses/LICENSE" in wheel_names
+
+
+def test_package_list_names_every_package() -> None:
+    """The list in pyproject.toml is sorted and is the list of library folders that hold modules."""
+    listed = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"][
+        "packages"
+    ]
+    modules = [path for path in map(installed_path, project_files()) if path and path.endswith(".py")]
+    folders = {str(Path(path).parent).replace("/", ".") for path in modules}
+    assert listed == sorted(folders)
+    assert {folder for folder in folders if f"{folder.replace('.', '/')}/__init__.py" not in modules} == set()
+
+
+def test_links_lead_to_the_folders_beside() -> None:
+    """The three links that type checkers and editors follow are relative and lead to the real folders."""
+    links = {
+        path.name: os.readlink(path) for path in (REPOSITORY / "episodelake").iterdir() if path.is_symlink()
+    }
+    assert links == {"readers": "../readers", "store": "../store", "writers": "../writers"}
+
+
+def test_import_brings_in_nothing_heavy(tmp_path: Path) -> None:
+    """Importing the library leaves frameworks and plotting alone, even where they can be imported."""
+    for name in HEAVY:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    program = "import sys, episodelake; print(sorted(sys.modules.keys() & sys.argv[1:]))"
+    command = [sys.executable, "-c", program, *HEAVY]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "[]"

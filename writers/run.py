@@ -1,0 +1,73 @@
+"""What a run says of itself: its id, its environment's specification and the versions it ran with."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from importlib import metadata as packages
+from typing import Any
+
+import gymnasium
+
+from ..store.journal import RunHeader
+from ..store.records import timestamp_now
+from ..store.values import dump_json, freeze
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST_NAME = 80
+
+
+def new_run_id(name: str | None) -> str:
+    """The run's name (or "run") with a short suffix that is unique and grows with time.
+
+    The suffix is the time in milliseconds and 25 random bits, in Crockford's base 32, so any number of machines
+    may make ids without asking each other.
+    """
+    moment = time.time_ns() // 1_000_000
+    time_digits = "".join(_ALPHABET[moment >> shift & 31] for shift in range(45, -1, -5))
+    random_digits = "".join(secrets.choice(_ALPHABET) for _ in range(5))
+    readable = _UNSAFE.sub("-", name or "run").strip(".-")[:_LONGEST_NAME] or "run"
+    return f"{readable}-{time_digits}{random_digits}"
+
+
+def run_header(name: str | None, metadata: Mapping[str, Any] | None, env: gymnasium.Env | None) -> RunHeader:
+    """Describe a run that begins now."""
+    spec = None if env is None else _spec_json(env)
+    return RunHeader(
+        run_id=new_run_id(name),
+        name=name or "run",
+        started_at=timestamp_now(),
+        env_spec=spec,
+        versions=json.dumps(_versions(env)),
+        metadata=dump_json(freeze(metadata or {})),
+    )
+
+
+def _spec_json(env: gymnasium.Env) -> str | None:
+    """The environment's `EnvSpec` as JSON; None if it has none or holds what JSON cannot say."""
+    if env.spec is None:
+        return None
+    try:
+        return env.spec.to_json()
+    except (ValueError, TypeError, AttributeError):
+        return json.dumps({"id": env.spec.id})
+
+
+def _versions(env: gymnasium.Env | None) -> dict[str, str]:
+    names = ["episodelake", "gymnasium", "numpy"]
+    if env is not None:
+        names.append(type(env.unwrapped).__module__.partition(".")[0])
+    found = {"python": platform.python_version()}
+    distributions = packages.packages_distributions()
+    for name in names:
+        for distribution in distributions.get(name, [name])[:1]:
+            try:
+                found[distribution] = packages.version(distribution)
+            except packages.PackageNotFoundError:
+                continue
+    return found

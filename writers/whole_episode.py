@@ -1,0 +1,206 @@
+"""A whole episode handed over as arrays: checks, and its arrivals as one journal batch.
+
+`EpisodeWriter.write_episode` uses it. Short episodes are fed through the row buffer with `single_value`; long
+ones become one batch with no loop over steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..store.arrivals import with_loose_columns
+from ..store.errors import InvalidArgumentError, SpaceMismatchError
+from ..store.families import ColumnSet
+from ..store.schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
+from ..store.values import freeze
+
+
+@dataclass(frozen=True)
+class WholeEpisode:
+    """The checked arrays of one episode.
+
+    Attributes:
+        length: T.
+        observations, actions: batches of T+1 and T values, as given.
+        rewards: float64, shape (T,) or (T, k).
+        terminated, truncated: flags of the last transition.
+        infos, extras: T+1 mappings each.
+        policies: T+1 mappings; the last belongs to the last observation and is usually None.
+    """
+
+    length: int
+    observations: Any
+    actions: Any
+    rewards: np.ndarray
+    terminated: bool
+    truncated: bool
+    infos: Sequence[Mapping | None]
+    policies: Sequence[Mapping | None]
+    extras: Sequence[Mapping | None]
+
+    @staticmethod
+    def of(
+        schema: StepSchema,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        terminations: Any,
+        truncations: Any,
+        infos: Any,
+        policy: Mapping[str, Any] | None,
+        extra: Mapping[str, Any] | None,
+    ) -> WholeEpisode:
+        """Check lengths and flags; see `EpisodeWriter.write_episode` for what is raised."""
+        checked = _rewards(schema, rewards)
+        length = len(checked)
+        if length == 0:
+            raise InvalidArgumentError(
+                "The episode has no transition: rewards are empty. An episode needs at least one step."
+            )
+        _check_length("observations", observations, length + 1)
+        _check_length("actions", actions, length)
+        policies = _mappings("policy", policy, length, length + 1)
+        return WholeEpisode(
+            length,
+            observations,
+            actions,
+            checked,
+            _flag("terminations", terminations, length),
+            _flag("truncations", truncations, length),
+            _mappings("infos", infos, length + 1),
+            [*policies, None][: length + 1],
+            _mappings("extra", extra, length + 1),
+        )
+
+
+def single_value(values: Any, index: int) -> Any:
+    """Value `index` of a batch: of an array or list directly, of nested dicts and tuples in each part."""
+    if isinstance(values, Mapping):
+        return {key: single_value(part, index) for key, part in values.items()}
+    if isinstance(values, tuple):
+        return tuple(single_value(part, index) for part in values)
+    return values[index]
+
+
+def batch_length(values: Any) -> int | None:
+    """The number of values in a batch; None if it has no arrays at all."""
+    if isinstance(values, Mapping):
+        values = tuple(values.values())
+    if isinstance(values, tuple):
+        return next((found for found in map(batch_length, values) if found is not None), None)
+    return len(values)
+
+
+def arrivals_batch(
+    schema: StepSchema, number: int, whole: WholeEpisode, columns: Sequence[ColumnSet]
+) -> pa.RecordBatch:
+    """The episode's arrivals as one journal batch.
+
+    Raises:
+        SpaceMismatchError: observations, actions or rewards do not fit.
+    """
+    length = whole.length
+    late = whole.policies[-1] is not None
+    total = length + 1 + late
+    row_kinds = np.full(total, STEP_ROW, np.int16)
+    row_kinds[0] = RESET_ROW
+    if late:
+        row_kinds[-1] = LATE_ROW
+    arrays: list[pa.Array] = [pa.array(np.full(total, number, np.int64)), pa.array(row_kinds)]
+    arrays += [_padded(a, 0, late) for a in schema.observation.encode_many(whole.observations, length + 1)]
+    outcomes = schema.action.encode_many(whole.actions, length)
+    outcomes += schema.reward.encode_many(whole.rewards, length)
+    for flag in (whole.terminated, whole.truncated):
+        flags = np.zeros(length, bool)
+        flags[-1] = flag
+        outcomes.append(pa.array(flags))
+    arrays += [_padded(array, 1, late) for array in outcomes]
+    fields = [JOURNAL_NUMBER, JOURNAL_KIND, *schema.observation.fields, *schema.outcome_fields]
+    tail = [None] * late
+    families = (
+        [*whole.infos, *tail],
+        [None, *whole.policies[: length + late]],
+        [*whole.extras, *tail],
+    )
+    loose = [
+        column_set.columns([freeze(row) if row else None for row in rows])
+        for column_set, rows in zip(columns, families, strict=True)
+        if any(rows)
+    ]
+    return with_loose_columns(pa.record_batch(arrays, pa.schema(fields)), loose)
+
+
+def _padded(array: pa.Array, before: int, after: int) -> pa.Array:
+    if not before and not after:
+        return array
+    return pa.concat_arrays([pa.nulls(before, array.type), array, pa.nulls(after, array.type)])
+
+
+def _check_length(name: str, values: Any, expected: int) -> None:
+    try:
+        found = batch_length(values)
+    except TypeError:
+        found = f"{type(values).__name__} without a length"
+    if found not in (None, expected):
+        raise SpaceMismatchError(
+            f"{name}: got {found} values; expected {expected}. An episode of T rewards has T actions and T+1 observations."
+        )
+
+
+def _rewards(schema: StepSchema, rewards: Any) -> np.ndarray:
+    found = np.asarray(rewards)
+    shape = schema.reward_shape
+    if found.dtype.kind not in "biuf" or found.shape[1:] != shape or found.ndim != 1 + len(shape):
+        expected = "(T,)" if not shape else f"(T, {shape[0]})"
+        if found.size or found.ndim != 1:
+            raise SpaceMismatchError(
+                f"The rewards have dtype {found.dtype} and shape {found.shape}; expected numbers of shape {expected}."
+            )
+    return found.astype(np.float64)
+
+
+def _flag(name: str, values: Any, length: int) -> bool:
+    found = np.asarray(values)
+    if found.dtype != bool:
+        raise SpaceMismatchError(f"{name} have dtype {found.dtype}; expected bool.")
+    if found.ndim == 0:
+        return bool(found)
+    if found.shape != (length,):
+        raise SpaceMismatchError(
+            f"{name} have shape {found.shape}; expected ({length},), one per reward, or a single bool."
+        )
+    if found[:-1].any():
+        early = int(np.flatnonzero(found)[0])
+        raise SpaceMismatchError(
+            f"{name}[{early}] is set before the last transition ({length - 1}). Split the data into episodes first."
+        )
+    return bool(found[-1])
+
+
+def _mappings(name: str, values: Any, *lengths: int) -> list[Mapping | None]:
+    """Rows of mappings, from a list of mappings or a mapping of arrays; the first length if there are none."""
+    if values is None or (isinstance(values, Mapping) and not values):
+        return [None] * lengths[0]
+    if not isinstance(values, Mapping):
+        rows = list(values)
+        if len(rows) not in lengths:
+            raise SpaceMismatchError(f"{name} has {len(rows)} entries; expected {_either(lengths)}.")
+        return rows
+    wrong = {key: batch_length(column) for key, column in values.items()}
+    wrong = {key: found for key, found in wrong.items() if found not in lengths}
+    if wrong or len({batch_length(column) for column in values.values()}) != 1:
+        raise SpaceMismatchError(
+            f"{name} has columns of the lengths {wrong}; expected {_either(lengths)} each."
+        )
+    count = batch_length(next(iter(values.values())))
+    assert count is not None
+    return [single_value(values, row) for row in range(count)]
+
+
+def _either(lengths: Sequence[int]) -> str:
+    return " or ".join(str(length) for length in lengths)
