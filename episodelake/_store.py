@@ -95,7 +95,7 @@ class EpisodeStore(EpisodeView):
     def history(self) -> pl.DataFrame:
         """The commits up to this version, newest first.
 
-        Columns: version, timestamp (UTC), operation, and the numbers of episodes and steps (transitions) that the
+        Columns: version, timestamp (UTC), operation, and how many episodes and steps (transitions) the
         commit added; null where it added none.
         """
         rows = [

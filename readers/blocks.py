@@ -1,7 +1,7 @@
 """Row groups: the unit in which steps are read and decoded.
 
-A `Block` is one row group of one segment (or a part of one). It reads a column when it is first asked for, and
-keeps it, so episodes that share a row group share the work. `BlockReader` opens segment files and finds the
+A `Block` is one row group of one segment, or a part of one. It reads a column when first asked for, and keeps
+it, so episodes that share a row group share the work. `BlockReader` opens segment files and finds the
 row groups that an episode lies in.
 """
 
@@ -64,7 +64,8 @@ class SegmentFile:
                 return self.parquet.read_row_groups(list(groups), columns=wanted)
         except (pa.ArrowException, OSError) as error:
             raise CorruptStoreError(
-                f"The file {self.path} is damaged in row groups {list(groups)}: {error}. Other files are not affected."
+                f"The file {self.path} is damaged in row groups {list(groups)}: {error}. Other "
+                f"files are not affected."
             ) from error
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -27,7 +25,7 @@ def table_frame(snapshot: Snapshot, table: str) -> pl.LazyFrame:
     return _scan([path for group in snapshot.groups(table) for path in group.paths], schema)
 
 
-def _scan(paths: Sequence[str], schema: pl.Schema) -> pl.LazyFrame:
+def _scan(paths: list[str], schema: pl.Schema) -> pl.LazyFrame:
     if not paths:
         return pl.LazyFrame(schema=schema)
     return pl.scan_parquet(

@@ -85,8 +85,8 @@ def run_sql(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPy
     """Bind a query to the views.
 
     Raises:
-        QueryError: the text does not parse or names what is not there; DuckDB's reason and the available columns
-            are in the message.
+        QueryError: the text does not parse or names what is not there; the message has DuckDB's reason and
+            the available columns.
     """
     try:
         relation = connection.sql(text)
@@ -126,7 +126,8 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
         result = np.asarray(found.fetchnumpy()["position"], np.int64)
     except duckdb.Error as error:
         raise QueryError(
-            f"The condition {condition!r} is not valid: {error}\n{available_episodes(snapshot.episodes_schema.names)}"
+            f"The condition {condition!r} is not valid: "
+            f"{error}\n{available_episodes(snapshot.episodes_schema.names)}"
         ) from error
     finally:
         connection.close()

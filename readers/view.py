@@ -42,7 +42,7 @@ class SnapshotReader:
 
 
 class EpisodeView:
-    """Some episodes of a snapshot, in an order; has a length, positions, slices and iteration like a sequence.
+    """Some episodes of a snapshot, in an order, with length, positions, slices and iteration.
 
     Args:
         reader: the snapshot's reader.
@@ -128,14 +128,16 @@ class EpisodeView:
             condition: a Polars expression, or the text of an SQL condition.
 
         Raises:
-            QueryError: a column is not there (the message names those that are) or the condition is not valid.
+            QueryError: the condition is not valid, or names a column that is not there; the message lists
+                those that are.
         """
         snapshot = self._reader.snapshot
         if isinstance(condition, str):
             return EpisodeView(self._reader, positions_where(snapshot, self._positions, condition))
         if not isinstance(condition, pl.Expr):
             raise QueryError(
-                f"A filter of type {type(condition).__name__} was given; expected a Polars expression or SQL text."
+                f"A filter of type {type(condition).__name__} was given; expected a Polars "
+                f"expression or SQL text."
             )
         frame = positioned_episodes(snapshot, self._positions)
         try:
@@ -211,4 +213,5 @@ class EpisodeView:
     def __repr__(self) -> str:
         """Number of episodes and where they are."""
         snapshot = self._reader.snapshot
-        return f"{type(self).__name__}({len(self)} episodes, {str(snapshot.layout.root)!r}, version {snapshot.version})"
+        place = f"{str(snapshot.layout.root)!r}, version {snapshot.version}"
+        return f"{type(self).__name__}({len(self)} episodes, {place})"

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from . import kinds
 from .families import EXTRA, INFO, POLICY, STEP_FAMILIES, Family
@@ -69,8 +68,12 @@ def _fits(values: pa.Array, column: pa.Field, wanted: pa.Field) -> bool:
     """Whether a batch's column goes into the segment's column of that name without loss."""
     before, after = kinds.field_kind(column), kinds.field_kind(wanted)
     if (before, after) == ("int", "float"):
-        extremes = pc.min_max(values).as_py()
-        return all(bound is None or kinds.accepts("float", bound) for bound in extremes.values())
+        found = values.drop_null().to_numpy()
+        return (
+            all(kinds.accepts("float", int(bound)) for bound in (found.min(), found.max()))
+            if len(found)
+            else True
+        )
     return before == after
 
 
@@ -101,7 +104,7 @@ def _aligned(
     found = batch.column(index)
     if not _fits(found, batch.schema.field(index), column):
         return pa.nulls(batch.num_rows, column.type)
-    return found if found.type == column.type else pc.cast(found, column.type)
+    return found if found.type == column.type else found.cast(column.type)
 
 
 def family_of(column: str) -> Family:

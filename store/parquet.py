@@ -71,7 +71,8 @@ def open_parquet(path: Path, metadata: pq.FileMetaData | None = None) -> pq.Parq
             with guard_access("read", path):
                 raise
         raise CorruptStoreError(
-            f"The file {path} cannot be read: {error}. It is damaged or missing; the other files of the store "
+            f"The file {path} cannot be read: {error}. It is damaged or missing; the other files of "
+            f"the store "
             "are not affected."
         ) from error
 

@@ -83,8 +83,6 @@ def episodes_table(
     schema: StepSchema, run_id: str, records: Sequence[EpisodeRecord], rows: SegmentRows, metadata: ColumnSet
 ) -> pa.Table:
     """The rows of the episodes table for one segment."""
-    from .kinds import field as loose_field
-
     base = schema.episodes
     seeds = [record.seed for record in records]
     columns: dict[str, Any] = {

@@ -94,7 +94,8 @@ def recover(layout: Layout, schema: StepSchema) -> list[RecoveredRun]:
     """Seal the journals of all dead writers of a store; journals of live writers are left alone.
 
     Raises:
-        StoreAccessError, ConcurrentCommitError: the seal could not be committed; the journal stays for the next try.
+        StoreAccessError, ConcurrentCommitError: the seal could not be committed; the journal stays for the
+        next try.
         CorruptStoreError: a journal's header is damaged beyond its last batch; the journal stays.
     """
     if not layout.journals.is_dir():
@@ -131,7 +132,8 @@ def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> Recover
         return None
     if header.run_id != directory.name:
         raise CorruptStoreError(
-            f"The journal {directory} says that it belongs to the run {header.run_id!r}. It was moved or damaged; "
+            f"The journal {directory} says that it belongs to the run {header.run_id!r}. It was "
+            f"moved or damaged; "
             "move it out of the store to go on."
         )
     tables = Tables.open(layout)
@@ -189,8 +191,8 @@ def _committed_numbers(layout: Layout, tables: Tables, run_id: str) -> set[int]:
     for file in tables.episodes.files():
         if file.name.startswith(run_id):
             table = pq.read_table(str(layout.table(EPISODES) / file.name), columns=["run_id", "number"])
-            mine = table.filter(pa.compute.equal(table.column("run_id"), run_id))
-            numbers.update(mine.column("number").to_pylist())
+            rows = zip(table.column("run_id").to_pylist(), table.column("number").to_pylist(), strict=True)
+            numbers.update(number for owner, number in rows if owner == run_id)
     return numbers
 
 

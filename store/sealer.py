@@ -135,7 +135,7 @@ def _segment_rows(name: str, episodes: Sequence[tuple[int, EpisodeRows]]) -> Seg
 
 
 def _orphans(tables: Tables, job: Seal) -> list[str]:
-    """Steps files of this run that were committed without their episodes, by a seal that a crash cut short."""
+    """Steps files of this run whose episodes were never committed: a crash cut their seal short."""
     shown = tables.episodes.applied(job.header.run_id)
     committed = tables.steps.applied(job.header.run_id)
     lost = {segment_name(job.header.run_id, number) for number in range(shown + 1, committed + 1)}

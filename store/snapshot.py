@@ -177,5 +177,6 @@ class Snapshot:
 def _check_segment(name: object, root: Path) -> None:
     if type(name) is not str or "/" in name or "\\" in name or name in ("", ".", ".."):
         raise CorruptStoreError(
-            f"An episode of {root} points at the segment {name!r}; expected the name of a file in its steps table."
+            f"An episode of {root} points at the segment {name!r}; expected the name of a file in "
+            f"its steps table."
         )

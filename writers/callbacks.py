@@ -88,7 +88,8 @@ def apply_step_callback(callback: StepCallback, step: StepData) -> StepData:
     if isinstance(answer, Mapping):
         return replace(step, extra={**step.extra, **answer})
     raise InvalidArgumentError(
-        f"A step callback returned {type(answer).__name__}; expected StepData, a mapping of extra columns, or None."
+        f"A step callback returned {type(answer).__name__}; expected StepData, a mapping of extra "
+        f"columns, or None."
     )
 
 

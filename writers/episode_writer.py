@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
 from ..store.errors import RecorderStateError, SpaceMismatchError
 from ..store.families import check_extra
 from ..store.handle import OpenStore
@@ -188,7 +186,7 @@ class EpisodeWriter:
         """Write a whole episode of T transitions from arrays.
 
         Args:
-            observations: T+1 stacked values (nested dicts and tuples of stacked arrays for Dict and Tuple spaces,
+            observations: T+1 stacked values (nested dicts and tuples of arrays for Dict and Tuple spaces,
                 a list of values for ragged ones).
             actions: T stacked values.
             rewards: shape (T,), or (T, k) for vector rewards.
@@ -199,7 +197,8 @@ class EpisodeWriter:
             seed, options, metadata, env_index: of the episode.
 
         Raises:
-            SpaceMismatchError: shapes, dtypes or lengths do not fit, or a flag is set before the last transition;
+            SpaceMismatchError: shapes, dtypes or lengths do not fit, or a flag is set before the last
+            transition;
                 nothing was recorded.
             InvalidArgumentError: there is no transition.
             RecorderStateError: the writer is closed.

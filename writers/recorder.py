@@ -8,8 +8,7 @@ that it keeps, and of `wrappers.Autoreset` and `vector.AutoresetMode` for enviro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -35,7 +34,7 @@ class Recorder(gymnasium.Wrapper):
     """Record the episodes of one environment into a store.
 
     Every array is copied when it is handed over. `reset()` in the middle of an episode ends it as `cut`;
-    `reset()` without a step stores nothing. Leaving a `with` block, also by an exception, keeps what there was.
+    `reset()` without a step stores nothing. Leaving a `with` block, even by an exception, keeps what was.
     An instance belongs to one thread and one process.
 
     Args:
@@ -66,7 +65,8 @@ class Recorder(gymnasium.Wrapper):
     ) -> None:
         if isinstance(env, VectorEnv):
             raise InvalidArgumentError(
-                "A vector environment was given; a Recorder takes one environment. Record its sub-environments "
+                "A vector environment was given; a Recorder takes one environment. Record its "
+                "sub-environments "
                 "one by one."
             )
         super().__init__(env)
@@ -111,8 +111,8 @@ class Recorder(gymnasium.Wrapper):
         """Step the environment and record the transition.
 
         Raises:
-            SpaceMismatchError: the action does not fit (the environment is not stepped), or what came back does
-                not; nothing of the step is recorded, the episode up to here is kept.
+            SpaceMismatchError: the action does not fit (the environment is not stepped), or what came
+                back does not; nothing of the step is recorded, the episode up to here is kept.
             RecorderStateError: before the first reset, after the end of an episode, or after `close`.
         """
         episode = self._episode
@@ -169,16 +169,6 @@ class Recorder(gymnasium.Wrapper):
             self._session.close()
         finally:
             self.env.close()
-
-    def __enter__(self) -> Self:
-        """Return the recorder itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close; an exception from within the block passes on."""
-        self.close()
 
     # Episodes
 
@@ -299,7 +289,8 @@ class Recorder(gymnasium.Wrapper):
             return result
         if self._done:
             raise RecorderStateError(
-                f"The episode {self.episode_id} has ended: call reset() before the next step(). An environment that "
+                f"The episode {self.episode_id} has ended: call reset() before the next step(). An "
+                f"environment that "
                 "resets itself must say so, by gymnasium.wrappers.Autoreset or by metadata['autoreset_mode']."
             )
         raise RecorderStateError("There is no episode yet: call reset() before the first step().")
@@ -339,6 +330,7 @@ def _check_spaces(env: gymnasium.Env, schema: StepSchema) -> None:
     for name, (given, expected) in pairs.items():
         if given != expected:
             raise SpaceMismatchError(
-                f"The environment's {name} is {given}; the store's is {expected}. Record into a store that was "
+                f"The environment's {name} is {given}; the store's is {expected}. Record into a "
+                f"store that was "
                 "created with this environment's spaces."
             )

@@ -25,8 +25,8 @@ _LONGEST_NAME = 80
 def new_run_id(name: str | None) -> str:
     """The run's name (or "run") with a short suffix that is unique and grows with time.
 
-    The suffix is the time in milliseconds and 25 random bits, in Crockford's base 32, so any number of machines
-    may make ids without asking each other.
+    The suffix is the time in milliseconds and 25 random bits in Crockford's base 32, so any number of
+    machines may make ids without asking each other.
     """
     moment = time.time_ns() // 1_000_000
     time_digits = "".join(_ALPHABET[moment >> shift & 31] for shift in range(45, -1, -5))

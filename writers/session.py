@@ -159,7 +159,8 @@ class RunSession:
 
         Raises:
             SpaceMismatchError: the observation does not fit; no episode was started.
-            StoreAccessError, ConcurrentCommitError: an earlier seal failed in the background; nothing is lost.
+            StoreAccessError, ConcurrentCommitError: an earlier seal failed in the background; nothing is
+            lost.
         """
         self.check_usable()
         self._raise_failure()
@@ -287,7 +288,8 @@ class RunSession:
             )
         if os.getpid() != self._process:
             raise RecorderStateError(
-                f"The run {self.header.run_id!r} belongs to the process {self._process}, not to this one (it was "
+                f"The run {self.header.run_id!r} belongs to the process {self._process}, not to "
+                f"this one (it was "
                 "forked). Open a writer of its own in each process."
             )
 

@@ -148,7 +148,8 @@ def _check_length(name: str, values: Any, expected: int) -> None:
         found = f"{type(values).__name__} without a length"
     if found not in (None, expected):
         raise SpaceMismatchError(
-            f"{name}: got {found} values; expected {expected}. An episode of T rewards has T actions and T+1 observations."
+            f"{name}: got {found} values; expected {expected}. An episode of T rewards has T "
+            f"actions and T+1 observations."
         )
 
 
@@ -159,7 +160,8 @@ def _rewards(schema: StepSchema, rewards: Any) -> np.ndarray:
         expected = "(T,)" if not shape else f"(T, {shape[0]})"
         if found.size or found.ndim != 1:
             raise SpaceMismatchError(
-                f"The rewards have dtype {found.dtype} and shape {found.shape}; expected numbers of shape {expected}."
+                f"The rewards have dtype {found.dtype} and shape {found.shape}; expected numbers of "
+                f"shape {expected}."
             )
     return found.astype(np.float64)
 
@@ -177,13 +179,14 @@ def _flag(name: str, values: Any, length: int) -> bool:
     if found[:-1].any():
         early = int(np.flatnonzero(found)[0])
         raise SpaceMismatchError(
-            f"{name}[{early}] is set before the last transition ({length - 1}). Split the data into episodes first."
+            f"{name}[{early}] is set before the last transition ({length - 1}). Split the data into "
+            f"episodes first."
         )
     return bool(found[-1])
 
 
 def _mappings(name: str, values: Any, *lengths: int) -> list[Mapping | None]:
-    """Rows of mappings, from a list of mappings or a mapping of arrays; the first length if there are none."""
+    """Rows of mappings, from a list of mappings or a mapping of arrays; empty rows if there are none."""
     if values is None or (isinstance(values, Mapping) and not values):
         return [None] * lengths[0]
     if not isinstance(values, Mapping):
