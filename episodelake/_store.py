@@ -129,7 +129,7 @@ class EpisodeStore(EpisodeView):
         durability: Durability = "flush",
         flush_seconds: float = 1.0,
         seal_seconds: float = 60.0,
-        segment_bytes: int = 128 << 20,
+        segment_bytes: int = 64 << 20,
     ) -> Recorder:
         """Wrap an environment so that every episode is recorded; see `Recorder` and `SessionOptions`.
 
@@ -156,7 +156,7 @@ class EpisodeStore(EpisodeView):
         durability: Durability = "flush",
         flush_seconds: float = 1.0,
         seal_seconds: float = 60.0,
-        segment_bytes: int = 128 << 20,
+        segment_bytes: int = 64 << 20,
     ) -> EpisodeWriter:
         """A writer that needs no environment; see `EpisodeWriter` and `SessionOptions`.
 

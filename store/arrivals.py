@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from .families import ColumnSet
 from .kinds import field
+from .loose_rows import LooseRows
 from .schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
-from .values import freeze
 
 _CHUNK_BYTES = 4 << 20
 _MOST_ROWS = 4096
@@ -39,14 +39,15 @@ class ArrivalBuffer:
         self._observations = schema.observation.buffer(self.capacity)
         self._actions = schema.action.buffer(self.capacity)
         self._put_observation = self._observations.put
-        self._put_action = self._actions.put
+        #: Copies an action into a row. Done for the next row, before the environment gets to see the action;
+        #: raises SpaceMismatchError if it does not fit the space.
+        self.put_action = self._actions.put
         self._rewards = schema.reward.buffer(self.capacity)
         self._put_reward = self._rewards.put
         self._terminated = np.zeros(self.capacity, bool)
         self._truncated = np.zeros(self.capacity, bool)
         self._kinds = np.full(self.capacity, STEP_ROW, np.int16)
-        self._loose: tuple[list[dict | None], ...] = ([], [], [])
-        self._infos, self._policies, self._extras = self._loose
+        self._infos, self._policies, self._extras = LooseRows(), LooseRows(), LooseRows()
         self._number = -1
         self._starts: list[tuple[int, int]] = []
 
@@ -59,7 +60,13 @@ class ArrivalBuffer:
         row = self.count
         self._put_observation(row, observation)
         self._kinds[row] = RESET_ROW
-        self._finish(row, number, info, None, extra)
+        if info:
+            self._infos.put(row, info)
+        if extra:
+            self._extras.put(row, extra)
+        self._starts.append((row, number))
+        self._number = number
+        self.count = row + 1
 
     def add_step(
         self,
@@ -80,35 +87,29 @@ class ArrivalBuffer:
         row = self.count
         self._put_observation(row, observation)
         self._put_reward(row, reward)
-        self._terminated[row] = terminated
-        self._truncated[row] = truncated
-        self._kinds[row] = STEP_ROW
-        self._finish(row, number, info, policy, extra)
+        if terminated:
+            self._terminated[row] = True
+        if truncated:
+            self._truncated[row] = True
+        if info:
+            self._infos.put(row, info)
+        if policy:
+            self._policies.put(row, policy)
+        if extra:
+            self._extras.put(row, extra)
+        if number != self._number:
+            self._starts.append((row, number))
+            self._number = number
+        self.count = row + 1
 
     def add_late(self, number: int, policy: Mapping) -> None:
         """Add what was logged about the last observation, after the last step."""
         row = self.count
         self._kinds[row] = LATE_ROW
-        self._finish(row, number, None, policy, None)
-
-    def _finish(
-        self, row: int, number: int, info: Mapping | None, policy: Mapping | None, extra: Mapping | None
-    ) -> None:
-        self._infos.append(freeze(info) if info else None)
-        self._policies.append(freeze(policy) if policy else None)
-        self._extras.append(freeze(extra) if extra else None)
-        if number != self._number:
-            self._number = number
-            self._starts.append((row, number))
+        self._policies.put(row, policy)
+        self._starts.append((row, number))
+        self._number = number
         self.count = row + 1
-
-    def stage_action(self, action: Any) -> None:
-        """Copy the action of the coming step into the next row.
-
-        Raises:
-            SpaceMismatchError: the action does not fit the space; nothing was added.
-        """
-        self._put_action(self.count, action)
 
     def numbers(self, start: int, stop: int) -> set[int]:
         """The episodes that rows `[start, stop)` belong to."""
@@ -139,10 +140,8 @@ class ArrivalBuffer:
             *self._schema.observation.fields,
             *self._schema.outcome_fields,
         ]
-        loose = [
-            column_set.columns(rows[start:stop])
-            for column_set, rows in zip(columns, self._loose, strict=True)
-        ]
+        families = zip(columns, (self._infos, self._policies, self._extras), strict=True)
+        loose = [column_set.columns(rows, start, stop) for column_set, rows in families]
         return with_loose_columns(pa.record_batch(arrays, pa.schema(fields)), loose)
 
     def _numbers(self, start: int, stop: int) -> np.ndarray:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from . import kinds, names
 from .errors import InvalidArgumentError
+from .loose_rows import Cells, LooseRows
 from .values import dump_json, load_json
 
 _RESERVED = frozenset(
@@ -106,42 +107,44 @@ class ColumnSet:
                 self._fixed.add(column.name)
                 self._spelled[column.name.casefold()] = column.name
 
-    def columns(self, rows: Sequence[Mapping[Any, Any] | None]) -> dict[str, tuple[str, pa.Array]]:
-        """Turn one batch of rows into `{column: (kind, array)}`, each array as long as `rows`.
+    def columns(self, rows: LooseRows, start: int, stop: int) -> dict[str, tuple[str, pa.Array]]:
+        """Turn rows `[start, stop)` into `{column: (kind, array)}`, each array `stop - start` long.
 
-        Rows without the key are NULL. What no typed column takes stands in the family's JSON column.
+        A row that was not put, or has not the key, is NULL. What no typed column takes
+        stands in the family's JSON column.
         """
         found: dict[str, tuple[str, pa.Array]] = {}
         leftovers: dict[int, dict[Any, Any]] = {}
-        for path, cells in _transpose(rows).items():
-            self._add(path, cells, len(rows), found, leftovers)
+        length = stop - start
+        for path, cells in rows.cells(start, stop).items():
+            self._add(path, cells, length, found, leftovers)
         if leftovers:
-            texts = [dump_json(leftovers[row]) if row in leftovers else None for row in range(len(rows))]
+            texts = [dump_json(leftovers[row]) if row in leftovers else None for row in range(length)]
             found[self.family.json_column] = (kinds.JSON_KIND, pa.array(texts, pa.string()))
         return found
 
     def _add(
         self,
         path: tuple[Any, ...],
-        cells: list[tuple[int, Any]],
+        cells: Cells,
         length: int,
         found: dict[str, tuple[str, pa.Array]],
         leftovers: dict[int, dict[Any, Any]],
     ) -> None:
-        values = [value for _, value in cells]
+        """Add the column of one key; values of another kind than the column's go to `leftovers`."""
         column = self._column(path)
-        kind = None if column is None else self._kind(column, values)
-        dense: list[Any] = [None] * length
-        checked = kind is not None and kinds.uniform_kind(values) == kind
-        taken = False
-        for row, value in cells:
-            if kind is not None and (checked or kinds.accepts(kind, value)):
-                dense[row] = value
-                taken = True
-            else:
-                kinds.nest(leftovers.setdefault(row, {}), path, value)
-        if taken and kind is not None and column is not None:
-            found[column] = (kind, kinds.build(kind, dense))
+        kind = None if column is None else self._kind(column, cells.values)
+        rows, values = cells.rows, cells.values
+        if kind is None or kinds.uniform_kind(values) != kind:
+            rows, values = [], []
+            for row, value in zip(cells.rows, cells.values, strict=True):
+                if kind is not None and kinds.accepts(kind, value):
+                    rows.append(row)
+                    values.append(value)
+                else:
+                    kinds.nest(leftovers.setdefault(row, {}), path, value)
+        if rows and kind is not None and column is not None:
+            found[column] = (kind, kinds.build(kind, Cells(rows, values).dense(length)))
 
     def _column(self, path: tuple[Any, ...]) -> str | None:
         """The column of a key path; None if its name cannot be one or clashes in case with another's."""
@@ -169,16 +172,6 @@ class ColumnSet:
         if known is not None:
             self._kinds[column] = known
         return known
-
-
-def _transpose(rows: Sequence[Mapping[Any, Any] | None]) -> dict[tuple[Any, ...], list[tuple[int, Any]]]:
-    """Group the leaves of all rows by key path."""
-    cells: dict[tuple[Any, ...], list[tuple[int, Any]]] = {}
-    for row, mapping in enumerate(rows):
-        if mapping:
-            for path, value in kinds.flatten(mapping):
-                cells.setdefault(path, []).append((row, value))
-    return cells
 
 
 def merge_rows(family: Family, table: pa.Table) -> list[dict[Any, Any]]:

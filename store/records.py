@@ -14,6 +14,7 @@ import pyarrow as pa
 from .families import ColumnSet
 from .kinds import field as loose_field
 from .layout import episode_id
+from .loose_rows import LooseRows
 from .schema import StepSchema
 
 EndReason = Literal["terminated", "truncated", "cut", "interrupted"]
@@ -99,7 +100,8 @@ def episodes_table(
             columns[column.name] = [getattr(record, column.name) for record in records]
     arrays = [pa.array(columns[column.name], column.type) for column in base]
     fields = list(base)
-    for name, (kind, array) in metadata.columns([record.metadata for record in records]).items():
+    loose = LooseRows.of([record.metadata for record in records])
+    for name, (kind, array) in metadata.columns(loose, 0, len(records)).items():
         fields.append(loose_field(name, kind))
         arrays.append(array)
     return pa.table(arrays, schema=pa.schema(fields))

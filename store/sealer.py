@@ -7,7 +7,7 @@ Repeating a seal that was interrupted at any point has the effect of doing it on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +22,10 @@ from .journal import RunHeader
 from .journal_reading import PartReader
 from .layout import EPISODES, RUNS, STEPS, Layout, episode_id, segment_name
 from .loose_merge import SegmentColumns
+from .loose_rows import LooseRows
 from .parquet import sync_file, writer_options
 from .records import EpisodeRecord, SegmentRows, bounds, episodes_table
-from .schema import JOURNAL_KIND, JOURNAL_NUMBER, RUNS_SCHEMA, TIMESTAMP, StepSchema
+from .schema import JOURNAL_KIND, JOURNAL_NUMBER, RUNS_SCHEMA, StepSchema
 from .sealing import EpisodeRows, StepsFile, collect_rows
 from .tables import NewFile, Table
 from .values import load_json
@@ -192,15 +193,13 @@ def commit_run(tables: Tables, header: RunHeader, ended_at: int | None) -> None:
 
 
 def _runs_table(runs: Table, header: RunHeader, ended_at: int | None) -> pa.Table:
-    build: Callable[[], dict[str, tuple[str, pa.Array]]] = lambda: ColumnSet(METADATA, runs.schema).columns(  # noqa: E731
-        [load_json(header.metadata, "the journal's header")]
-    )
-    loose = build()
+    metadata = LooseRows.of([load_json(header.metadata, "the journal's header")])
+    loose = ColumnSet(METADATA, runs.schema).columns(metadata, 0, 1)
     runs.ensure_columns([kinds.field(name, kind) for name, (kind, _) in loose.items()])
-    loose = build()
+    # Another run may have committed a key under another kind meanwhile: look once more.
+    loose = ColumnSet(METADATA, runs.schema).columns(metadata, 0, 1)
     runs.ensure_columns([kinds.field(name, kind) for name, (kind, _) in loose.items()])
     values = [header.run_id, header.name, header.started_at, ended_at, header.env_spec, header.versions]
     arrays = [pa.array([value], column.type) for value, column in zip(values, RUNS_SCHEMA, strict=True)]
-    assert RUNS_SCHEMA.field("started_at").type == TIMESTAMP
     fields = [*RUNS_SCHEMA, *(kinds.field(name, kind) for name, (kind, _) in loose.items())]
     return pa.table([*arrays, *(array for _, array in loose.values())], schema=pa.schema(fields))

@@ -75,7 +75,9 @@ class Recorder(gymnasium.Wrapper):
         self._step_callback = step_callback
         self._episode_callback = episode_callback
         self._autoreset = _autoreset_mode(env)
+        # The episode in hand; and the same while it goes on, None once it is done or the recorder is closed.
         self._episode: LiveEpisode | None = None
+        self._running: LiveEpisode | None = None
         self._done = False
         self._muted = False
         self._was_reset = False
@@ -115,20 +117,22 @@ class Recorder(gymnasium.Wrapper):
                 back does not; nothing of the step is recorded, the episode up to here is kept.
             RecorderStateError: before the first reset, after the end of an episode, or after `close`.
         """
-        episode = self._episode
-        if episode is None or self._done or self._session.closed:
+        episode = self._running
+        if episode is None:
             return self._step_outside(action)
-        self._session.stage_action(action)
+        session = self._session
+        session.stage_action(action)
         result = self.env.step(action)
         observation, reward, terminated, truncated, info = result
+        done = terminated or truncated
         if self._step_callback is not None:
             self._record_with_callback(episode, action, result)
-        elif self._autoreset is AutoresetMode.SAME_STEP and (terminated or truncated):
+        elif done and self._autoreset is AutoresetMode.SAME_STEP:
             self._record_and_restart(episode, result)
         else:
-            self._session.append(episode, reward, observation, terminated, truncated, info, self._logged)
+            session.append(episode, reward, observation, terminated, truncated, info, self._logged)
             self._logged = None
-            if terminated or truncated:
+            if done:
                 self._mark_done()
         return result
 
@@ -191,6 +195,7 @@ class Recorder(gymnasium.Wrapper):
             step.observation, step.info, seed=seed, options=options, extra=step.extra
         )
         self._done = self._muted = step.end
+        self._running = None if step.end else self._episode
 
     def _record_with_callback(self, episode: LiveEpisode, action: Any, result: tuple) -> None:
         observation, reward, terminated, truncated, info = result
@@ -245,12 +250,13 @@ class Recorder(gymnasium.Wrapper):
     def _mark_done(self) -> None:
         """The environment ended the episode; it stays in hand, so that its last observation can be logged."""
         self._done = True
+        self._running = None
         if self._episode is not None and self._episode.length:
             self._final_metadata = self._call_episode_callback(self._episode)
 
     def _finish(self) -> None:
         """End the episode in hand, if any."""
-        episode, self._episode = self._episode, None
+        episode, self._episode, self._running = self._episode, None, None
         if episode is None:
             return
         if not self._done and episode.length:

@@ -52,7 +52,7 @@ class SessionOptions:
     durability: Durability = "flush"
     flush_seconds: float = 1.0
     seal_seconds: float = 60.0
-    segment_bytes: int = 128 << 20
+    segment_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         if self.durability not in ("flush", "fsync", "none"):
@@ -189,7 +189,10 @@ class RunSession:
         Raises:
             SpaceMismatchError: it does not fit the space; nothing was recorded.
         """
-        self._room().stage_action(action)
+        buffer = self._buffer
+        if buffer.count == buffer.capacity:
+            buffer = self._room()
+        buffer.put_action(buffer.count, action)
 
     def append(
         self,
@@ -217,8 +220,10 @@ class RunSession:
             episode.episode_return = [
                 a + float(b) for a, b in zip(episode.episode_return, reward, strict=True)
             ]
-        episode.terminated = bool(terminated)
-        episode.truncated = bool(truncated)
+        if terminated:
+            episode.terminated = True
+        if truncated:
+            episode.truncated = True
 
     def end(
         self,

@@ -16,8 +16,8 @@ import pyarrow as pa
 from ..store.arrivals import with_loose_columns
 from ..store.errors import InvalidArgumentError, SpaceMismatchError
 from ..store.families import ColumnSet
+from ..store.loose_rows import LooseRows
 from ..store.schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
-from ..store.values import freeze
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def arrivals_batch(
         [*whole.extras, *tail],
     )
     loose = [
-        column_set.columns([freeze(row) if row else None for row in rows])
+        column_set.columns(LooseRows.of(rows), 0, total)
         for column_set, rows in zip(columns, families, strict=True)
         if any(rows)
     ]

@@ -187,6 +187,8 @@ class FixedBuffer(ValueBuffer):
             self.put = _scalar_put(node, self._array)
         elif isinstance(node.space, MultiBinary):
             self.put = _binary_put(node, self._array)
+        elif node.shape == () and node.native == np.float64:
+            self.put = _double_put(node, self._array)
         else:
             self.put = _array_put(node, self._array)
 
@@ -210,6 +212,20 @@ def _array_put(node: FixedNode, array: np.ndarray) -> Callable[[int, Any], None]
             array[index] = value
         else:
             array[index] = coerce(value, shape)
+
+    return put
+
+
+def _double_put(node: FixedNode, array: np.ndarray) -> Callable[[int, Any], None]:
+    # Rewards are such a leaf: nearly always a Python float, or numpy's equal of it.
+    double, coerce = np.float64, node.coerce
+
+    def put(index: int, value: Any) -> None:
+        kind = value.__class__
+        if kind is float or kind is double:
+            array[index] = value
+        else:
+            array[index] = coerce(value, ())
 
     return put
 

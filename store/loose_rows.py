@@ -1,0 +1,88 @@
+"""Rows of loose mappings, kept so that turning them into columns is cheap.
+
+Mappings with the same keys in the same order share one list of values, so a key's column is a stride through
+it. One thread puts rows; another may read rows that are complete meanwhile.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .kinds import flatten
+from .values import IMMUTABLE, freeze
+
+
+@dataclass
+class Cells:
+    """The values of one key path and the rows they stand in."""
+
+    rows: list[int]
+    values: list[Any]
+
+    def dense(self, length: int) -> list[Any]:
+        """One entry per row, None where there is no value."""
+        if len(self.rows) == length and self.rows == list(range(length)):
+            return self.values
+        found: list[Any] = [None] * length
+        for row, value in zip(self.rows, self.values, strict=True):
+            found[row] = value
+        return found
+
+
+class LooseRows:
+    """Mappings by row number; rows are put in rising order, and those without a mapping are left out."""
+
+    def __init__(self) -> None:
+        self._alike: dict[tuple[Any, ...], tuple[list[int], list[Any]]] = {}
+
+    @staticmethod
+    def of(mappings: Sequence[Mapping[Any, Any] | None]) -> LooseRows:
+        """Rows 0, 1, ... from a sequence; None and empty mappings are left out."""
+        rows = LooseRows()
+        for row, mapping in enumerate(mappings):
+            if mapping:
+                rows.put(row, mapping)
+        return rows
+
+    def put(self, row: int, mapping: Mapping[Any, Any]) -> None:
+        """Copy a mapping: its values are frozen, so later changes by the caller do not reach it."""
+        for value in mapping.values():
+            if value.__class__ not in IMMUTABLE:
+                mapping = freeze(mapping)
+                break
+        keys = tuple(mapping)
+        try:
+            rows, values = self._alike[keys]
+        except KeyError:
+            rows, values = self._alike[keys] = [], []
+        values.extend(mapping.values())
+        rows.append(row)
+
+    def cells(self, start: int, stop: int) -> dict[tuple[Any, ...], Cells]:
+        """The leaves of rows `[start, stop)` by key path; row numbers count from `start`."""
+        found: dict[tuple[Any, ...], Cells] = {}
+        for keys, (rows, values) in list(self._alike.items()):
+            first, last = bisect_left(rows, start), bisect_left(rows, stop)
+            members = [row - start for row in rows[first:last]]
+            width = len(keys)
+            for index, key in enumerate(keys):
+                column = values[first * width + index : last * width : width]
+                if dict in set(map(type, column)):
+                    for row, value in zip(members, column, strict=True):
+                        for path, leaf in flatten({key: value}):
+                            _extend(found, path, [row], [leaf])
+                elif members:
+                    _extend(found, (key,), members, column)
+        return found
+
+
+def _extend(found: dict[tuple[Any, ...], Cells], path: tuple, rows: list[int], values: list[Any]) -> None:
+    known = found.get(path)
+    if known is None:
+        found[path] = Cells(list(rows), values)
+    else:
+        known.rows += rows
+        known.values += values
