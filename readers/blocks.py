@@ -35,7 +35,8 @@ class SegmentFile:
         counts = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
         self.starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self.columns = frozenset(self.parquet.schema_arrow.names)
-        self._lock = Lock()
+        # A Parquet reader serves one thread at a time; each read takes a free one or opens another.
+        self._free = [self.parquet]
 
     def groups_of(self, row_start: int, row_count: int) -> range:
         """The row groups that cover rows `[row_start, row_start + row_count)`.
@@ -52,21 +53,31 @@ class SegmentFile:
         last = int(np.searchsorted(self.starts, row_start + row_count, side="left"))
         return range(first, last)
 
-    def read(self, groups: Sequence[int], columns: Iterable[str]) -> pa.Table:
+    def read(self, groups: Sequence[int], columns: Iterable[str], *, threads: bool = True) -> pa.Table:
         """Read columns of some row groups; columns that this file lacks are left out.
+
+        Args:
+            groups: numbers of row groups.
+            columns: names.
+            threads: decode the columns in parallel; not needed where several reads run in parallel already.
 
         Raises:
             CorruptStoreError: the data is damaged.
         """
         wanted = [name for name in columns if name in self.columns]
         try:
-            with self._lock:
-                return self.parquet.read_row_groups(list(groups), columns=wanted)
+            reader = self._free.pop()
+        except IndexError:
+            reader = open_parquet(self.path, self.parquet.metadata)
+        try:
+            return reader.read_row_groups(list(groups), columns=wanted, use_threads=threads)
         except (pa.ArrowException, OSError) as error:
             raise CorruptStoreError(
                 f"The file {self.path} is damaged in row groups {list(groups)}: {error}. Other "
                 f"files are not affected."
             ) from error
+        finally:
+            self._free.append(reader)
 
 
 class Block:
@@ -89,13 +100,13 @@ class Block:
         self._decoded: dict[str, Any] = {}
         self.touched: set[str] = set()
 
-    def load(self, columns: Iterable[str]) -> None:
-        """Read the columns that are not here yet, in one go."""
+    def load(self, columns: Iterable[str], *, threads: bool = True) -> None:
+        """Read the columns that are not here yet, in one go; `threads` as for `SegmentFile.read`."""
         missing = [name for name in columns if name not in self._raw and name in self.file.columns]
         if not missing:
             return
         self.touched.update(missing)
-        table = self.file.read(self.groups, missing)
+        table = self.file.read(self.groups, missing, threads=threads)
         offset = self.first - int(self.file.starts[self.groups[0]])
         whole = offset == 0 and table.num_rows == self.count
         for name in missing:
@@ -157,10 +168,20 @@ class Block:
             self.load([*names, "terminated"] if mask is not None else names)
             arrays = [_single(self._column(name)) for name in names]
             if mask is not None:
-                chosen = pa.array(mask)
-                arrays = [array.filter(chosen) for array in arrays]
+                arrays = [_without_nulls(array, mask) for array in arrays]
             self._decoded[root] = codec.decode(arrays)
         return self._decoded[root]
+
+
+def _without_nulls(array: pa.Array | pa.ChunkedArray, valid: np.ndarray) -> pa.Array | pa.ChunkedArray:
+    """The rows of an array that are valid; lists that stand in one chunk keep their memory."""
+    if isinstance(array, pa.ListArray) and array.null_count == len(array) - np.count_nonzero(valid):
+        starts = array.offsets.to_numpy()
+        # A NULL list takes no room between its neighbours, so leaving out its offset is enough.
+        if not np.diff(starts)[~valid].any():
+            kept = np.concatenate([starts[:-1][valid], starts[-1:]])
+            return pa.ListArray.from_arrays(pa.array(kept), array.values)
+    return array.filter(pa.array(valid))
 
 
 def _single(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

@@ -1,7 +1,8 @@
-"""Iterating over many episodes: each row group is read once, and the next one is read ahead."""
+"""Iterating over many episodes: each row group is read once, and the next ones are read ahead."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ import numpy as np
 from .blocks import Block, BlockReader
 from .episode import Episode
 from .episode_rows import EpisodeRowReader
+
+_READ_AHEAD = 2
 
 
 @dataclass
@@ -24,22 +27,26 @@ class _Stretch:
 def iterate(blocks: BlockReader, rows: EpisodeRowReader, positions: np.ndarray) -> Iterator[Episode]:
     """Yield the episodes at `positions` in this order.
 
-    While one row group is looked at, the columns that were used of the one before are read of the next, in
-    a background thread.
+    While one row group is looked at, the columns that were used of the ones before are read of the next ones,
+    in background threads.
     """
     stretches = _stretches(blocks, positions)
-    ahead = next(stretches, None)
+    ahead: deque[tuple[_Stretch, Future[None] | None]] = deque()
     used: frozenset[str] = frozenset()
-    reading: Future[None] | None = None
-    with ThreadPoolExecutor(1, "episodelake read ahead") as pool:
-        while ahead is not None:
-            stretch, ahead = ahead, next(stretches, None)
+    with ThreadPoolExecutor(_READ_AHEAD, "episodelake read ahead") as pool:
+        while True:
+            depth = _READ_AHEAD if used else 0
+            while len(ahead) <= depth and (following := next(stretches, None)) is not None:
+                reading = pool.submit(following.block.load, used, threads=False) if used else None
+                ahead.append((following, reading))
+            if not ahead:
+                return
+            stretch, reading = ahead.popleft()
             if reading is not None:
                 reading.result()
-            reading = pool.submit(ahead.block.load, used) if ahead is not None and used else None
             for position, start, length in stretch.members:
                 yield Episode(rows, position, stretch.block, start, length)
-            used = frozenset(stretch.block.touched) | used
+            used |= stretch.block.touched
 
 
 def _stretches(blocks: BlockReader, positions: np.ndarray) -> Iterator[_Stretch]:

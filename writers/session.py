@@ -34,6 +34,8 @@ from ..store.recovery import recover
 from ..store.sealer import Seal, Tables, commit_run, seal
 from ..store.values import dump_json, freeze, freeze_value
 
+_FIRST_SEGMENT_BYTES = 16 << 20
+
 Durability = Literal["flush", "fsync", "none"]
 
 
@@ -131,6 +133,8 @@ class RunSession:
         self._jobs: deque[Seal] = deque()
         self._failure: EpisodelakeError | None = None
         self._unsealed_bytes = 0
+        # The first segments of a run are smaller: episodes show early, and sealing runs beside recording.
+        self._seal_at = min(_FIRST_SEGMENT_BYTES, options.segment_bytes)
         self._last_seal = time.monotonic()
         self._process = os.getpid()
         self.closed = False
@@ -250,7 +254,7 @@ class RunSession:
             record = _record(episode, otherwise, freeze(metadata or {}))
             self._events.append(_end_event(record))
             self._finished.append(record)
-            if self._unsealed_bytes >= self.options.segment_bytes:
+            if self._unsealed_bytes >= self._seal_at:
                 self._request_seal()
         return record
 
@@ -266,7 +270,7 @@ class RunSession:
         with self._lock:
             self._append_to_journal(batch, [_begin_event(record), _end_event(record)], {record.number})
             self._finished.append(record)
-            if self._unsealed_bytes >= self.options.segment_bytes:
+            if self._unsealed_bytes >= self._seal_at:
                 self._request_seal()
 
     def take_number(self) -> int:
@@ -374,6 +378,7 @@ class RunSession:
         self._next_segment += 1
         self._finished = []
         self._unsealed_bytes = 0
+        self._seal_at = min(2 * self._seal_at, self.options.segment_bytes)
         self._last_seal = time.monotonic()
         self._wake.notify()
 
