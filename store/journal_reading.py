@@ -21,10 +21,19 @@ from .journal import EVENTS_KEY, HEADER_KEY, RunHeader
 
 @dataclass(frozen=True)
 class JournalBatch:
-    """One batch of rows with the events that came with it; `rows` points into the mapped file."""
+    """One batch of rows with the events that came with it.
+
+    Attributes:
+        rows: points into the mapped file.
+        events_json: the events as they were written.
+    """
 
     rows: pa.RecordBatch
-    events: list[dict[str, Any]]
+    events_json: bytes
+
+    def events(self) -> list[dict[str, Any]]:
+        """What happened to episodes with these rows: begin before them, end and discard after them."""
+        return json.loads(self.events_json)
 
 
 class PartReader:
@@ -59,7 +68,7 @@ class PartReader:
             while True:
                 try:
                     batch, metadata = stream.read_next_batch_with_custom_metadata()
-                    events = json.loads(metadata[EVENTS_KEY]) if metadata and EVENTS_KEY in metadata else []
+                    events = metadata[EVENTS_KEY] if metadata and EVENTS_KEY in metadata else b"[]"
                     batch.validate()
                 except StopIteration:
                     good = source.tell()

@@ -7,6 +7,7 @@ values repeat (ids, texts, integers); large pages for binary columns, so that zs
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +59,21 @@ def writer_options(schema: pa.Schema, row_bytes: int) -> dict[str, Any]:
     }
 
 
-def open_parquet(path: Path, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+def open_parquet(
+    path: Path, metadata: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()
+) -> pq.ParquetFile:
     """Open a Parquet file of the store.
+
+    Args:
+        path: the file.
+        metadata: its footer, if it was read before.
+        dictionaries: columns to read dictionary-encoded.
 
     Raises:
         CorruptStoreError: the file is missing, truncated or no Parquet file; the message names it.
     """
     try:
-        return pq.ParquetFile(path, metadata=metadata)
+        return pq.ParquetFile(path, metadata=metadata, read_dictionary=list(dictionaries) or None)
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, PermissionError):
             with guard_access("read", path):

@@ -73,7 +73,7 @@ class _Found:
 
     def record(self, number: int, now: int) -> EpisodeRecord:
         end = self.end or {}
-        metadata = end.get("metadata", self.begin.get("metadata"))
+        metadata = (self.end or self.begin).get("metadata")
         return EpisodeRecord(
             number=number,
             env_index=self.begin.get("env_index"),
@@ -172,12 +172,13 @@ def _read(readers: Iterable[PartReader]) -> dict[int, _Found]:
     found: dict[int, _Found] = {}
     for reader in readers:
         for batch in reader.batches():
-            for event in batch.events:
+            events = batch.events()
+            for event in events:
                 if event["event"] == "begin":
                     found.setdefault(event["number"], _Found(event))
             for number, piece, _ in split(batch.rows):
                 found.setdefault(number, _Found({})).add(piece)
-            for event in batch.events:
+            for event in events:
                 if event["event"] == "end" and event["number"] in found:
                     found[event["number"]].end = event
                 elif event["event"] == "discard":

@@ -116,10 +116,8 @@ class Snapshot:
         if not tables:
             empty = np.zeros(0, np.int64)
             return Pointers((), empty.astype(np.int32), empty, empty)
-        table = pa.concat_tables(tables)
-        encoded = table.column("segment").combine_chunks().dictionary_encode()
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
+        table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+        encoded = table.column("segment").combine_chunks()
         names = tuple(encoded.dictionary.to_pylist())
         for name in names:
             _check_segment(name, self.layout.root)
@@ -131,7 +129,7 @@ class Snapshot:
     def _read_episodes(self, name: str, columns: Sequence[str]) -> pa.Table:
         path = self.layout.table(EPISODES) / name
         try:
-            return open_parquet(path).read(columns=list(columns))
+            return open_parquet(path, dictionaries=["segment"]).read(columns=list(columns))
         except (pa.ArrowException, OSError) as error:
             raise CorruptStoreError(f"The file {path} is damaged: {error}.") from error
 

@@ -126,6 +126,8 @@ class RunSession:
         self._next_number = 0
         self._live: dict[int, LiveEpisode] = {}
         self._finished: list[EpisodeRecord] = []
+        # Numbers of the episodes whose rows must stay in the journal: live ones, and finished ones until sealed.
+        self._needed: set[int] = set()
         self._writer: PartWriter | None = None
         self._parts: list[_Part] = []
         self._part_count = 0
@@ -185,6 +187,7 @@ class RunSession:
             self._events.append(_begin_event(episode))
             self._next_number += 1
             self._live[episode.number] = episode
+            self._needed.add(episode.number)
         return episode
 
     def stage_action(self, action: Any) -> None:
@@ -268,6 +271,7 @@ class RunSession:
     def add_whole(self, record: EpisodeRecord, batch: pa.RecordBatch) -> None:
         """Record a finished episode whose arrivals are one batch already."""
         with self._lock:
+            self._needed.add(record.number)
             self._append_to_journal(batch, [_begin_event(record), _end_event(record)], {record.number})
             self._finished.append(record)
             if self._unsealed_bytes >= self._seal_at:
@@ -334,13 +338,11 @@ class RunSession:
         before = self._writer.size
         self._writer.append(batch, events)
         self._unsealed_bytes += self._writer.size - before
-        finished = {record.number for record in self._finished}
-        self._parts[-1].pending |= {n for n in numbers if n in self._live or n in finished} | (
-            {event["number"] for event in events if event["event"] == "end"}
-        )
+        self._parts[-1].pending |= {number for number in numbers if number in self._needed}
 
     def _forget(self, numbers: set[int]) -> None:
         """Parts no longer need to keep these episodes; delete the parts that nobody needs."""
+        self._needed -= numbers
         for part in list(self._parts):
             part.pending -= numbers
             if part.closed and not part.pending:
@@ -471,7 +473,7 @@ def _begin_event(episode: LiveEpisode | EpisodeRecord) -> dict[str, Any]:
         "started_at": episode.started_at,
         "seed": episode.seed,
         "options": episode.options,
-        "metadata": dump_json(episode.metadata),
+        "metadata": dump_json(episode.metadata) if episode.metadata else None,
     }
 
 
@@ -481,7 +483,7 @@ def _end_event(record: EpisodeRecord) -> dict[str, Any]:
         "number": record.number,
         "ended_at": record.ended_at,
         "reason": record.end_reason,
-        "metadata": dump_json(record.metadata),
+        "metadata": dump_json(record.metadata) if record.metadata else None,
     }
 
 
