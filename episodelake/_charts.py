@@ -1,0 +1,125 @@
+"""Charts made of characters: sparklines and histograms for the terminal.
+
+They take numpy arrays and give text; the command line decides where it goes. Nothing here reads a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """The characters that charts are drawn with.
+
+    Attributes:
+        levels: from the lowest mark to a full cell.
+        rule: draws a base line.
+        cut: stands where text was left out.
+    """
+
+    levels: str
+    rule: str
+    cut: str
+
+
+BLOCKS = Glyphs("▁▂▃▄▅▆▇█", "─", "…")
+BLOCKS_PLAIN = Glyphs("▁▂▃▄▅▆▇█", "-", "…")
+ASCII = Glyphs("_.:-=+*#", "-", "~")
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Histograms of several series over one axis.
+
+    Attributes:
+        bars: for each series its lines, from the top down, all of the chart's width.
+        axis: the labels below the bars.
+    """
+
+    bars: Mapping[str, tuple[str, ...]]
+    axis: str
+
+
+def sparkline(values: np.ndarray, width: int, glyphs: Glyphs = BLOCKS) -> str:
+    """Draw a series as one line of at most `width` characters, from its smallest to its largest value.
+
+    A longer series is drawn as means of equal stretches. What is not finite leaves a gap; a constant series
+    is a line at half height.
+
+    >>> sparkline(np.arange(8.0), 8)
+    '▁▂▃▄▅▆▇█'
+    """
+    if len(values) > width:
+        edges = np.linspace(0, len(values), width + 1).astype(int)
+        values = np.array([_finite_mean(values[start:stop]) for start, stop in pairwise(edges)])
+    values = values.astype(np.float64)
+    finite = np.isfinite(values)
+    if not finite.any():
+        return " " * len(values)
+    low, high = values[finite].min(), values[finite].max()
+    top = len(glyphs.levels) - 1
+    if low == high:
+        steps = np.full(len(values), top // 2)
+    else:
+        # Halves first: the span of two finite numbers need not be finite.
+        shares = (np.where(finite, values, low) / 2 - low / 2) / (high / 2 - low / 2)
+        steps = np.rint(shares * top).astype(int)
+    return "".join(glyphs.levels[step] if seen else " " for step, seen in zip(steps, finite, strict=True))
+
+
+def _finite_mean(values: np.ndarray) -> float:
+    kept = values[np.isfinite(values)]
+    # Divided first, so that the sum of large numbers stays finite.
+    return float((kept / len(kept)).sum()) if len(kept) else float("nan")
+
+
+def histogram(series: Mapping[str, np.ndarray], width: int, height: int, glyphs: Glyphs) -> Histogram:
+    """Draw how often each value occurs, one set of bars per series, all over the same axis.
+
+    Each series is scaled to its own highest bar. A few whole numbers get one wide bar each.
+
+    Args:
+        series: values by name, each of shape (n,), n >= 1, finite.
+        width, height: of each set of bars, in characters.
+        glyphs: what to draw with.
+    """
+    together = np.concatenate(list(series.values()))
+    low, high = float(together.min()), float(together.max())
+    whole = bool((together == np.rint(together)).all()) and (high - low + 1) * 4 <= width
+    if whole:
+        count = int(high - low) + 1
+        cell = min(width // count, 16)
+        edges = np.arange(count + 1) + (low - 0.5)
+        labels = [f"{value:g}".center(cell) for value in np.arange(count) + low]
+        axis = "".join(labels).rstrip()
+    else:
+        cell, edges = 1, np.linspace(low, high, width + 1)
+        axis = _axis(low, high, width)
+    bars = {
+        name: _bars(np.histogram(values, edges)[0], cell, height, glyphs) for name, values in series.items()
+    }
+    return Histogram(bars, axis)
+
+
+def _bars(counts: np.ndarray, cell: int, height: int, glyphs: Glyphs) -> tuple[str, ...]:
+    top = len(glyphs.levels)
+    marks = np.ceil(counts / max(counts.max(), 1) * height * top).astype(int)
+    gap = 1 if cell >= 4 else 0
+    lines = []
+    for row in range(height - 1, -1, -1):
+        filled = np.clip(marks - row * top, 0, top)
+        glyph_of = [" " if mark == 0 else glyphs.levels[mark - 1] for mark in filled]
+        lines.append("".join(" " * gap + glyph * (cell - 2 * gap) + " " * gap for glyph in glyph_of))
+    return tuple(lines)
+
+
+def _axis(low: float, high: float, width: int) -> str:
+    """The smallest, the middle and the largest value, each where it belongs."""
+    left, middle, right = (f"{value:.6g}" for value in (low, (low + high) / 2, high))
+    line = left.ljust((width - len(middle)) // 2) + middle
+    return line + right.rjust(width - len(line))

@@ -1,0 +1,133 @@
+"""`Page`: where the commands write; it has two faces.
+
+On a terminal a page has colour, tables that fit the window and highlighted code. Anywhere else it is plain
+text: no escape sequences, no lines drawn around things, tables separated by tabs (or set with spaces).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from ._charts import ASCII, BLOCKS, BLOCKS_PLAIN, Glyphs
+from ._grid import GAP, Grid, aligned, clean, fitted
+
+INDENT = 2
+
+
+class Page:
+    """One command's output.
+
+    Args:
+        tabs: how tables are written where there is no terminal: cells separated by tabs, or set with spaces.
+
+    Attributes:
+        console: the rich console behind it, for progress bars.
+        is_terminal: which face it shows.
+    """
+
+    def __init__(self, tabs: bool = True) -> None:
+        self.console = Console(highlight=False, markup=False, emoji=False)
+        self.is_terminal = self.console.is_terminal and not self.console.is_dumb_terminal
+        self._tabs = tabs
+
+    @property
+    def width(self) -> int:
+        """Columns to fill; beyond 120 lines are hard to read."""
+        return min(self.console.width, 120) if self.is_terminal else 80
+
+    @property
+    def glyphs(self) -> Glyphs:
+        """What charts are drawn with here."""
+        if not self.console.encoding.lower().startswith("utf"):
+            return ASCII
+        return BLOCKS if self.is_terminal else BLOCKS_PLAIN
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """Write one line; long lines wrap on a terminal."""
+        self.parts((text, style))
+
+    def parts(self, *parts: tuple[str, str]) -> None:
+        """Write one line of parts, each with its style."""
+        if self.is_terminal:
+            self.console.print(Text.assemble(*((clean(text), style) for text, style in parts)))
+        else:
+            self._plain("".join(clean(text) for text, _ in parts))
+
+    def heading(self, text: str) -> None:
+        """Begin a section."""
+        self.line()
+        if self.is_terminal:
+            self.console.print(Rule(Text(clean(text), "bold cyan"), align="left", style="cyan"))
+        else:
+            self._plain(f"== {clean(text)} ==")
+
+    def pairs(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Write names with their values, one a line; a value may have several lines."""
+        if not self.is_terminal:
+            for name, value in pairs:
+                self._plain(f"{clean(name)}\t{clean(value)}")
+            return
+        table = Table.grid(padding=(0, GAP))
+        table.add_column(style="cyan", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in pairs:
+            lines = [clean(line) for line in value.split("\n")]
+            table.add_row(clean(name), Text("\n".join(lines)))
+        self.console.print(table, width=self.width)
+
+    def table(self, grid: Grid, style: str = "") -> None:
+        """Write a table."""
+        if not grid.headers:
+            return
+        if not self.is_terminal:
+            lines = ["\t".join(row) for row in (grid.headers, *grid.rows)] if self._tabs else aligned(grid)
+            for line in lines:
+                self._plain(line)
+            return
+        grid, left_out = fitted(grid, self.width, self.glyphs.cut)
+        lines = aligned(grid)
+        self.console.print(Text(lines[0], "bold"), no_wrap=True)
+        rule = self.glyphs.rule * max(len(line) for line in lines)
+        self.console.print(Text(rule[: self.width], "bright_black"), no_wrap=True)
+        for line in lines[1:]:
+            self.console.print(Text(line, style), no_wrap=True, overflow="crop")
+        if left_out:
+            what = "1 column does" if len(left_out) == 1 else f"{len(left_out)} columns do"
+            self.note(f"{what} not fit: {', '.join(left_out)}. A wider window or fewer columns show them.")
+
+    def code(self, text: str, language: str) -> None:
+        """Write code or SQL."""
+        if self.is_terminal:
+            syntax = Syntax(text, language, theme="ansi_dark", background_color="default", word_wrap=True)
+            self.console.print(Padding(syntax, (0, 0, 0, INDENT)))
+        else:
+            for line in text.splitlines():
+                self._plain(" " * INDENT + line)
+
+    def note(self, text: str) -> None:
+        """Say something beside the result; where there is no terminal, on standard error."""
+        if self.is_terminal:
+            self.console.print(Text(clean(text), "bright_black"))
+        else:
+            print(clean(text), file=sys.stderr)
+
+    def _plain(self, text: str) -> None:
+        print(text, file=self.console.file)
+
+
+def report_error(message: str) -> None:
+    """Write an error to standard error, with colour if that is a terminal."""
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    lines = [clean(line) for line in message.splitlines()]
+    if console.is_terminal:
+        console.print(Text.assemble(("Error: ", "bold red"), "\n".join(lines)))
+    else:
+        print("Error: " + "\n".join(lines), file=sys.stderr)

@@ -1,0 +1,278 @@
+"""What `episodelake info` and `episodelake show` say of a store and of an episode.
+
+Both ask the store in SQL for the few columns they need, so that frames and long episodes cost nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ._charts import sparkline
+from ._grid import Grid, grid_of, moment_text, number_text
+from ._page import Page
+from ._store import EpisodeStore
+from .readers.episode import Episode
+from .store.layout import FORMAT_VERSION, JOURNAL
+
+END_ROWS = 3
+SIGNALS_OF_A_COLUMN = 8
+SIGNALS = 16
+
+
+def write_info(page: Page, store: EpisodeStore) -> None:
+    """Write what a store is and what it holds."""
+    page.pairs([*_identity(store), *_amounts(page, store), *_spaces(store), *_card(page, store)])
+    page.heading("End reasons")
+    reasons = "SELECT end_reason, count(*) AS episodes FROM episodes GROUP BY ALL ORDER BY episodes DESC, 1"
+    page.table(_ask(page, store, reasons))
+    page.heading("Columns of steps")
+    page.table(_ask(page, store, "SELECT column_name, column_type FROM (DESCRIBE steps)"))
+
+
+def _ask(page: Page, store: EpisodeStore, text: str) -> Grid:
+    return grid_of(store.sql(text).to_arrow_table(), exact=not page.is_terminal)
+
+
+def _identity(store: EpisodeStore) -> list[tuple[str, str]]:
+    return [
+        ("store", store.id),
+        ("path", str(store.path)),
+        ("format", str(FORMAT_VERSION)),
+        ("version", str(store.version)),
+        ("created", store.handle.manifest.created_at),
+    ]
+
+
+def _amounts(page: Page, store: EpisodeStore) -> list[tuple[str, str]]:
+    transitions, runs = _row(
+        store,
+        "SELECT (SELECT coalesce(sum(length), 0)::BIGINT FROM episodes), (SELECT count(*) FROM runs)",
+    )
+    files, size = _on_disk(store.path)
+    pairs = [
+        ("episodes", _count(page, len(store))),
+        ("transitions", _count(page, transitions)),
+        ("runs", _count(page, runs)),
+        ("size", f"{size_text(size)} in {files} files" if page.is_terminal else f"{size} bytes"),
+    ]
+    if len(store) and not store.reward_shape:
+        spread = _row(
+            store,
+            "SELECT min(episode_return), avg(episode_return), max(episode_return) FROM episodes",
+        )
+        names = ("lowest", "mean", "highest")
+        told = [f"{name} {number_text(value)}" for name, value in zip(names, spread, strict=True)]
+        pairs.append(("returns", ", ".join(told)))
+    journals = _journals(store.path)
+    if journals:
+        pairs.append(("journals", f"{journals} (a live writer's, or one for `episodelake recover`)"))
+    return pairs
+
+
+def _row(store: EpisodeStore, text: str) -> tuple[Any, ...]:
+    return store.sql(text).fetchall()[0]
+
+
+def _count(page: Page, number: int) -> str:
+    return f"{number:,}" if page.is_terminal else str(number)
+
+
+def _on_disk(root: Path) -> tuple[int, int]:
+    """Number of files below a folder and their bytes; files that vanish meanwhile do not count."""
+    sizes = []
+    for path in root.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file():
+                sizes.append(path.stat().st_size)
+    return len(sizes), sum(sizes)
+
+
+def _journals(root: Path) -> int:
+    folder = root / JOURNAL
+    return sum(entry.is_dir() for entry in folder.iterdir()) if folder.is_dir() else 0
+
+
+def size_text(size: float) -> str:
+    """A number of bytes for people, in decimal units.
+
+    >>> size_text(999), size_text(1_234_567)
+    ('999 B', '1.2 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def _spaces(store: EpisodeStore) -> list[tuple[str, str]]:
+    pairs = [
+        ("observation space", " ".join(str(store.observation_space).split())),
+        ("action space", " ".join(str(store.action_space).split())),
+    ]
+    if store.reward_shape:
+        pairs.append(("reward shape", str(store.reward_shape)))
+    return pairs
+
+
+def _card(page: Page, store: EpisodeStore) -> list[tuple[str, str]]:
+    card = store.card
+    if not page.is_terminal:
+        return [("card", json.dumps(card, ensure_ascii=False))]
+    if not card:
+        return [("card", "empty")]
+    return [("card", "\n".join(f"{key}: {_plain_json(value)}" for key, value in card.items()))]
+
+
+def _plain_json(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def write_episode(page: Page, store: EpisodeStore, key: int | str) -> None:
+    """Write one episode: what is known of it, its first and last rows, and its signals as sparklines."""
+    episode = store[key]
+    page.pairs(_summary(page, episode))
+    ends = _ends(store, episode)
+    page.heading("First and last rows" if episode.length + 1 > 2 * END_ROWS else "Rows")
+    page.table(_with_gap(page, grid_of(ends, exact=not page.is_terminal), episode))
+    page.heading("Over time")
+    signals = _signals(store, episode, ends)
+    _write_signals(page, signals[:SIGNALS])
+    if len(signals) > SIGNALS:
+        page.note(f"{len(signals) - SIGNALS} more signals are not drawn.")
+
+
+def _summary(page: Page, episode: Episode) -> list[tuple[str, str]]:
+    ended = [name for name in ("terminated", "truncated") if getattr(episode, name)]
+    returned = episode.episode_return
+    total = number_text(returned) if isinstance(returned, float) else str(returned)
+    pairs = [
+        ("episode", episode.id),
+        ("position", str(episode.position)),
+        ("run", episode.run_id),
+        ("transitions", _count(page, episode.length)),
+        ("return", total if page.is_terminal else str(returned)),
+        ("end reason", episode.end_reason),
+        ("flags", ", ".join(ended) or "none"),
+        ("seed", "NULL" if episode.seed is None else str(episode.seed)),
+        ("options", "NULL" if episode.options is None else _json_or_text(episode.options)),
+        ("started", moment_text(episode.started_at, not page.is_terminal)),
+        ("ended", moment_text(episode.ended_at, not page.is_terminal)),
+    ]
+    if episode.env_index is not None:
+        pairs.append(("environment", str(episode.env_index)))
+    pairs.append(("metadata", _json_or_text(episode.metadata) if episode.metadata else "none"))
+    return pairs
+
+
+def _json_or_text(value: Any) -> str:
+    """JSON where it can be; metadata may hold arrays and other values that JSON cannot say."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _ends(store: EpisodeStore, episode: Episode) -> pa.Table:
+    text = "SELECT * EXCLUDE episode_id FROM steps WHERE episode_id = ? AND (t < ? OR t > ?) ORDER BY t"
+    return _fetch(store, text, [episode.id, END_ROWS, episode.length - END_ROWS])
+
+
+def _fetch(store: EpisodeStore, text: str, values: list[Any]) -> pa.Table:
+    connection = store.connect()
+    try:
+        return connection.sql(text, params=values).to_arrow_table()
+    finally:
+        connection.close()
+
+
+def _with_gap(page: Page, grid: Grid, episode: Episode) -> Grid:
+    """On a terminal, mark where rows are left out; a script sees it by the column t."""
+    if not page.is_terminal or len(grid.rows) > episode.length:
+        return grid
+    gap = tuple(page.glyphs.cut for _ in grid.headers)
+    return Grid(grid.headers, (*grid.rows[:END_ROWS], gap, *grid.rows[END_ROWS:]), grid.right)
+
+
+@dataclass(frozen=True)
+class _Signal:
+    """One number over time; `values` is float64, NaN where there is none."""
+
+    name: str
+    values: np.ndarray
+
+
+def _signals(store: EpisodeStore, episode: Episode, ends: pa.Table) -> list[_Signal]:
+    """The reward, the action and the parts of the observation that are a few numbers at every step."""
+    names = [name for name in _ordered(ends.column_names) if _is_narrow(ends.column(name))]
+    if not names:
+        return []
+    columns = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
+    table = _fetch(store, f"SELECT {columns} FROM steps WHERE episode_id = ? ORDER BY t", [episode.id])
+    signals = []
+    for name in names:
+        outcome = not name.startswith("observation")
+        signals += _parts(name, table.column(name).slice(0, episode.length + (not outcome)))
+    return signals
+
+
+def _ordered(columns: list[str]) -> list[str]:
+    roots = ("reward", "action", "observation")
+    return [name for root in roots for name in columns if name == root or name.startswith(f"{root}.")]
+
+
+def _is_narrow(column: pa.ChunkedArray) -> bool:
+    kind = column.type
+    if not pa.types.is_list(kind):
+        return _is_numeric(kind)
+    lengths = {len(value) for value in column.to_pylist() if value is not None}
+    return _is_numeric(kind.value_type) and len(lengths) == 1 and 0 < max(lengths) <= SIGNALS_OF_A_COLUMN
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
+def _parts(name: str, column: pa.ChunkedArray) -> list[_Signal]:
+    """The signals of one column; none if its lists differ in length."""
+    if not pa.types.is_list(column.type):
+        return [_Signal(name, _floats(column))]
+    flat = _floats(pa.chunked_array([chunk.flatten() for chunk in column.chunks], column.type.value_type))
+    size = len(column.slice(0, 1).to_pylist()[0] or ()) if len(column) else 0
+    if column.null_count or size == 0 or len(flat) != size * len(column):
+        return []
+    stacked = flat.reshape(len(column), size)
+    return [_Signal(f"{name}[{index}]", stacked[:, index]) for index in range(size)]
+
+
+def _floats(column: pa.ChunkedArray) -> np.ndarray:
+    if pa.types.is_boolean(column.type):
+        return np.array([np.nan if value is None else float(value) for value in column.to_pylist()])
+    return column.to_numpy().astype(np.float64)
+
+
+def _write_signals(page: Page, signals: list[_Signal]) -> None:
+    if not signals:
+        page.line("No column holds a few numbers at every step.")
+        return
+    label = max(len(signal.name) for signal in signals)
+    width = max(page.width - label - 30, 16)
+    rows = [(signal.name, sparkline(signal.values, width, page.glyphs), *_span(signal)) for signal in signals]
+    if not page.is_terminal:
+        page.table(Grid.of(("signal", "line", "lowest", "highest"), rows))
+        return
+    drawn = max(len(row[1]) for row in rows)
+    for name, line, low, high in rows:
+        spread = low if low == high else f"{low} .. {high}"
+        page.parts((name.ljust(label + 2), "cyan"), (line.ljust(drawn + 2), "green"), (spread, ""))
+
+
+def _span(signal: _Signal) -> tuple[str, str]:
+    finite = signal.values[np.isfinite(signal.values)]
+    if not len(finite):
+        return "NULL", "NULL"
+    return number_text(float(finite.min())), number_text(float(finite.max()))

@@ -1,0 +1,176 @@
+"""The command line: `episodelake demo | info | sql | show | recover`.
+
+Every command opens a store with the public API and writes to a `Page`. Errors of Episodelake's tree become
+one message on standard error and exit status 1; a command that is called wrongly ends with status 2.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Annotated, Any
+
+import duckdb
+import typer
+from typer.core import TyperGroup
+
+from ._grid import Grid, grid_of
+from ._page import Page, report_error
+from ._reports import write_episode, write_info
+from ._store import open_store, recover
+from .demo import run_demo
+from .store.errors import EpisodelakeError
+
+StorePath = Annotated[
+    Path, typer.Argument(metavar="PATH", help="The folder of the store.", show_default=False)
+]
+
+
+class ReportingGroup(TyperGroup):
+    """Runs a command and tells its errors in one message instead of a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; an error of Episodelake, of a query or of the system ends it with status 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise
+        except (EpisodelakeError, OSError) as error:
+            report_error(str(error))
+            raise typer.Exit(1) from error
+        except duckdb.Error as error:
+            report_error(f"The query failed while it ran: {error}")
+            raise typer.Exit(1) from error
+
+
+app = typer.Typer(
+    cls=ReportingGroup,
+    help="Record reinforcement-learning episodes, query them in SQL, rebuild them exactly.",
+    epilog="Begin with: episodelake demo",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"episodelake {version('episodelake')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    path: Annotated[
+        Path, typer.Option(help="Folder for the demo's stores; one of an earlier demo is replaced.")
+    ] = Path("episodelake-demo"),
+    episodes: Annotated[
+        int, typer.Option(min=1, help="Episodes to record per environment and policy.")
+    ] = 100,
+) -> None:
+    """Record real environments, ask in SQL, rebuild and replay."""
+    if not run_demo(Page(tabs=False), path, episodes):
+        raise typer.Exit(1)
+
+
+@app.command()
+def info(path: StorePath) -> None:
+    """Show what a store is and what it holds."""
+    write_info(Page(), open_store(path))
+
+
+@app.command()
+def sql(
+    path: StorePath,
+    query: Annotated[
+        str,
+        typer.Argument(
+            metavar="QUERY",
+            help="A DuckDB query over the tables runs, episodes, steps and transitions.",
+            show_default=False,
+        ),
+    ],
+    limit: Annotated[int, typer.Option(min=0, help="Print at most so many rows; 0 prints all.")] = 100,
+) -> None:
+    """Run an SQL query and print the result.
+
+    Column names with a dot need double quotes: SELECT "info.x" FROM steps.
+    Where the output is not a terminal, cells are separated by tabs and numbers are written in full.
+    """
+    page = Page()
+    store = open_store(path)
+    relation = store.sql(query)
+    found = (relation.limit(limit) if limit else relation).to_arrow_table()
+    page.table(grid_of(found, exact=not page.is_terminal))
+    if not limit or found.num_rows < limit:
+        return
+    rest = relation.aggregate("count(*)").fetchall()[0][0] - found.num_rows
+    if rest > 0:
+        page.note(f"{rest} more rows; show more with --limit N, all with --limit 0.")
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def show(
+    path: StorePath,
+    episode: Annotated[
+        str,
+        typer.Argument(
+            metavar="EPISODE",
+            help="An episode's id, or its position: 0 is the first, -1 the last.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Show one episode: summary, rows and signals."""
+    write_episode(Page(), open_store(path), _episode_key(episode))
+
+
+def _episode_key(text: str) -> int | str:
+    """A position if it reads as one, else an id. An id never begins with a hyphen."""
+    try:
+        return int(text)
+    except ValueError:
+        if text.startswith("-"):
+            raise typer.BadParameter(
+                f"{text!r} is neither an option, a position nor an episode id."
+            ) from None
+        return text
+
+
+@app.command(name="recover")
+def recover_command(path: StorePath) -> None:
+    """Seal what writers that died left behind.
+
+    Live writers are not touched. The next writer on the store does the same by itself.
+    """
+    page = Page()
+    runs = recover(path)
+    if not runs:
+        page.note("Nothing to recover: no dead writer left a journal.")
+        return
+    headers = ("run", "episodes", "interrupted", "transitions", "torn_bytes")
+    rows = [(run.run_id, run.episodes, run.interrupted, run.steps, run.torn_bytes) for run in runs]
+    page.table(Grid.of(headers, rows, (False, True, True, True, True)))
+
+
+def main() -> None:
+    """The entry point: run the command line on the process's own arguments."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # Text that the terminal's encoding lacks is spelled out instead of ending the command.
+            stream.reconfigure(errors="backslashreplace")
+    app(prog_name="episodelake")

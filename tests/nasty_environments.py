@@ -1,0 +1,465 @@
+"""Small environments that are nasty on purpose, a plain loop over them, and the comparison of the two.
+
+`play` runs any environment, recorded or not, and keeps deep copies of all that came back. A test plays a
+fresh environment by itself, plays another one through a recorder, and `assert_recorded` compares what the
+store gives with the first. `same_info` says what must come back for an info value: numpy scalars as Python
+ones, arrays with dtype and shape, nothing dropped, nothing added.
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+import episodelake as el
+from strategies import same, stack
+
+FLOATS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+PUSHES = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+class SmallEnv(gym.Env):
+    """Observes (t, episode, seeded noise) and ends after `length` steps."""
+
+    def __init__(
+        self, length: int = 5, ending: str = "terminated", action_space: spaces.Space = PUSHES
+    ) -> None:
+        self.observation_space: spaces.Space = FLOATS
+        self.action_space = copy.deepcopy(action_space)
+        self.length = length
+        self.ending = ending
+        self.t = 0
+        self.episode = -1
+        self.stepped = 0
+        self.closed = 0
+        self.returned: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        """Start over."""
+        super().reset(seed=seed)
+        self.t = 0
+        self.episode += 1
+        self.returned = (self.look(), self.tell())
+        return self.returned
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Count one further."""
+        self.t += 1
+        self.stepped += 1
+        last = self.t >= self.length
+        flags = last and "terminated" in self.ending, last and "truncated" in self.ending
+        self.returned = (self.look(), self.earn(action), *flags, self.tell())
+        return self.returned
+
+    def close(self) -> None:
+        """Count the calls."""
+        self.closed += 1
+
+    def look(self) -> Any:
+        """Return the observation."""
+        return np.array([self.t, self.episode, self.np_random.normal()], np.float32)
+
+    def earn(self, action: Any) -> Any:
+        """Return the reward."""
+        return float(self.np_random.normal())
+
+    def tell(self) -> Any:
+        """Return the info."""
+        return {"t": self.t}
+
+
+class ReusedBuffers(SmallEnv):
+    """Hands out the same arrays for ever, and overwrites them and the action that it is given."""
+
+    def __init__(self, length: int = 5) -> None:
+        super().__init__(length)
+        self.buffer = np.zeros(3, np.float32)
+        self.shared = {"place": np.zeros(2), "parts": {"inner": np.zeros(2, np.int64)}, "path": []}
+
+    def look(self) -> Any:
+        """Overwrite the one buffer."""
+        self.buffer[:] = super().look()
+        return self.buffer
+
+    def earn(self, action: Any) -> Any:
+        """Overwrite the action."""
+        reward = float(np.sum(action))
+        action[:] = -777.0
+        return reward
+
+    def tell(self) -> Any:
+        """Overwrite the one info."""
+        self.shared["place"][:] = self.t
+        self.shared["parts"]["inner"][:] = 10 * self.t
+        self.shared["path"].append(self.t)
+        return self.shared
+
+
+class Colour(enum.IntEnum):
+    """A number with a name."""
+
+    RED = 1
+
+
+class Unprintable:
+    """An object that cannot even be printed."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("this object has no printed form")
+
+
+ODD_INFOS: list[dict[Any, Any]] = [
+    {"value": 1, "sometimes": 7, "flag": True},
+    {"value": 2.5, "flag": 1},
+    {"value": "three", "flag": 1.0},
+    {"value": np.arange(6, dtype=np.int16).reshape(2, 3), "flag": None},
+    {"value": {"a": 1, "b": {"c": [1, 2.5, "x", None]}, "empty": {}}},
+    {"value": None, "sometimes": None},
+    {},
+    {"Value": 1, "value": 2, "VALUE": 3},
+    {
+        "a.b": 1,
+        "a": {"b": 2},
+        "a%2Eb": 3,
+        "a b": 4,
+        "": 5,
+        "größe": 6,
+        "日本": 7,
+        ",;{}()=\t\n": 8,
+        "%": 9,
+        ".": 10,
+    },
+    {"_json": {"x": 1}, "info": 2, "info._json": "y", "t": -1, "episode_id": "z", "observation": [0]},
+    {
+        "f16": np.float16(0.1),
+        "f32": np.float32(0.1),
+        "f64": np.float64(0.1),
+        "u8": np.uint8(255),
+        "b": np.bool_(True),
+    },
+    {
+        "u64": np.uint64(2**64 - 1),
+        "i64": np.int64(-(2**63)),
+        "big": 2**70,
+        "small": -(2**200),
+        "text": np.str_("ü"),
+    },
+    {
+        "nan": float("nan"),
+        "inf": float("inf"),
+        "minus": -np.inf,
+        "zero": -0.0,
+        "list": [np.nan, np.inf, -0.0],
+    },
+    {"ints": [1, 2, 3], "mixed": [1, 2.0, True], "none": [], "nested": [[1], [2, 3], []], "maybe": [1, None]},
+    {"ints": np.array([1, 2, 3]), "mixed": np.array([1.5]), "none": np.zeros((0, 3), np.uint8)},
+    {
+        "scalar": np.array(3.5),
+        "half": np.array([1, np.nan], np.float16),
+        "u64": np.array([2**64 - 1], np.uint64),
+    },
+    {
+        "bools": np.array([[True], [False]]),
+        "texts": np.array(["a", "größe"]),
+        "big_endian": np.array([1.5], ">f8"),
+    },
+    {"fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)), "strided": np.arange(10)[::-3]},
+    {
+        "bytes": b"\x00\xff\x80",
+        "tuple": (1, "a", (2.0,)),
+        "set": {1},
+        "frozen": frozenset({"x"}),
+        "complex": 1 + 2j,
+    },
+    {
+        "text": "\x00 nul",
+        "surrogate": "\ud800",
+        "long": "x" * 70_000,
+        "lines": "a\nb\r\n",
+        "json": '{"a": 1}',
+    },
+    {"\ud800": 1, "\x00": 2, "k" * 5000: 3},
+    {"object": object(), "function": len, "unprintable": Unprintable(), "type": int, "colour": Colour.RED},
+    {1: "int key", (1, 2): "tuple key", None: "none key", "deep": {1: "a", 2.5: "b", b"x": "c"}},
+    {
+        "objects": np.array([{"a": 1}, None], dtype=object),
+        "when": np.datetime64("2020-01-01"),
+        "void": np.zeros(1, "i4,f4"),
+    },
+]
+
+
+class ChangingInfos(SmallEnv):
+    """Tells something of another shape and type at every step, the whole of `ODD_INFOS` in turn."""
+
+    def tell(self) -> Any:
+        """Return the next of them, a different one each episode."""
+        return copy.copy(ODD_INFOS[(self.t + 3 * self.episode) % len(ODD_INFOS)])
+
+
+class Speaker(SmallEnv):
+    """Observes unicode text, and acts by text."""
+
+    WORDS = ("", "größe", "日本語", "😀", "a\nb", "x" * 40, "\x00", "'\"\\", "e\u0301", "\u202e")
+
+    def __init__(self, length: int = 12) -> None:
+        super().__init__(length)
+        self.observation_space = spaces.Text(max_length=40, charset="".join(sorted(set("".join(self.WORDS)))))
+        self.action_space = spaces.Text(max_length=8)
+
+    def look(self) -> Any:
+        """Return the next word."""
+        return self.WORDS[self.t % len(self.WORDS)]
+
+
+class Nested(SmallEnv):
+    """Observes and acts in nests of Dict and Tuple with unusual keys."""
+
+    def __init__(self, length: int = 6) -> None:
+        super().__init__(length)
+        inner = spaces.Tuple((spaces.Discrete(5), spaces.Box(-1, 1, (), np.float64), spaces.Text(5)))
+        self.observation_space = spaces.Dict(
+            {
+                "image": spaces.Box(0, 255, (4, 5, 3), np.uint8),
+                "a.b": spaces.MultiBinary([2, 2]),
+                "größe x": inner,
+                "half": spaces.Box(-np.inf, np.inf, (2,), np.float16),
+                "many": spaces.Sequence(spaces.Box(-1, 1, (2,), np.float32)),
+            }
+        )
+        self.action_space = spaces.Tuple(
+            (spaces.Discrete(3, start=-1), spaces.Dict({"m": spaces.MultiDiscrete([2, 3])}))
+        )
+
+    def look(self) -> Any:
+        """Return a sample that the environment's own generator decides."""
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        return self.observation_space.sample()
+
+
+class NotNumbers(SmallEnv):
+    """Observes and earns NaN and infinities."""
+
+    def look(self) -> Any:
+        """Return NaN with something around it."""
+        return np.array([np.nan, [np.inf, -np.inf, -0.0][self.t % 3], self.t], np.float32)
+
+    def earn(self, action: Any) -> Any:
+        """Return no number, mostly."""
+        return [np.nan, np.inf, 1.0][self.t % 3]
+
+
+class TwoGoals(SmallEnv):
+    """Earns two rewards at once, in an array that it uses again."""
+
+    def __init__(self, length: int = 5) -> None:
+        super().__init__(length)
+        self.purse = np.zeros(2)
+
+    def earn(self, action: Any) -> Any:
+        """Overwrite the one purse."""
+        self.purse[:] = self.t, -self.t / 3
+        return self.purse
+
+
+class SameStep(SmallEnv):
+    """Resets itself within the last step, and hands the true end over in `final_obs` and `final_info`."""
+
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.SAME_STEP}
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Return the first observation of the next episode with the flags of this one."""
+        observation, reward, terminated, truncated, info = super().step(action)
+        if terminated or truncated:
+            first, told = self.reset()
+            self.returned = (
+                first,
+                reward,
+                terminated,
+                truncated,
+                {**told, "final_obs": observation, "final_info": info},
+            )
+        return self.returned
+
+
+class Fragile(SmallEnv):
+    """Raises the given exception at the given calls of `step` or `reset`, counted from 0."""
+
+    def __init__(self, error: BaseException, steps: Iterable[int] = (), resets: Iterable[int] = ()) -> None:
+        super().__init__(length=8)
+        self.error = error
+        self.bad_steps, self.bad_resets = set(steps), set(resets)
+        self.calls = {"step": -1, "reset": -1}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        """Raise, or start over."""
+        self.calls["reset"] += 1
+        if self.calls["reset"] in self.bad_resets:
+            raise self.error
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Raise, or count further."""
+        self.calls["step"] += 1
+        if self.calls["step"] in self.bad_steps:
+            raise self.error
+        return super().step(action)
+
+
+class WrongAt(SmallEnv):
+    """Returns `wrong` as the "observation" or "reward" or "info" of time step `when`."""
+
+    def __init__(self, wrong: Any, what: str = "observation", when: int = 3) -> None:
+        super().__init__(length=8)
+        self.wrong, self.what, self.when = wrong, what, when
+
+    def look(self) -> Any:
+        """Return the wrong one in time."""
+        right = super().look()
+        return self.wrong if (self.what, self.when) == ("observation", self.t) else right
+
+    def earn(self, action: Any) -> Any:
+        """Return the wrong one in time."""
+        right = super().earn(action)
+        return self.wrong if (self.what, self.when) == ("reward", self.t) else right
+
+    def tell(self) -> Any:
+        """Return the wrong one in time."""
+        return self.wrong if (self.what, self.when) == ("info", self.t) else super().tell()
+
+
+@dataclass
+class Rollout:
+    """One episode as a plain loop saw it."""
+
+    observations: list[Any]
+    infos: list[Any]
+    actions: list[Any] = field(default_factory=list)
+    rewards: list[Any] = field(default_factory=list)
+    terminations: list[bool] = field(default_factory=list)
+    truncations: list[bool] = field(default_factory=list)
+
+    def cut(self, length: int) -> Rollout:
+        """Return its first `length` transitions."""
+        lists = {name: value[:length] for name, value in vars(self).items()}
+        whole = {"observations": self.observations[: length + 1], "infos": self.infos[: length + 1]}
+        return Rollout(**{**lists, **whole})
+
+
+def play(
+    env: gym.Env, resets: Iterable[Mapping[str, Any]], limit: int | None = None, seed: int = 0
+) -> list[Rollout]:
+    """Play an episode for each reset, to its end or for `limit` steps, with actions that `seed` decides."""
+    env.action_space.seed(seed)
+    rollouts = []
+    for arguments in resets:
+        observation, info = env.reset(**arguments)
+        rollout = Rollout([copy.deepcopy(observation)], [copy.deepcopy(info)])
+        rollouts.append(rollout)
+        while limit is None or len(rollout.actions) < limit:
+            advance(env, rollout, env.action_space.sample())
+            if rollout.terminations[-1] or rollout.truncations[-1]:
+                break
+    return rollouts
+
+
+def advance(env: gym.Env, rollout: Rollout, action: Any) -> None:
+    """Take one step and keep it."""
+    taken = copy.deepcopy(action)
+    observation, reward, terminated, truncated, info = env.step(action)
+    rollout.actions.append(taken)
+    rollout.observations.append(copy.deepcopy(observation))
+    rollout.infos.append(copy.deepcopy(info))
+    rollout.rewards.append(copy.deepcopy(reward))
+    rollout.terminations.append(bool(terminated))
+    rollout.truncations.append(bool(truncated))
+
+
+def seeds(*numbers: int | None) -> list[dict[str, Any]]:
+    """Return the arguments of one `reset` for each seed."""
+    return [{"seed": number} for number in numbers]
+
+
+def new_store(folder: Path, env: gym.Env, **arguments: Any) -> el.EpisodeStore:
+    """Return an empty store for an environment."""
+    return el.create(folder / "store", env, **arguments)
+
+
+def same_info(stored: Any, true: Any) -> bool:
+    """Tell whether an info value came back as it must; of a sequence the contents count, not the type."""
+    if isinstance(true, Mapping):
+        return type(stored) is dict and _same_mapping(stored, true)
+    if isinstance(true, np.ndarray):
+        return _same_array(stored, true)
+    if isinstance(true, list | tuple):
+        alike = isinstance(stored, list | tuple) and len(stored) == len(true)
+        return alike and all(map(same_info, stored, true))
+    if isinstance(true, set | frozenset):
+        return isinstance(stored, set | frozenset | list | tuple) and set(stored) == true
+    return _same_scalar(stored, true)
+
+
+def _same_mapping(stored: dict[Any, Any], true: Mapping[Any, Any]) -> bool:
+    """Compare mappings; of keys that are no text only the number is promised."""
+    if not all(isinstance(key, str) for key in true):
+        return len(stored) == len(true)
+    return stored.keys() == true.keys() and all(same_info(stored[key], true[key]) for key in true)
+
+
+def _same_array(stored: Any, true: np.ndarray) -> bool:
+    """Compare arrays of numbers, bools and text in dtype, shape and value; others come back described."""
+    if true.dtype.kind not in "biufU":
+        return stored is not None
+    native = true.astype(true.dtype.newbyteorder("="))
+    alike = isinstance(stored, np.ndarray) and stored.dtype.newbyteorder("=") == native.dtype
+    return alike and same(stored.astype(native.dtype), native)
+
+
+def _same_scalar(stored: Any, true: Any) -> bool:
+    """Compare single values: the Python type of a number counts; an object comes back as a description."""
+    if isinstance(true, float | np.floating):
+        return type(stored) is float and same(np.float64(stored), np.float64(true))
+    for kind, plain in (((bool, np.bool_), bool), (str, str), ((int, np.integer), int)):
+        if isinstance(true, kind):
+            return type(stored) is plain and stored == plain(true)
+    if true is None or isinstance(true, bytes):
+        return type(stored) is type(true) and stored == true
+    return stored is not None
+
+
+def assert_same_play(ours: list[Rollout], plain: list[Rollout]) -> None:
+    """Fail unless two plays gave their caller exactly the same."""
+    assert len(ours) == len(plain)
+    for left, right in zip(ours, plain, strict=True):
+        for name in ("observations", "actions", "terminations", "truncations"):
+            assert same(getattr(left, name), getattr(right, name)), name
+        assert [type(reward) for reward in left.rewards] == [type(reward) for reward in right.rewards]
+        assert same(np.array(left.rewards), np.array(right.rewards))
+        assert [list(info) for info in left.infos] == [list(info) for info in right.infos]
+
+
+def assert_recorded(episode: el.Episode, plain: Rollout, env: gym.Env, end_reason: str | None = None) -> None:
+    """Fail unless a stored episode is exactly what a plain loop saw."""
+    assert len(episode) == episode.length == len(plain.actions)
+    assert same(episode.observations, stack(env.observation_space, plain.observations))
+    assert same(episode.actions, stack(env.action_space, plain.actions))
+    rewards = np.array(plain.rewards, np.float64)
+    assert same(episode.rewards, rewards)
+    assert same(episode.terminations, np.array(plain.terminations, bool))
+    assert same(episode.truncations, np.array(plain.truncations, bool))
+    assert np.array_equal(np.asarray(episode.episode_return), sum(rewards), equal_nan=True)
+    assert (episode.terminated, episode.truncated) == (plain.terminations[-1], plain.truncations[-1])
+    reason = "terminated" if plain.terminations[-1] else "truncated" if plain.truncations[-1] else "cut"
+    assert episode.end_reason == (end_reason or reason)
+    assert len(episode.infos) == len(plain.infos)
+    for t, (stored, true) in enumerate(zip(episode.infos, plain.infos, strict=True)):
+        assert same_info(stored, true), f"info {t}: {stored!r} instead of {true!r}"

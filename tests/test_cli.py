@@ -1,0 +1,540 @@
+"""The command line: what each command prints and to where, its exit status, and what it says of bad input."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from rich.cells import cell_len
+from typer.testing import CliRunner, Result
+
+import episodelake as el
+from episodelake._charts import ASCII, BLOCKS, histogram, sparkline
+from episodelake._grid import Grid, aligned, clean, fitted
+from episodelake._page import Page
+from episodelake._reports import size_text
+from episodelake.cli import app
+
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+BOX_DRAWING = re.compile("[\u2500-\u257f]")
+RUN = ["-c", "from episodelake.cli import main; main()"]
+
+
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away whatever in the surroundings would make the output look like a terminal's."""
+    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the output look like that of a terminal of 80 columns."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A store with three episodes of 2, 10 and 3 transitions: terminated, truncated and cut."""
+
+    path: Path
+    ids: list[str]
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Example:
+    """The store that the commands which change nothing are tried on."""
+    path = tmp_path_factory.mktemp("cli") / "store"
+    box = gymnasium.spaces.Box(-10, 10, (2,), np.float32)
+    store = el.create(
+        path, observation_space=box, action_space=gymnasium.spaces.Discrete(3), card={"author": "Zoë"}
+    )
+    ids = []
+    with store.writer(run="first", metadata={"policy": "x"}) as writer:
+        for length, terminated, truncated in ((2, True, False), (10, False, True), (3, False, False)):
+            row = writer.write_episode(
+                observations=np.arange(2 * length + 2, dtype=np.float32).reshape(-1, 2) / 10,
+                actions=np.arange(length) % 3,
+                rewards=np.arange(length) / 2,
+                terminations=terminated,
+                truncations=truncated,
+                infos=[{"note": "tab\there" if t else "first\x1b[31m"} for t in range(length + 1)],
+                seed=length,
+                metadata={"length": length},
+            )
+            ids.append(row.episode_id)
+    return Example(path, ids)
+
+
+def call(*words: object) -> Result:
+    """Run a command in this process; whatever it raises besides its exit status is the test's failure."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def printed(*words: object) -> str:
+    """What a command that succeeds prints: plain text without escape sequences or drawn boxes."""
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    assert not ESCAPE.search(result.stdout)
+    assert not BOX_DRAWING.search(result.stdout)
+    return result.stdout
+
+
+def refused(status: int, *words: object) -> str:
+    """What a command that fails says on standard error; it prints nothing else."""
+    result = call(*words)
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+def table(text: str) -> list[list[str]]:
+    """The cells of a plain table."""
+    return [line.split("\t") for line in text.splitlines()]
+
+
+# info
+
+
+def test_info_tells_what_the_store_holds(example: Example) -> None:
+    """Every number and name that info prints is that of the store."""
+    head, reasons, columns = printed("info", example.path).split("\n== ")
+    told = dict(line.split("\t") for line in head.splitlines() if line)
+    store = el.open(example.path)
+    size = sum(path.stat().st_size for path in example.path.rglob("*") if path.is_file())
+    assert told.pop("created")
+    assert told == {
+        "store": store.id,
+        "path": str(example.path),
+        "format": "1",
+        "version": str(store.version),
+        "episodes": "3",
+        "transitions": "15",
+        "runs": "1",
+        "size": f"{size} bytes",
+        "returns": "lowest 0.5, mean 8.16667, highest 22.5",
+        "observation space": "Box(-10.0, 10.0, (2,), float32)",
+        "action space": "Discrete(3)",
+        "card": '{"author": "Zoë"}',
+    }
+    assert sorted(table(reasons)[2:]) == [["cut", "1"], ["terminated", "1"], ["truncated", "1"]]
+    assert [row for row in table(columns)[2:] if row[0] != "info.note"] == [
+        ["episode_id", "VARCHAR"],
+        ["t", "BIGINT"],
+        ["observation", "FLOAT[]"],
+        ["action", "BIGINT"],
+        ["reward", "DOUBLE"],
+        ["terminated", "BOOLEAN"],
+        ["truncated", "BOOLEAN"],
+    ]
+
+
+def test_info_of_an_empty_store(tmp_path: Path) -> None:
+    """A store without episodes, with rewards of several objectives, is told as such."""
+    discrete = gymnasium.spaces.Discrete(2)
+    el.create(tmp_path / "s", observation_space=discrete, action_space=discrete, reward_shape=(2,))
+    told = printed("info", tmp_path / "s")
+    assert "episodes\t0\ntransitions\t0\nruns\t0\n" in told
+    assert "reward shape\t(2,)" in told
+    assert "returns" not in told
+
+
+# sql
+
+
+def test_sql_prints_cells_in_full(example: Example) -> None:
+    """Cells are separated by tabs; NULL, lists, truth values and numbers are written exactly."""
+    query = """SELECT t, observation, action, reward / 3 AS third, terminated FROM steps
+        WHERE episode_id LIKE '%/000000' ORDER BY t"""
+    assert table(printed("sql", example.path, query)) == [
+        ["t", "observation", "action", "third", "terminated"],
+        ["0", "[0.0, 0.1]", "0", "0.0", "false"],
+        ["1", "[0.2, 0.3]", "1", repr(0.5 / 3), "true"],
+        ["2", "[0.4, 0.5]", "NULL", "NULL", "NULL"],
+    ]
+
+
+def test_sql_spells_out_what_would_break_the_table(example: Example) -> None:
+    """Tabs and escape sequences of the data do not reach the output as such."""
+    query = "SELECT \"info.note\" AS note FROM steps WHERE t < 2 AND episode_id LIKE '%/000000' ORDER BY t"
+    assert table(printed("sql", example.path, query)) == [["note"], ["first\\x1b[31m"], ["tab\\there"]]
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("[[1, NULL], NULL]", "[[1, NULL], NULL]"),
+        ("{'a': 1, 'b': ['x\ty']}", '{a: 1, b: ["x\\ty"]}'),
+        ("map {'k': 0.5::FLOAT}", '{"k": 0.5}'),
+        ("'ab'::BLOB", "<2 bytes>"),
+        ("TIMESTAMPTZ '2024-02-29 12:00:00+00'", "2024-02-29T12:00:00+00:00"),
+        ("'NaN'::DOUBLE", "nan"),
+        ("-0.0::DOUBLE", "-0.0"),
+        ("0.1::FLOAT", "0.1"),
+        ("123456789.123::DOUBLE", "123456789.123"),
+        ("170141183460469231731687303715884105727", "170141183460469231731687303715884105727"),
+        ("1.50::DECIMAL(5, 2)", "1.50"),
+        ("'naïve 雪'", "naïve 雪"),
+    ],
+)
+def test_sql_writes_every_kind_of_value(example: Example, expression: str, text: str) -> None:
+    """A value of each type comes out readable and exact."""
+    assert table(printed("sql", example.path, f"SELECT {expression} AS value")) == [["value"], [text]]
+
+
+def test_sql_says_how_many_rows_it_left_out(example: Example) -> None:
+    """The limit cuts the table, the note about it goes to standard error, and 0 prints all."""
+    query = "SELECT t FROM steps"
+    result = call("sql", example.path, query, "--limit", 4)
+    assert len(result.stdout.splitlines()) == 5
+    assert result.stderr == "14 more rows; show more with --limit N, all with --limit 0.\n"
+    for limit in (18, 19, 0):
+        result = call("sql", example.path, query, "--limit", limit)
+        assert (len(result.stdout.splitlines()), result.stderr) == (19, "")
+
+
+def test_sql_without_rows_prints_the_header(example: Example) -> None:
+    """A result without rows still names its columns."""
+    assert printed("sql", example.path, "SELECT t, reward FROM steps WHERE t < 0") == "t\treward\n"
+
+
+def test_sql_names_the_columns_there_are(example: Example) -> None:
+    """A query for an unknown column is refused with those that can be had."""
+    told = refused(1, "sql", example.path, "SELECT nothing FROM episodes")
+    assert "nothing" in told
+    assert "episode_return" in told
+    assert "metadata.length" in told
+
+
+@pytest.mark.parametrize(
+    "query", ["SELEC", "SELECT * FROM nowhere", "SELECT episode_id::INT FROM episodes", ""]
+)
+def test_sql_that_cannot_run_is_refused(example: Example, query: str) -> None:
+    """Wrong syntax, an unknown table, a failure while it runs and no query at all give one message."""
+    assert refused(1, "sql", example.path, query).startswith("Error: ")
+
+
+# show
+
+
+@pytest.mark.parametrize("key", ["1", "-2", "id"])
+def test_show_finds_an_episode(example: Example, key: str) -> None:
+    """An episode is found by its position, its position from the end, and its id."""
+    head, rows, signals = printed("show", example.path, example.ids[1] if key == "id" else key).split("\n== ")
+    told = dict(line.split("\t") for line in head.splitlines() if line)
+    wanted = {
+        "episode": example.ids[1],
+        "position": "1",
+        "transitions": "10",
+        "return": "22.5",
+        "end reason": "truncated",
+        "flags": "truncated",
+        "seed": "10",
+        "options": "NULL",
+        "metadata": '{"length": 10}',
+    }
+    assert {name: told[name] for name in wanted} == wanted
+    cells = table(rows)[1:]
+    reward = cells[0].index("reward")
+    assert [(row[0], row[reward]) for row in cells[1:]] == [
+        ("0", "0.0"),
+        ("1", "0.5"),
+        ("2", "1.0"),
+        ("8", "4.0"),
+        ("9", "4.5"),
+        ("10", "NULL"),
+    ]
+    drawn = {row[0]: row[1:] for row in table(signals)[2:]}
+    assert list(drawn) == ["reward", "action", "observation[0]", "observation[1]"]
+    assert drawn["reward"] == ["▁▂▃▃▄▅▆▆▇█", "0.0", "4.5"]
+    assert drawn["observation[1]"][1:] == ["0.1", "2.1"]
+
+
+def test_show_of_a_short_episode_has_each_row_once(example: Example) -> None:
+    """An episode of two steps is shown whole."""
+    rows = table(printed("show", example.path, 0).split("\n== ")[1])
+    assert [row[0] for row in rows[2:]] == ["0", "1", "2"]
+
+
+def test_show_draws_what_is_a_few_numbers(tmp_path: Path) -> None:
+    """Images, texts and sequences of changing length are shown as rows but not drawn as signals."""
+    spaces = gymnasium.spaces
+    space = spaces.Dict(
+        image=spaces.Box(0, 255, (8, 8, 3), np.uint8),
+        state=spaces.Box(-np.inf, np.inf, (2,)),
+        text=spaces.Text(5),
+        varied=spaces.Sequence(spaces.Discrete(9)),
+        wide=spaces.Box(0, 1, (40,)),
+    )
+    store = el.create(tmp_path / "s", observation_space=space, action_space=spaces.MultiBinary(2))
+    space.seed(0)
+    seen = [space.sample() for _ in range(3)]
+    seen[1]["state"] = np.array([np.nan, np.inf], np.float32)
+    for index, observation in enumerate(seen):
+        observation["varied"] = (1,) * index
+    with store.writer() as writer:
+        episode = writer.begin(seen[0])
+        for observation in seen[1:]:
+            episode.append(np.array([1, 0], np.int8), 1.0, observation)
+    _, rows, signals = printed("show", tmp_path / "s", 0).split("\n== ")
+    assert "<192 bytes>" in rows
+    assert [row[0] for row in table(signals)[2:]] == [
+        "reward",
+        "action[0]",
+        "action[1]",
+        "observation.state[0]",
+        "observation.state[1]",
+    ]
+
+
+@pytest.mark.parametrize("key", ["3", "-4", "first-0/000009"])
+def test_show_of_no_episode_is_refused(example: Example, key: str) -> None:
+    """A position beyond the ends and an unknown id say what there is."""
+    told = refused(1, "show", example.path, key)
+    assert key in told
+    assert "3" in told
+
+
+@pytest.mark.parametrize("word", ["--wide", "-x"])
+def test_show_takes_no_unknown_option(example: Example, word: str) -> None:
+    """What begins with a hyphen and is no number is wrong usage."""
+    assert word in refused(2, "show", example.path, word)
+
+
+# Stores that cannot be opened
+
+READING = [("info",), ("sql", "SELECT 1"), ("show", "0"), ("recover",)]
+
+
+@pytest.mark.parametrize("words", READING, ids=lambda words: words[0])
+@pytest.mark.parametrize("kind", ["missing", "no store", "file", "cut short", "newer"])
+def test_a_store_that_cannot_be_opened(
+    example: Example, tmp_path: Path, words: tuple[str, ...], kind: str
+) -> None:
+    """Each command says in one message what is wrong with the folder, and names it."""
+    path = tmp_path / "store"
+    if kind == "no store":
+        path.mkdir()
+    elif kind == "file":
+        path.write_text("text")
+    elif kind in ("cut short", "newer"):
+        shutil.copytree(example.path, path)
+        manifest = path / "store.json"
+        content = manifest.read_text()
+        newer = json.dumps({**json.loads(content), "format": 99})
+        manifest.write_text(content[: len(content) // 2] if kind == "cut short" else newer)
+    told = refused(1, words[0], path, *words[1:])
+    assert told.startswith("Error: ")
+    assert str(path) in told
+
+
+@pytest.mark.parametrize("words", [("sql", "SELECT sum(reward) FROM steps"), ("show", "0")])
+def test_a_damaged_segment_is_named(example: Example, tmp_path: Path, words: tuple[str, str]) -> None:
+    """A steps file that was cut short is named in one message."""
+    path = tmp_path / "store"
+    shutil.copytree(example.path, path)
+    (segment,) = (path / "steps").glob("*.parquet")
+    segment.write_bytes(segment.read_bytes()[:100])
+    assert segment.name in refused(1, words[0], path, words[1])
+
+
+# recover
+
+
+def test_recover_seals_what_a_dead_writer_left(tmp_path: Path) -> None:
+    """The unfinished episode of a killed process comes back as interrupted, and only once."""
+    program = """
+import os, sys
+import gymnasium
+import episodelake as el
+space = gymnasium.spaces.Discrete(5)
+store = el.create(sys.argv[1], observation_space=space, action_space=space)
+writer = store.writer(run="dead")
+whole, torn = writer.begin(0), writer.begin(0)
+for _ in range(50):
+    whole.append(1, 1.0, 2)
+    torn.append(1, 1.0, 2)
+whole.end()
+writer.seal()
+os._exit(9)
+"""
+    path = tmp_path / "s"
+    subprocess.run([sys.executable, "-c", program, str(path)], check=False, stdin=subprocess.DEVNULL)
+    assert "journals\t1" in printed("info", path)
+    headers, row = table(printed("recover", path))
+    told = dict(zip(headers, row, strict=True))
+    assert (told["episodes"], told["interrupted"]) == ("1", "1")
+    assert told["transitions"] == "50"
+    ends = el.open(path).sql("SELECT end_reason, length FROM episodes ORDER BY 1").fetchall()
+    assert ends == [("cut", 50), ("interrupted", 50)]
+    again = call("recover", path)
+    assert (again.exit_code, again.stdout) == (0, "")
+    assert again.stderr.startswith("Nothing to recover")
+
+
+# The program
+
+
+def test_version() -> None:
+    """The version is printed alone."""
+    assert re.fullmatch(r"episodelake \d+\.\d+\.\d+\n", printed("--version"))
+
+
+@pytest.mark.parametrize("command", ["demo", "info", "sql", "show", "recover"])
+def test_help_describes_every_command(command: str) -> None:
+    """The program's help lists the command, and its own help describes every argument and option."""
+    assert f"  {command} " in printed("--help")
+    told = printed(command, "--help")
+    assert told.startswith(f"Usage: root {command} ")
+    undescribed = re.findall(r"^  (?:-\S+|[A-Z]+)(?: <[^>]*>)?$", told, re.MULTILINE)
+    assert undescribed == []
+
+
+@pytest.mark.parametrize(
+    "words", [["fly"], ["info"], ["sql", "x"], ["info", "x", "--loud"], ["demo", "--episodes=0"]]
+)
+def test_wrong_usage(words: list[str]) -> None:
+    """An unknown command or option, a missing argument and a wrong number end with status 2."""
+    assert "Usage: " in refused(2, *words)
+
+
+def test_output_that_cannot_be_encoded_is_spelled_out(example: Example) -> None:
+    """Where standard output takes only ASCII, other characters are spelled out and charts use ASCII."""
+    environment = {"PYTHONIOENCODING": "ascii", "PATH": ""}
+    outputs = [
+        subprocess.run(
+            [sys.executable, *RUN, *words], env=environment, capture_output=True, stdin=subprocess.DEVNULL
+        )
+        for words in (["sql", str(example.path), "SELECT '雪' AS snow"], ["show", str(example.path), "0"])
+    ]
+    assert [output.returncode for output in outputs] == [0, 0]
+    assert outputs[0].stdout == b"snow\n\\u96ea\n"
+    assert b"reward\t_#\t0.0\t0.5" in outputs[1].stdout
+
+
+def test_a_reader_that_stops_early_is_no_error(example: Example) -> None:
+    """When the reader of a pipe goes away, the program ends without a traceback."""
+    query = "SELECT * FROM range(200000)"
+    command = [sys.executable, *RUN, "sql", str(example.path), query, "--limit", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None and program.stderr is not None
+        assert program.stdout.readline() == "range\n"
+        program.stdout.close()
+        assert program.stderr.read() == ""
+
+
+# On a terminal
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("info",), ("sql", "SELECT * FROM steps"), ("sql", "SELECT * FROM episodes"), ("show", "1")],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.usefixtures("terminal")
+def test_terminal_output_has_colour_and_fits(
+    example: Example, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], width: int
+) -> None:
+    """On a terminal there is colour, and no line is longer than the window is wide."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    result = call(words[0], example.path, *words[1:])
+    assert result.exit_code == 0
+    assert ESCAPE.search(result.stdout)
+    assert max(len(line) for line in ESCAPE.sub("", result.stdout).splitlines()) <= width
+
+
+@pytest.mark.usefixtures("terminal")
+def test_terminal_table_names_what_it_leaves_out(example: Example) -> None:
+    """Columns that do not fit are named below the table."""
+    shown = ESCAPE.sub("", call("sql", example.path, "SELECT * FROM episodes").stdout)
+    shortened = [word.removesuffix("…") for word in shown.splitlines()[0].split()]
+    left_out = re.findall(r"[\w.]+", shown[shown.index("do not fit") : shown.index(". A wider")])
+    columns = el.open(example.path).episodes.collect_schema().names()
+    kept = [column for column in columns if column not in left_out]
+    assert len(kept) == len(shortened) >= 4
+    assert all(column.startswith(start) for column, start in zip(kept, shortened, strict=True))
+
+
+@pytest.mark.usefixtures("terminal")
+def test_terminal_error_has_no_traceback(tmp_path: Path) -> None:
+    """On a terminal too an error is one message on standard error."""
+    assert "Error: There is no store" in ESCAPE.sub("", refused(1, "info", tmp_path / "none"))
+
+
+# The parts
+
+
+@given(hnp.arrays(np.float64, st.integers(0, 100)), st.integers(1, 40))
+def test_sparkline_takes_any_numbers(values: np.ndarray, width: int) -> None:
+    """A sparkline is as long as it may be and has gaps exactly where nothing is finite."""
+    line = sparkline(values, width)
+    assert len(line) == min(len(values), width)
+    assert set(line) <= {" ", *BLOCKS.levels}
+    if len(values) <= width:
+        assert [glyph == " " for glyph in line] == [not np.isfinite(value) for value in values]
+
+
+def test_histogram_gives_whole_numbers_their_own_bars() -> None:
+    """A few whole numbers stand apart, each above its label, high as they are frequent."""
+    series = {"one": np.array([-1.0, -1.0, 1.0]), "two": np.array([0.0])}
+    chart = histogram(series, 18, 2, BLOCKS)
+    assert chart.axis.split() == ["-1", "0", "1"]
+    assert chart.bars["one"] == (" ████             ", " ████        ████ ")
+    assert chart.bars["two"] == ("       ████       ", "       ████       ")
+
+
+@given(hnp.arrays(np.float64, st.integers(1, 50), elements=st.floats(-1e9, 1e9)))
+def test_histogram_fits_its_width(values: np.ndarray) -> None:
+    """Bars and axis stay within the width whatever the values are, and the highest bar is full."""
+    chart = histogram({"values": values}, 40, 3, ASCII)
+    assert max(len(line) for line in (*chart.bars["values"], chart.axis)) <= 40
+    assert "#" in chart.bars["values"][0]
+
+
+@given(st.lists(st.lists(st.text(max_size=30), min_size=7, max_size=7), max_size=4), st.integers(20, 90))
+def test_fitted_table_is_no_wider_than_asked(rows: list[list[str]], width: int) -> None:
+    """A table is cut to the width; what is left out is named, in order, and the rest stays."""
+    grid = Grid.of([f"column {index}" for index in range(7)], rows)
+    cut, left_out = fitted(grid, width, "…")
+    assert max(map(cell_len, aligned(cut))) <= width
+    assert len(cut.headers) + len(left_out) == 7
+    assert [name for name in grid.headers if name not in left_out] == list(cut.headers)
+
+
+@given(st.text())
+def test_clean_text_has_no_control_characters(text: str) -> None:
+    """No control character is left, and text without them stays as it is."""
+    cleaned = clean(text)
+    assert not re.search("[\x00-\x1f\x7f-\x9f]", cleaned)
+    assert (cleaned == text) == (not re.search("[\x00-\x1f\x7f-\x9f]", text))
+
+
+def test_sizes_are_told_in_decimal_units() -> None:
+    """A size has at most three digits before the point."""
+    assert [size_text(size) for size in (0, 1000, 12_345_678, 5e15)] == [
+        "0 B",
+        "1.0 kB",
+        "12.3 MB",
+        "5000.0 TB",
+    ]
+
+
+def test_plain_page_sets_tables_with_spaces_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    """A page for people without a terminal aligns its columns."""
+    Page(tabs=False).table(Grid.of(("name", "n"), [("a", 1), ("bcdef", 20)], (False, True)))
+    assert capsys.readouterr().out == "name    n\na       1\nbcdef  20\n"

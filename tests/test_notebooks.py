@@ -1,0 +1,168 @@
+"""The notebook runs from top to bottom, says what it said when it was committed, and is right.
+
+It is executed in an empty folder with the interpreter that runs the tests. Its numbers come from seeded
+environments, so the tables of the committed outputs must come out again.
+"""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+from checkout import REPOSITORY
+
+QUICKSTART = REPOSITORY / "notebooks" / "quickstart.ipynb"
+
+# A path of somebody's machine: an absolute path of at least two parts, or a file address. The addresses of
+# schemas (https://...) are none.
+MACHINE_PATH = re.compile(r"file:/|(?<![\w:/.<>*-])/[\w.-]+/[\w.-]+")
+MOMENT = re.compile(r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d")
+
+# What numpy and the environments compute exactly alike everywhere: counts and returns of CartPole.
+REPEATED = ("record", "returns", "ends", "fails", "replay", "other")
+
+
+def outputs(notebook: NotebookNode) -> dict[str, str]:
+    """The text of every cell that has output, by the cell's name."""
+    found = {}
+    for cell in notebook.cells:
+        texts = [output.get("text") or output.data["text/plain"] for output in cell.get("outputs", [])]
+        if texts:
+            found[cell.id] = "".join(texts)
+    return found
+
+
+def table(text: str) -> list[list[str]]:
+    """The rows of a Polars frame as it is printed, header lines left out."""
+    body = text.partition("╞")[2]
+    return [
+        [part.strip() for part in line.strip("│ ").split("┆")] for line in body.splitlines() if "│" in line
+    ]
+
+
+@pytest.fixture(scope="module")
+def committed() -> NotebookNode:
+    """The notebook as it is in the repository."""
+    return nbformat.read(QUICKSTART, as_version=4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the notebook is executed in."""
+    return tmp_path_factory.mktemp("notebook")
+
+
+@pytest.fixture(scope="module")
+def executed(folder: Path) -> NotebookNode:
+    """The notebook, executed now."""
+    notebook = nbformat.read(QUICKSTART, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    resources = {"metadata": {"path": str(folder)}}
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+    return notebook
+
+
+def test_returns_are_right(executed: NotebookNode) -> None:
+    """The table of returns has 100 episodes of each policy, and the script is far better than chance."""
+    scripted, random = table(outputs(executed)["returns"])
+    assert (scripted[:2], random[:2]) == (["scripted", "100"], ["random", "100"])
+    assert float(scripted[2]) > 400 > 50 > float(random[2]) > 10
+    assert float(scripted[4]) == 500.0
+
+
+def test_every_end_is_counted_once(executed: NotebookNode) -> None:
+    """End reasons add up to all episodes, and as many terminated as have a cause of failure."""
+    shown = outputs(executed)
+    ends = {(policy, reason): int(count) for policy, reason, count in table(shown["ends"])}
+    assert sum(ends.values()) == 200
+    terminated = sum(count for (_, reason), count in ends.items() if reason == "terminated")
+    assert sum(int(row[2]) for row in table(shown["fails"])) == terminated
+
+
+def test_raw_tables_agree(executed: NotebookNode) -> None:
+    """Read without Episodelake, the steps have one row more per episode than they have reward."""
+    ((rows, episodes, total_reward),) = table(outputs(executed)["other"])
+    assert int(episodes) == 200
+    assert int(rows) == float(total_reward) + 200
+
+
+def test_pendulum_swings_up(executed: NotebookNode) -> None:
+    """All twenty episodes end upright, the slowest before half of its ten seconds are over."""
+    found = {name: float(value) for name, value in table(outputs(executed)["upright"])}
+    assert found["count"] == 20
+    assert found["max"] < 5.0
+
+
+def test_rebuilt_episode_is_what_happened(executed: NotebookNode) -> None:
+    """The replay in the environment gives the recorded observations, rewards and return."""
+    shown = outputs(executed)
+    assert "200 transitions, ended as truncated" in shown["rebuild"]
+    assert re.search(r"observations\s+\(201, 3\)\s+float32", shown["rebuild"])
+    assert [line.split()[-1] for line in shown["replay"].splitlines()] == ["True"] * 3
+
+
+def test_charts_have_data(executed: NotebookNode) -> None:
+    """Both charts hold the rows that they are to show, and title every axis."""
+    rows = {}
+    for cell in executed.cells:
+        for output in cell.get("outputs", []):
+            chart = output.get("data", {}).get("application/vnd.vegalite.v5+json")
+            if chart:
+                rows[cell.id] = sum(map(len, chart["datasets"].values()))
+                assert chart["title"] and all(chart["encoding"][axis]["title"] for axis in "xy")
+    assert rows == {"chart-returns": 200, "chart-angles": 6 * 81}
+
+
+def test_nothing_is_left_behind(executed: NotebookNode, folder: Path) -> None:
+    """The notebook cleans up, and writes nothing beside itself."""
+    assert executed.cells[-1].cell_type == "markdown"
+    assert list(folder.iterdir()) == []
+
+
+def test_execution_is_quiet(executed: NotebookNode) -> None:
+    """No cell writes to standard error: no warning, no log."""
+    streams = [
+        output.name for cell in executed.cells for output in cell.get("outputs", []) if "name" in output
+    ]
+    assert set(streams) == {"stdout"}
+
+
+def test_committed_outputs_come_out_again(committed: NotebookNode, executed: NotebookNode) -> None:
+    """The committed tables and lines are those of an execution now."""
+    before, now = outputs(committed), outputs(executed)
+    assert before.keys() == now.keys()
+    assert {name: before[name] for name in REPEATED} == {name: now[name] for name in REPEATED}
+
+
+def test_committed_cells_were_run_in_order(committed: NotebookNode) -> None:
+    """Every code cell was run once, from the top, and every chart has a picture as well."""
+    code = [cell for cell in committed.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    charts = [cell for cell in code if cell.id.startswith("chart-")]
+    assert [("image/png" in cell.outputs[0].data) for cell in charts] == [True, True]
+
+
+def test_committed_file_names_no_machine(committed: NotebookNode) -> None:
+    """Neither sources nor outputs hold a machine's path or a moment, and the kernel is the plain one."""
+    for cell in committed.cells:
+        texts = [cell.source]
+        for output in cell.get("outputs", []):
+            data = {key: value for key, value in output.get("data", {}).items() if key != "image/png"}
+            texts += [output.get("text", ""), *map(str, data.values())]
+        for text in texts:
+            shown = re.sub(r"https://\S+|</?\w+[^>]*>", " ", text)
+            assert not MACHINE_PATH.search(shown), MACHINE_PATH.findall(shown)
+            assert not MOMENT.search(shown)
+        assert cell.metadata == {}
+    assert committed.metadata.kernelspec.name == "python3"
+
+
+@pytest.mark.parametrize("text", ["in /srv/data/store", "'/tmp/x'", "file:/" + "//x", '"/usr/lib"'])
+def test_a_machine_path_is_seen(text: str) -> None:
+    """The search for paths finds what it is there to find."""
+    assert MACHINE_PATH.search(text)

@@ -1,0 +1,632 @@
+"""Readers: positions, ids, slices, iteration, samples, filters, frames, and what an episode gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from gymnasium import spaces
+
+import episodelake as el
+from real_environments import (
+    NUMBERED_SPACES,
+    equal_values,
+    numbered_return,
+    numbered_store,
+    values_of,
+    write_numbered,
+)
+
+LENGTHS = [3, 1, 5, 2, 8, 1, 4, 6, 2, 7, 1, 9]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
+    """Twelve numbered episodes in four segments, read by many tests and changed by none."""
+    return numbered_store(tmp_path_factory.mktemp("readers") / "store", LENGTHS, seal_every=3)
+
+
+def check_numbered(episode: el.Episode, value: int) -> None:
+    """Check every array of a numbered episode against the rule by which it was made."""
+    length = LENGTHS[value]
+    assert np.array_equal(episode.observations, [[value, t] for t in range(length + 1)])
+    assert np.array_equal(episode.actions, [(value + t) % 10 for t in range(length)])
+    assert np.array_equal(episode.rewards, [value + t / 8 for t in range(length)])
+    assert episode.infos == [{"clock": t} for t in range(length + 1)]
+    assert episode.metadata == {"value": value, "group": "odd" if value % 2 else "even"}
+
+
+# Positions and ids
+
+
+def test_positions_follow_the_order_of_commits(store: el.EpisodeStore) -> None:
+    """Each position gives the episode that was committed there, with all that belongs to it."""
+    assert len(store) == len(LENGTHS)
+    for position in range(len(LENGTHS)):
+        episode = store[position]
+        assert episode.position == position
+        check_numbered(episode, position)
+
+
+def test_negative_positions_count_from_the_end(store: el.EpisodeStore) -> None:
+    """Position -1 is the last episode and -len the first."""
+    assert values_of([store[-1], store[-5], store[-len(LENGTHS)]]) == [11, 7, 0]
+
+
+@pytest.mark.parametrize("position", [12, -13, 10**12, -(10**12)])
+def test_a_position_outside_is_not_found(store: el.EpisodeStore, position: int) -> None:
+    """A position outside raises an error that is an IndexError, a KeyError and of the library's tree."""
+    with pytest.raises(el.EpisodeNotFoundError) as caught:
+        store[position]
+    assert isinstance(caught.value, IndexError)
+    assert isinstance(caught.value, KeyError)
+    assert isinstance(caught.value, el.EpisodelakeError)
+    assert "12" in str(caught.value)
+
+
+def test_numpy_integers_are_positions(store: el.EpisodeStore) -> None:
+    """A numpy integer is as good a position as a Python one."""
+    assert values_of([store[np.int64(4)], store[np.uint8(5)]]) == [4, 5]
+
+
+def test_ids_lead_to_their_episodes(store: el.EpisodeStore) -> None:
+    """Every id gives its episode, and no other spelling does."""
+    for position, episode_id in enumerate(store.episodes.collect()["episode_id"]):
+        episode = store[episode_id]
+        assert episode.id == episode_id == store[position].id
+        assert episode_id == f"{episode.run_id}/{episode.number:06}"
+        check_numbered(episode, position)
+
+
+@pytest.mark.parametrize("episode_id", ["", "nothing", "numbered/000000", "' or 1=1 --"])
+def test_an_unknown_id_is_not_found(store: el.EpisodeStore, episode_id: str) -> None:
+    """An id that the snapshot does not hold raises EpisodeNotFoundError."""
+    with pytest.raises(el.EpisodeNotFoundError):
+        store[episode_id]
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        slice(2, 5),
+        slice(None),
+        slice(None, None, 3),
+        slice(None, None, -1),
+        slice(10, 2, -3),
+        slice(-3, None),
+        slice(5, 5),
+        slice(50, 60),
+        slice(-100, 100, 5),
+    ],
+    ids=str,
+)
+def test_slices_are_those_of_a_list(store: el.EpisodeStore, span: slice) -> None:
+    """A slice is a view of the episodes that the same slice of a list would hold, in that order."""
+    view = store[span]
+    wanted = list(range(len(LENGTHS)))[span]
+    assert isinstance(view, el.EpisodeView)
+    assert len(view) == len(wanted)
+    assert values_of(view) == wanted
+    assert view.episodes.collect()["metadata.value"].to_list() == wanted
+    assert values_of(view[position] for position in range(len(wanted))) == wanted
+
+
+def test_slices_of_slices_compose(store: el.EpisodeStore) -> None:
+    """Slicing a view counts within the view, negative positions and steps included."""
+    view = store[2:11][::2]
+    assert values_of(view) == [2, 4, 6, 8, 10]
+    assert values_of(view[1:-1]) == [4, 6, 8]
+    assert values_of([view[-1]]) == [10]
+    assert values_of(view[::-1][1:3]) == [8, 6]
+
+
+def test_a_view_ends_where_it_ends(store: el.EpisodeStore) -> None:
+    """A position or id that the store has but the view has not is not found in the view."""
+    view = store[2:5]
+    for missing in (3, -4, store[7].id):
+        with pytest.raises(el.EpisodeNotFoundError):
+            view[missing]
+    assert view[store[3].id].id == store[3].id
+
+
+# Iteration and samples
+
+
+def test_iteration_gives_every_episode_in_order(store: el.EpisodeStore) -> None:
+    """Iterating gives each episode once, in order of position, whole."""
+    for value, episode in enumerate(store):
+        check_numbered(episode, value)
+    assert value == len(LENGTHS) - 1
+
+
+def test_iterations_may_be_nested(store: el.EpisodeStore) -> None:
+    """Iterators over one store do not disturb each other."""
+    pairs = [(values_of([one])[0], values_of([other])[0]) for one in store for other in store[::-1]]
+    assert pairs == [(one, other) for one in range(12) for other in reversed(range(12))]
+
+
+def test_iterators_may_be_interleaved(store: el.EpisodeStore) -> None:
+    """Two iterators drawn from in turn each keep their place, and one may be left early."""
+    first, second = iter(store), iter(store)
+    assert values_of([next(first), next(first), next(second)]) == [0, 1, 0]
+    assert values_of(second) == list(range(1, 12))
+    first = None
+    assert values_of(store) == list(range(12))
+
+
+def test_episodes_outlive_the_iteration(store: el.EpisodeStore) -> None:
+    """Episodes and arrays kept while iterating still hold their own values afterwards."""
+    kept = list(store)
+    arrays = [episode.observations for episode in store]
+    for value in reversed(range(12)):
+        check_numbered(kept[value], value)
+        assert np.array_equal(arrays[value][:, 0], np.full(LENGTHS[value] + 1, value))
+
+
+def test_samples_follow_the_seed(store: el.EpisodeStore) -> None:
+    """A seed gives the same episodes every time, from an equal view, and other seeds give others."""
+    drawn = [tuple(values_of(store.sample_episodes(6, seed=seed))) for seed in range(8)]
+    again = [tuple(values_of(el.open(store.path).sample_episodes(6, seed=seed))) for seed in range(8)]
+    assert drawn == again
+    assert len(set(drawn)) > 4
+
+
+def test_samples_without_replacement_are_distinct(store: el.EpisodeStore) -> None:
+    """A sample of all episodes is a permutation, and more than there are is refused."""
+    assert sorted(values_of(store.sample_episodes(12, seed=1))) == list(range(12))
+    assert store.sample_episodes(0, seed=1) == []
+    for number in (13, -1):
+        with pytest.raises(el.InvalidArgumentError):
+            store.sample_episodes(number)
+
+
+def test_samples_with_replacement_repeat(store: el.EpisodeStore) -> None:
+    """With replacement more episodes than there are may be drawn, each of them real."""
+    drawn = values_of(store.sample_episodes(200, seed=3, replace=True))
+    assert len(drawn) == 200
+    assert set(drawn) == set(range(12))
+
+
+def test_samples_of_a_view_stay_inside(store: el.EpisodeStore) -> None:
+    """A view is sampled from its own episodes only, and reaches all of them."""
+    view = store.filter(pl.col("terminated"))
+    drawn = [value for seed in range(30) for value in values_of(view.sample_episodes(2, seed=seed))]
+    assert set(drawn) == {0, 2, 4, 6, 8, 10}
+
+
+# Filters
+
+
+@pytest.mark.parametrize(
+    ("condition", "keep"),
+    [
+        (pl.col("length") > 4, lambda value: LENGTHS[value] > 4),
+        ("length > 4", lambda value: LENGTHS[value] > 4),
+        (pl.col("metadata.group") == "odd", lambda value: value % 2 == 1),
+        ("\"metadata.group\" = 'odd'", lambda value: value % 2 == 1),
+        (pl.col("truncated") & (pl.col("seed") >= 1006), lambda value: value % 2 == 1 and value >= 6),
+        ("truncated and seed >= 1006", lambda value: value % 2 == 1 and value >= 6),
+        ("end_reason in ('cut', 'interrupted')", lambda value: False),
+        ("true", lambda value: True),
+        (pl.lit(True), lambda value: True),
+        (pl.lit(False), lambda value: False),
+        (pl.col("episode_return").is_between(5, 30), lambda v: 5 <= numbered_return(v, LENGTHS[v]) <= 30),
+        ("length > 4 or length = 1 -- a remark", lambda value: LENGTHS[value] > 4 or LENGTHS[value] == 1),
+    ],
+    ids=lambda parameter: None if callable(parameter) else str(parameter),
+)
+def test_filters_keep_what_fulfils_them(
+    store: el.EpisodeStore, condition: Any, keep: Callable[[int], bool]
+) -> None:
+    """A filter, as an expression or as text, keeps exactly the episodes that fulfil it, in order."""
+    wanted = [value for value in range(12) if keep(value)]
+    view = store.filter(condition)
+    assert len(view) == len(wanted)
+    assert values_of(view) == wanted
+    assert view.episodes.collect()["metadata.value"].to_list() == wanted
+
+
+def test_unknown_is_not_true(tmp_path: Path) -> None:
+    """An episode for which a condition is NULL is left out, by a filter and by its opposite alike."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    with store.writer() as writer:
+        for metadata in ({"score": 1}, {}, {"score": 3}):
+            episode = writer.begin([len(metadata), 0], metadata=metadata)
+            episode.append(0, 0.0, [0, 0])
+            episode.end()
+    store.refresh()
+    for condition in (pl.col("metadata.score") > 2, '"metadata.score" > 2'):
+        assert [episode.metadata for episode in store.filter(condition)] == [{"score": 3}]
+    for condition in (pl.col("metadata.score") <= 2, 'not ("metadata.score" > 2)'):
+        assert [episode.metadata for episode in store.filter(condition)] == [{"score": 1}]
+
+
+def test_filters_compose(store: el.EpisodeStore) -> None:
+    """Filters upon filters and slices keep what fulfils all of them."""
+    view = store.filter("length > 1").filter(pl.col("terminated"))
+    assert values_of(view) == [0, 2, 4, 6, 8]
+    assert values_of(view[1:].filter("length < 6")) == [2, 6, 8]
+    assert values_of(store[::-1].filter(pl.col("terminated"))) == [10, 8, 6, 4, 2, 0]
+
+
+def test_filters_on_views_see_the_view(store: el.EpisodeStore) -> None:
+    """An aggregate in a condition on a view is taken over the view, not over the store."""
+    best = pl.col("episode_return") == pl.col("episode_return").max()
+    assert values_of(store.filter(best)) == [11]
+    assert values_of(store[:6].filter(best)) == [4]
+    assert values_of(store.filter("truncated").filter("length < 9").filter(best)) == [9]
+    assert values_of(store[::-1].filter(pl.int_range(pl.len()) < 2)) == [11, 10]
+
+
+@pytest.mark.parametrize("condition", [pl.col("reward_total") > 1, "reward_total > 1"], ids=["expr", "text"])
+def test_a_wrong_filter_column_names_the_right_ones(store: el.EpisodeStore, condition: Any) -> None:
+    """A filter over a column that is not there says which one, and which there are."""
+    with pytest.raises(el.QueryError) as caught:
+        store.filter(condition)
+    assert isinstance(caught.value, ValueError)
+    for name in ("reward_total", "episode_return", "length", "metadata.group"):
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "length >",
+        "",
+        "length > 3; drop table episodes",
+        "length > 3) or (1",
+        pl.col("length"),
+        pl.col("group_of") + 1,
+    ],
+    ids=str,
+)
+def test_what_is_no_condition_is_refused(store: el.EpisodeStore, condition: Any) -> None:
+    """Text that is not one condition, or an expression that is not boolean, is a QueryError."""
+    with pytest.raises(el.QueryError):
+        store.filter(condition)
+
+
+# Frames
+
+
+def test_frames_of_a_view_hold_its_rows_only(store: el.EpisodeStore) -> None:
+    """The steps of a filtered view are exactly the rows of its episodes, from more than one segment."""
+    view = store.filter(pl.col("length").is_in([1, 5, 9]))
+    wanted = [(value, t) for value in (1, 2, 5, 10, 11) for t in range(LENGTHS[value] + 1)]
+    steps = view.steps.select(pl.col("observation").list.get(0).cast(pl.Int64).alias("value"), "t").collect()
+    assert sorted(steps.rows()) == wanted
+    assert view.episodes.collect().height == 5
+
+
+def test_steps_stay_together_and_in_order(store: el.EpisodeStore) -> None:
+    """The rows of an episode are contiguous and ordered by t in the steps frame."""
+    steps = store.steps.select("episode_id", "t").collect()
+    wanted = [(episode.id, t) for episode in store for t in range(len(episode) + 1)]
+    assert sorted(wanted) == sorted(steps.rows())
+    runs = steps["episode_id"].rle_id()
+    assert runs.n_unique() == len(LENGTHS)
+    assert steps.group_by(runs, maintain_order=True).agg("t")["t"].to_list() == [
+        list(range(length + 1)) for length in runs_of(steps)
+    ]
+
+
+def runs_of(steps: pl.DataFrame) -> list[int]:
+    """Return the lengths of the episodes in the order in which their rows first stand in a frame."""
+    order = steps["episode_id"].unique(maintain_order=True)
+    return [LENGTHS[int(episode_id.rsplit("/", 1)[1])] for episode_id in order]
+
+
+def test_transitions_are_t_rows_per_episode(store: el.EpisodeStore) -> None:
+    """Transitions are the steps without each last row: no action, reward or flag is null among them."""
+    view = store[1:8]
+    transitions = view.transitions.collect()
+    assert transitions.height == sum(LENGTHS[1:8])
+    assert transitions.select("action", "reward", "terminated", "truncated").null_count().row(0) == (0,) * 4
+    ends = transitions.filter(pl.col("terminated") | pl.col("truncated")).sort("episode_id")
+    assert ends["t"].to_list() == [length - 1 for length in LENGTHS[1:8]]
+    assert transitions["reward"].sum() == sum(numbered_return(value, LENGTHS[value]) for value in range(1, 8))
+
+
+def test_frames_are_lazy_and_ordinary(store: el.EpisodeStore) -> None:
+    """The four frames are LazyFrames whose dotted columns are plain names, and they join on episode_id."""
+    assert all(
+        isinstance(frame, pl.LazyFrame)
+        for frame in (store.episodes, store.steps, store.transitions, store.runs)
+    )
+    joined = (
+        store.transitions.join(store.episodes, on="episode_id")
+        .group_by("metadata.group")
+        .agg(pl.col("reward").sum(), pl.col("info.clock").max())
+        .sort("metadata.group")
+        .collect()
+    )
+    wanted = [
+        (
+            group,
+            sum(numbered_return(value, LENGTHS[value]) for value in range(first, 12, 2)),
+            max(LENGTHS[first::2]) - 1,
+        )
+        for first, group in enumerate(["even", "odd"])
+    ]
+    assert joined.rows() == wanted
+
+
+def test_return_is_the_sum_of_rewards(store: el.EpisodeStore) -> None:
+    """The episodes table says of every episode what its steps say: return, length and flags."""
+    sums = (
+        store.transitions.group_by("episode_id")
+        .agg(
+            pl.col("reward").sum().alias("episode_return"),
+            pl.len().cast(pl.Int64).alias("length"),
+            pl.col("terminated").any(),
+            pl.col("truncated").any(),
+        )
+        .sort("episode_id")
+        .collect()
+    )
+    assert sums.equals(store.episodes.select(sums.columns).sort("episode_id").collect())
+
+
+def test_runs_of_a_view_are_those_of_its_episodes(tmp_path: Path) -> None:
+    """A store shows all runs that wrote episodes, a view those that its own episodes come from."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    for name, values in (("first", [0, 1]), ("second", [2, 3, 4])):
+        with store.writer(run=name, metadata={"called": name}) as writer:
+            for value in values:
+                write_numbered(writer, value, 2)
+    store.refresh()
+
+    def names(view: el.EpisodeView) -> list[str]:
+        return sorted(view.runs.collect()["name"])
+
+    assert names(store) == ["first", "second"]
+    assert names(store[:2]) == ["first"]
+    assert names(store[3:]) == ["second"]
+    assert names(store[1:3]) == ["first", "second"]
+    assert names(store[:0]) == []
+    assert sorted(store.runs.collect()["metadata.called"]) == ["first", "second"]
+    assert store[2:].sql("select name from runs").fetchall() == [("second",)]
+
+
+def test_views_keep_what_they_showed(tmp_path: Path) -> None:
+    """Neither later commits nor a refresh of the store changes a view, an episode or a frame taken before."""
+    store = numbered_store(tmp_path / "store", [2, 2, 2])
+    view, episode = store.filter("length = 2"), store[1]
+    frames = [view.episodes, view.steps, store.steps, store.episodes]
+    heights = [frame.collect().height for frame in frames]
+    relation = view.sql("select count(*) from steps")
+    with store.writer() as writer:
+        write_numbered(writer, 3, 2)
+    assert len(store) == 3
+    store.refresh()
+    assert len(store) == 4
+    assert len(view) == 3
+    assert values_of(view) == [0, 1, 2]
+    assert [frame.collect().height for frame in frames] == heights
+    assert relation.fetchall() == [(9,)]
+    assert values_of([episode, view[2], store[3]]) == [1, 2, 3]
+
+
+# Stores without episodes, with few columns, with many segments
+
+
+def test_an_empty_store_answers_everything(tmp_path: Path) -> None:
+    """A store without episodes has a length, frames, views and answers, all of them empty."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    for view in (store, el.open(store.path), store[:], store[::-1], store.filter("length > 1")):
+        assert len(view) == 0
+        assert list(view) == []
+        assert view.sample_episodes(0) == []
+        for frame in (view.episodes, view.steps, view.transitions, view.runs):
+            assert frame.collect().height == 0
+        for table in ("episodes", "steps", "transitions", "runs"):
+            assert view.sql(f"select count(*) from {table}").fetchall() == [(0,)]
+        assert view.steps.collect().columns[:7] == [
+            "episode_id",
+            "t",
+            "observation",
+            "action",
+            "reward",
+            "terminated",
+            "truncated",
+        ]
+        assert len(view.filter(pl.col("terminated"))) == 0
+        with pytest.raises(el.InvalidArgumentError):
+            view.sample_episodes(1, replace=True)
+        for missing in (0, -1, "x"):
+            with pytest.raises(el.EpisodeNotFoundError):
+                view[missing]
+        with view.connect() as connection:
+            assert connection.execute("select sum(reward) from transitions").fetchall() == [(None,)]
+
+
+def test_info_columns_of_later_segments_are_null_in_older_ones(tmp_path: Path) -> None:
+    """A key that first appears in a later segment is NULL before, in Polars and DuckDB, absent in infos."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    infos = [{}, {"late": 1.5}, {"later": "x", "late": -2.0}, {}]
+    with store.writer() as writer:
+        for number, info in enumerate(infos):
+            episode = writer.begin(np.array([number, 0], np.float32), info, metadata=info)
+            episode.append(0, 0.0, np.array([number, 1], np.float32))
+            episode.end()
+            writer.seal()
+    store.refresh()
+    wanted = [(None, None), (1.5, None), (-2.0, "x"), (None, None)]
+    first = store.steps.filter(pl.col("t") == 0).sort("episode_id").select("info.late", "info.later")
+    assert first.collect().rows() == wanted
+    query = 'select "info.late", "info.later" from steps where t = 0 order by episode_id'
+    assert store.sql(query).fetchall() == wanted
+    query = 'select "metadata.late", "metadata.later" from episodes order by episode_id'
+    assert store.sql(query).fetchall() == wanted
+    assert store.episodes.select("metadata.late", "metadata.later").collect().rows() == wanted
+    assert store.steps.select(pl.col("info.late").count()).collect().item() == 2
+    for number, info in enumerate(infos):
+        assert store[number].infos == [info, {}]
+        assert store[number].metadata == info
+        assert store[number : number + 1].steps.collect().height == 2
+
+
+def test_a_key_that_changes_its_type_loses_nothing(tmp_path: Path) -> None:
+    """Values of any type under one key come back as they were, within a segment and across segments."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    values = [
+        3,
+        "three",
+        [1, 2],
+        None,
+        True,
+        {"deep": {"er": [1, "x", None]}},
+        np.arange(4, dtype=np.uint8),
+        "",
+    ]
+    with store.writer() as writer:
+        for sealed in (False, True):
+            episode = writer.begin([0, 0], {"it": values[0]})
+            for value in values[1:]:
+                episode.append(0, 0.0, [0, 0], info={"it": value})
+            episode.end()
+            if sealed:
+                writer.seal()
+        for value in [*values, 2.5]:
+            episode = writer.begin([0, 0], {"it": value})
+            episode.append(0, 0.0, [0, 0], info={})
+            episode.end()
+            writer.seal()
+    store.refresh()
+    for episode in store[:2]:
+        assert equal_values([info["it"] for info in episode.infos], values)
+    for value, episode in zip([*values, 2.5], store[2:], strict=True):
+        assert equal_values(episode.infos[0], {"it": value})
+        assert episode.infos[1] == {}
+
+
+def test_integers_among_floats_stay_exact(tmp_path: Path) -> None:
+    """An integer that no float holds is not rounded because another step had a float under its key."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    values = [2**53 + 1, 0.5, 2**63 - 1, -(2**63), 2**63, 2**70]
+    with store.writer() as writer:
+        episode = writer.begin([0, 0], {"n": values[0]}, metadata={"n": values[0]})
+        for value in values[1:]:
+            episode.append(0, 0.0, [0, 0], info={"n": value})
+        episode.end()
+    assert [info["n"] for info in store.refresh()[0].infos] == values
+    assert store[0].metadata == {"n": values[0]}
+
+
+def test_many_segments_read_as_one(tmp_path: Path) -> None:
+    """Forty segments of one episode each answer like one of forty."""
+    lengths = [1 + number % 4 for number in range(40)]
+    many = numbered_store(tmp_path / "many", lengths, seal_every=1)
+    one = numbered_store(tmp_path / "one", lengths)
+    assert many.episodes.collect()["segment"].n_unique() == 40
+    assert one.episodes.collect()["segment"].n_unique() == 1
+    assert values_of(many) == values_of(one) == list(range(40))
+    query = "select t, count(*), sum(reward), sum(action) from steps group by t order by t"
+    assert many.sql(query).fetchall() == one.sql(query).fetchall()
+    columns = ["t", "observation", "action", "reward", "terminated", "info.clock"]
+    assert (
+        many.filter("length > 2")
+        .steps.select(columns)
+        .collect()
+        .equals(one.filter("length > 2").steps.select(columns).collect())
+    )
+
+
+# Episodes
+
+
+def test_the_frame_of_an_episode_is_its_rows(store: el.EpisodeStore) -> None:
+    """Episode.frame() gives the T+1 rows of the steps table, with the same columns and values."""
+    for position in (0, 4, 11):
+        episode = store[position]
+        frame = episode.frame()
+        assert isinstance(frame, pl.DataFrame)
+        assert frame.height == len(episode) + 1
+        assert frame["t"].to_list() == list(range(len(episode) + 1))
+        assert frame.equals(store[position : position + 1].steps.select(frame.columns).collect())
+        assert set(frame.columns) == set(store.steps.collect_schema().names())
+        assert frame["observation"].to_list() == episode.observations.tolist()
+        assert frame["action"].to_list() == [*episode.actions.tolist(), None]
+
+
+def test_arrays_are_read_only(store: el.EpisodeStore) -> None:
+    """No array of an episode can be written, so that no reader spoils another's data."""
+    episode = store[4]
+    for array in (
+        episode.observations,
+        episode.actions,
+        episode.rewards,
+        episode.terminations,
+        episode.truncations,
+    ):
+        assert not array.flags.writeable
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0
+    check_numbered(store[4], 4)
+
+
+def test_infos_are_the_callers_own(store: el.EpisodeStore) -> None:
+    """Changing a list or dict of infos or metadata does not change what is read next."""
+    for episode in (store[2], store[2]):
+        episode.infos[0]["clock"] = -1
+        episode.infos.clear()
+        episode.metadata["value"] = -1
+    check_numbered(store[2], 2)
+
+
+NESTED_OBSERVATION = spaces.Dict(
+    {
+        "image": spaces.Box(0, 255, (4, 3, 3), np.uint8),
+        "body": spaces.Tuple(
+            [
+                spaces.Box(-1, 1, (2,), np.float16),
+                spaces.Dict({"on": spaces.Discrete(3, start=-1), "bits": spaces.MultiBinary(5)}),
+                spaces.Box(0, 9, (), np.uint32),
+            ]
+        ),
+        "words": spaces.Text(10),
+    }
+)
+NESTED_ACTION = spaces.Tuple([spaces.MultiDiscrete([3, 4]), spaces.Dict({"push": spaces.Box(-1, 1, (1,))})])
+
+
+def test_nested_spaces_come_back_nested(tmp_path: Path) -> None:
+    """Dict and Tuple spaces give dicts and tuples of stacked arrays with the dtype and shape of each leaf."""
+    observation_space, action_space = NESTED_OBSERVATION, NESTED_ACTION
+    observation_space.seed(1)
+    action_space.seed(2)
+    observations = [observation_space.sample() for _ in range(5)]
+    actions = [action_space.sample() for _ in range(4)]
+    store = el.create(
+        tmp_path / "store", observation_space=observation_space, action_space=action_space, reward_shape=(2,)
+    )
+    with store.writer() as writer:
+        episode = writer.begin(observations[0])
+        for t, action in enumerate(actions):
+            episode.append(action, [t, -t], observations[t + 1], policy={"value": t / 2})
+        episode.end()
+    episode = store.refresh()[0]
+    seen = episode.observations
+    assert list(seen) == list(observation_space.spaces)
+    assert isinstance(seen["body"], tuple)
+    leaves = [
+        (seen["image"], [one["image"] for one in observations], np.uint8, (5, 4, 3, 3)),
+        (seen["body"][0], [one["body"][0] for one in observations], np.float16, (5, 2)),
+        (seen["body"][1]["on"], [one["body"][1]["on"] for one in observations], np.int64, (5,)),
+        (seen["body"][1]["bits"], [one["body"][1]["bits"] for one in observations], np.int8, (5, 5)),
+        (seen["body"][2], [one["body"][2] for one in observations], np.uint32, (5,)),
+        (episode.actions[0], [one[0] for one in actions], np.int64, (4, 2)),
+        (episode.actions[1]["push"], [one[1]["push"] for one in actions], np.float32, (4, 1)),
+        (episode.rewards, [[t, -t] for t in range(4)], np.float64, (4, 2)),
+    ]
+    for array, values, dtype, shape in leaves:
+        assert (array.dtype, array.shape) == (np.dtype(dtype), shape)
+        assert np.array_equal(array, np.stack(values))
+        assert not array.flags.writeable
+    assert seen["words"] == [one["words"] for one in observations]
+    assert np.array_equal(episode.policy["value"], [0.0, 0.5, 1.0, 1.5])
+    assert episode.episode_return == [6.0, -6.0]

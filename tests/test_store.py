@@ -1,0 +1,708 @@
+"""The store itself: creating, opening, versions, refresh, history, the card, and what stands on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import polars as pl
+import pytest
+from gymnasium import spaces
+
+import episodelake as el
+from real_environments import NUMBERED_SPACES, numbered_return, numbered_store, values_of, write_numbered
+
+BOX = NUMBERED_SPACES["observation_space"]
+DISCRETE = NUMBERED_SPACES["action_space"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file below a folder with its bytes."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# Creating
+
+
+def test_create_takes_the_spaces_of_an_environment(tmp_path: Path) -> None:
+    """A store created from an environment has its spaces, and so has the store opened again."""
+    env = gymnasium.make("Pendulum-v1")
+    for store in (el.create(tmp_path / "store", env), el.open(tmp_path / "store")):
+        assert store.observation_space == env.observation_space
+        assert store.action_space == env.action_space
+        assert store.reward_shape == ()
+        assert store.path == tmp_path / "store"
+        assert len(store) == 0
+
+
+def test_create_takes_spaces_and_a_reward_shape(tmp_path: Path) -> None:
+    """A store can be created from two spaces and a reward shape; both come back on opening."""
+    observation = spaces.Dict({"b": spaces.Tuple([BOX, spaces.Text(4)]), "a": spaces.MultiBinary([2, 2])})
+    el.create(tmp_path / "store", observation_space=observation, action_space=DISCRETE, reward_shape=(3,))
+    store = el.open(tmp_path / "store")
+    assert store.observation_space == observation
+    assert store.action_space == DISCRETE
+    assert store.reward_shape == (3,)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["plain", "größe 日本 😀", "with space", "a%20b", "50%", "what?", "#1", "a'b", "[ab]*", "a=b", "c:d"],
+)
+def test_a_path_may_be_text_of_any_letters(tmp_path: Path, name: str) -> None:
+    """A path given as text, of any characters and below folders that are not there yet, works like a Path."""
+    path = tmp_path / "not" / "yet" / name
+    created = el.create(str(path), **NUMBERED_SPACES)
+    with created.writer() as writer:
+        write_numbered(writer, 0, 2)
+    store = el.open(str(path))
+    assert store.id == created.id
+    assert values_of(store) == [0]
+    assert store.sql("select count(*) from steps").fetchall() == [(3,)]
+    assert store.steps.collect().height == 3
+    assert [folder.name for folder in (tmp_path / "not" / "yet").iterdir()] == [name]
+
+
+def test_an_empty_folder_may_become_a_store(tmp_path: Path) -> None:
+    """A folder that is there and empty is taken."""
+    el.create(tmp_path, **NUMBERED_SPACES)
+    assert len(el.open(tmp_path)) == 0
+
+
+def test_every_store_has_its_own_id(tmp_path: Path) -> None:
+    """Stores have different ids, and a store keeps its own."""
+    ids = {el.create(tmp_path / name, **NUMBERED_SPACES).id for name in "abc"}
+    assert len(ids) == 3
+    assert {el.open(tmp_path / name).id for name in "abc"} == ids
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"observation_space": BOX},
+        {"action_space": DISCRETE},
+        {"env": "CartPole-v1"},
+        {**NUMBERED_SPACES, "reward_shape": 3},
+        {**NUMBERED_SPACES, "reward_shape": (-1,)},
+        {**NUMBERED_SPACES, "reward_shape": (2, 2)},
+        {**NUMBERED_SPACES, "reward_shape": ("two",)},
+        {**NUMBERED_SPACES, "card": {"object": object()}},
+        {**NUMBERED_SPACES, "card": {"number": {1, 2}}},
+    ],
+    ids=lambda arguments: "+".join(arguments) or "nothing",
+)
+def test_wrong_arguments_create_nothing(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    """Missing spaces, an impossible reward shape and a card that is no JSON are refused, and make nothing."""
+    with pytest.raises(el.InvalidArgumentError) as caught:
+        el.create(tmp_path / "store", **arguments)
+    assert isinstance(caught.value, ValueError)
+    assert not (tmp_path / "store").exists()
+
+
+class Odd(spaces.Space[Any]):
+    """A space that nobody registered a codec for."""
+
+
+@pytest.mark.parametrize("role", ["observation_space", "action_space"])
+def test_an_unsupported_space_creates_nothing(tmp_path: Path, role: str) -> None:
+    """A space without columns, however deep, is refused by name when the store is created."""
+    space = spaces.Dict({"deep": spaces.Tuple([BOX, Odd()])})
+    with pytest.raises(el.UnsupportedSpaceError) as caught:
+        el.create(tmp_path / "store", **{**NUMBERED_SPACES, role: space})
+    assert isinstance(caught.value, TypeError)
+    assert "Odd" in str(caught.value)
+    assert "register_codec" in str(caught.value)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_is_not_created_twice(tmp_path: Path) -> None:
+    """Creating where a store is raises and leaves the store as it was."""
+    numbered_store(tmp_path / "store", [2, 3])
+    before = contents(tmp_path)
+    with pytest.raises(el.StoreExistsError) as caught:
+        el.create(tmp_path / "store", **NUMBERED_SPACES)
+    assert isinstance(caught.value, FileExistsError)
+    assert "store" in str(caught.value)
+    assert contents(tmp_path) == before
+
+
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    """A folder that holds other files, or a path that is a file, is not made into a store."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.tex").write_text("all of it")
+    (tmp_path / "file").write_text("a file")
+    before = contents(tmp_path)
+    with pytest.raises(el.StoreExistsError):
+        el.create(tmp_path / "folder", **NUMBERED_SPACES)
+    with pytest.raises((el.StoreExistsError, el.StoreAccessError)) as caught:
+        el.create(tmp_path / "file", **NUMBERED_SPACES)
+    assert str(tmp_path / "file") in str(caught.value)
+    assert contents(tmp_path) == before
+
+
+RACE = """
+import sys
+import gymnasium
+import episodelake as el
+
+env = gymnasium.make("CartPole-v1")
+print("ready", flush=True)
+for line in sys.stdin:
+    try:
+        print(el.create(line.strip(), env).id, flush=True)
+    except el.StoreExistsError:
+        print("exists", flush=True)
+"""
+
+
+def test_only_one_of_two_processes_creates_a_store(tmp_path: Path) -> None:
+    """Of two processes that create one store at once, one wins, the other is told, the store is whole."""
+    command = [sys.executable, "-c", RACE]
+    racers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    try:
+        answers = [line_of(racer) for racer in racers]
+        assert answers == ["ready", "ready"]
+        for turn in range(8):
+            path = tmp_path / f"store-{turn}"
+            for racer in racers:
+                assert racer.stdin is not None
+                racer.stdin.write(f"{path}\n")
+                racer.stdin.flush()
+            answers = sorted(line_of(racer) for racer in racers)
+            store = el.open(path)
+            assert answers == sorted(["exists", store.id])
+            assert store.observation_space == gymnasium.make("CartPole-v1").observation_space
+            with store.writer() as writer:
+                episode = writer.begin(np.zeros(4, np.float32))
+                episode.append(0, 1.0, np.zeros(4, np.float32))
+            assert len(store.refresh()) == 1
+    finally:
+        for racer in racers:
+            racer.communicate(timeout=60)
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """Read one line of what a process says."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+# Opening
+
+
+def test_a_store_that_is_not_there(tmp_path: Path) -> None:
+    """A missing path, an empty folder, a folder of other files and a plain file are no stores."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("notes")
+    (tmp_path / "file").write_text("a file")
+    for name in ("missing", "empty", "other", "file"):
+        for attempt in (el.open, el.recover):
+            with pytest.raises(el.StoreNotFoundError) as caught:
+                attempt(tmp_path / name)
+            assert isinstance(caught.value, FileNotFoundError)
+            assert name in str(caught.value)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "file", "notes.txt", "other"]
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    """A store of a later format is refused with both format numbers, and is not touched."""
+    store = numbered_store(tmp_path / "store", [2])
+    identity = store.path / "store.json"
+    content = json.loads(identity.read_text("utf-8"))
+    assert content["format"] == 1
+    identity.write_text(json.dumps({**content, "format": 7}), "utf-8")
+    before = contents(tmp_path)
+    for attempt in (el.open, el.recover):
+        with pytest.raises(el.FormatVersionError) as caught:
+            attempt(store.path)
+        assert "7" in str(caught.value)
+        assert "1" in str(caught.value)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '"store"',
+        "{}",
+        '{"format": "one"}',
+        '{"format": null}',
+        '{"format": 1}',
+        '{"format": 1, "store_id": 5, "spaces": {}}',
+        "\x00\x01",
+    ],
+)
+def test_a_damaged_identity_names_its_file(tmp_path: Path, text: str) -> None:
+    """A store.json that is cut, empty or of another shape is a CorruptStoreError that names the file."""
+    store = numbered_store(tmp_path / "store", [1])
+    (store.path / "store.json").write_text(text, "utf-8")
+    with pytest.raises(el.CorruptStoreError) as caught:
+        el.open(store.path)
+    assert "store.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("part", ["spaces", "store_id", "reward_shape"])
+def test_an_identity_with_a_part_missing_is_damaged(tmp_path: Path, part: str) -> None:
+    """Without a part of store.json that says how to read, the store is damaged, not half open."""
+    store = numbered_store(tmp_path / "store", [1])
+    identity = store.path / "store.json"
+    content = json.loads(identity.read_text("utf-8"))
+    del content[part]
+    identity.write_text(json.dumps(content), "utf-8")
+    with pytest.raises(el.CorruptStoreError) as caught:
+        el.open(store.path)
+    assert "store.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("table", ["runs", "episodes", "steps"])
+def test_a_missing_table_is_damage(tmp_path: Path, table: str) -> None:
+    """A store without one of its three tables is damaged, and is not taken for an empty one."""
+    store = numbered_store(tmp_path / "store", [1])
+    shutil.rmtree(store.path / table)
+    with pytest.raises(el.CorruptStoreError) as caught:
+        opened = el.open(store.path)
+        opened.sql("select * from runs, steps").fetchall()
+    assert table in str(caught.value)
+
+
+@pytest.mark.parametrize("table", ["episodes", "steps"])
+@pytest.mark.parametrize("harm", ["cut", "missing", "zeros"])
+def test_a_damaged_parquet_file_is_named(tmp_path: Path, table: str, harm: str) -> None:
+    """A Parquet file that is cut, gone or overwritten is named; episodes in other files still come back."""
+    store = numbered_store(tmp_path / "store", [3, 3], seal_every=1)
+    victim = sorted((store.path / table).glob("*.parquet"))[0]
+    data = victim.read_bytes()
+    if harm == "missing":
+        victim.unlink()
+    else:
+        victim.write_bytes(data[: len(data) // 2] if harm == "cut" else bytes(len(data)))
+    with pytest.raises(el.CorruptStoreError) as caught:
+        _ = el.open(store.path)[0].rewards
+    assert victim.name in str(caught.value)
+    if table == "steps":
+        assert values_of([el.open(store.path)[1]]) == [1]
+
+
+def test_opening_and_reading_changes_nothing(tmp_path: Path) -> None:
+    """Opening a store and reading all of it leaves every file as it was and adds none."""
+    numbered_store(tmp_path / "store", [1, 2, 3], seal_every=2)
+    before = contents(tmp_path)
+    store = el.open(tmp_path / "store")
+    assert values_of(store) == [0, 1, 2]
+    assert store.sql("select count(*) from steps").fetchall() == [(9,)]
+    assert store.history().height > 1
+    assert store.card == {}
+    assert contents(tmp_path) == before
+
+
+def test_the_identity_is_written_once(tmp_path: Path) -> None:
+    """store.json never changes, whatever is written to the store or its card."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    identity = (store.path / "store.json").read_bytes()
+    with store.writer() as writer:
+        write_numbered(writer, 0, 2)
+    store.card = {"description": "changed"}
+    assert (store.path / "store.json").read_bytes() == identity
+
+
+# Versions, refresh, history
+
+
+def versioned(path: Path) -> tuple[el.EpisodeStore, dict[int, list[int]]]:
+    """Make a store by several writers; return it with the values that each of its versions must show.
+
+    A commit without episodes, such as one that only adds columns, shows what the version before it showed.
+    """
+    store = el.create(path, **NUMBERED_SPACES)
+    shown: dict[int, list[int]] = {store.version: []}
+    for first, sizes in ((0, [1, 2, 1]), (4, [3]), (7, [1, 1])):
+        with store.writer(run=f"from-{first}") as writer:
+            value = first
+            for size in sizes:
+                for _ in range(size):
+                    write_numbered(writer, value, 1 + value % 3, infos=value > 2)
+                    value += 1
+                writer.seal()
+                before = store.version
+                store.refresh()
+                shown |= {version: shown[before] for version in range(before + 1, store.version)}
+                shown[store.version] = list(range(value))
+    return store, shown
+
+
+def test_every_version_shows_its_own_time(tmp_path: Path) -> None:
+    """Opened at any version, the store shows exactly the episodes and steps of that time."""
+    newest, shown = versioned(tmp_path / "store")
+    assert list(shown.values()).count(list(range(9))) == 1
+    for version, values in shown.items():
+        store = el.open(newest.path, version=version)
+        assert store.version == version
+        assert len(store) == len(values)
+        assert values_of(store) == values
+        assert store.episodes.collect().height == len(values)
+        lengths = [1 + value % 3 for value in values]
+        assert store.steps.collect().height == sum(lengths) + len(values)
+        total = sum(map(numbered_return, values, lengths))
+        assert store.transitions.select(pl.col("reward").sum()).collect().item() == total
+        assert store.sql("select count(*) from steps").fetchall() == [(sum(lengths) + len(values),)]
+
+
+def test_a_version_shows_no_later_runs(tmp_path: Path) -> None:
+    """Opened at an older version, the store shows the runs that it had then, and none that came later."""
+    newest, shown = versioned(tmp_path / "store")
+    for version, values in shown.items():
+        store = el.open(newest.path, version=version)
+        runs = {f"from-{first}" for first in (0, 4, 7) if first in values}
+        assert set(store.runs.collect()["name"]) == runs
+        assert {row[0] for row in store.sql("select name from runs").fetchall()} == runs
+
+
+def test_ids_and_positions_agree_between_versions(tmp_path: Path) -> None:
+    """An older version holds the first episodes of a newer one, at the same positions and ids."""
+    newest, shown = versioned(tmp_path / "store")
+    ids = newest.episodes.collect()["episode_id"].to_list()
+    for version, values in shown.items():
+        store = el.open(newest.path, version)
+        assert store.episodes.collect()["episode_id"].to_list() == ids[: len(values)]
+        if len(values) < len(ids):
+            with pytest.raises(el.EpisodeNotFoundError):
+                store[ids[len(values)]]
+
+
+def test_refresh_leads_to_the_newest(tmp_path: Path) -> None:
+    """refresh() moves the object itself forward, from any version, and stays when there is nothing new."""
+    newest, shown = versioned(tmp_path / "store")
+    for version in shown:
+        store = el.open(newest.path, version=version)
+        assert store.refresh() is store
+        assert store.version == newest.version
+        assert values_of(store) == values_of(newest)
+    assert newest.refresh().version == max(shown)
+
+
+def test_without_refresh_nothing_moves(tmp_path: Path) -> None:
+    """A store object shows its version until refreshed, its own writer notwithstanding."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    with store.writer() as writer:
+        write_numbered(writer, 0, 2)
+        writer.seal()
+        assert (len(store), store.version) == (0, 0)
+        assert store.sql("select count(*) from steps").fetchall() == [(0,)]
+    assert (len(store), store.version) == (0, 0)
+    assert len(store.refresh()) == 1
+
+
+@pytest.mark.parametrize("version", [99, -1, 2**40])
+def test_an_unknown_version_is_not_found(tmp_path: Path, version: int) -> None:
+    """A version that never was raises an error that names it and those that there are."""
+    store = numbered_store(tmp_path / "store", [1, 1], seal_every=1)
+    with pytest.raises(el.VersionNotFoundError) as caught:
+        el.open(store.path, version=version)
+    assert isinstance(caught.value, LookupError)
+    assert isinstance(caught.value, el.EpisodelakeError)
+    assert str(version) in str(caught.value)
+    assert str(store.version) in str(caught.value)
+
+
+def test_history_tells_of_every_commit(tmp_path: Path) -> None:
+    """history() has a row per version: its time, what it was, how many episodes and steps it added."""
+    started = datetime.now(UTC) - timedelta(seconds=2)
+    store, shown = versioned(tmp_path / "store")
+    history = store.history()
+    assert isinstance(history, pl.DataFrame)
+    assert set(history.columns) == {"version", "timestamp", "episodes", "steps", "operation"}
+    rows = history.sort("version").to_dicts()
+    assert [row["version"] for row in rows] == sorted(shown)
+    before: list[int] = []
+    for row in rows:
+        values = shown[row["version"]]
+        added = values[len(before) :]
+        assert (row["episodes"] or 0) == len(added)
+        assert (row["steps"] or 0) == sum(1 + value % 3 for value in added)
+        assert started <= row["timestamp"] <= datetime.now(UTC)
+        assert row["operation"]
+        before = values
+    assert history["version"].to_list() == sorted(shown, reverse=True)
+
+
+def test_history_ends_at_the_version_shown(tmp_path: Path) -> None:
+    """A store opened at an older version tells the history up to it."""
+    newest, _ = versioned(tmp_path / "store")
+    for version in (0, 3):
+        history = el.open(newest.path, version=version).history()
+        assert history["version"].to_list() == list(range(version, -1, -1))
+        assert history.equals(newest.history().filter(pl.col("version") <= version))
+
+
+def test_writing_from_an_old_version_adds_to_the_newest(tmp_path: Path) -> None:
+    """A writer of a store opened at an old version loses nothing that was written since."""
+    newest, shown = versioned(tmp_path / "store")
+    store = el.open(newest.path, version=2)
+    with store.writer() as writer:
+        write_numbered(writer, 100, 2)
+    assert len(store) == len(shown[2])
+    assert values_of(el.open(newest.path)) == [*shown[newest.version], 100]
+
+
+def test_several_writers_at_once_lose_nothing(tmp_path: Path) -> None:
+    """Writers that are open at the same time, on one object or two, each add their own episodes."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    first, second, third = store.writer(run="a"), store.writer(run="a"), el.open(store.path).writer()
+    assert len({first.run_id, second.run_id, third.run_id}) == 3
+    for value, writer in enumerate([first, second, third, third, second, first]):
+        write_numbered(writer, value, 2)
+        if value > 2:
+            writer.seal()
+    for writer in (second, third, first):
+        writer.close()
+    store.refresh()
+    assert sorted(values_of(store)) == list(range(6))
+    assert store.sql("select count(*), count(distinct episode_id) from steps").fetchall() == [(18, 6)]
+    assert store.runs.collect().height == 3
+
+
+# The card
+
+
+def test_a_card_is_kept(tmp_path: Path) -> None:
+    """The card given at creation comes back, nested and in any script."""
+    card = {"description": "größe 日本 😀", "authors": ["a", "b"], "scores": {"random": 1.5, "best": None}}
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES, card=card)
+    assert store.card == card
+    assert el.open(store.path).card == card
+    assert json.loads((store.path / "card.json").read_text("utf-8")) == card
+
+
+def test_a_card_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    """Assigning a card replaces all of the old one, at once and for those who open the store later."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES, card={"old": 1, "kept": "no"})
+    store.card = {"new": 2}
+    assert store.card == {"new": 2}
+    assert el.open(store.path).card == {"new": 2}
+    el.open(store.path).card = {}
+    assert el.open(store.path).card == {}
+    assert [path.name for path in store.path.glob("*card*")] in ([], ["card.json"])
+
+
+def test_a_card_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    """A card that JSON cannot hold is refused, and the old card stays."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES, card={"old": 1})
+    for card in ({"object": object()}, {"set": {1}}, ["no", "mapping"]):
+        with pytest.raises(el.InvalidArgumentError):
+            store.card = card  # type: ignore[assignment]
+        assert store.card == {"old": 1}
+        assert el.open(store.path).card == {"old": 1}
+
+
+def test_changing_the_dict_changes_no_card(tmp_path: Path) -> None:
+    """The caller's dict and the card are apart: changing one later does not change the other."""
+    given: dict[str, Any] = {"list": [1]}
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES, card=given)
+    given["list"].append(2)
+    store.card["list"] = "gone"
+    assert el.open(store.path).card == {"list": [1]}
+    assert store.card == {"list": [1]}
+
+
+def test_a_damaged_card_is_named(tmp_path: Path) -> None:
+    """A card.json that is no JSON object is a CorruptStoreError, and the episodes can still be read."""
+    store = numbered_store(tmp_path / "store", [2])
+    (store.path / "card.json").write_text("{", "utf-8")
+    opened = el.open(store.path)
+    assert values_of(opened) == [0]
+    with pytest.raises(el.CorruptStoreError) as caught:
+        _ = opened.card
+    assert "card.json" in str(caught.value)
+
+
+# Where a store stands
+
+
+def test_a_moved_store_still_opens(tmp_path: Path) -> None:
+    """A store moved to another path opens there at every version and takes new episodes."""
+    store = numbered_store(tmp_path / "here", [1, 2], seal_every=1)
+    older = store.version
+    with store.writer() as writer:
+        write_numbered(writer, 2, 3)
+    moved = tmp_path / "elsewhere" / "there"
+    moved.parent.mkdir()
+    shutil.move(store.path, moved)
+    there = el.open(moved)
+    assert there.id == store.id
+    assert values_of(there) == [0, 1, 2]
+    assert there.sql("select count(*) from steps").fetchall() == [(9,)]
+    assert there.steps.collect().height == 9
+    assert values_of(el.open(moved, version=older)) == [0, 1]
+    with there.writer() as writer:
+        write_numbered(writer, 3, 1)
+    assert values_of(there.refresh()) == [0, 1, 2, 3]
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_relative_path_is_fixed_when_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store opened by a relative path stays itself when the working directory changes."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    monkeypatch.chdir(tmp_path / "one")
+    created = el.create("store", **NUMBERED_SPACES)
+    writer = created.writer()
+    write_numbered(writer, 0, 2)
+    monkeypatch.chdir(tmp_path / "two")
+    write_numbered(writer, 1, 2)
+    writer.close()
+    assert values_of(created.refresh()) == [0, 1]
+    monkeypatch.chdir(tmp_path / "one")
+    for path in ("store", "./store/", "../one/store", Path("store")):
+        monkeypatch.chdir(tmp_path / "one")
+        store = el.open(path)
+        frame = store.steps
+        monkeypatch.chdir(tmp_path / "two")
+        assert values_of(store) == [0, 1]
+        assert frame.collect().height == 6
+        assert store.sql("select count(*) from steps").fetchall() == [(6,)]
+        assert store.refresh().version == created.version
+        store.card = {"path": str(path)}
+    assert [path.name for path in (tmp_path / "two").iterdir()] == []
+    with pytest.raises(el.StoreNotFoundError):
+        el.open("store")
+
+
+def test_a_link_to_a_store_opens(tmp_path: Path) -> None:
+    """A symbolic link to a store's folder opens the store, and writes through it arrive."""
+    store = numbered_store(tmp_path / "store", [1])
+    (tmp_path / "link").symlink_to(store.path)
+    linked = el.open(tmp_path / "link")
+    with linked.writer() as writer:
+        write_numbered(writer, 1, 1)
+    assert values_of(store.refresh()) == values_of(linked.refresh()) == [0, 1]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission(tmp_path: Path) -> None:
+    """Creating where nothing may be written is a StoreAccessError, which is an OSError."""
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(el.StoreAccessError) as caught:
+            el.create(tmp_path / "store", **NUMBERED_SPACES)
+        assert isinstance(caught.value, OSError)
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_path_below_a_file_cannot_be_written(tmp_path: Path) -> None:
+    """Creating below a plain file is a StoreAccessError that names the path."""
+    (tmp_path / "file").write_text("a file")
+    with pytest.raises(el.StoreAccessError) as caught:
+        el.create(tmp_path / "file" / "store", **NUMBERED_SPACES)
+    assert isinstance(caught.value, OSError)
+    assert "file" in str(caught.value)
+
+
+# What stands on disk
+
+
+def test_a_store_has_its_documented_parts(tmp_path: Path) -> None:
+    """A store holds store.json, three Delta tables, and no journal once its writers are closed."""
+    store = numbered_store(tmp_path / "store", [2, 2], seal_every=1)
+    for table in ("runs", "episodes", "steps"):
+        assert (store.path / table / "_delta_log" / "00000000000000000000.json").is_file()
+        assert list((store.path / table).glob("*.parquet"))
+    identity = json.loads((store.path / "store.json").read_text("utf-8"))
+    assert identity["format"] == 1
+    assert identity["store_id"] == store.id
+    journals = store.path / "journal"
+    assert not journals.exists() or [path for path in journals.rglob("*") if path.stat().st_size] == []
+    allowed = {"store.json", "card.json", "runs", "episodes", "steps", "artifacts", "journal"}
+    assert {path.name for path in store.path.iterdir()} <= allowed
+
+
+def test_the_columns_are_the_documented_ones(tmp_path: Path) -> None:
+    """The raw tables have the columns of the format under their names and with plain types."""
+    store = numbered_store(tmp_path / "store", [2])
+    steps = dict(pl.scan_delta(str(store.path / "steps")).collect_schema())
+    assert steps == {
+        "episode_id": pl.String,
+        "t": pl.Int64,
+        "observation": pl.List(pl.Float32),
+        "action": pl.Int64,
+        "reward": pl.Float64,
+        "terminated": pl.Boolean,
+        "truncated": pl.Boolean,
+        "info.clock": pl.Int64,
+    }
+    episodes = dict(pl.scan_delta(str(store.path / "episodes")).collect_schema())
+    wanted = {
+        "episode_id": pl.String,
+        "run_id": pl.String,
+        "number": pl.Int64,
+        "env_index": pl.Int64,
+        "started_at": pl.Datetime("us", "UTC"),
+        "ended_at": pl.Datetime("us", "UTC"),
+        "length": pl.Int64,
+        "episode_return": pl.Float64,
+        "terminated": pl.Boolean,
+        "truncated": pl.Boolean,
+        "end_reason": pl.String,
+        "seed": pl.Int64,
+        "options": pl.String,
+        "metadata.value": pl.Int64,
+        "metadata.group": pl.String,
+        "segment": pl.String,
+        "row_start": pl.Int64,
+        "row_count": pl.Int64,
+    }
+    assert {name: episodes.get(name) for name in wanted} == wanted
+    runs = dict(pl.scan_delta(str(store.path / "runs")).collect_schema())
+    assert {"run_id", "name", "started_at", "ended_at", "env_spec", "versions"} <= set(runs)
+
+
+def test_commits_carry_statistics(tmp_path: Path) -> None:
+    """Every added file tells its row count, and those of episodes the ranges of id, length and return."""
+    store = numbered_store(tmp_path / "store", [2, 5, 1])
+    for table, rows in (("steps", 11), ("episodes", 3)):
+        log = sorted((store.path / table / "_delta_log").glob("*.json"))
+        lines = [json.loads(line) for path in log for line in path.read_text("utf-8").splitlines()]
+        stats = [json.loads(line["add"]["stats"]) for line in lines if "add" in line]
+        assert [one["numRecords"] for one in stats] == [rows]
+        ids = store.episodes.collect()["episode_id"]
+        assert stats[0]["minValues"]["episode_id"] == ids.min()
+        assert stats[0]["maxValues"]["episode_id"] == ids.max()
+    returns = [numbered_return(value, length) for value, length in enumerate([2, 5, 1])]
+    for name, numbers in (("length", [2, 5, 1]), ("episode_return", returns)):
+        assert stats[0]["minValues"][name] == min(numbers)
+        assert stats[0]["maxValues"][name] == max(numbers)
+
+
+def test_a_run_tells_when_and_with_what(tmp_path: Path) -> None:
+    """A run's row has its name, times, the environment's spec, the versions used and the given metadata."""
+    env = gymnasium.make("CartPole-v1")
+    store = el.create(tmp_path / "store", env)
+    with store.record(env, run="named", metadata={"algo": "ppo", "level": 3}) as recorder:
+        recorder.reset(seed=1)
+        recorder.step(0)
+    run = store.refresh().runs.collect().to_dicts()[0]
+    assert run["run_id"] == store[0].run_id
+    assert run["run_id"].startswith("named-")
+    assert run["name"] == "named"
+    assert run["started_at"] <= store[0].started_at <= store[0].ended_at <= run["ended_at"]
+    assert json.loads(run["env_spec"])["id"] == "CartPole-v1"
+    versions = json.loads(run["versions"])
+    assert versions["gymnasium"] == gymnasium.__version__
+    assert "episodelake" in versions
+    assert (run["metadata.algo"], run["metadata.level"]) == ("ppo", 3)
