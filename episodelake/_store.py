@@ -5,6 +5,7 @@ Only this package knows both sides; it forwards, and decides nothing.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -15,11 +16,11 @@ import polars as pl
 from gymnasium.vector import VectorEnv
 
 from .readers.view import EpisodeView, SnapshotReader
-from .store.errors import InvalidArgumentError, StoreExistsError
+from .store.errors import InvalidArgumentError, StoreExistsError, VersionNotFoundError
 from .store.files import guard_access
 from .store.handle import StoreHandle
 from .store.layout import EPISODES, RUNS, STEPS, Layout
-from .store.manifest import Manifest, read_card, read_manifest, write_card, write_manifest
+from .store.manifest import Manifest, card_text, read_card, read_manifest, write_card, write_manifest
 from .store.recovery import RecoveredRun
 from .store.recovery import recover as recover_journals
 from .store.schema import RUNS_SCHEMA, StepSchema
@@ -81,10 +82,7 @@ class EpisodeStore(EpisodeView):
 
     @card.setter
     def card(self, card: Mapping[str, Any]) -> None:
-        try:
-            write_card(self.handle.layout, dict(card))
-        except (TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"The card is not plain JSON: {error}. The old card stays.") from error
+        write_card(self.handle.layout, card_text(card))
 
     def refresh(self) -> EpisodeStore:
         """Move to the newest version and return this object; views made before keep theirs."""
@@ -185,24 +183,23 @@ def create(
     Args:
         path: a directory that does not exist yet, or is empty.
         env: take the spaces from this environment; or give both spaces.
-        observation_space, action_space: the spaces of every episode.
+        observation_space, action_space: the spaces of every episode; they override the environment's.
         reward_shape: () for scalar rewards, (k,) for k objectives.
         card: the first dataset card.
 
     Raises:
         StoreExistsError: there is a store already, or other files.
         UnsupportedSpaceError: a space has no columns; see `register_codec`. Nothing was created.
-        InvalidArgumentError: neither an environment nor both spaces were given.
+        InvalidArgumentError: neither an environment nor both spaces were given; the card is not plain JSON.
         StoreAccessError: the directory cannot be written.
     """
     spaces = _spaces(env, observation_space, action_space)
-    if len(reward_shape) > 1 or any(type(size) is not int or size < 1 for size in reward_shape):
-        raise InvalidArgumentError(f"reward_shape={reward_shape!r}: expected () or (k,) with k >= 1.")
-    manifest = Manifest.new(*spaces, tuple(reward_shape))
+    manifest = Manifest.new(*spaces, _reward_shape(reward_shape))
+    text = card_text(card or {})
     schema = StepSchema.of(manifest)
     columns = {RUNS: RUNS_SCHEMA, EPISODES: schema.episodes, STEPS: schema.steps}
     manifest.to_json()
-    layout = Layout(Path(path).absolute())
+    layout = Layout.at(path)
     _check_free(layout)
     with guard_access("create the store", layout.root):
         for table, table_schema in columns.items():
@@ -211,8 +208,14 @@ def create(
     write_manifest(layout, manifest)
     store = EpisodeStore(layout, manifest)
     if card:
-        store.card = dict(card)
+        write_card(layout, text)
     return store
+
+
+def _reward_shape(shape: object) -> tuple[int, ...]:
+    if isinstance(shape, tuple | list) and len(shape) <= 1 and all(type(k) is int and k > 0 for k in shape):
+        return tuple(shape)
+    raise InvalidArgumentError(f"reward_shape={shape!r}: expected () or (k,) with k >= 1.")
 
 
 def _spaces(
@@ -221,6 +224,10 @@ def _spaces(
     if env is not None:
         if isinstance(env, VectorEnv):
             return env.single_observation_space, env.single_action_space
+        if not isinstance(env, gymnasium.Env):
+            raise InvalidArgumentError(
+                f"env is {type(env).__name__}; expected a gymnasium.Env, as gymnasium.make gives it."
+            )
         observation = env.observation_space if observation is None else observation
         action = env.action_space if action is None else action
     if observation is None or action is None:
@@ -255,8 +262,13 @@ def open_store(path: str | PathLike[str], version: int | None = None) -> Episode
         CorruptStoreError: a file is damaged; the message names it.
         VersionNotFoundError: there is no such version.
     """
-    layout = Layout(Path(path).absolute())
-    return EpisodeStore(layout, read_manifest(layout), version)
+    layout = Layout.at(path)
+    manifest = read_manifest(layout)
+    try:
+        wanted = None if version is None else operator.index(version)
+    except TypeError as error:
+        raise VersionNotFoundError(f"There is no version {version!r}: expected a whole number.") from error
+    return EpisodeStore(layout, manifest, wanted)
 
 
 def recover(path: str | PathLike[str]) -> list[RecoveredRun]:
@@ -268,5 +280,5 @@ def recover(path: str | PathLike[str]) -> list[RecoveredRun]:
         StoreNotFoundError, FormatVersionError, CorruptStoreError: as for `open`.
         StoreAccessError, ConcurrentCommitError: nothing is lost; call again.
     """
-    layout = Layout(Path(path).absolute())
+    layout = Layout.at(path)
     return recover_journals(layout, StepSchema.of(read_manifest(layout)))

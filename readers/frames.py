@@ -9,7 +9,7 @@ import pyarrow as pa
 from ..store.layout import EPISODES, RUNS, STEPS
 from ..store.snapshot import Snapshot
 
-POSITION = "position"
+POSITION = "_position"
 
 
 def polars_schema(schema: pa.Schema) -> pl.Schema:
@@ -72,9 +72,9 @@ def transitions_only(steps: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def runs_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFrame:
-    """The runs; for a view only those that its episodes come from."""
+    """The runs; for a view, and for an older version, only those that its episodes come from."""
     frame = table_frame(snapshot, RUNS)
-    if positions is None:
+    if positions is None and snapshot.newest:
         return frame
     ids = episodes_frame(snapshot, positions).select("run_id").unique()
     return frame.join(ids, on="run_id", how="semi", maintain_order="left")

@@ -29,25 +29,35 @@ _NAMES = {
     pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
 }
 _CHOSEN = "_chosen_episodes"
+_POSITION = "_position"
+#: MULTI is a PIVOT, which DuckDB carries out in several statements.
+_QUERIES = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI}
 
 
 def connect(snapshot: Snapshot, positions: np.ndarray | None) -> duckdb.DuckDBPyConnection:
     """Open an in-memory DuckDB with the four views on the episodes at `positions` (None: all)."""
-    connection = duckdb.connect(":memory:")
-    connection.execute("SET TimeZone = 'UTC'")
+    connection = _in_utc()
     chosen = positions is not None or (snapshot.episode_count > 0 and snapshot.hidden_rows)
     if chosen:
         table = episodes_frame(snapshot, positions).select("episode_id", "run_id").collect().to_arrow()
         connection.register("_chosen_source", table)
         connection.execute(f"CREATE TEMP TABLE {_CHOSEN} AS SELECT * FROM _chosen_source")
         connection.unregister("_chosen_source")
+    keys = {EPISODES: "episode_id", STEPS: "episode_id", RUNS: "run_id"}
     for name in (EPISODES, STEPS, RUNS):
         body = _table_sql(snapshot, name)
         if chosen:
-            key = "run_id" if name == RUNS else "episode_id"
-            body = f"SELECT * FROM ({body}) SEMI JOIN {_CHOSEN} USING ({key})"
+            body = f"SELECT * FROM ({body}) SEMI JOIN {_CHOSEN} USING ({keys[name]})"
+        elif name == RUNS and not snapshot.newest:
+            body = f"SELECT * FROM ({body}) SEMI JOIN {EPISODES} USING (run_id)"
         connection.execute(f"CREATE VIEW {name} AS {body}")
     connection.execute("CREATE VIEW transitions AS SELECT * FROM steps WHERE terminated IS NOT NULL")
+    return connection
+
+
+def _in_utc() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(":memory:")
+    connection.execute("SET TimeZone = 'UTC'")
     return connection
 
 
@@ -89,13 +99,17 @@ def run_sql(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPy
             the available columns.
     """
     try:
+        kinds = [statement.type for statement in connection.extract_statements(text)]
+        if kinds and not set(kinds) <= _QUERIES:
+            raise QueryError(
+                f"{text!r} is not a query: expected SELECT, FROM, WITH, DESCRIBE, SUMMARIZE or EXPLAIN. "
+                "Use a connection of your own, from connect(), for other statements."
+            )
         relation = connection.sql(text)
     except duckdb.Error as error:
         raise QueryError(f"{error}\n{_available(connection)}") from error
     if relation is None:
-        raise QueryError(
-            f"The statement {text!r} gives no rows; expected a query, such as SELECT ... FROM episodes."
-        )
+        raise QueryError(f"The text {text!r} holds no query, such as SELECT ... FROM episodes.")
     return relation
 
 
@@ -114,20 +128,25 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
     Raises:
         QueryError: the condition does not parse or names a column that is not there.
     """
-    connection = duckdb.connect(":memory:")
+    connection = _in_utc()
     try:
-        connection.execute("SET TimeZone = 'UTC'")
         columns = ", ".join(quote(field.name) for field in snapshot.episodes_schema)
-        rows = (
-            f"SELECT {columns}, row_number() OVER () - 1 AS position FROM ({_table_sql(snapshot, EPISODES)})"
-        )
-        connection.execute(f"CREATE VIEW _positioned AS {rows}")
-        found = connection.sql(f"SELECT position FROM _positioned WHERE ({condition}) ORDER BY position")
-        result = np.asarray(found.fetchnumpy()["position"], np.int64)
-    except duckdb.Error as error:
+        connection.execute(f"CREATE VIEW {EPISODES} AS {_table_sql(snapshot, EPISODES)}")
+        rows = connection.sql(f"SELECT {columns}, row_number() OVER () - 1 AS {_POSITION} FROM {EPISODES}")
+        expression = duckdb.SQLExpression(condition)
+        (kind,) = rows.select(expression).types
+        if kind != "BOOLEAN":
+            raise QueryError(
+                f"The condition {condition!r} gives {kind}; expected a comparison or other BOOLEAN."
+            )
+        found = rows.filter(expression).select(_POSITION).order(_POSITION)
+        result = np.asarray(found.fetchnumpy()[_POSITION], np.int64)
+    except (duckdb.Error, ValueError) as error:
+        if isinstance(error, QueryError):
+            raise
         raise QueryError(
-            f"The condition {condition!r} is not valid: "
-            f"{error}\n{available_episodes(snapshot.episodes_schema.names)}"
+            f"The condition {condition!r} is not valid: {error}\n"
+            f"{available_episodes(snapshot.episodes_schema.names)}"
         ) from error
     finally:
         connection.close()

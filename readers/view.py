@@ -144,7 +144,8 @@ class EpisodeView:
             found = frame.filter(condition).select(POSITION).collect()
         except polars.exceptions.PolarsError as error:
             raise QueryError(
-                f"The filter is not valid: {error}\n{available_episodes(snapshot.episodes_schema.names)}"
+                f"The filter is not valid: {_reason(error)}\n"
+                f"{available_episodes(snapshot.episodes_schema.names)}"
             ) from error
         return EpisodeView(self._reader, found[POSITION].to_numpy().astype(np.int64))
 
@@ -159,10 +160,12 @@ class EpisodeView:
         Raises:
             InvalidArgumentError: `n` is negative, or more than there are (without `replace`).
         """
-        if n < 0 or (n > len(self) and not (replace and len(self))):
+        if not isinstance(n, int | np.integer) or n < 0 or (n > len(self) and not (replace and len(self))):
             raise InvalidArgumentError(
-                f"Cannot draw {n} episodes from {len(self)}. Draw fewer, or draw with replace=True."
+                f"Cannot draw {n!r} episodes from {len(self)}. Draw fewer, or draw with replace=True."
             )
+        if seed is not None and seed < 0:
+            raise InvalidArgumentError(f"seed={seed}: expected a number that is not negative, or None.")
         drawn = np.random.default_rng(seed).choice(len(self), n, replace) if n else []
         return [self[int(index)] for index in drawn]
 
@@ -200,9 +203,10 @@ class EpisodeView:
 
         Returns:
             A relation, computed when it is shown or fetched: `.show()`, `.pl()`, `.df()`, `.arrow()`.
+            What goes wrong only then (a failing cast, a damaged file) is a `duckdb.Error`.
 
         Raises:
-            QueryError: the text is not valid; the message names the available tables and columns.
+            QueryError: the text is not valid, or no query; the message names the tables and columns.
         """
         return run_sql(self._connection, text)
 
@@ -215,3 +219,8 @@ class EpisodeView:
         snapshot = self._reader.snapshot
         place = f"{str(snapshot.layout.root)!r}, version {snapshot.version}"
         return f"{type(self).__name__}({len(self)} episodes, {place})"
+
+
+def _reason(error: Exception) -> str:
+    """What Polars says first; the plan of the query that follows tells a caller nothing."""
+    return str(error).partition("\n")[0]

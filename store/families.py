@@ -24,16 +24,17 @@ from .values import dump_json, load_json
 
 _RESERVED = frozenset(
     {
-        "episode_id",
-        "t",
-        "agent_id",
-        "observation",
         "action",
+        "agent_id",
+        "episode_id",
+        "info",
+        "metadata",
+        "observation",
+        "policy",
         "reward",
+        "t",
         "terminated",
         "truncated",
-        "info",
-        "policy",
     }
 )
 
@@ -138,10 +139,12 @@ class ColumnSet:
         if kind is None or kinds.uniform_kind(values) != kind:
             rows, values = [], []
             for row, value in zip(cells.rows, cells.values, strict=True):
-                if kind is not None and kinds.accepts(kind, value):
+                taken = kind is not None and kinds.accepts(kind, value)
+                if taken:
                     rows.append(row)
                     values.append(value)
-                else:
+                if not taken or (kind == "float" and kinds.kind_of(value) == "int"):
+                    # SQL sees such an int as a double; the JSON column, which readers heed, keeps the int.
                     kinds.nest(leftovers.setdefault(row, {}), path, value)
         if rows and kind is not None and column is not None:
             found[column] = (kind, kinds.build(kind, Cells(rows, values).dense(length)))

@@ -5,8 +5,12 @@ Every other module asks here for a path, so the directory layout of format 1 is 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
+
+from .errors import InvalidArgumentError
 
 FORMAT_VERSION = 1
 
@@ -20,11 +24,29 @@ JOURNAL = "journal"
 TABLES = (RUNS, EPISODES, STEPS)
 
 
+_ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
+
+
 @dataclass(frozen=True)
 class Layout:
     """The paths of one store."""
 
     root: Path
+
+    @staticmethod
+    def at(path: str | PathLike[str]) -> Layout:
+        """The layout of the store at a path, which is made absolute.
+
+        Raises:
+            InvalidArgumentError: the path holds a percent escape.
+        """
+        root = Path(path).absolute()
+        if _ESCAPE.search(str(root)):
+            raise InvalidArgumentError(
+                f"The path {root} holds a percent sign with two hexadecimal digits, which the table library "
+                "takes for an escaped character. Choose or rename the folder so that it has none."
+            )
+        return Layout(root)
 
     @property
     def manifest(self) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from . import kinds
-from .families import EXTRA, INFO, POLICY, STEP_FAMILIES, Family
+from .families import EXTRA, INFO, POLICY, Family
 from .values import dump_json, load_json
 
 
@@ -30,7 +30,7 @@ class SegmentColumns:
         self._fixed = list(fixed)
         chosen: dict[str, pa.Field] = {}
         own = {column.name.casefold(): column for column in committed if kinds.field_kind(column)}
-        clash = False
+        with_json: set[Family] = set()
         for schema in seen:
             for column in schema:
                 if kinds.field_kind(column) is None:
@@ -38,12 +38,12 @@ class SegmentColumns:
                 key = column.name.casefold()
                 known = own.get(key) or chosen.get(key)
                 merged = column if known is None else _merge(known, column, committed=key in own)
-                clash = clash or merged is None
+                if known is not None and (merged is not known or not _same_kind(known, column)):
+                    with_json.add(family_of(column.name))
                 if merged is not None:
                     chosen[key] = merged
-        if clash:
-            for family in STEP_FAMILIES:
-                chosen[family.json_column] = kinds.field(family.json_column, kinds.JSON_KIND)
+        for family in with_json:
+            chosen[family.json_column] = kinds.field(family.json_column, kinds.JSON_KIND)
         self.fields = sorted(chosen.values(), key=lambda column: column.name)
         self._chosen = {column.name: column for column in self.fields}
 
@@ -52,20 +52,25 @@ class SegmentColumns:
         demoted: dict[Family, list[dict[Any, Any]]] = {}
         for column in batch.schema:
             kind = kinds.field_kind(column)
-            if kind is not None and not self._takes(batch, column):
+            if kind is not None and not self._takes(column):
                 _demote(batch, column, demoted)
         arrays = [batch.column(name) for name in self._fixed]
         for column in self.fields:
             arrays.append(_aligned(batch, column, demoted))
         return pa.record_batch(arrays, names=[*self._fixed, *self._chosen])
 
-    def _takes(self, batch: pa.RecordBatch, column: pa.Field) -> bool:
+    def _takes(self, column: pa.Field) -> bool:
+        """Whether readers get a batch's values back from the segment's column alone."""
         mine = self._chosen.get(column.name)
-        return mine is not None and _fits(batch.column(column.name), column, mine)
+        return mine is not None and _same_kind(mine, column)
+
+
+def _same_kind(one: pa.Field, other: pa.Field) -> bool:
+    return kinds.field_kind(one) == kinds.field_kind(other)
 
 
 def _fits(values: pa.Array, column: pa.Field, wanted: pa.Field) -> bool:
-    """Whether a batch's column goes into the segment's column of that name without loss."""
+    """Whether a batch's column goes into the segment's column of that name: equal values, in SQL too."""
     before, after = kinds.field_kind(column), kinds.field_kind(wanted)
     if (before, after) == ("int", "float"):
         found = values.drop_null().to_numpy()

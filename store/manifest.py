@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,13 @@ from typing import Any
 
 import gymnasium
 
-from .errors import CorruptStoreError, FormatVersionError, StoreExistsError, StoreNotFoundError
+from .errors import (
+    CorruptStoreError,
+    FormatVersionError,
+    InvalidArgumentError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
 from .files import guard_access, write_whole
 from .layout import FORMAT_VERSION, MANIFEST, Layout
 from .spaces import SpaceCodec, space_from_json, space_to_json
@@ -121,14 +128,27 @@ def read_card(layout: Layout) -> dict[str, Any]:
     return _read_object(layout.card, missing=f"{layout.card} is gone.")
 
 
-def write_card(layout: Layout, card: dict[str, Any]) -> None:
+def card_text(card: Mapping[str, Any]) -> str:
+    """The text of `card.json`.
+
+    Raises:
+        InvalidArgumentError: the card is not plain JSON.
+    """
+    try:
+        return json.dumps(dict(card), indent=1, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"The card is not plain JSON: {error}. Use text, numbers, lists and mappings with text as keys."
+        ) from error
+
+
+def write_card(layout: Layout, text: str) -> None:
     """Replace `card.json` as a whole.
 
     Raises:
-        TypeError, ValueError: the card is not plain JSON; the old card stays.
         StoreAccessError: the file system refused; the old card stays.
     """
-    write_whole(layout.card, json.dumps(card, indent=1, allow_nan=False).encode())
+    write_whole(layout.card, text.encode())
 
 
 def _not_found(root: Path) -> str:

@@ -22,7 +22,7 @@ from .journal import JournalLock, RunHeader, part_paths, remove_journal
 from .journal_reading import PartReader
 from .layout import EPISODES, Layout
 from .records import EpisodeRecord, add_in_order, end_reason_of
-from .schema import REWARD, STEP_ROW, TERMINATED, TRUNCATED, StepSchema
+from .schema import JOURNAL_KIND, REWARD, STEP_ROW, TERMINATED, TRUNCATED, StepSchema
 from .sealer import Seal, Tables, commit_run, seal
 from .sealing import Piece, split
 from .values import load_json
@@ -60,7 +60,7 @@ class _Found:
 
     def add(self, piece: Piece) -> None:
         rows = piece.rows()
-        stepped = np.flatnonzero(rows.column("kind").to_numpy() == STEP_ROW)
+        stepped = np.flatnonzero(rows.column(JOURNAL_KIND.name).to_numpy() == STEP_ROW)
         if not len(stepped):
             return
         taken = pa.array(stepped)

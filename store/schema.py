@@ -31,8 +31,8 @@ TIMESTAMP = pa.timestamp("us", "UTC")
 #: What arrived with a journal row: the first observation, a step, or what was logged after the last step.
 RESET_ROW, STEP_ROW, LATE_ROW = 0, 1, 2
 
-JOURNAL_NUMBER = pa.field("number", pa.int64())
-JOURNAL_KIND = pa.field("kind", pa.int16())
+JOURNAL_NUMBER = pa.field("_number", pa.int64())
+JOURNAL_KIND = pa.field("_kind", pa.int16())
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,8 @@ class Snapshot:
         self._steps = Table(layout.table(STEPS))
         self._runs = Table(layout.table(RUNS))
         self.version = self._episodes.version
+        #: Whether this was the newest version when the snapshot was taken.
+        self.newest = self._episodes.newest
 
     @cached_property
     def episode_files(self) -> list[TableFile]:

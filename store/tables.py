@@ -22,7 +22,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.schema import Field as DeltaField
 from deltalake.transaction import AddAction, RemoveAction
 
-from .errors import ConcurrentCommitError, CorruptStoreError, StoreNotFoundError, VersionNotFoundError
+from .errors import ConcurrentCommitError, CorruptStoreError, VersionNotFoundError
 from .files import guard_access, sync_directory
 from .parquet import sync_file
 
@@ -31,6 +31,8 @@ _PAUSE_SECONDS = 0.02
 _CONFIGURATION: dict[str, str | None] = {
     "delta.enableExpiredLogCleanup": "false",
     "delta.logRetentionDuration": "interval 36500 days",
+    # Null counts of all columns, not of the first 32 only: they say which columns a file has.
+    "delta.dataSkippingNumIndexedCols": "-1",
     "delta.deletedFileRetentionDuration": "interval 36500 days",
 }
 
@@ -88,13 +90,16 @@ class Table:
         path: directory of the table.
         version: pin this version; None for the newest.
 
+    Attributes:
+        newest: whether the version was the newest when the table was opened.
+
     Raises:
-        StoreNotFoundError, CorruptStoreError, VersionNotFoundError
+        CorruptStoreError, VersionNotFoundError
     """
 
     def __init__(self, path: Path, version: int | None = None) -> None:
         self.path = path
-        self._delta = _open_delta(path, version)
+        self._delta, self.newest = _open_delta(path, version)
 
     @staticmethod
     def create(path: Path, schema: pa.Schema) -> None:
@@ -134,7 +139,9 @@ class Table:
 
     def history(self) -> list[dict[str, Any]]:
         """One entry per commit up to the pinned version, newest first, as the log has them."""
-        return self._delta.history()
+        # A pinned handle numbers the whole log down from its own version; the newest one numbers it right.
+        entries = DeltaTable(str(self.path)).history()
+        return [entry for entry in entries if entry["version"] <= self.version]
 
     def applied(self, run_id: str) -> int:
         """The last segment number that a run committed to this table, or -1."""
@@ -208,6 +215,7 @@ class Table:
         if entry.exists():
             sync_file(entry)
         sync_directory(log)
+        sync_directory(self.path)
 
 
 def _delta_field(column: pa.Field) -> DeltaField:
@@ -216,20 +224,19 @@ def _delta_field(column: pa.Field) -> DeltaField:
     return field
 
 
-def _open_delta(path: Path, version: int | None) -> DeltaTable:
+def _open_delta(path: Path, version: int | None) -> tuple[DeltaTable, bool]:
+    """The table at a version, and whether that is the newest."""
     if not (path / "_delta_log").is_dir():
-        raise StoreNotFoundError(
-            f"The table {path} is missing. The store is incomplete; restore it from a copy."
-        )
+        raise CorruptStoreError(f"The table {path} is missing. Restore it from a copy of the store.")
     try:
         newest = DeltaTable(str(path))
         if version is None or version == newest.version():
-            return newest
-        if not (type(version) is int and 0 <= version <= newest.version()):
+            return newest, True
+        if not 0 <= version <= newest.version():
             raise VersionNotFoundError(
-                f"There is no version {version!r} of {path.parent}; there are 0 to {newest.version()}."
+                f"There is no version {version} of {path.parent}; there are 0 to {newest.version()}."
             )
-        return DeltaTable(str(path), version=version)
+        return DeltaTable(str(path), version=version), False
     except (DeltaError, TableNotFoundError, OSError, ValueError) as error:
         if isinstance(error, VersionNotFoundError):
             raise

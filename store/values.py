@@ -68,20 +68,17 @@ def freeze_value(value: Any, depth: int = 0) -> Any:
         return _opaque(value)
     if isinstance(value, np.ndarray) and not value.dtype.hasobject and value.dtype.names is None:
         return np.array(value, order="C", copy=True, subok=False)
-    if isinstance(value, np.generic) and value.dtype.kind in "?biufUS":
-        return value.item() if value.dtype.itemsize <= 8 or value.dtype.kind in "US" else _opaque(value)
+    if isinstance(value, np.generic):
+        return value.item() if value.dtype.kind in "US" else _opaque(value)
     if isinstance(value, dict):
         return {freeze_value(k, depth + 1): freeze_value(v, depth + 1) for k, v in value.items()}
-    if kind in (list, tuple):
-        return kind(freeze_value(item, depth + 1) for item in value)
-    if kind in (set, frozenset):
+    if isinstance(value, list | tuple):
+        items = [freeze_value(item, depth + 1) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, set | frozenset):
         return frozenset(freeze_value(item, depth + 1) for item in value)
     if isinstance(value, bool | int | float | str):
         return _plain(value)
-    if isinstance(value, tuple):
-        return tuple(freeze_value(item, depth + 1) for item in value)
-    if isinstance(value, list):
-        return [freeze_value(item, depth + 1) for item in value]
     return _opaque(value)
 
 

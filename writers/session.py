@@ -23,7 +23,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from ..store.arrivals import ArrivalBuffer
-from ..store.errors import EpisodelakeError, InvalidArgumentError, RecorderStateError
+from ..store.errors import InvalidArgumentError, RecorderStateError
 from ..store.families import STEP_FAMILIES, ColumnSet, check_extra
 from ..store.files import guard_access
 from ..store.handle import StoreHandle
@@ -126,14 +126,14 @@ class RunSession:
         self._next_number = 0
         self._live: dict[int, LiveEpisode] = {}
         self._finished: list[EpisodeRecord] = []
-        # Numbers of the episodes whose rows must stay in the journal: live ones, and finished ones until sealed.
+        # Episodes whose rows must stay in the journal: live ones, and finished ones until they are sealed.
         self._needed: set[int] = set()
         self._writer: PartWriter | None = None
         self._parts: list[_Part] = []
         self._part_count = 0
         self._next_segment = 0
         self._jobs: deque[Seal] = deque()
-        self._failure: EpisodelakeError | None = None
+        self._failure: Exception | None = None
         self._unsealed_bytes = 0
         # The first segments of a run are smaller: episodes show early, and sealing runs beside recording.
         self._seal_at = min(_FIRST_SEGMENT_BYTES, options.segment_bytes)
@@ -393,7 +393,7 @@ class RunSession:
                     if job.segment == 0:
                         commit_run(self._tables, self.header, None)
                     seal(self._tables, self._schema, job)
-                except EpisodelakeError as error:
+                except Exception as error:  # whatever it is, it must reach the caller's thread
                     self._failure = error
                     return
                 with self._lock:
@@ -424,7 +424,7 @@ class RunSession:
                 self._flush()
             if self._finished and time.monotonic() - self._last_seal >= self.options.seal_seconds:
                 self._request_seal()
-        except EpisodelakeError as error:
+        except Exception as error:  # whatever it is, it must reach the caller's thread
             self._failure = error
 
     # Closing
