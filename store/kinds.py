@@ -26,7 +26,7 @@ from .errors import CorruptStoreError
 KIND_KEY = b"kind"
 JSON_KIND = "json"
 _EXACT_IN_DOUBLE = 2**53
-_INT64 = range(-(2**63), 2**63)
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 _SCALARS: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
@@ -62,7 +62,7 @@ def kind_of(value: Any) -> str | None:
 
 def _fits(scalar: str, value: Any) -> bool:
     if scalar == "int":
-        return int(value) in _INT64
+        return _SMALLEST <= int(value) <= _LARGEST
     if scalar == "str":
         return value.isascii() or _is_utf8(value)
     return True
@@ -156,7 +156,7 @@ def uniform_kind(values: Sequence[Any]) -> str | None:
     if len(found) != 1:
         return None
     (kind,) = found
-    if kind == "int" and not (min(values) in _INT64 and max(values) in _INT64):
+    if kind == "int" and not (min(values) >= _SMALLEST and max(values) <= _LARGEST):
         return None
     if kind == "str" and not all(map(str.isascii, values)):
         return None

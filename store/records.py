@@ -19,7 +19,7 @@ from .schema import StepSchema
 
 EndReason = Literal["terminated", "truncated", "cut", "interrupted"]
 
-_INT64 = range(-(2**63), 2**63)
+_LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ def episodes_table(
     columns: dict[str, Any] = {
         "episode_id": [episode_id(run_id, record.number) for record in records],
         "run_id": [run_id] * len(records),
-        "seed": [seed if seed is not None and seed in _INT64 else None for seed in seeds],
-        "wide_seed": [str(seed) if seed is not None and seed not in _INT64 else None for seed in seeds],
+        "seed": [seed if seed is not None and abs(seed) <= _LARGEST else None for seed in seeds],
+        "wide_seed": [str(seed) if seed is not None and abs(seed) > _LARGEST else None for seed in seeds],
         "segment": [rows.segment] * len(records),
         "row_start": rows.row_start,
         "row_count": rows.row_count,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import re
 import secrets
 import time
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata as packages
 from typing import Any
 
@@ -59,15 +61,23 @@ def _spec_json(env: gymnasium.Env) -> str | None:
 
 
 def _versions(env: gymnasium.Env | None) -> dict[str, str]:
-    names = ["episodelake", "gymnasium", "numpy"]
-    if env is not None:
-        names.append(type(env.unwrapped).__module__.partition(".")[0])
     found = {"python": platform.python_version()}
-    distributions = packages.packages_distributions()
-    for name in names:
-        for distribution in distributions.get(name, [name])[:1]:
-            try:
-                found[distribution] = packages.version(distribution)
-            except packages.PackageNotFoundError:
-                continue
+    modules = ["episodelake", "gymnasium", "numpy"]
+    if env is not None:
+        modules.append(type(env.unwrapped).__module__.partition(".")[0])
+    for module in modules:
+        version = _version(module)
+        if version is not None:
+            found[version[0]] = version[1]
     return found
+
+
+@cache
+def _version(module: str) -> tuple[str, str] | None:
+    """Name and version of the distribution that a module belongs to; None for a module of no distribution."""
+    with contextlib.suppress(packages.PackageNotFoundError):
+        return module, packages.version(module)
+    # Names differ (ale_py, ale-py): searching all distributions is slow, so it comes second.
+    for distribution in packages.packages_distributions().get(module, []):
+        return distribution, packages.version(distribution)
+    return None

@@ -1,0 +1,929 @@
+"""Bad input: damaged and missing files, wrong paths, wrong values, bad queries, full disks, closed doors.
+
+Each gets an error of the library's tree that says where the fault is, and costs nothing that was recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import gymnasium as gym
+import numpy as np
+import polars as pl
+import pytest
+from gymnasium import spaces
+
+import episodelake as el
+from nasty_environments import (
+    Nested,
+    Rollout,
+    SmallEnv,
+    Speaker,
+    WrongAt,
+    advance,
+    assert_recorded,
+    new_store,
+    play,
+    seeds,
+)
+from strategies import same
+
+PUSH = np.zeros(2, np.float32)
+RUNS = 3
+TESTS = str(Path(__file__).parent)
+
+
+@pytest.fixture(scope="module")
+def whole_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of three runs with two episodes each; tests work on copies."""
+    folder = tmp_path_factory.mktemp("whole")
+    store = new_store(folder, SmallEnv())
+    for run in range(RUNS):
+        with store.record(SmallEnv(300), run=f"run{run}") as recorder:
+            play(recorder, seeds(2 * run, 2 * run + 1))
+    return folder / "store"
+
+
+@pytest.fixture
+def path(whole_store: Path, tmp_path: Path) -> Path:
+    """A copy of that store."""
+    return Path(shutil.copytree(whole_store, tmp_path / "store"))
+
+
+def truth() -> list[Rollout]:
+    """What the six episodes of `whole_store` are."""
+    return [play(SmallEnv(300), seeds(2 * run, 2 * run + 1))[k] for run in range(RUNS) for k in range(2)]
+
+
+def numbers(path: Path) -> dict[int, tuple[np.ndarray, ...]]:
+    """Read all episodes: by seed, their observations, actions, rewards and flags."""
+    return {
+        episode.seed: (episode.observations, episode.actions, episode.rewards, episode.terminations)
+        for episode in el.open(path)
+        if episode.seed is not None
+    }
+
+
+# Wrong values while recording
+
+
+@pytest.mark.parametrize(
+    ("what", "wrong"),
+    [
+        ("observation", np.zeros(4, np.float32)),
+        ("observation", np.zeros((1, 3), np.float32)),
+        ("observation", np.zeros(3, np.float64)),
+        ("observation", np.zeros(3, np.int64)),
+        ("observation", np.array(["a", "b", "c"])),
+        ("observation", np.array([None] * 3)),
+        ("observation", None),
+        ("observation", "abc"),
+        ("observation", {"a": 1}),
+        ("observation", [1.0, 2.0]),
+        ("reward", None),
+        ("reward", "1"),
+        ("reward", np.zeros(1)),
+        ("reward", np.zeros(2)),
+        ("reward", 1j),
+        ("reward", 10**400),
+        ("reward", [1.0]),
+    ],
+)
+def test_what_the_environment_gives_must_fit(tmp_path: Path, what: str, wrong: Any) -> None:
+    """A wrong observation or reward raises SpaceMismatchError naming it; the episode up to there is kept."""
+    env = WrongAt(wrong, what, 3)
+    store = new_store(tmp_path, env)
+    with store.record(env) as recorder:
+        with pytest.raises(el.SpaceMismatchError, match=what):
+            play(recorder, seeds(1))
+        env.when = -1
+        after = play(recorder, seeds(2))
+    assert [episode.length for episode in store.refresh()] == [2, 8]
+    assert_recorded(store[0], play(SmallEnv(8), seeds(1))[0].cut(2), env, "cut")
+    assert_recorded(store[1], after[0], env)
+    assert store.steps.collect().height == 3 + 9
+
+
+@pytest.mark.parametrize("info", [5, [1], "text", None])
+def test_an_info_that_is_no_mapping_costs_nothing(tmp_path: Path, info: Any) -> None:
+    """An info that is no mapping is an error of the tree or read as empty; the steps before are kept."""
+    env = WrongAt(info, "info", 3)
+    store = new_store(tmp_path, env)
+    try:
+        with store.record(env) as recorder:
+            play(recorder, seeds(1))
+    except el.EpisodelakeError:
+        pass
+    episode = store.refresh()[0]
+    assert same(episode.rewards[:2], np.array(play(SmallEnv(8), seeds(1))[0].rewards[:2]))
+    assert store.steps.collect().height == episode.length + 1
+
+
+def test_a_wrong_first_observation_starts_nothing(tmp_path: Path) -> None:
+    """A reset whose observation does not fit raises; nothing is stored, and the next reset starts afresh."""
+    env = WrongAt(np.zeros(5), "observation", 0)
+    store = new_store(tmp_path, env)
+    with store.record(env) as recorder:
+        with pytest.raises(el.SpaceMismatchError, match="observation"):
+            recorder.reset(seed=1)
+        with pytest.raises(el.RecorderStateError):
+            recorder.step(PUSH)
+        env.when = -1
+        plain = play(recorder, seeds(2))
+    assert len(store.refresh()) == 1
+    assert_recorded(store[0], plain[0], env)
+
+
+WRONG_ACTIONS: list[tuple[Callable[[], gym.Env], Any]] = [
+    (SmallEnv, np.zeros(3, np.float32)),
+    (SmallEnv, np.zeros((1, 2), np.float32)),
+    (SmallEnv, np.zeros(2, np.float64)),
+    (SmallEnv, np.zeros(2, np.complex64)),
+    (SmallEnv, None),
+    (SmallEnv, "left"),
+    (SmallEnv, 0.5),
+    (lambda: SmallEnv(action_space=spaces.Discrete(2)), 0.5),
+    (lambda: SmallEnv(action_space=spaces.Discrete(2)), np.array([0, 1])),
+    (lambda: SmallEnv(action_space=spaces.Discrete(2)), 2**70),
+    (lambda: SmallEnv(action_space=spaces.Discrete(2)), None),
+    (lambda: SmallEnv(action_space=spaces.MultiDiscrete([2, 2])), [0]),
+    (lambda: SmallEnv(action_space=spaces.MultiBinary(2)), [0, 5]),
+    (Nested, (1,)),
+    (Nested, (1, {"m": np.zeros(2, np.int64)}, 3)),
+    (Nested, (1, {})),
+    (Nested, (1, {"m": np.zeros(2, np.int64), "n": 1})),
+    (Nested, (1, {"M": np.zeros(2, np.int64)})),
+    (Nested, {"0": 1, "1": {"m": np.zeros(2, np.int64)}}),
+    (Nested, (1, np.zeros(2, np.int64))),
+    (Speaker, 5),
+    (Speaker, b"text"),
+    (Speaker, ["t", "e"]),
+]
+
+
+@pytest.mark.parametrize(("make", "wrong"), WRONG_ACTIONS)
+def test_a_wrong_action_never_reaches_the_environment(
+    tmp_path: Path, make: Callable[[], SmallEnv], wrong: Any
+) -> None:
+    """An action outside the structure raises before the environment is stepped, and the episode goes on."""
+    env = make()
+    store = new_store(tmp_path, env)
+    with store.record(env) as recorder:
+        plain = play(recorder, seeds(1), limit=2)
+        with pytest.raises(el.SpaceMismatchError, match="action"):
+            recorder.step(wrong)
+        assert env.stepped == 2
+        advance(recorder, plain[0], env.action_space.sample())
+    assert_recorded(store.refresh()[0], plain[0], make())
+
+
+# Paths
+
+
+def test_creating_over_a_store_is_refused(path: Path) -> None:
+    """A store that exists stays as it is."""
+    before = sorted(path.rglob("*"))
+    with pytest.raises(el.StoreExistsError, match="store") as caught:
+        el.create(path, SmallEnv())
+    assert isinstance(caught.value, FileExistsError)
+    assert sorted(path.rglob("*")) == before
+    assert len(el.open(path)) == 6
+
+
+def test_creating_in_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
+    """A folder with files of somebody else is left alone; an empty one is taken."""
+    (tmp_path / "thesis.tex").write_text("chapter")
+    with pytest.raises(el.StoreExistsError):
+        el.create(tmp_path, SmallEnv())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
+    (tmp_path / "empty").mkdir()
+    assert len(el.create(tmp_path / "empty", SmallEnv())) == 0
+
+
+def test_creating_on_a_file_is_refused(tmp_path: Path) -> None:
+    """A path that is a file, or leads through one, is an error of the tree and the file stays."""
+    file = tmp_path / "file"
+    file.write_text("text")
+    for path in (file, file / "deeper" / "store"):
+        with pytest.raises((el.StoreAccessError, el.StoreExistsError), match="file"):
+            el.create(path, SmallEnv())
+    assert file.read_text() == "text"
+
+
+def test_creating_makes_the_folders_above(tmp_path: Path) -> None:
+    """Folders on the way to a new store are made, and the path may be text or hold spaces and unicode."""
+    store = el.create(str(tmp_path / "a b" / "größe % #?" / "日本"), SmallEnv())
+    with store.record(SmallEnv()) as recorder:
+        plain = play(recorder, seeds(1))
+    again = el.open(str(store.path))
+    assert_recorded(again[0], plain[0], SmallEnv())
+    assert again.steps.collect().height == 6
+    assert again.sql("select count(*) from steps").fetchall() == [(6,)]
+
+
+@pytest.mark.parametrize(
+    "kind", ["nothing", "empty folder", "folder of others", "file", "through a file", "inner folder"]
+)
+def test_opening_what_is_no_store_is_refused(path: Path, tmp_path: Path, kind: str) -> None:
+    """A path without a store is a StoreNotFoundError naming the path; nothing is made there."""
+    target = tmp_path / "else"
+    if kind == "empty folder":
+        target.mkdir()
+    elif kind == "folder of others":
+        (target / "steps").mkdir(parents=True)
+    elif kind == "file":
+        target.write_text("text")
+    elif kind == "through a file":
+        (tmp_path / "file").write_text("text")
+        target = tmp_path / "file" / "store"
+    elif kind == "inner folder":
+        target = path / "steps"
+    before = sorted(tmp_path.rglob("*"))
+    for call in (el.open, el.recover):
+        with pytest.raises(el.StoreNotFoundError) as caught:
+            call(target)
+        assert str(target) in str(caught.value)
+        assert isinstance(caught.value, FileNotFoundError)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_unsupported_space_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    """A space without columns is refused when the store is created, which then is not there."""
+
+    class Strange(spaces.Space):
+        """A space of nothing that is known."""
+
+    for space in (Strange(), spaces.Dict({"deep": spaces.Tuple((Strange(),))})):
+        with pytest.raises(el.UnsupportedSpaceError, match=r"(?s)Strange.*register_codec"):
+            el.create(tmp_path / "store", observation_space=space, action_space=spaces.Discrete(2))
+        assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"observation_space": spaces.Discrete(2)},
+        {"observation_space": 5, "action_space": spaces.Discrete(2)},
+        {"env": 5},
+        {"env": SmallEnv(), "reward_shape": (-1,)},
+        {"env": SmallEnv(), "reward_shape": "two"},
+        {"env": SmallEnv(), "reward_shape": (2.5,)},
+        {"env": SmallEnv(), "card": 5},
+        {"env": SmallEnv(), "card": {"x": object()}},
+    ],
+)
+def test_wrong_arguments_make_no_store(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    """Missing spaces and wrong arguments are errors of the tree, and no store is there after."""
+    with pytest.raises(el.EpisodelakeError):
+        el.create(tmp_path / "store", **arguments)
+    with pytest.raises(el.StoreNotFoundError):
+        el.open(tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"durability": "maybe"},
+        {"flush_seconds": -1},
+        {"seal_seconds": "x"},
+        {"segment_bytes": 0},
+        {"run": 5},
+        {"metadata": 5},
+    ],
+)
+def test_wrong_settings_of_a_recording_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    """A setting that means nothing is an error of the tree and leaves no run behind."""
+    store = new_store(tmp_path, SmallEnv())
+    for call in (lambda: store.record(SmallEnv(), **options), lambda: store.writer(**options)):
+        with pytest.raises(el.EpisodelakeError):
+            call()
+    assert store.refresh().runs.collect().height == 0
+
+
+# Versions and queries
+
+
+@pytest.mark.parametrize("version", [99, -1, 2**70])
+def test_an_unknown_version_is_refused(path: Path, version: int) -> None:
+    """A version that the store does not have is a LookupError of the tree."""
+    with pytest.raises(el.VersionNotFoundError, match=str(version)) as caught:
+        el.open(path, version=version)
+    assert isinstance(caught.value, LookupError)
+
+
+@pytest.mark.parametrize("version", ["1", 1.5, [1]])
+def test_a_version_that_is_no_number_is_refused(path: Path, version: Any) -> None:
+    """A version of another type is an error of the tree."""
+    with pytest.raises(el.EpisodelakeError):
+        el.open(path, version=version)
+
+
+def test_every_old_version_opens(path: Path) -> None:
+    """Each version in the history opens and shows what was there then."""
+    newest = el.open(path).version
+    sizes = [len(el.open(path, version=version)) for version in range(newest + 1)]
+    assert sizes == sorted(sizes)
+    assert (sizes[0], sizes[-1]) == (0, 6)
+    assert len(el.open(path, version=0).refresh()) == 6
+
+
+@pytest.mark.parametrize("key", [6, -7, 2**70, "nobody/000000", "", "run0", "../x"])
+def test_an_unknown_episode_is_refused(path: Path, key: Any) -> None:
+    """A position or id that is not there is a KeyError and IndexError of the tree that names it."""
+    with pytest.raises(el.EpisodeNotFoundError, match=str(key)) as caught:
+        el.open(path)[key]
+    assert isinstance(caught.value, KeyError | IndexError)
+
+
+@pytest.mark.parametrize("key", [1.5, None, (1, 2), b"x", [0]])
+def test_a_key_of_another_type_is_refused(path: Path, key: Any) -> None:
+    """An episode cannot be looked up by another type; the error is of the tree or a plain TypeError."""
+    with pytest.raises((el.EpisodelakeError, TypeError)):
+        el.open(path)[key]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        pl.col("no_such_column") > 1,
+        "no_such_column > 1",
+        "episode_return >",
+        "",
+        "length > 1; drop table episodes",
+        "length > 1) or (1 = 1",
+        "select * from episodes",
+        "length",
+        pl.col("length"),
+        pl.col("length") > "text",
+        "count(*) > 1",
+        "'",
+        "\x00",
+    ],
+)
+def test_a_bad_condition_is_a_query_error(path: Path, condition: Any) -> None:
+    """A filter that is no condition over the episodes raises QueryError, not an error of an engine."""
+    store = el.open(path)
+    with pytest.raises(el.QueryError) as caught:
+        len(store.filter(condition))
+    assert isinstance(caught.value, ValueError)
+    assert len(el.open(path)) == 6
+
+
+@pytest.mark.parametrize("condition", [pl.col("no_such_column") > 1, "no_such_column > 1"])
+def test_a_bad_filter_column_names_the_available_ones(path: Path, condition: Any) -> None:
+    """The error for an unknown column names it and the columns that there are."""
+    with pytest.raises(el.QueryError) as caught:
+        el.open(path).filter(condition)
+    text = str(caught.value)
+    assert all(name in text for name in ("no_such_column", "episode_return", "end_reason", "length"))
+
+
+@pytest.mark.parametrize("condition", [5, None, ["length > 1"], lambda row: True])
+def test_a_condition_of_another_type_is_refused(path: Path, condition: Any) -> None:
+    """A filter by something else is an error of the tree."""
+    with pytest.raises(el.EpisodelakeError):
+        el.open(path).filter(condition)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["selec 1", "", "select nothing_here from episodes", "select * from nowhere", "select (", "\x00", "--"],
+)
+def test_bad_sql_is_a_query_error(path: Path, text: str) -> None:
+    """SQL text that is not valid raises QueryError."""
+    with pytest.raises(el.QueryError) as caught:
+        el.open(path).sql(text)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_bad_query_names_what_there_is(path: Path) -> None:
+    """The error for an unknown table or column names the available ones."""
+    store = el.open(path)
+    with pytest.raises(el.QueryError, match="episode_return"):
+        store.sql("select nothing_here from episodes")
+    with pytest.raises(el.QueryError, match=r"(?s)(episodes.*steps|steps.*episodes)"):
+        store.sql("select * from nowhere")
+
+
+@pytest.mark.parametrize("arguments", [(7,), (-1,), ("x",), (1.5,)])
+def test_bad_samples_are_refused(path: Path, arguments: tuple[Any, ...]) -> None:
+    """Sampling more episodes than there are, or a senseless number, is an error of the tree."""
+    with pytest.raises(el.EpisodelakeError):
+        el.open(path).sample_episodes(*arguments)
+
+
+# Damaged files
+
+
+def parquet(path: Path, table: str, number: int = 1) -> Path:
+    """Return one Parquet file of a table."""
+    return sorted((path / table).glob("*.parquet"))[number]
+
+
+def damaged(file: Path) -> Iterator[str]:
+    """Damage a file in each way in turn; say how."""
+    whole = file.read_bytes()
+    for size in (0, 1, 4, len(whole) // 2, len(whole) - 9, len(whole) - 1):
+        file.write_bytes(whole[:size])
+        yield f"cut to {size} of {len(whole)} bytes"
+    for start in (len(whole) - 8, len(whole) - 4):
+        file.write_bytes(whole[:start] + b"\xff" * 4 + whole[start + 4 :])
+        yield f"four bytes at {start} overwritten"
+    file.write_bytes(bytes(len(whole)))
+    yield "zeroed"
+    file.write_bytes(whole[::-1])
+    yield "reversed"
+    file.write_bytes(whole + b"more")
+    yield "something appended"
+    file.unlink()
+    yield "gone"
+    file.mkdir()
+    yield "a folder"
+    file.rmdir()
+    file.write_bytes(whole)
+
+
+def test_a_damaged_steps_file_is_named_and_costs_only_its_own_episodes(path: Path) -> None:
+    """However a steps file is damaged, its episodes raise an error naming it; others are read."""
+    file = parquet(path, "steps")
+    plain = truth()
+    for how in damaged(file):
+        store = el.open(path)
+        assert len(store) == 6, how
+        lost = 0
+        for position in range(6):
+            episode_or_error: Any = None
+            try:
+                episode_or_error = store[position].observations
+            except el.CorruptStoreError as error:
+                lost += 1
+                assert file.name in str(error), how
+                continue
+            assert same(episode_or_error, np.array(plain[position].observations)), how
+        assert lost in (0, 2) if how == "something appended" else lost == 2, how
+    assert len(numbers(path)) == 6
+
+
+def test_a_damaged_steps_file_stops_iteration_and_frames_clearly(path: Path) -> None:
+    """Iterating, Polars and DuckDB over a damaged steps file name the file clearly."""
+    file = parquet(path, "steps")
+    file.write_bytes(file.read_bytes()[:-20])
+    store = el.open(path)
+    with pytest.raises(el.CorruptStoreError, match=file.name):
+        [episode.observations for episode in store]
+    assert store.sql("select count(*) from episodes").fetchall() == [(6,)]
+    assert store.filter("length = 300").episodes.collect().height == 6
+    with pytest.raises(pl.exceptions.PolarsError):
+        store.steps.collect()
+    with pytest.raises((el.CorruptStoreError, duckdb.Error), match=file.name):
+        store.sql("select sum(reward) from steps").fetchall()
+
+
+def test_a_damaged_episodes_file_is_named(path: Path) -> None:
+    """However an episodes file is damaged, opening or reading raises CorruptStoreError naming it."""
+    file = parquet(path, "episodes")
+    for how in damaged(file):
+        with pytest.raises(el.CorruptStoreError) as caught:
+            numbers(path)
+            if how == "something appended":
+                raise el.CorruptStoreError(str(file))
+        assert file.name in str(caught.value), how
+    assert len(numbers(path)) == 6
+
+
+@pytest.mark.parametrize("table", ["steps", "episodes"])
+def test_no_flipped_byte_goes_unseen(path: Path, table: str) -> None:
+    """A changed byte anywhere in a Parquet file is an error naming the file, or changes nothing read."""
+    file = parquet(path, table)
+    whole = file.read_bytes()
+    right = numbers(path)
+    unseen, other = [], []
+    for place in np.linspace(0, len(whole) - 1, 60).astype(int):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        try:
+            if not same(numbers(path), right):
+                unseen.append(int(place))
+        except el.CorruptStoreError as error:
+            assert file.name in str(error)
+        except Exception as error:
+            other.append((int(place), repr(error)[:80]))
+    assert (unseen, other) == ([], [])
+
+
+@pytest.mark.parametrize("table", ["steps", "episodes", "runs"])
+@pytest.mark.parametrize("how", ["empty", "garbage", "json of something else", "gone", "table gone"])
+def test_a_damaged_table_log_is_named(path: Path, table: str, how: str) -> None:
+    """A table whose log is damaged or gone gives an error naming it, or answers rightly."""
+    log = path / table / "_delta_log"
+    last = sorted(log.glob("*.json"))[-1]
+    if how == "table gone":
+        shutil.rmtree(path / table)
+    elif how == "gone":
+        shutil.rmtree(log)
+    else:
+        last.write_text(
+            {"empty": "", "garbage": "\x00\x01{{", "json of something else": '{"add": 5}\n[1]\n'}[how]
+        )
+    try:
+        found = numbers(path)
+        el.open(path).runs.collect()
+    except el.CorruptStoreError as error:
+        assert table in str(error)
+    else:
+        assert set(found) <= set(range(6))
+        assert all(same(found[seed][0], np.array(truth()[seed].observations)) for seed in found)
+        assert table != "episodes"
+
+
+def test_a_store_without_its_journal_folder_still_works(path: Path) -> None:
+    """The journal folder may be gone, as after a copy that skips empty folders: it reads and records."""
+    shutil.rmtree(path / "journal")
+    store = el.open(path)
+    assert len(numbers(path)) == 6
+    assert el.recover(path) == []
+    with store.record(SmallEnv()) as recorder:
+        play(recorder, seeds(77))
+    assert len(store.refresh()) == 7
+
+
+def test_a_truncated_store_json_is_named(path: Path) -> None:
+    """Wherever `store.json` breaks off, opening raises CorruptStoreError naming it."""
+    file = path / "store.json"
+    text = file.read_text().rstrip()
+    for size in [*range(0, len(text), 23), len(text) - 1]:
+        file.write_text(text[:size])
+        with pytest.raises(el.CorruptStoreError, match=r"store\.json"):
+            el.open(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00\x01\x02",
+        b"\xff\xfe{}",
+        b"[]",
+        b"5",
+        b"null",
+        b'"text"',
+        b"{}",
+        b"{" * 100_000,
+        b"[" * 100_000,
+        b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+        b'{"format": 1}',
+        b'{"format": 1, "format": 1}',
+        b'{"format": ' + b"9" * 10_000 + b"}",
+        b'{"format": NaN}',
+        b'{"format": 1e400}',
+    ],
+)
+def test_a_hostile_store_json_is_an_error_of_the_tree(path: Path, content: bytes) -> None:
+    """Whatever stands in `store.json`, opening raises an error of the tree naming the file."""
+    (path / "store.json").write_bytes(content)
+    for call in (el.open, el.recover):
+        with pytest.raises((el.CorruptStoreError, el.FormatVersionError), match=r"store\.json"):
+            call(path)
+
+
+def changed(value: Any, place: tuple[Any, ...], new: Any) -> Any:
+    """Return a copy of nested JSON with one place changed; `...` removes it."""
+    if not place:
+        return new
+    copied = dict(value) if isinstance(value, dict) else list(value)
+    if new is ... and len(place) == 1:
+        del copied[place[0]]
+    else:
+        copied[place[0]] = changed(copied[place[0]], place[1:], new)
+    return copied
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of everything in nested JSON."""
+    if above:
+        yield above
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(inner, (*above, key))
+
+
+NEW = [
+    ...,
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    2**40,
+    10**30,
+    "",
+    "x",
+    "__import__('os')",
+    "Tuple",
+    "object",
+    "O",
+    [],
+    {},
+    [-1],
+    [2**40],
+]
+
+
+@pytest.mark.parametrize("make", [SmallEnv, Nested])
+def test_no_change_of_store_json_breaks_out_of_the_tree(tmp_path: Path, make: Callable[[], gym.Env]) -> None:
+    """With any one value of `store.json` changed or gone, reading works or gives an error of the tree."""
+    env = make()
+    store = new_store(tmp_path, env)
+    with store.record(env) as recorder:
+        play(recorder, seeds(1))
+    file = tmp_path / "store" / "store.json"
+    right = json.loads(file.read_text())
+    escaped = []
+    for place in places(right):
+        for new in NEW:
+            file.write_text(json.dumps(changed(right, place, new)))
+            try:
+                opened = el.open(tmp_path / "store")
+                _ = (opened[0].observations, opened[0].actions, opened[0].rewards, opened.observation_space)
+            except el.EpisodelakeError:
+                continue
+            except BaseException as error:
+                escaped.append(f"{place} = {new!r}: {error!r}"[:160])
+    assert escaped == []
+
+
+@pytest.mark.parametrize("version", [2, 99, 10**9])
+def test_a_newer_format_is_refused(path: Path, version: int) -> None:
+    """A store of a newer format raises FormatVersionError that names both versions, before anything else."""
+    file = path / "store.json"
+    file.write_text(json.dumps({"format": version, "something": "new"}))
+    for call in (el.open, el.recover):
+        with pytest.raises(el.FormatVersionError, match=rf"(?s){version}"):
+            call(path)
+    with pytest.raises(el.StoreExistsError):
+        el.create(path, SmallEnv())
+
+
+@pytest.mark.parametrize("version", [0, -1, "1", 1.0, True, None, [1]])
+def test_a_senseless_format_is_refused(path: Path, version: Any) -> None:
+    """A format that is no positive whole number is an error of the tree naming `store.json`."""
+    file = path / "store.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": version}))
+    with pytest.raises((el.CorruptStoreError, el.FormatVersionError), match=r"store\.json"):
+        el.open(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000])
+def test_a_damaged_card_costs_nothing_but_the_card(path: Path, content: bytes) -> None:
+    """With `card.json` damaged the episodes are read, and asking for the card names the file."""
+    (path / "card.json").write_bytes(content)
+    assert len(numbers(path)) == 6
+    with pytest.raises(el.CorruptStoreError, match=r"card\.json"):
+        _ = el.open(path).card
+
+
+def test_a_card_that_is_no_json_leaves_the_old_one(path: Path) -> None:
+    """Assigning a card that cannot be written raises an error of the tree, and the old card stays."""
+    store = el.open(path)
+    store.card = {"description": "größe"}
+    for wrong in ({"x": object()}, 5, [1], {"x": {1, 2}}):
+        with pytest.raises(el.EpisodelakeError):
+            store.card = wrong  # type: ignore[assignment]
+    assert el.open(path).card == {"description": "größe"}
+
+
+# A full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of three megabytes; only where this process may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("this process may not mount a file system")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take all the space that is left."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (65536, 512, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+    return filler
+
+
+@pytest.mark.parametrize("length", [50, 10**9])
+def test_a_full_disk_loses_nothing_once_there_is_space(small_disk: Path, length: int) -> None:
+    """Recording on a disk that fills up raises StoreAccessError; with space again all steps are sealed."""
+    env = SmallEnv(length)
+    store = new_store(small_disk, env)
+    recorder = store.record(env, flush_seconds=0.02, seal_seconds=0.2)
+    plain: list[Rollout] = play(recorder, seeds(1), limit=50)
+    filler = fill(small_disk)
+    with pytest.raises(el.StoreAccessError) as caught:
+        for _ in range(300):
+            more = play(recorder, seeds(None), limit=1000)
+            plain += more
+    assert isinstance(caught.value, OSError)
+    filler.unlink()
+    recorder.close()
+    episodes = list(store.refresh())
+    assert len(episodes) >= len(plain)
+    for episode, rollout in zip(episodes, plain, strict=False):
+        assert_recorded(episode, rollout, env)
+    for episode in episodes[len(plain) :]:
+        times = episode.observations[:, 0].tolist()
+        assert times == list(range(len(times)))
+
+
+def test_close_on_a_full_disk_may_be_tried_again(small_disk: Path) -> None:
+    """A close that finds no space raises StoreAccessError and keeps everything for the next close."""
+    env = SmallEnv(2000)
+    store = new_store(small_disk, env)
+    recorder = store.record(env)
+    plain = play(recorder, seeds(1, 2))
+    filler = fill(small_disk)
+    for _ in range(2):
+        with pytest.raises(el.StoreAccessError):
+            recorder.close()
+    assert len(el.open(small_disk / "store")) == 0
+    filler.unlink()
+    recorder.close()
+    assert len(store.refresh()) == 2
+    for episode, rollout in zip(store, plain, strict=True):
+        assert_recorded(episode, rollout, env)
+
+
+def test_no_store_is_created_on_a_full_disk(small_disk: Path) -> None:
+    """Creating a store without space raises StoreAccessError, and with space again it can be created."""
+    filler = fill(small_disk)
+    with pytest.raises(el.StoreAccessError):
+        new_store(small_disk, SmallEnv())
+    filler.unlink()
+    try:
+        store = new_store(small_disk, SmallEnv())
+    except el.StoreExistsError:
+        store = el.open(small_disk / "store")
+    assert len(store) == 0
+
+
+LIMITED = """
+import resource, signal, sys
+import episodelake as el
+from nasty_environments import SmallEnv, play, seeds
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = el.open(sys.argv[1])
+env = SmallEnv(int(sys.argv[2]))
+done = 0
+try:
+    with store.record(env, flush_seconds=0.02) as recorder:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+        for seed in range(10**9):
+            play(recorder, seeds(seed))
+            done += 1
+except el.EpisodelakeError as error:
+    print(type(error).__name__, done, env.stepped, flush=True)
+"""
+
+
+@pytest.mark.parametrize("length", [100, 10**9])
+def test_a_file_that_cannot_grow_loses_nothing_that_was_journalled(tmp_path: Path, length: int) -> None:
+    """A process whose files reach their size limit gets StoreAccessError; recovery finds what was written."""
+    env = SmallEnv()
+    new_store(tmp_path, env)
+    result = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path / "store"), str(length)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.stdout, result.stderr
+    name, done, stepped = result.stdout.split()
+    assert name == "StoreAccessError"
+    el.recover(tmp_path / "store")
+    episodes = list(el.open(tmp_path / "store"))
+    assert episodes
+    assert 1000 <= sum(episode.length for episode in episodes) <= int(stepped)
+    for number, episode in enumerate(episodes):
+        plain = play(SmallEnv(length), seeds(number), limit=episode.length)[0]
+        assert episode.seed == number
+        assert same(episode.observations[:, [0, 2]], np.array(plain.observations)[:, [0, 2]])
+        assert same(episode.rewards, np.array(plain.rewards))
+        assert episode.end_reason == ("terminated" if episode.length == length else episode.end_reason)
+    assert len(episodes) <= int(done) + 1
+
+
+# Closed doors
+
+STRANGER = """
+import os, sys
+import episodelake as el
+from nasty_environments import SmallEnv, play, seeds
+el.create(sys.argv[3], SmallEnv())
+if os.geteuid() == 0:
+    os.seteuid(65534)
+def attempt(call):
+    try:
+        return repr(call())
+    except Exception as error:
+        return f"{type(error).__name__} {isinstance(error, (el.EpisodelakeError, OSError))}: {error}"
+action, path = sys.argv[1:3]
+calls = {
+    "create": lambda: el.create(path, SmallEnv()),
+    "read": lambda: [el.open(path)[0].length, el.open(path).sql("select count(*) from steps").fetchall()],
+    "record": lambda: el.open(path).record(SmallEnv()),
+    "write": lambda: el.open(path).writer(),
+    "card": lambda: setattr(el.open(path), "card", {"a": 1}),
+    "recover": lambda: el.recover(path),
+}
+print(attempt(calls[action]), flush=True)
+"""
+
+
+def as_stranger(action: str, path: Path) -> str:
+    """Do something as a user who owns nothing here; return what came of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = subprocess.run(
+            [sys.executable, "-c", STRANGER, action, str(path), f"{folder}/warm"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")])},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert result.stdout, result.stderr
+    return result.stdout
+
+
+@pytest.fixture
+def public(whole_store: Path) -> Iterator[Path]:
+    """A copy of the store that everybody may read and nobody but root may write."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(shutil.copytree(whole_store, Path(folder) / "store"))
+        for entry in [path, *path.rglob("*")]:
+            entry.chmod(0o555 if entry.is_dir() else 0o444)
+        Path(folder).chmod(0o555)
+        yield path
+        for entry in [path.parent, path, *path.rglob("*")]:
+            entry.chmod(0o755)
+
+
+def test_a_store_that_may_only_be_read_is_read(public: Path) -> None:
+    """Reading needs no permission to write."""
+    assert as_stranger("read", public).strip() == f"[300, [({6 * 301},)]]"
+
+
+@pytest.mark.parametrize("action", ["record", "write", "card"])
+def test_writing_without_permission_is_refused(public: Path, action: str) -> None:
+    """Recording into a store that may only be read raises StoreAccessError, which names the path."""
+    answer = as_stranger(action, public)
+    assert answer.startswith("StoreAccessError True")
+    assert str(public) in answer
+
+
+def test_creating_without_permission_is_refused(public: Path) -> None:
+    """A store in a folder that may not be written raises StoreAccessError naming the path."""
+    answer = as_stranger("create", public.parent / "other")
+    assert answer.startswith("StoreAccessError True")
+    assert str(public.parent) in answer
+
+
+@pytest.mark.parametrize("closed", ["store.json", "episodes", "steps", "."])
+def test_reading_without_permission_is_refused(public: Path, closed: str) -> None:
+    """A file or folder that may not be read raises StoreAccessError naming it, not a damaged store."""
+    (public / closed).chmod(0)
+    answer = as_stranger("read", public)
+    (public / closed).chmod(0o755)
+    assert answer.startswith("StoreAccessError True")
+    assert str(public) in answer
+
+
+@pytest.mark.parametrize("place", ["journal", "steps", "runs"])
+def test_a_file_in_place_of_a_folder_stops_recording_clearly(path: Path, place: str) -> None:
+    """Where a folder of the store is a file, recording raises an error of the tree that names it."""
+    shutil.rmtree(path / place)
+    (path / place).write_text("in the way")
+    with pytest.raises(el.EpisodelakeError, match=place), el.open(path).record(SmallEnv()) as recorder:
+        play(recorder, seeds(1))
+        recorder.seal()
+    assert (path / place).read_text() == "in the way"
