@@ -9,6 +9,7 @@ a row is never touched again once `count` includes it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,22 @@ from .schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, RESET_ROW, STEP_ROW,
 _CHUNK_BYTES = 4 << 20
 _MOST_ROWS = 4096
 _FEWEST_ROWS = 16
+
+
+@dataclass(slots=True)
+class LiveEpisode:
+    """An episode that is being recorded, and what is known of it so far."""
+
+    number: int
+    env_index: int | None
+    started_at: int
+    seed: int | None
+    options: str | None
+    metadata: dict[Any, Any]
+    length: int = 0
+    episode_return: Any = 0.0
+    terminated: bool = False
+    truncated: bool = False
 
 
 class ArrivalBuffer:
@@ -48,11 +65,14 @@ class ArrivalBuffer:
         self._truncated = np.zeros(self.capacity, bool)
         self._kinds = np.full(self.capacity, STEP_ROW, np.int16)
         self._infos, self._policies, self._extras = LooseRows(), LooseRows(), LooseRows()
+        self._scalar_reward = not schema.reward_shape
         self._number = -1
         self._starts: list[tuple[int, int]] = []
 
-    def add_reset(self, number: int, observation: Any, info: Mapping | None, extra: Mapping | None) -> None:
-        """Add row 0 of episode `number`.
+    def add_reset(
+        self, episode: LiveEpisode, observation: Any, info: Mapping | None, extra: Mapping | None
+    ) -> None:
+        """Add row 0 of an episode.
 
         Raises:
             SpaceMismatchError: the observation does not fit the space; nothing was added.
@@ -64,13 +84,13 @@ class ArrivalBuffer:
             self._infos.put(row, info)
         if extra:
             self._extras.put(row, extra)
-        self._starts.append((row, number))
-        self._number = number
+        self._starts.append((row, episode.number))
+        self._number = episode.number
         self.count = row + 1
 
     def add_step(
         self,
-        number: int,
+        episode: LiveEpisode,
         reward: Any,
         observation: Any,
         terminated: bool,
@@ -79,7 +99,7 @@ class ArrivalBuffer:
         policy: Mapping | None = None,
         extra: Mapping | None = None,
     ) -> None:
-        """Add what the step with the staged action brought; arrays are copied here and now.
+        """Add what the step with the action put before brought; arrays are copied here and now.
 
         Raises:
             SpaceMismatchError: a value does not fit its space; nothing was added.
@@ -88,27 +108,34 @@ class ArrivalBuffer:
         self._put_observation(row, observation)
         self._put_reward(row, reward)
         if terminated:
-            self._terminated[row] = True
+            self._terminated[row] = episode.terminated = True
         if truncated:
-            self._truncated[row] = True
+            self._truncated[row] = episode.truncated = True
         if info:
             self._infos.put(row, info)
         if policy:
             self._policies.put(row, policy)
         if extra:
             self._extras.put(row, extra)
-        if number != self._number:
-            self._starts.append((row, number))
-            self._number = number
+        if episode.number != self._number:
+            self._starts.append((row, episode.number))
+            self._number = episode.number
         self.count = row + 1
+        episode.length += 1
+        if self._scalar_reward:
+            episode.episode_return += float(reward)
+        else:
+            episode.episode_return = [
+                a + float(b) for a, b in zip(episode.episode_return, reward, strict=True)
+            ]
 
-    def add_late(self, number: int, policy: Mapping) -> None:
+    def add_late(self, episode: LiveEpisode, policy: Mapping) -> None:
         """Add what was logged about the last observation, after the last step."""
         row = self.count
         self._kinds[row] = LATE_ROW
         self._policies.put(row, policy)
-        self._starts.append((row, number))
-        self._number = number
+        self._starts.append((row, episode.number))
+        self._number = episode.number
         self.count = row + 1
 
     def numbers(self, start: int, stop: int) -> set[int]:

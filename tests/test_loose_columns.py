@@ -49,7 +49,7 @@ def store(tmp_path: Path) -> el.EpisodeStore:
 
 
 def test_more_than_thirty_two_columns_are_seen_by_sql(store: el.EpisodeStore) -> None:
-    """SQL, Polars and episodes agree on a store with many more info columns than engines keep statistics for."""
+    """SQL, Polars and episodes agree on a store with far more info columns than usual."""
     infos = [{f"k{key:02d}": key + step for key in range(60)} for step in range(3)]
     with store.writer() as writer:
         write(writer, infos)
@@ -103,7 +103,7 @@ def test_kinds_that_change_between_segments_and_runs_come_back(store: el.Episode
 
 
 def test_two_live_runs_that_disagree_about_a_kind(store: el.EpisodeStore) -> None:
-    """Two writers that both think a key is new commit it under different kinds; both get their values back."""
+    """Two writers commit a key that is new to both under different kinds; both get their values back."""
     with store.writer() as one, store.writer() as two:
         first = write(one, [{"x": 1.5}, {"x": 2.5}])
         second = write(two, [{"x": "a"}, {"x": "b"}])

@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from ..store.errors import InvalidArgumentError
+from ..store.families import check_extra
 from ..store.records import EndReason
 
 
@@ -83,14 +86,27 @@ def apply_step_callback(callback: StepCallback, step: StepData) -> StepData:
     answer = callback(step)
     if answer is None:
         return step
-    if isinstance(answer, StepData):
-        return answer
     if isinstance(answer, Mapping):
-        return replace(step, extra={**step.extra, **answer})
+        answer = replace(step, extra={**step.extra, **answer})
+    if isinstance(answer, StepData):
+        _check(answer)
+        return answer
     raise InvalidArgumentError(
         f"A step callback returned {type(answer).__name__}; expected StepData, a mapping of extra "
         f"columns, or None."
     )
+
+
+def _check(step: StepData) -> None:
+    for name in ("info", "policy", "extra"):
+        found = getattr(step, name)
+        if not isinstance(found, Mapping):
+            raise InvalidArgumentError(f"StepData.{name} is {type(found).__name__}; expected a mapping.")
+    for name in ("terminated", "truncated"):
+        found = getattr(step, name)
+        if not (found is None and step.t == 0) and not isinstance(found, bool | np.bool_):
+            raise InvalidArgumentError(f"StepData.{name} is {found!r}; expected True or False.")
+    check_extra(step.extra)
 
 
 def apply_episode_callback(callback: EpisodeCallback, episode: EpisodeSummary) -> Mapping[str, Any]:

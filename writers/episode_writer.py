@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from ..store.arrivals import LiveEpisode
 from ..store.errors import RecorderStateError, SpaceMismatchError
 from ..store.families import check_extra
 from ..store.handle import OpenStore
 from ..store.records import EndReason, EpisodeRecord, add_in_order, end_reason_of, timestamp_now
 from ..store.values import dump_json, freeze, freeze_value
 from .run import run_header
-from .session import LiveEpisode, RunSession, SessionOptions
+from .session import RunSession, SessionOptions
 from .whole_episode import WholeEpisode, arrivals_batch, single_value
 
 _FEWEST_BULK_STEPS = 64
@@ -93,8 +94,11 @@ class OpenEpisode:
             raise RecorderStateError(
                 f"The episode {self.id} has ended: begin a new one before the next step."
             )
-        self._session.stage_action(action)
-        self._session.append(live, reward, observation, terminated, truncated, info, policy, extra)
+        if extra:
+            check_extra(extra)
+        buffer = self._session.room()
+        buffer.put_action(buffer.count, action)
+        buffer.add_step(live, reward, observation, terminated, truncated, info, policy, extra)
 
     def end(self, metadata: Mapping[str, Any] | None = None) -> EpisodeRow:
         """Finish the episode; without a flag set its end reason is "cut".
@@ -231,9 +235,10 @@ class EpisodeWriter:
         )
         try:
             for t in range(whole.length):
-                session.stage_action(single_value(whole.actions, t))
+                buffer = session.room()
+                buffer.put_action(buffer.count, single_value(whole.actions, t))
                 last = t == whole.length - 1
-                session.append(
+                buffer.add_step(
                     live,
                     whole.rewards[t],
                     single_value(whole.observations, t + 1),

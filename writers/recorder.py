@@ -13,11 +13,16 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from ..store.errors import InvalidArgumentError, RecorderStateError, SpaceMismatchError
+from ..store.arrivals import LiveEpisode
+from ..store.errors import (
+    InvalidArgumentError,
+    RecorderStateError,
+    SpaceMismatchError,
+)
 from ..store.handle import OpenStore
 from ..store.records import end_reason_of
 from ..store.schema import StepSchema
-from ..store.values import freeze_value, load_json
+from ..store.values import freeze, freeze_value, load_json
 from .callbacks import (
     EpisodeCallback,
     EpisodeSummary,
@@ -27,7 +32,7 @@ from .callbacks import (
     apply_step_callback,
 )
 from .run import run_header
-from .session import LiveEpisode, RunSession, SessionOptions
+from .session import RunSession, SessionOptions
 
 
 class Recorder(gymnasium.Wrapper):
@@ -78,9 +83,10 @@ class Recorder(gymnasium.Wrapper):
         # The episode in hand; and the same while it goes on, None once it is done or the recorder is closed.
         self._episode: LiveEpisode | None = None
         self._running: LiveEpisode | None = None
-        self._done = False
+        # Whether the environment itself said done, and whether it goes on although the episode was ended.
+        self._env_done = False
         self._muted = False
-        self._was_reset = False
+        self._special = step_callback is not None or self._autoreset is AutoresetMode.SAME_STEP
         self._logged: dict[str, Any] | None = None
         self._final_metadata: Mapping[str, Any] = {}
 
@@ -105,8 +111,11 @@ class Recorder(gymnasium.Wrapper):
         """
         self._session.check_usable()
         self._finish()
+        fresh = _generator_seed(self.env) is None
+        # The environment may change the options: keep them as they were passed.
+        kept = None if options is None else freeze(options)
         observation, info = self.env.reset(seed=seed, options=options)
-        self._begin(observation, info, self._seed(seed), options)
+        self._begin(observation, info, self._seed(seed, fresh), kept)
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -120,20 +129,22 @@ class Recorder(gymnasium.Wrapper):
         episode = self._running
         if episode is None:
             return self._step_outside(action)
-        session = self._session
-        session.stage_action(action)
+        buffer = self._session.room()
+        buffer.put_action(buffer.count, action)
         result = self.env.step(action)
         observation, reward, terminated, truncated, info = result
-        done = terminated or truncated
-        if self._step_callback is not None:
-            self._record_with_callback(episode, action, result)
-        elif done and self._autoreset is AutoresetMode.SAME_STEP:
-            self._record_and_restart(episode, result)
-        else:
-            session.append(episode, reward, observation, terminated, truncated, info, self._logged)
-            self._logged = None
-            if done:
-                self._mark_done()
+        try:
+            if self._special:
+                self._record_special(episode, action, result)
+                return result
+            buffer.add_step(episode, reward, observation, terminated, truncated, info, self._logged)
+        except BaseException:
+            # The environment has gone on, so the next transition would not follow the last one recorded.
+            self._stop(env_done=terminated or truncated)
+            raise
+        self._logged = None
+        if terminated or truncated:
+            self._stop(env_done=True)
         return result
 
     def log(self, **values: Any) -> None:
@@ -147,6 +158,8 @@ class Recorder(gymnasium.Wrapper):
         """
         if self._episode is None:
             raise RecorderStateError("There is no step to log for: call reset() first.")
+        if self._muted:
+            return
         frozen = {key: freeze_value(value) for key, value in values.items()}
         self._logged = frozen if self._logged is None else {**self._logged, **frozen}
 
@@ -156,7 +169,7 @@ class Recorder(gymnasium.Wrapper):
         Raises:
             StoreAccessError, ConcurrentCommitError: it failed; nothing is lost, call again.
         """
-        if self._done:
+        if self._running is None:
             self._finish()
         self._session.seal()
 
@@ -176,94 +189,69 @@ class Recorder(gymnasium.Wrapper):
 
     # Episodes
 
-    def _seed(self, seed: int | None) -> int | None:
-        """The seed given, else the environment's own on its first reset, else None."""
-        first, self._was_reset = not self._was_reset, True
-        if seed is not None or not first:
+    def _seed(self, seed: int | None, fresh: bool) -> int | None:
+        """The seed given; else that of the environment's generator if this reset made it; else None."""
+        if seed is not None or not fresh:
             return seed
-        try:
-            found = self.env.np_random_seed
-        except AttributeError:
-            return None
+        found = _generator_seed(self.env)
         return found if isinstance(found, int) and found >= 0 else None
 
-    def _begin(self, observation: Any, info: dict, seed: int | None, options: Mapping | None) -> None:
+    def _begin(self, observation: Any, info: dict, seed: int | None = None, options: Any = None) -> None:
         step = StepData(0, observation, info=info)
         if self._step_callback is not None:
             step = apply_step_callback(self._step_callback, step)
-        self._episode = self._session.begin(
+        self._episode = self._running = self._session.begin(
             step.observation, step.info, seed=seed, options=options, extra=step.extra
         )
-        self._done = self._muted = step.end
-        self._running = None if step.end else self._episode
+        self._env_done = self._muted = False
+        if step.end:
+            self._stop(env_done=False)
 
-    def _record_with_callback(self, episode: LiveEpisode, action: Any, result: tuple) -> None:
+    def _record_special(self, episode: LiveEpisode, action: Any, result: tuple) -> None:
+        """Record a step with a callback, or of an environment that may reset itself within the step."""
         observation, reward, terminated, truncated, info = result
-        restart = self._autoreset is AutoresetMode.SAME_STEP and (terminated or truncated)
+        env_done = bool(terminated or truncated)
+        restart = env_done and self._autoreset is AutoresetMode.SAME_STEP
         last_observation, last_info, next_info = _final(result) if restart else (observation, info, info)
         policy, self._logged = self._logged or {}, None
-        step = StepData(
-            episode.length + 1, last_observation, action, reward, terminated, truncated, last_info, policy
-        )
-        assert self._step_callback is not None
-        try:
-            answer = apply_step_callback(self._step_callback, step)
-        except BaseException:
-            self._append(episode, step)
-            raise
-        if answer.action is not action:
-            self._session.stage_action(answer.action)
-        self._append(episode, answer)
+        t = episode.length + 1
+        step = StepData(t, last_observation, action, reward, terminated, truncated, last_info, policy)
+        if self._step_callback is not None:
+            step = apply_step_callback(self._step_callback, step)
+        self._add(episode, step, staged=step.action is action)
+        if env_done or step.end or step.terminated or step.truncated:
+            self._stop(env_done)
         if restart:
             self._finish()
-            self._begin(observation, next_info, None, None)
-        elif answer.end and not self._done:
-            self._mark_done()
-            self._muted = True
+            self._begin(observation, next_info)
 
-    def _append(self, episode: LiveEpisode, step: StepData) -> None:
-        self._session.append(
-            episode,
-            step.reward,
-            step.observation,
-            bool(step.terminated),
-            bool(step.truncated),
-            step.info,
-            step.policy,
-            step.extra,
+    def _add(self, episode: LiveEpisode, step: StepData, *, staged: bool) -> None:
+        buffer = self._session.room()
+        if not staged:
+            buffer.put_action(buffer.count, step.action)
+        terminated, truncated = bool(step.terminated), bool(step.truncated)
+        buffer.add_step(
+            episode, step.reward, step.observation, terminated, truncated, step.info, step.policy, step.extra
         )
-        if step.terminated or step.truncated:
-            self._mark_done()
 
-    def _record_and_restart(self, episode: LiveEpisode, result: tuple) -> None:
-        """A done step of an environment that resets itself within the step."""
-        observation, reward, terminated, truncated, _ = result
-        last_observation, last_info, next_info = _final(result)
-        self._session.append(
-            episode, reward, last_observation, terminated, truncated, last_info, self._logged
-        )
-        self._logged = None
-        self._mark_done()
-        self._finish()
-        self._begin(observation, next_info, None, None)
-
-    def _mark_done(self) -> None:
-        """The environment ended the episode; it stays in hand, so that its last observation can be logged."""
-        self._done = True
+    def _stop(self, env_done: bool) -> None:
+        """Let no further step into the episode; it stays in hand, so that its last row can be logged for."""
         self._running = None
+        self._env_done = env_done
+        self._muted = not env_done
         if self._episode is not None and self._episode.length:
             self._final_metadata = self._call_episode_callback(self._episode)
 
     def _finish(self) -> None:
         """End the episode in hand, if any."""
+        going_on = self._running is not None
         episode, self._episode, self._running = self._episode, None, None
         if episode is None:
             return
-        if not self._done and episode.length:
+        if going_on and episode.length:
             self._final_metadata = self._call_episode_callback(episode)
         metadata, self._final_metadata = self._final_metadata, {}
         late, self._logged = self._logged, None
-        self._done = self._muted = False
         self._session.end(episode, "cut", metadata, late)
 
     def _call_episode_callback(self, episode: LiveEpisode) -> Mapping[str, Any]:
@@ -286,20 +274,33 @@ class Recorder(gymnasium.Wrapper):
     def _step_outside(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """A step when no episode is running."""
         self._session.check_usable()
-        if self._muted:
-            return self.env.step(action)
-        if self._done and self._autoreset is AutoresetMode.NEXT_STEP:
+        if self._env_done and self._autoreset is AutoresetMode.NEXT_STEP:
             self._finish()
             result = self.env.step(action)
-            self._begin(result[0], result[4], None, None)
+            self._begin(result[0], result[4])
             return result
-        if self._done:
+        if self._env_done:
             raise RecorderStateError(
-                f"The episode {self.episode_id} has ended: call reset() before the next step(). An "
-                f"environment that "
-                "resets itself must say so, by gymnasium.wrappers.Autoreset or by metadata['autoreset_mode']."
+                "The episode has ended: call reset() before the next step(). An environment that resets "
+                "itself must say so, by gymnasium.wrappers.Autoreset or by metadata['autoreset_mode']."
             )
+        if self._muted:
+            return self._step_unrecorded(action)
         raise RecorderStateError("There is no episode yet: call reset() before the first step().")
+
+    def _step_unrecorded(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """A step of an environment that goes on after its episode's recording was ended."""
+        result = self.env.step(action)
+        self._env_done = bool(result[2] or result[3])
+        if self._env_done and self._autoreset is AutoresetMode.SAME_STEP:
+            self._finish()
+            self._begin(result[0], _final(result)[2])
+        return result
+
+
+def _generator_seed(env: gymnasium.Env) -> object:
+    """The seed of the environment's generator, or None before it is made: asking Gymnasium would make one."""
+    return getattr(env.unwrapped, "_np_random_seed", None)
 
 
 def _final(result: tuple) -> tuple[Any, dict, dict]:

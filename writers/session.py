@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from ..store.arrivals import ArrivalBuffer
+from ..store.arrivals import ArrivalBuffer, LiveEpisode
 from ..store.errors import InvalidArgumentError, RecorderStateError
 from ..store.families import STEP_FAMILIES, ColumnSet, check_extra
 from ..store.files import guard_access
@@ -66,22 +66,6 @@ class SessionOptions:
                 raise InvalidArgumentError(f"{name}={getattr(self, name)!r}: expected a positive number.")
 
 
-@dataclass(slots=True)
-class LiveEpisode:
-    """An episode that is being recorded."""
-
-    number: int
-    env_index: int | None
-    started_at: int
-    seed: int | None
-    options: str | None
-    metadata: dict[Any, Any]
-    length: int = 0
-    episode_return: Any = 0.0
-    terminated: bool = False
-    truncated: bool = False
-
-
 @dataclass
 class _Part:
     """A journal part and the episodes that still need it."""
@@ -109,7 +93,6 @@ class RunSession:
         self.header = header
         self.options = options
         self._schema = schema
-        self._scalar_reward = not schema.reward_shape
         self._tables = Tables.open(layout)
         committed = list(self._tables.steps.schema)
         self._columns = [ColumnSet(family, committed) for family in STEP_FAMILIES]
@@ -180,57 +163,28 @@ class RunSession:
             None if options is None else dump_json(freeze_value(dict(options))),
             freeze(metadata or {}),
         )
-        if not self._scalar_reward:
+        if self._schema.reward_shape:
             episode.episode_return = [0.0] * self._schema.reward_shape[0]
         with self._lock:
-            self._room().add_reset(episode.number, observation, info, extra)
+            self.room().add_reset(episode, observation, info, extra)
             self._events.append(_begin_event(episode))
             self._next_number += 1
             self._live[episode.number] = episode
             self._needed.add(episode.number)
         return episode
 
-    def stage_action(self, action: Any) -> None:
-        """Copy the action of the coming step, before the environment can change it.
+    def room(self) -> ArrivalBuffer:
+        """The row buffer, with room for one more row.
 
-        Raises:
-            SpaceMismatchError: it does not fit the space; nothing was recorded.
+        A step is recorded in two calls of it: `put_action` before the environment sees the action, and
+        `add_step` with what came back.
         """
-        buffer = self._buffer
-        if buffer.count == buffer.capacity:
-            buffer = self._room()
-        buffer.put_action(buffer.count, action)
-
-    def append(
-        self,
-        episode: LiveEpisode,
-        reward: Any,
-        observation: Any,
-        terminated: bool,
-        truncated: bool,
-        info: Mapping | None,
-        policy: Mapping | None = None,
-        extra: Mapping | None = None,
-    ) -> None:
-        """Record what the step with the staged action brought.
-
-        Raises:
-            SpaceMismatchError: a value does not fit; nothing of this step was recorded.
-        """
-        if extra:
-            check_extra(extra)
-        self._buffer.add_step(episode.number, reward, observation, terminated, truncated, info, policy, extra)
-        episode.length += 1
-        if self._scalar_reward:
-            episode.episode_return += float(reward)
-        else:
-            episode.episode_return = [
-                a + float(b) for a, b in zip(episode.episode_return, reward, strict=True)
-            ]
-        if terminated:
-            episode.terminated = True
-        if truncated:
-            episode.truncated = True
+        if self._buffer.count == self._buffer.capacity:
+            with self._lock:
+                self._flush()
+                self._buffer = ArrivalBuffer(self._schema)
+                self._flushed = 0
+        return self._buffer
 
     def end(
         self,
@@ -253,7 +207,7 @@ class RunSession:
                 self._forget({episode.number})
                 return None
             if late:
-                self._room().add_late(episode.number, late)
+                self.room().add_late(episode, late)
             record = _record(episode, otherwise, freeze(metadata or {}))
             self._events.append(_end_event(record))
             self._finished.append(record)
@@ -307,15 +261,6 @@ class RunSession:
             )
 
     # Journal
-
-    def _room(self) -> ArrivalBuffer:
-        """The row buffer, with room for one more row."""
-        if self._buffer.count == self._buffer.capacity:
-            with self._lock:
-                self._flush()
-                self._buffer = ArrivalBuffer(self._schema)
-                self._flushed = 0
-        return self._buffer
 
     def _flush(self) -> None:
         """Bring all complete rows and events into the journal; on failure they stay and are tried again."""

@@ -1,0 +1,546 @@
+"""Crashes: what a killed writer leaves behind, what recovery makes of it, and what it must leave alone.
+
+The writers that die are processes of their own; each plays a `SmallEnv`, so that a plain loop over the same
+environment says what their episodes truly were.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import episodelake as el
+from nasty_environments import SmallEnv, assert_recorded, new_store, play, seeds
+from strategies import same
+
+PUSH = np.zeros(2, np.float32)
+LENGTH = 40
+PATIENCE = 60.0
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+}
+
+BEGIN = """
+import os, sys, time
+from pathlib import Path
+import numpy as np
+import episodelake as el
+from nasty_environments import SmallEnv, play, seeds
+
+def on_disk():
+    return sum(file.stat().st_size for file in (path / "journal").rglob("*") if file.is_file())
+
+def journalled(before):
+    while on_disk() == before:
+        time.sleep(0.005)
+    size = -1
+    while on_disk() != size:
+        size = on_disk()
+        time.sleep(0.1)
+    return size
+
+path = Path(sys.argv[1])
+store = el.open(path)
+"""
+
+# Two whole episodes and 25 steps of a third, each part waited for until it is in the journal.
+IDLE = (
+    BEGIN
+    + """
+recorder = store.record(SmallEnv(40), run="idle", metadata={"who": "idle"}, flush_seconds=0.02, seal_seconds=1e6)
+play(recorder, seeds(0, 1))
+size = journalled(0)
+recorder.reset(seed=2, options={"o": 1})
+recorder.action_space.seed(0)
+for part in range(5):
+    for _ in range(5):
+        recorder.log(step=recorder.unwrapped.t)
+        recorder.step(recorder.action_space.sample())
+    size = journalled(size)
+print("ready", flush=True)
+time.sleep(600)
+"""
+)
+
+# Episodes without end, sealed and flushed as often as it goes.
+BUSY = (
+    BEGIN
+    + """
+with store.record(SmallEnv(40), run="busy", flush_seconds=0.01, seal_seconds=0.03) as recorder:
+    for seed in range(10**9):
+        play(recorder, seeds(seed))
+        if seed % 50 == 0:
+            recorder.seal()
+            print(seed, flush=True)
+"""
+)
+
+
+@contextmanager
+def process(script: str, path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start a script on a store; kill it in the end if it lives still."""
+    command = [sys.executable, "-c", script, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def said(child: subprocess.Popen[str]) -> str:
+    """Wait for the next line that a process prints."""
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    assert line, f"the process ended with {child.wait()}"
+    return line.strip()
+
+
+def killed(script: str, path: Path, lines: int = 1) -> None:
+    """Run a script until it has printed some lines, and kill it."""
+    with process(script, path) as child:
+        for _ in range(lines):
+            said(child)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+
+
+def run(script: str, path: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script on a store to its end."""
+    command = [sys.executable, "-c", script, str(path)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=ENVIRONMENT, timeout=PATIENCE, check=False
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """An empty store."""
+    new_store(tmp_path, SmallEnv())
+    return tmp_path / "store"
+
+
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose writer was killed in the middle of its third episode; tests work on copies."""
+    folder = tmp_path_factory.mktemp("crashed")
+    new_store(folder, SmallEnv())
+    killed(IDLE, folder / "store")
+    return folder / "store"
+
+
+@pytest.fixture
+def dead(crashed: Path, tmp_path: Path) -> Path:
+    """A copy of that store."""
+    return Path(shutil.copytree(crashed, tmp_path / "dead"))
+
+
+def journal_of(path: Path) -> Path:
+    """Return the largest file in the journal folder."""
+    return max(
+        (file for file in (path / "journal").rglob("*") if file.is_file()),
+        key=lambda file: file.stat().st_size,
+    )
+
+
+def assert_idle_recovered(path: Path, steps: int = 25) -> None:
+    """Fail unless the episodes of `IDLE` are there once, the last of them interrupted after `steps`."""
+    store = el.open(path)
+    plain = play(SmallEnv(LENGTH), seeds(0, 1))
+    plain += play(SmallEnv(LENGTH), seeds(2), limit=steps)
+    assert len(store) == 3
+    for number, episode in enumerate(store):
+        # The third environment of the process counted its episodes from 0; this one starts anew.
+        shown = episode.observations.copy()
+        assert shown[:, 1].tolist() == [number] * len(shown)
+        plain[number].observations = list(shown) if number == 2 else plain[number].observations
+        assert same(shown[:, [0, 2]], np.array([*plain[number].observations])[:, [0, 2]])
+        assert episode.seed == number
+    assert_recorded(store[0], plain[0], SmallEnv(), "terminated")
+    assert_recorded(store[1], plain[1], SmallEnv(), "terminated")
+    assert_recorded(store[2], plain[2], SmallEnv(), "interrupted")
+    assert store.steps.collect().height == 41 + 41 + steps + 1
+    assert store.transitions.collect().height == 40 + 40 + steps
+
+
+def assert_true(episode: el.Episode, length: int = LENGTH) -> None:
+    """Fail unless a recovered episode is a beginning of the true one with its seed."""
+    plain = play(SmallEnv(length), seeds(episode.seed), limit=len(episode))[0]
+    assert same(episode.observations[:, [0, 2]], np.array(plain.observations)[:, [0, 2]])
+    assert same(episode.actions, np.array(plain.actions))
+    assert same(episode.rewards, np.array(plain.rewards))
+    assert episode.infos == plain.infos
+    assert episode.terminated is (len(episode) == length)
+
+
+def assert_busy_recovered(path: Path) -> None:
+    """Fail unless the episodes of `BUSY` are there once each, in order, and only the last may be unfinished."""
+    store = el.open(path)
+    episodes = list(store)
+    numbers = sorted(episode.number for episode in episodes)
+    assert numbers == list(range(len(numbers)))
+    assert len({episode.id for episode in episodes}) == len(episodes)
+    for episode in episodes:
+        assert episode.seed == episode.number
+        assert_true(episode)
+        whole = len(episode) == LENGTH
+        assert episode.end_reason == ("terminated" if whole else "interrupted")
+        assert whole or episode.number == numbers[-1]
+    assert store.steps.collect().height == sum(len(episode) + 1 for episode in episodes)
+    ids, rows = store.sql("select count(distinct episode_id), count(*) from steps").fetchall()[0]
+    assert (ids, rows) == (len(episodes), store.steps.collect().height)
+
+
+def test_recovery_finds_all_that_was_journalled(dead: Path) -> None:
+    """A killed writer's finished episodes are whole, its unfinished one is interrupted with all its rows."""
+    assert len(el.open(dead)) == 0
+    recovered = el.recover(dead)
+    assert [(found.episodes, found.interrupted, found.steps) for found in recovered] == [(3, 1, 105)]
+    assert_idle_recovered(dead)
+    last = el.open(dead)[2]
+    assert list(last.policy["step"]) == list(range(25))
+    assert last.options == {"o": 1}
+    assert (last.terminated, last.truncated) == (False, False)
+
+
+def test_recovery_keeps_the_run(dead: Path) -> None:
+    """The run of a killed writer is there with its name and metadata, and owns the recovered episodes."""
+    recovered = el.recover(dead)
+    runs = el.open(dead).runs.collect()
+    assert runs.height == 1
+    row = runs.row(0, named=True)
+    assert (row["name"], row["metadata.who"]) == ("idle", "idle")
+    assert row["run_id"] == recovered[0].run_id
+    assert {episode.run_id for episode in el.open(dead)} == {row["run_id"]}
+
+
+def test_recovering_twice_adds_nothing(dead: Path) -> None:
+    """A second recovery finds nothing and changes nothing."""
+    assert len(el.recover(dead)) == 1
+    version = el.open(dead).version
+    assert el.recover(dead) == []
+    assert el.open(dead).version == version
+    assert_idle_recovered(dead)
+
+
+@pytest.mark.parametrize("how", ["record", "writer"])
+def test_the_next_writer_recovers(dead: Path, how: str) -> None:
+    """The next recording into the store brings back what the killed one left, beside its own."""
+    store = el.open(dead)
+    if how == "record":
+        with store.record(SmallEnv(3), run="next") as recorder:
+            play(recorder, seeds(50))
+    else:
+        with store.writer(run="next") as writer:
+            episode = writer.begin(np.zeros(3, np.float32), seed=50)
+            episode.append(PUSH, 1, np.ones(3, np.float32))
+            episode.end()
+    assert el.recover(dead) == []
+    reasons = {episode.seed: episode.end_reason for episode in store.refresh()}
+    assert len(store) == 4
+    assert (reasons[0], reasons[1], reasons[2]) == ("terminated", "terminated", "interrupted")
+    assert_true(store.filter("seed = 2")[0])
+
+
+def test_a_recovered_journal_put_back_adds_nothing(dead: Path) -> None:
+    """If a crash leaves a journal after its commits, recovering it again does not add its episodes twice."""
+    kept = shutil.copytree(dead / "journal", dead.parent / "kept")
+    el.recover(dead)
+    shutil.copytree(kept, dead / "journal", dirs_exist_ok=True)
+    el.recover(dead)
+    assert_idle_recovered(dead)
+    assert el.recover(dead) == []
+
+
+def test_a_journal_cut_short_loses_the_last_batch_only(dead: Path) -> None:
+    """Some bytes missing at the end of a journal cost the last five steps and nothing before them."""
+    file = journal_of(dead)
+    os.truncate(file, file.stat().st_size - 7)
+    recovered = el.recover(dead)
+    assert recovered[0].torn_bytes > 0
+    assert_idle_recovered(dead, steps=20)
+
+
+def test_a_journal_cut_anywhere_gives_what_is_before_the_cut(crashed: Path, tmp_path: Path) -> None:
+    """Wherever a journal breaks off, recovery gives true beginnings, never fewer for a longer journal."""
+    size = journal_of(crashed).stat().st_size
+    counts = []
+    for place in np.linspace(0, size, 30).astype(int):
+        copy = Path(shutil.copytree(crashed, tmp_path / str(place)))
+        os.truncate(journal_of(copy), place)
+        el.recover(copy)
+        assert el.recover(copy) == []
+        for number, episode in enumerate(el.open(copy)):
+            assert episode.seed == number
+            assert_true(episode)
+            assert episode.end_reason == ("terminated" if len(episode) == LENGTH else "interrupted")
+        counts.append(el.open(copy).transitions.collect().height)
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (0, 105)
+
+
+def test_a_damaged_journal_never_gives_wrong_steps(crashed: Path, tmp_path: Path) -> None:
+    """A journal with changed bytes gives true beginnings or an error naming it, and stops no other writer."""
+    size = journal_of(crashed).stat().st_size
+    wrong = []
+    for place in np.linspace(0, size - 40, 40).astype(int):
+        copy = Path(shutil.copytree(crashed, tmp_path / str(place)))
+        file = journal_of(copy)
+        content = bytearray(file.read_bytes())
+        content[place : place + 32] = bytes(byte ^ 0xA5 for byte in content[place : place + 32])
+        file.write_bytes(content)
+        try:
+            el.recover(copy)
+        except el.CorruptStoreError as error:
+            assert file.name in str(error)
+        except BaseException as error:
+            wrong.append(f"{place}: {error!r}"[:120])
+            continue
+        try:
+            for episode in el.open(copy):
+                assert_true(episode)
+            with el.open(copy).record(SmallEnv(2)) as recorder:
+                play(recorder, seeds(99))
+            assert len(el.open(copy).filter("seed = 99")) == 1
+        except BaseException as error:
+            wrong.append(f"{place}: {error!r}"[:120])
+    assert wrong == []
+
+
+def test_strange_files_among_the_journals_do_not_stop_recovery(dead: Path) -> None:
+    """Files of no journal are neither recovered nor a hindrance."""
+    (dead / "journal" / "notes.txt").write_text("not a journal")
+    (dead / "journal" / ".DS_Store").write_bytes(b"\x00\x01")
+    (dead / "journal" / "folder").mkdir()
+    assert len(el.recover(dead)) == 1
+    assert_idle_recovered(dead)
+    assert (dead / "journal" / "notes.txt").read_text() == "not a journal"
+
+
+def test_several_dead_writers_are_all_recovered(path: Path) -> None:
+    """Each killed writer's episodes are brought back under its own run."""
+    with process(IDLE, path) as one, process(IDLE, path) as two:
+        for child in (one, two):
+            assert said(child) == "ready"
+        for child in (one, two):
+            child.kill()
+            child.wait()
+    recovered = el.recover(path)
+    assert len({found.run_id for found in recovered}) == 2
+    store = el.open(path)
+    assert sorted(episode.seed or 0 for episode in store) == [0, 0, 1, 1, 2, 2]
+    assert [len(store.filter(f"run_id = '{found.run_id}'")) for found in recovered] == [3, 3]
+    for episode in store:
+        assert_true(episode)
+
+
+def test_recovery_leaves_a_live_writer_alone(path: Path) -> None:
+    """While a writer lives, recovery by others touches nothing of it; it goes on and seals all."""
+    env = SmallEnv(LENGTH)
+    recorder = el.open(path).record(env, flush_seconds=0.02)
+    plain = play(recorder, seeds(0), limit=10)
+    script = "import sys, episodelake as el; print(len(el.recover(sys.argv[1])), len(el.open(sys.argv[1])))"
+    # The first recovery is of this process: it must not let go of the lock that the writer holds.
+    assert el.recover(path) == []
+    assert run(script, path).stdout.split() == ["0", "0"]
+    with el.open(path).record(SmallEnv(3)) as other:
+        play(other, seeds(9))
+    assert run(script, path).stdout.split() == ["0", "1"]
+    plain += play(recorder, seeds(1))
+    recorder.close()
+    mine = [episode for episode in el.open(path) if episode.run_id == recorder.run_id]
+    assert len(mine) == 2
+    for episode, rollout in zip(mine, plain, strict=True):
+        assert_recorded(episode, rollout, env)
+
+
+def test_two_recoveries_at_once_add_everything_once(dead: Path) -> None:
+    """Processes that recover the same journal at the same time do not add its episodes twice."""
+    script = "import sys, episodelake as el; sys.stdin.read(1); print(len(el.recover(sys.argv[1])))"
+    command = [sys.executable, "-c", script, str(dead)]
+    children = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        for _ in range(3)
+    ]
+    answers = [child.communicate("x", timeout=PATIENCE)[0].strip() for child in children]
+    assert [child.returncode for child in children] == [0, 0, 0]
+    assert sorted(answers) == ["0", "0", "1"]
+    assert_idle_recovered(dead)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.013, 0.031, 0.057, 0.083])
+def test_a_kill_at_any_moment_neither_loses_nor_doubles(path: Path, pause: float) -> None:
+    """Killed while it flushes and seals all the time, a writer's episodes are there once each, without gaps."""
+    with process(BUSY, path) as child:
+        sealed = [int(said(child)) for _ in range(3)][-1]
+        time.sleep(pause)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert len(el.open(path)) >= sealed
+    el.recover(path)
+    assert len(el.open(path)) > sealed
+    assert_busy_recovered(path)
+    el.recover(path)
+    assert_busy_recovered(path)
+
+
+RECOVER = (
+    "import sys, time, episodelake as el\nprint('go', flush=True)\nel.recover(sys.argv[1])\ntime.sleep(60)"
+)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.01, 0.02, 0.04, 0.06, 0.1])
+def test_a_recovery_that_is_killed_is_repeated(dead: Path, pause: float) -> None:
+    """A recovery that dies at any moment is finished by the next one, and nothing is there twice."""
+    with process(RECOVER, dead) as child:
+        said(child)
+        time.sleep(pause)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    el.recover(dead)
+    assert_idle_recovered(dead)
+
+
+def test_a_writer_that_recorded_nothing_leaves_nothing(path: Path) -> None:
+    """A writer that is killed before its first step leaves no episode, and its journal goes away."""
+    script = (
+        BEGIN
+        + "recorder = store.record(SmallEnv())\nrecorder.reset()\nprint('ready', flush=True)\ntime.sleep(600)"
+    )
+    killed(script, path)
+    el.recover(path)
+    assert len(el.open(path)) == 0
+    assert el.open(path).steps.collect().height == 0
+    assert el.recover(path) == []
+
+
+def test_rows_reach_the_journal_without_further_steps(path: Path) -> None:
+    """Rows are in the journal after `flush_seconds`, even if the environment takes no further step."""
+    script = BEGIN + (
+        "recorder = store.record(SmallEnv(40), flush_seconds=0.05)\n"
+        "play(recorder, seeds(0), limit=7)\njournalled(0)\nprint('ready', flush=True)\ntime.sleep(600)"
+    )
+    killed(script, path)
+    el.recover(path)
+    assert [(episode.length, episode.end_reason) for episode in el.open(path)] == [(7, "interrupted")]
+    assert_true(el.open(path)[0])
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError('mine')", 1), ("del recorder", 0)]
+)
+def test_an_unclosed_recorder_is_sealed_at_exit(path: Path, ending: str, code: int) -> None:
+    """When the interpreter ends in an ordinary way, a recorder that nobody closed is sealed, cut included."""
+    script = (
+        BEGIN
+        + f"recorder = store.record(SmallEnv(40))\nplay(recorder, seeds(0, 1), limit=40)\nplay(recorder, seeds(2), limit=25)\n{ending}"
+    )
+    result = run(script, path)
+    assert result.returncode == code
+    assert [(episode.length, episode.end_reason) for episode in el.open(path)] == [
+        (40, "terminated"),
+        (40, "terminated"),
+        (25, "cut"),
+    ]
+    for episode in el.open(path):
+        assert_true(episode)
+    assert el.recover(path) == []
+    assert "Exception ignored" not in result.stderr
+
+
+def test_an_unclosed_writer_is_sealed_at_exit(path: Path) -> None:
+    """The same holds for an episode writer with an open episode."""
+    script = BEGIN + (
+        "writer = store.writer()\nepisode = writer.begin(np.zeros(3, np.float32))\n"
+        "for _ in range(5): episode.append(np.zeros(2, np.float32), 1, np.ones(3, np.float32))"
+    )
+    assert run(script, path).returncode == 0
+    assert [(episode.length, episode.end_reason) for episode in el.open(path)] == [(5, "cut")]
+
+
+def test_an_interrupt_at_the_keyboard_seals(path: Path) -> None:
+    """Control-C in the middle of a recording in a `with` block leaves nothing to recover."""
+    with process(BUSY, path) as child:
+        said(child)
+        said(child)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=PATIENCE) != 0
+    assert el.recover(path) == []
+    episodes = list(el.open(path))
+    assert [episode.number for episode in episodes] == list(range(len(episodes)))
+    assert {episode.end_reason for episode in episodes[:-1]} == {"terminated"}
+    for episode in episodes[-100:]:
+        assert_true(episode)
+
+
+FORK = (
+    BEGIN
+    + """
+recorder = store.record(SmallEnv(40), flush_seconds=0.02)
+play(recorder, seeds(0), limit=10)
+child = os.fork()
+if child == 0:
+    HOW
+os.waitpid(child, 0)
+for _ in range(5):
+    recorder.step(np.zeros(2, np.float32))
+play(recorder, seeds(1))
+recorder.close()
+"""
+)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(
+    "how", ["os._exit(0)", "sys.exit(0)", "del recorder; import gc; gc.collect(); os._exit(0)"]
+)
+def test_a_fork_that_ends_does_not_end_the_recording(path: Path, how: str) -> None:
+    """A process forked in the middle of a recording may come and go; the recording is as if it had not been."""
+    result = run(FORK.replace("HOW", how), path)
+    assert result.returncode == 0, result.stderr
+    store = el.open(path)
+    assert [(episode.length, episode.end_reason) for episode in store] == [(15, "cut"), (40, "terminated")]
+    assert store.steps.collect().height == 16 + 41
+    assert_true(store[1])
+    assert same(store[0].observations[:, 0], np.arange(16, dtype=np.float32))
+
+
+ORPHAN = (
+    BEGIN
+    + """
+recorder = store.record(SmallEnv(40), flush_seconds=0.02)
+play(recorder, seeds(0), limit=10)
+journalled(0)
+child = os.fork()
+if child == 0:
+    time.sleep(20)
+    os._exit(0)
+print(child, flush=True)
+time.sleep(600)
+"""
+)
+
+
+def test_an_orphan_does_not_keep_a_dead_writer_alive(path: Path) -> None:
+    """A process that was forked from a writer does not hold its journal when the writer itself is dead."""
+    with process(ORPHAN, path) as child:
+        orphan = int(said(child))
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        try:
+            el.recover(path)
+            assert [(episode.length, episode.end_reason) for episode in el.open(path)] == [
+                (10, "interrupted")
+            ]
+        finally:
+            os.kill(orphan, signal.SIGKILL)
