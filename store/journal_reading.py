@@ -18,6 +18,8 @@ import pyarrow as pa
 from .files import guard_access
 from .journal import EVENTS_KEY, HEADER_KEY, RunHeader
 
+_KEPT_BYTES = 32 << 20
+
 
 @dataclass(frozen=True)
 class JournalBatch:
@@ -53,12 +55,15 @@ class PartReader:
             self._map = None if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def batches(self) -> Iterator[JournalBatch]:
-        """Yield every whole batch in the order of arrival; stop at a torn one."""
+        """Yield every whole batch in the order of arrival; stop at a torn one.
+
+        Pages that were passed are released from time to time; batches stay usable and bring them back.
+        """
         if self._map is None:
             return
         size = len(self._map)
         source = pa.BufferReader(pa.py_buffer(self._map))
-        good = 0
+        good = released = 0
         while good < size:
             try:
                 stream = pa.ipc.open_stream(source)
@@ -78,6 +83,9 @@ class PartReader:
                     return
                 good = source.tell()
                 yield JournalBatch(batch, events)
+                if good - released > _KEPT_BYTES:
+                    self.release()
+                    released = good
         self.torn_bytes = size - good
 
     def release(self) -> None:
