@@ -1,10 +1,10 @@
 """The journal: a run's write-ahead log, and the lock that says its writer lives.
 
 Each run has a directory `journal/<run id>/` with a file `lock`, held under an operating-system lock for as
-long as the writer lives, and numbered parts. A part is one or more Arrow IPC streams, one behind the other
-(a new one begins whenever the columns change). What happened to episodes (begin, end) travels as JSON in the
-metadata of the batch that it belongs to. Rows go into the journal in the order in which they arrived; from
-there, and only from there, segments are made: by the live writer, and by recovery after a crash.
+long as the writer lives, and numbered parts. A part is a row of checked frames (see `journal_frames`):
+schemas, batches of rows, and what happened to episodes beside the batch that it belongs to. Rows go into the
+journal in the order in which they arrived; from there, and only from there, segments are made: by the
+live writer, and by recovery after a crash.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ import pyarrow as pa
 
 from .errors import RecorderStateError
 from .files import guard_access, sync_directory
-from .kinds import field_kind
+from .journal_frames import BATCH, END, SCHEMA, encode
 
 LOCK = "lock"
-PART_SUFFIX = ".arrows"
+PART_SUFFIX = ".frames"
+DAMAGED_SUFFIX = ".damaged"
 HEADER_KEY = b"episodelake.run"
-EVENTS_KEY = b"episodelake.events"
-END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 _held: dict[str, int] = {}
 _held_guard = threading.Lock()
@@ -55,12 +54,12 @@ class RunHeader:
     metadata: str
 
     def to_bytes(self) -> bytes:
-        """The header as stream metadata."""
+        """The header as schema metadata."""
         return json.dumps(asdict(self)).encode()
 
     @staticmethod
     def from_bytes(data: bytes) -> RunHeader:
-        """Read stream metadata back; raises ValueError, TypeError or KeyError if it is none."""
+        """Read schema metadata back; raises ValueError, TypeError or KeyError if it is none."""
         return RunHeader(**json.loads(data))
 
 
@@ -85,8 +84,9 @@ class JournalLock:
             with guard_access("lock the journal", directory):
                 descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                # A POSIX record lock: a forked child does not inherit it, so it ends with this very process.
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
                 os.close(descriptor)
                 return None
             _held[key] = descriptor
@@ -117,8 +117,11 @@ class PartWriter:
 
     Args:
         path: the part's file; it must not exist.
-        header: what to write into every stream.
+        header: the run, written at the start of the part.
         sync: call fsync after each batch.
+
+    Attributes:
+        size: bytes in the part.
     """
 
     def __init__(self, path: Path, header: RunHeader, *, sync: bool) -> None:
@@ -127,9 +130,8 @@ class PartWriter:
         self._header = header
         self._sync = sync
         self._schema: pa.Schema | None = None
-        self._stream: pa.ipc.RecordBatchStreamWriter | None = None
         with guard_access("create the journal", path):
-            self._file = pa.OSFile(str(path), "wb")
+            self._file = open(path, "xb", buffering=0)  # noqa: SIM115 (kept open until close)
             if sync:
                 sync_directory(path.parent)
 
@@ -139,63 +141,56 @@ class PartWriter:
         Raises:
             StoreAccessError: it could not be written; nothing of it remains in the part.
         """
+        pieces: list[bytes | memoryview] = []
+        aligned = None if self._schema is None else _align(batch, self._schema)
+        schema = self._schema if aligned is not None else batch.schema
+        if aligned is None:
+            described = batch.schema.with_metadata({HEADER_KEY: self._header.to_bytes()})
+            pieces += encode(SCHEMA, b"", memoryview(described.serialize()))
+            aligned = batch
+        text = json.dumps(events).encode() if events else b""
+        pieces += encode(BATCH, text, memoryview(aligned.serialize()))
+        self._write(pieces)
+        self._schema = schema
+
+    def _write(self, pieces: Sequence[bytes | memoryview]) -> None:
         if self._file.closed:
             raise RecorderStateError(f"The journal part {self.path} is closed already.")
-        metadata = {EVENTS_KEY: json.dumps(events).encode()} if events else None
         with guard_access("write the journal", self.path):
             try:
-                self._write(batch, metadata)
+                for piece in pieces:
+                    self._write_all(piece)
                 if self._sync:
                     os.fsync(self._file.fileno())
-            except OSError:
-                self._cut_off()
+            except BaseException:
+                os.ftruncate(self._file.fileno(), self.size)
+                self._file.seek(self.size)
                 raise
         self.size = self._file.tell()
 
-    def _write(self, batch: pa.RecordBatch, metadata: dict[bytes, bytes] | None) -> None:
-        aligned = None if self._schema is None else _align(batch, self._schema)
-        if aligned is None or self._stream is None:
-            self._start_stream(batch.schema if aligned is None else self._schema)
-            aligned = batch if aligned is None else aligned
-        assert self._stream is not None
-        self._stream.write_batch(aligned, custom_metadata=metadata)
-
-    def _start_stream(self, schema: pa.Schema | None) -> None:
-        assert schema is not None
-        if self._stream is not None:
-            self._stream.close()
-        elif self.size:
-            self._file.write(END_OF_STREAM)
-        self._schema = schema
-        self._stream = pa.ipc.new_stream(
-            self._file, schema.with_metadata({HEADER_KEY: self._header.to_bytes()})
-        )
-
-    def _cut_off(self) -> None:
-        """Go back to the end of the last whole batch; the next one begins a new stream."""
-        self._stream = None
-        with contextlib.suppress(OSError):
-            self._file.close()
-        os.truncate(self.path, self.size)
-        self._file = pa.OSFile(str(self.path), "ab")
+    def _write_all(self, piece: bytes | memoryview) -> None:
+        rest = memoryview(piece)
+        while rest:
+            rest = rest[self._file.write(rest) :]
 
     def close(self) -> None:
-        """Close the file; what was appended stays readable without a closing mark."""
+        """Mark the end of the part and close it; a part without the mark lost its end in a crash.
+
+        Raises:
+            StoreAccessError: the mark could not be written; the batches are all there, call again.
+        """
         if not self._file.closed:
+            self._write(encode(END, b"", b""))
             self._file.close()
 
 
 def _align(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | None:
-    """The batch under a stream's schema, absent columns NULL; None if it does not fit that schema."""
+    """The batch under another schema, absent columns NULL; None if it does not fit that schema."""
     if batch.schema.equals(schema, check_metadata=True):
         return batch
     for column in batch.schema:
         index = schema.get_field_index(column.name)
-        if (
-            index < 0
-            or schema.field(index).type != column.type
-            or field_kind(schema.field(index)) != field_kind(column)
-        ):
+        if index < 0 or not column.equals(schema.field(index), check_metadata=True):
             return None
     arrays = [
         batch.column(column.name)
@@ -214,6 +209,16 @@ def part_path(directory: Path, number: int) -> Path:
 def part_paths(directory: Path) -> list[Path]:
     """All parts of a run's journal, oldest first."""
     return sorted(directory.glob(f"*{PART_SUFFIX}"))
+
+
+def set_aside(directory: Path) -> Path:
+    """Rename a damaged journal, so that no recovery meets it again, and return its new place."""
+    place = directory.with_name(directory.name + DAMAGED_SUFFIX)
+    with guard_access("set the damaged journal aside", directory):
+        if place.exists():
+            shutil.rmtree(place)
+        directory.rename(place)
+    return place
 
 
 def remove_journal(directory: Path) -> None:

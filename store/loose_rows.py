@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .errors import SpaceMismatchError
 from .kinds import flatten
 from .values import IMMUTABLE, freeze
 
@@ -48,8 +49,16 @@ class LooseRows:
         return rows
 
     def put(self, row: int, mapping: Mapping[Any, Any]) -> None:
-        """Copy a mapping: its values are frozen, so later changes by the caller do not reach it."""
-        for value in mapping.values():
+        """Copy a mapping: its values are frozen, so later changes by the caller do not reach it.
+
+        Raises:
+            SpaceMismatchError: it is no mapping; nothing was put.
+        """
+        try:
+            present = mapping.values()
+        except AttributeError:
+            raise _no_mapping(mapping) from None
+        for value in present:
             if value.__class__ not in IMMUTABLE:
                 mapping = freeze(mapping)
                 break
@@ -77,6 +86,12 @@ class LooseRows:
                 elif members:
                     _extend(found, (key,), members, column)
         return found
+
+
+def _no_mapping(found: object) -> SpaceMismatchError:
+    return SpaceMismatchError(
+        f"An info (or policy, or extra) is {type(found).__name__}; expected a mapping from names to values."
+    )
 
 
 def _extend(found: dict[tuple[Any, ...], Cells], path: tuple, rows: list[int], values: list[Any]) -> None:

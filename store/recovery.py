@@ -7,7 +7,6 @@ what is committed already is recognised by its id, and a journal goes only after
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .errors import CorruptStoreError
-from .journal import JournalLock, RunHeader, part_paths, remove_journal
-from .journal_reading import PartReader
+from .errors import CorruptStoreError, StoreAccessError
+from .journal import DAMAGED_SUFFIX, JournalLock, RunHeader, part_paths, remove_journal, set_aside
+from .journal_reading import JournalBatch, PartReader
 from .layout import EPISODES, Layout
 from .records import EpisodeRecord, add_in_order, end_reason_of
 from .schema import JOURNAL_KIND, REWARD, STEP_ROW, TERMINATED, TRUNCATED, StepSchema
@@ -93,49 +92,61 @@ class _Found:
 def recover(layout: Layout, schema: StepSchema) -> list[RecoveredRun]:
     """Seal the journals of all dead writers of a store; journals of live writers are left alone.
 
+    A journal that is damaged elsewhere than at its end is recovered as far as it can be, and is then set
+    aside (renamed to `<run id>.damaged`), not deleted.
+
     Raises:
-        StoreAccessError, ConcurrentCommitError: the seal could not be committed; the journal stays for the
-        next try.
-        CorruptStoreError: a journal's header is damaged beyond its last batch; the journal stays.
+        StoreAccessError, ConcurrentCommitError: a seal could not be committed; the journal stays.
+        CorruptStoreError: a journal cannot be recovered; it was set aside, and the others are recovered.
     """
     if not layout.journals.is_dir():
         return []
-    recovered = []
-    for directory in sorted(entry for entry in layout.journals.iterdir() if entry.is_dir()):
+    recovered, damaged = [], []
+    for directory in sorted(layout.journals.iterdir()):
+        if not directory.is_dir() or directory.name.endswith(DAMAGED_SUFFIX):
+            continue
         lock = _acquire(directory)
         if lock is None:
             continue
         try:
-            if directory.is_dir() and part_paths(directory):
-                recovered.append(_recover_run(layout, schema, directory))
-            elif directory.is_dir():
-                remove_journal(directory)
+            recovered.append(_recover_run(layout, schema, directory))
+        except CorruptStoreError as error:
+            damaged.append(f"{error} The journal is now {set_aside(directory)}.")
         finally:
             lock.release()
+    if damaged:
+        raise CorruptStoreError(" ".join(damaged))
     return [run for run in recovered if run is not None]
 
 
 def _acquire(directory: Path) -> JournalLock | None:
-    with contextlib.suppress(FileNotFoundError):
+    """The lock of a dead writer's journal; None if its writer lives, or another recovery was faster."""
+    try:
         return JournalLock.acquire(directory)
-    return None
+    except StoreAccessError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
 
 
 def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> RecoveredRun | None:
     paths = part_paths(directory)
+    if not paths:
+        if directory.is_dir():
+            remove_journal(directory)
+        return None
     readers = [PartReader(path) for path in paths]
     found = _read(readers)
     header = next((reader.header for reader in readers if reader.header is not None), None)
     torn = sum(reader.torn_bytes for reader in readers)
     if header is None:
-        remove_journal(directory)
-        return None
+        if torn:
+            set_aside(directory)
+        else:
+            remove_journal(directory)
+        return RecoveredRun(directory.name, 0, 0, 0, torn) if torn else None
     if header.run_id != directory.name:
-        raise CorruptStoreError(
-            f"The journal {directory} says that it belongs to the run {header.run_id!r}. It was "
-            f"moved or damaged; "
-            "move it out of the store to go on."
-        )
+        raise CorruptStoreError(f"The journal {directory} says that it belongs to the run {header.run_id!r}.")
     tables = Tables.open(layout)
     done = _committed_numbers(layout, tables, header.run_id)
     now = _last_moment(directory)
@@ -145,7 +156,10 @@ def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> Recover
         if number not in done and episode.steps
     ]
     run = _seal_all(tables, schema, header, records, paths, now)
-    remove_journal(directory)
+    if any(reader.torn_bytes for reader in readers[:-1]):
+        set_aside(directory)
+    else:
+        remove_journal(directory)
     return replace(run, torn_bytes=torn)
 
 
@@ -170,20 +184,33 @@ def _seal_all(
 
 def _read(readers: Iterable[PartReader]) -> dict[int, _Found]:
     found: dict[int, _Found] = {}
+    lost: set[int] = set()
+    whole = True
     for reader in readers:
+        if not whole:
+            # Batches are missing before this part: rows of episodes that were open there do not follow on.
+            lost |= {number for number, episode in found.items() if episode.end is None}
         for batch in reader.batches():
-            events = batch.events()
-            for event in events:
-                if event["event"] == "begin":
-                    found.setdefault(event["number"], _Found(event))
-            for number, piece, _ in split(batch.rows):
-                found.setdefault(number, _Found({})).add(piece)
-            for event in events:
-                if event["event"] == "end" and event["number"] in found:
-                    found[event["number"]].end = event
-                elif event["event"] == "discard":
-                    found.pop(event["number"], None)
+            _read_batch(batch, found, lost, whole)
+        whole = whole and reader.ended
     return found
+
+
+def _read_batch(batch: JournalBatch, found: dict[int, _Found], lost: set[int], whole: bool) -> None:
+    events = batch.events()
+    for event in events:
+        if event["event"] == "begin":
+            found.setdefault(event["number"], _Found(event))
+    for number, piece, _ in split(batch.rows):
+        if number in found and number not in lost:
+            found[number].add(piece)
+        elif whole:
+            raise CorruptStoreError(f"The journal has rows of the episode {number}, which never began.")
+    for event in events:
+        if event["event"] == "end" and event["number"] in found and event["number"] not in lost:
+            found[event["number"]].end = event
+        elif event["event"] == "discard":
+            found.pop(event["number"], None)
 
 
 def _committed_numbers(layout: Layout, tables: Tables, run_id: str) -> set[int]:

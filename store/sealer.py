@@ -78,7 +78,7 @@ def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
         return
     readers = [PartReader(path) for path in job.parts]
     found = collect_rows(readers, frozenset(record.number for record in job.records))
-    in_order = [(record.number, found[record.number]) for record in job.records]
+    in_order = [(record.number, found[record.number].cut(record.length + 1)) for record in job.records]
     steps = _write_steps(tables, schema, job, name, in_order, readers)
     rows = _segment_rows(name, in_order)
     metadata = ColumnSet(METADATA, tables.episodes.schema)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .errors import CorruptStoreError
 from .files import guard_access
 from .journal_reading import PartReader
 from .layout import episode_id
@@ -62,6 +63,20 @@ class EpisodeRows:
         self.pieces.append(piece)
         self.count += piece.stop - piece.start
         self.late = late
+
+    def cut(self, steps_rows: int) -> EpisodeRows:
+        """The first rows only; what arrived after them is left out.
+
+        Raises:
+            CorruptStoreError: there are not so many.
+        """
+        if self.steps_rows < steps_rows:
+            raise CorruptStoreError(
+                f"The journal has {self.steps_rows} rows of an episode that has {steps_rows}: some are lost."
+            )
+        if self.steps_rows == steps_rows:
+            return self
+        return EpisodeRows(list(_range(self.pieces, 0, steps_rows)), steps_rows)
 
     @property
     def steps_rows(self) -> int:

@@ -14,6 +14,7 @@ import atexit
 import os
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from ..store.arrivals import ArrivalBuffer, LiveEpisode
-from ..store.errors import InvalidArgumentError, RecorderStateError
+from ..store.errors import CorruptStoreError, InvalidArgumentError, RecorderStateError
 from ..store.families import STEP_FAMILIES, ColumnSet, check_extra
 from ..store.files import guard_access
 from ..store.handle import StoreHandle
@@ -89,7 +90,7 @@ class RunSession:
 
     def __init__(self, store: StoreHandle, header: RunHeader, options: SessionOptions) -> None:
         layout, schema = store.layout, store.schema
-        recover(layout, schema)
+        _recover_others(store)
         self.header = header
         self.options = options
         self._schema = schema
@@ -408,6 +409,14 @@ class RunSession:
 
     def _close_at_exit(self) -> None:
         self.close()
+
+
+def _recover_others(store: StoreHandle) -> None:
+    """Seal what dead writers left; a journal that cannot be read must not keep this writer from working."""
+    try:
+        recover(store.layout, store.schema)
+    except CorruptStoreError as error:
+        warnings.warn(str(error), RuntimeWarning, stacklevel=5)
 
 
 def _begin_event(episode: LiveEpisode | EpisodeRecord) -> dict[str, Any]:

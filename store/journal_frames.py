@@ -1,0 +1,68 @@
+"""The frames that a journal part is made of: a checked head, events as JSON, and one Arrow IPC message.
+
+    offset  bytes  what
+         0      4  "ELJ1"
+         4      4  CRC-32 (as in zlib) of all bytes from offset 8 to the end, unsigned, little-endian
+         8      1  kind: "S" schema, "B" batch, "E" end of the part
+         9      7  zero
+        16      8  bytes of the events, unsigned, little-endian
+        24      8  bytes of the body, the same
+        32     32  zero
+        64         events, body, each padded with zeros to a multiple of 64 bytes
+
+A batch belongs to the last schema before it. The sum tells a frame that a crash tore, or that was
+damaged later, from a whole one before any byte of it is believed.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+SCHEMA, BATCH, END = b"S", b"B", b"E"
+
+_MAGIC = b"ELJ1"
+_HEAD = struct.Struct("<c7xQQ32x")
+_START = struct.Struct("<4sI")
+HEAD_BYTES = _START.size + _HEAD.size
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One whole frame; `events` and `body` are views of the memory it was read from."""
+
+    kind: bytes
+    events: memoryview
+    body: memoryview
+    stop: int
+
+
+def encode(kind: bytes, events: bytes, body: bytes | memoryview) -> list[bytes | memoryview]:
+    """The pieces to write, one behind the other, for one frame."""
+    head = _HEAD.pack(kind, len(events), len(body))
+    padded_events = events + bytes(_padding(len(events)))
+    padding = bytes(_padding(len(body)))
+    check = zlib.crc32(padding, zlib.crc32(body, zlib.crc32(padded_events, zlib.crc32(head))))
+    return [_START.pack(_MAGIC, check) + head + padded_events, body, padding]
+
+
+def decode(data: memoryview, start: int) -> Frame | None:
+    """The frame that begins at `start`, or None if there is no whole, undamaged one."""
+    first = start + HEAD_BYTES
+    if len(data) < first:
+        return None
+    magic, check = _START.unpack_from(data, start)
+    kind, events_size, body_size = _HEAD.unpack_from(data, start + _START.size)
+    body_start = first + events_size + _padding(events_size)
+    stop = body_start + body_size + _padding(body_size)
+    if magic != _MAGIC or len(data) < stop:
+        return None
+    if zlib.crc32(data[start + _START.size : stop]) != check:
+        return None
+    return Frame(kind, data[first : first + events_size], data[body_start : body_start + body_size], stop)
+
+
+def _padding(size: int) -> int:
+    return -size % _ALIGNMENT
