@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from .families import ColumnSet
 from .kinds import field
-from .loose_rows import LooseRows
+from .loose_rows import LooseRows, owned
 from .schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
 
 _CHUNK_BYTES = 4 << 20
@@ -79,6 +79,7 @@ class ArrivalBuffer:
         """
         row = self.count
         self._put_observation(row, observation)
+        info, extra = info and owned(info), extra and owned(extra)
         self._kinds[row] = RESET_ROW
         if info:
             self._infos.put(row, info)
@@ -107,16 +108,21 @@ class ArrivalBuffer:
         row = self.count
         self._put_observation(row, observation)
         self._put_reward(row, reward)
+        # Everything is checked before anything is kept that the next try at this row would not write over.
+        if info:
+            info = owned(info)
+        if policy or extra:
+            policy, extra = policy and owned(policy), extra and owned(extra)
+            if policy:
+                self._policies.put(row, policy)
+            if extra:
+                self._extras.put(row, extra)
+        if info:
+            self._infos.put(row, info)
         if terminated:
             self._terminated[row] = episode.terminated = True
         if truncated:
             self._truncated[row] = episode.truncated = True
-        if info:
-            self._infos.put(row, info)
-        if policy:
-            self._policies.put(row, policy)
-        if extra:
-            self._extras.put(row, extra)
         if episode.number != self._number:
             self._starts.append((row, episode.number))
             self._number = episode.number
@@ -133,7 +139,7 @@ class ArrivalBuffer:
         """Add what was logged about the last observation, after the last step."""
         row = self.count
         self._kinds[row] = LATE_ROW
-        self._policies.put(row, policy)
+        self._policies.put(row, owned(policy))
         self._starts.append((row, episode.number))
         self._number = episode.number
         self.count = row + 1

@@ -80,6 +80,8 @@ def check_extra(extra: Mapping[str, Any]) -> None:
     Raises:
         InvalidArgumentError: a key is not text, is a standard column's name or starts with an underscore.
     """
+    if not isinstance(extra, Mapping):
+        raise InvalidArgumentError(f"extra is {type(extra).__name__}; expected a mapping from column names.")
     for key in extra:
         if type(key) is not str or key.casefold() in _RESERVED or key.startswith("_"):
             raise InvalidArgumentError(

@@ -45,23 +45,11 @@ class LooseRows:
         rows = LooseRows()
         for row, mapping in enumerate(mappings):
             if mapping:
-                rows.put(row, mapping)
+                rows.put(row, owned(mapping))
         return rows
 
     def put(self, row: int, mapping: Mapping[Any, Any]) -> None:
-        """Copy a mapping: its values are frozen, so later changes by the caller do not reach it.
-
-        Raises:
-            SpaceMismatchError: it is no mapping; nothing was put.
-        """
-        try:
-            present = mapping.values()
-        except AttributeError:
-            raise _no_mapping(mapping) from None
-        for value in present:
-            if value.__class__ not in IMMUTABLE:
-                mapping = freeze(mapping)
-                break
+        """Add a mapping that `owned` gave."""
         keys = tuple(mapping)
         try:
             rows, values = self._alike[keys]
@@ -86,6 +74,22 @@ class LooseRows:
                 elif members:
                     _extend(found, (key,), members, column)
         return found
+
+
+def owned(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """A mapping with the same entries, none of which the caller can change later.
+
+    Raises:
+        SpaceMismatchError: it is no mapping.
+    """
+    try:
+        present = mapping.values()
+    except AttributeError:
+        raise _no_mapping(mapping) from None
+    for value in present:
+        if value.__class__ not in IMMUTABLE:
+            return freeze(mapping)
+    return mapping
 
 
 def _no_mapping(found: object) -> SpaceMismatchError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,9 +93,11 @@ def read_manifest(layout: Layout) -> Manifest:
         FormatVersionError: the store was written in a format that this version does not know.
         CorruptStoreError: the file is damaged.
     """
-    content = _read_object(layout.manifest, missing=_not_found(layout.root))
+    content = _read_object(layout.manifest, missing=lambda: _not_found(layout.root))
     version = content.get("format")
-    if type(version) is int and version > FORMAT_VERSION:
+    if type(version) is not int:
+        raise CorruptStoreError(f"{layout.manifest} names the format {version!r}; expected a whole number.")
+    if version > FORMAT_VERSION:
         raise FormatVersionError(
             f"{layout.manifest} has format {version}; this version of Episodelake reads format "
             f"{FORMAT_VERSION}. Upgrade with: pip install --upgrade episodelake"
@@ -125,7 +127,7 @@ def read_card(layout: Layout) -> dict[str, Any]:
     """Read `card.json`; a store without one has an empty card."""
     if not layout.card.exists():
         return {}
-    return _read_object(layout.card, missing=f"{layout.card} is gone.")
+    return _read_object(layout.card, missing=lambda: f"{layout.card} is gone.")
 
 
 def card_text(card: Mapping[str, Any]) -> str:
@@ -163,13 +165,13 @@ def _not_found(root: Path) -> str:
     return f"{root} is a file, not a store. Give the folder that holds {MANIFEST}."
 
 
-def _read_object(path: Path, missing: str) -> dict[str, Any]:
+def _read_object(path: Path, missing: Callable[[], str]) -> dict[str, Any]:
     try:
         with guard_access("read", path):
             data = path.read_bytes()
     except OSError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-            raise StoreNotFoundError(missing) from None
+            raise StoreNotFoundError(missing()) from None
         raise
     try:
         content = json.loads(data)

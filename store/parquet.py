@@ -56,6 +56,7 @@ def writer_options(schema: pa.Schema, row_bytes: int) -> dict[str, Any]:
             path for path, kind in leaves if "." not in path and not pa.types.is_binary(kind)
         ],
         "store_schema": False,
+        "write_page_checksum": True,
     }
 
 
@@ -73,7 +74,12 @@ def open_parquet(
         CorruptStoreError: the file is missing, truncated or no Parquet file; the message names it.
     """
     try:
-        return pq.ParquetFile(path, metadata=metadata, read_dictionary=list(dictionaries) or None)
+        return pq.ParquetFile(
+            path,
+            metadata=metadata,
+            read_dictionary=list(dictionaries) or None,
+            page_checksum_verification=True,
+        )
     except (OSError, pa.ArrowException) as error:
         if isinstance(error, PermissionError):
             with guard_access("read", path):

@@ -224,10 +224,31 @@ def _delta_field(column: pa.Field) -> DeltaField:
     return field
 
 
+def _check_log(path: Path) -> None:
+    """Refuse what the table library takes for a table without its last commits."""
+    log = path / "_delta_log"
+    with guard_access("read", log):
+        try:
+            empty = [
+                entry.name for entry in os.scandir(log) if _is_commit(entry.name) and not entry.stat().st_size
+            ]
+        except (FileNotFoundError, NotADirectoryError):
+            raise CorruptStoreError(
+                f"The table {path} is missing. Restore it from a copy of the store."
+            ) from None
+    if empty:
+        raise CorruptStoreError(
+            f"The log of the table {path} is damaged: {', '.join(sorted(empty))} is empty."
+        )
+
+
+def _is_commit(name: str) -> bool:
+    return name.endswith(".json") and name[:-5].isdigit()
+
+
 def _open_delta(path: Path, version: int | None) -> tuple[DeltaTable, bool]:
     """The table at a version, and whether that is the newest."""
-    if not (path / "_delta_log").is_dir():
-        raise CorruptStoreError(f"The table {path} is missing. Restore it from a copy of the store.")
+    _check_log(path)
     try:
         newest = DeltaTable(str(path))
         if version is None or version == newest.version():

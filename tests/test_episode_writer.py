@@ -542,6 +542,36 @@ def test_a_wrong_step_is_refused_whole(tmp_path: Path, name: str) -> None:
     assert store.steps.collect().height == 3
 
 
+@pytest.mark.parametrize("name", [name for name in WRONG_STEP if not name.startswith("action")])
+def test_a_refused_step_leaves_nothing_for_another_episode(tmp_path: Path, name: str) -> None:
+    """Flags, info, policy and extra of a refused step do not turn up in the next step of another episode."""
+    store = small_store(tmp_path)
+    with store.writer() as writer:
+        one, two = writer.begin(LOOK), writer.begin(LOOK)
+        one.append(PUSH, 1, LOOK)
+        refused = {
+            "reward": 5,
+            "observation": LOOK,
+            "terminated": True,
+            "truncated": True,
+            "info": {"bad": 1},
+        }
+        refused.update(policy={"bad": 1}, extra={"bad": 1})
+        with pytest.raises(el.SpaceMismatchError):
+            one.append(**{"action": PUSH, **refused, **WRONG_STEP[name]})
+        two.append(PUSH, 2, LOOK)
+        two.append(PUSH, 3, LOOK)
+        rows = [two.end(), one.end()]
+    assert [(row.length, row.end_reason) for row in rows] == [(2, "cut"), (1, "cut")]
+    for episode in store.refresh():
+        assert not episode.terminations.any()
+        assert not episode.truncations.any()
+        assert episode.infos == [{}] * (episode.length + 1)
+        assert "bad" not in episode.policy
+        assert "bad" not in episode.extra
+        assert (episode.end_reason, episode.terminated, episode.truncated) == ("cut", False, False)
+
+
 def test_a_wrong_first_observation_begins_nothing(tmp_path: Path) -> None:
     """A first observation that does not fit raises, and the next episode begins as if it had not been."""
     store = small_store(tmp_path)

@@ -190,10 +190,13 @@ class Recorder(gymnasium.Wrapper):
     # Episodes
 
     def _seed(self, seed: int | None, fresh: bool) -> int | None:
-        """The seed given; else that of the environment's generator if this reset made it; else None."""
+        """The seed given; else that of the environment's generator if it had none before; else None."""
         if seed is not None or not fresh:
             return seed
-        found = _generator_seed(self.env)
+        try:
+            found = self.env.np_random_seed
+        except AttributeError:
+            return None
         return found if isinstance(found, int) and found >= 0 else None
 
     def _begin(self, observation: Any, info: dict, seed: int | None = None, options: Any = None) -> None:
@@ -299,7 +302,7 @@ class Recorder(gymnasium.Wrapper):
 
 
 def _generator_seed(env: gymnasium.Env) -> object:
-    """The seed of the environment's generator, or None before it is made: asking Gymnasium would make one."""
+    """The seed of the environment's generator, or None if it has none yet (asking Gymnasium would make one)."""
     return getattr(env.unwrapped, "_np_random_seed", None)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import gymnasium
 
+from ..store.errors import InvalidArgumentError
 from ..store.journal import RunHeader
 from ..store.records import timestamp_now
 from ..store.values import dump_json, freeze
@@ -38,7 +39,15 @@ def new_run_id(name: str | None) -> str:
 
 
 def run_header(name: str | None, metadata: Mapping[str, Any] | None, env: gymnasium.Env | None) -> RunHeader:
-    """Describe a run that begins now."""
+    """Describe a run that begins now.
+
+    Raises:
+        InvalidArgumentError: the name is no text, or the metadata no mapping.
+    """
+    if not isinstance(name, str | None):
+        raise InvalidArgumentError(f"run={name!r}: expected text, a readable name for the run.")
+    if not isinstance(metadata, Mapping | None):
+        raise InvalidArgumentError(f"metadata={metadata!r}: expected a mapping.")
     spec = None if env is None else _spec_json(env)
     return RunHeader(
         run_id=new_run_id(name),

@@ -63,8 +63,9 @@ class SessionOptions:
                 f"durability={self.durability!r} is unknown; expected 'flush', 'fsync' or 'none'."
             )
         for name in ("flush_seconds", "seal_seconds", "segment_bytes"):
-            if not getattr(self, name) > 0:
-                raise InvalidArgumentError(f"{name}={getattr(self, name)!r}: expected a positive number.")
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+                raise InvalidArgumentError(f"{name}={value!r}: expected a positive number.")
 
 
 @dataclass

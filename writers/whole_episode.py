@@ -87,13 +87,19 @@ def single_value(values: Any, index: int) -> Any:
     return values[index]
 
 
-def batch_length(values: Any) -> int | None:
-    """The number of values in a batch; None if it has no arrays at all."""
+def batch_lengths(values: Any) -> set[int]:
+    """The numbers of values that the parts of a batch have: one if it is sound, none if it has no arrays.
+
+    Raises:
+        TypeError: a part has no length.
+    """
     if isinstance(values, Mapping):
         values = tuple(values.values())
     if isinstance(values, tuple):
-        return next((found for found in map(batch_length, values) if found is not None), None)
-    return len(values)
+        return set().union(*map(batch_lengths, values))
+    if isinstance(values, str | bytes):
+        raise TypeError("text is no batch of values")
+    return {len(values)}
 
 
 def arrivals_batch(
@@ -142,15 +148,20 @@ def _padded(array: pa.Array, before: int, after: int) -> pa.Array:
 
 
 def _check_length(name: str, values: Any, expected: int) -> None:
-    try:
-        found = batch_length(values)
-    except TypeError:
-        found = f"{type(values).__name__} without a length"
-    if found not in (None, expected):
+    found = _lengths(name, values)
+    if not found <= {expected}:
+        counts = " and ".join(map(str, sorted(found)))
         raise SpaceMismatchError(
-            f"{name}: got {found} values; expected {expected}. An episode of T rewards has T "
-            f"actions and T+1 observations."
+            f"{name}: got {counts} values; expected {expected}. An episode of T rewards has T actions and T+1 "
+            "observations."
         )
+
+
+def _lengths(name: str, values: Any) -> set[int]:
+    try:
+        return batch_lengths(values)
+    except TypeError as error:
+        raise SpaceMismatchError(f"{name} is or holds {type(values).__name__}: {error}.") from error
 
 
 def _rewards(schema: StepSchema, rewards: Any) -> np.ndarray:
@@ -189,20 +200,18 @@ def _mappings(name: str, values: Any, *lengths: int) -> list[Mapping | None]:
     """Rows of mappings, from a list of mappings or a mapping of arrays; empty rows if there are none."""
     if values is None or (isinstance(values, Mapping) and not values):
         return [None] * lengths[0]
-    if not isinstance(values, Mapping):
-        rows = list(values)
-        if len(rows) not in lengths:
-            raise SpaceMismatchError(f"{name} has {len(rows)} entries; expected {_either(lengths)}.")
-        return rows
-    wrong = {key: batch_length(column) for key, column in values.items()}
-    wrong = {key: found for key, found in wrong.items() if found not in lengths}
-    if wrong or len({batch_length(column) for column in values.values()}) != 1:
-        raise SpaceMismatchError(
-            f"{name} has columns of the lengths {wrong}; expected {_either(lengths)} each."
-        )
-    count = batch_length(next(iter(values.values())))
-    assert count is not None
-    return [single_value(values, row) for row in range(count)]
+    if isinstance(values, Mapping):
+        found = _lengths(name, values)
+        if len(found) != 1 or not found <= set(lengths):
+            counts = " and ".join(map(str, sorted(found)))
+            raise SpaceMismatchError(
+                f"{name} has columns of length {counts}; expected {_either(lengths)} each."
+            )
+        return [single_value(values, row) for row in range(found.pop())]
+    rows = _lengths(name, values) and list(values)
+    if len(rows) not in lengths or not all(isinstance(row, Mapping | None) for row in rows):
+        raise SpaceMismatchError(f"{name} has {len(rows)} entries; expected {_either(lengths)} mappings.")
+    return list(rows)
 
 
 def _either(lengths: Sequence[int]) -> str:
