@@ -18,7 +18,8 @@ import pyarrow as pa
 from .families import ColumnSet
 from .kinds import field
 from .loose_rows import LooseRows, owned
-from .schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
+from .records import EpisodeFacts
+from .schema import LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
 
 _CHUNK_BYTES = 4 << 20
 _MOST_ROWS = 4096
@@ -32,9 +33,7 @@ class LiveEpisode:
     number: int
     env_index: int | None
     started_at: int
-    seed: int | None
-    options: str | None
-    metadata: dict[Any, Any]
+    facts: EpisodeFacts
     length: int = 0
     episode_return: Any = 0.0
     terminated: bool = False
@@ -46,21 +45,22 @@ class ArrivalBuffer:
 
     Args:
         schema: the store's step schema.
+        capacity: how many rows at the most.
     """
 
-    def __init__(self, schema: StepSchema) -> None:
-        row_bytes = schema.observation.row_bytes + schema.action.row_bytes + 32
-        self.capacity = max(_FEWEST_ROWS, min(_MOST_ROWS, _CHUNK_BYTES // row_bytes))
+    def __init__(self, schema: StepSchema, capacity: int) -> None:
+        self._row_bytes = schema.journal_row_bytes
+        self.capacity = max(_FEWEST_ROWS, min(capacity, _CHUNK_BYTES // self._row_bytes))
         self.count = 0
         self._schema = schema
         self._observations = schema.observation.buffer(self.capacity)
         self._actions = schema.action.buffer(self.capacity)
+        self._rewards = schema.reward.buffer(self.capacity)
         self._put_observation = self._observations.put
+        self._put_reward = self._rewards.put
         #: Copies an action into a row. Done for the next row, before the environment gets to see the action;
         #: raises SpaceMismatchError if it does not fit the space.
         self.put_action = self._actions.put
-        self._rewards = schema.reward.buffer(self.capacity)
-        self._put_reward = self._rewards.put
         self._terminated = np.zeros(self.capacity, bool)
         self._truncated = np.zeros(self.capacity, bool)
         self._kinds = np.full(self.capacity, STEP_ROW, np.int16)
@@ -69,25 +69,33 @@ class ArrivalBuffer:
         self._number = -1
         self._starts: list[tuple[int, int]] = []
 
+    @property
+    def next_capacity(self) -> int:
+        """How many rows the next buffer should take, after what the rows so far weighed."""
+        return max(_FEWEST_ROWS, min(_MOST_ROWS, _CHUNK_BYTES // self._row_bytes))
+
     def add_reset(
         self, episode: LiveEpisode, observation: Any, info: Mapping | None, extra: Mapping | None
     ) -> None:
         """Add row 0 of an episode.
 
         Raises:
-            SpaceMismatchError: the observation does not fit the space; nothing was added.
+            SpaceMismatchError: the observation does not fit the space, or info or extra is no mapping;
+                nothing was added.
         """
         row = self.count
         self._put_observation(row, observation)
         info, extra = info and owned(info), extra and owned(extra)
-        self._kinds[row] = RESET_ROW
-        if info:
-            self._infos.put(row, info)
-        if extra:
-            self._extras.put(row, extra)
-        self._starts.append((row, episode.number))
-        self._number = episode.number
-        self.count = row + 1
+        try:
+            self._kinds[row] = RESET_ROW
+            self._put_loose(row, info, None, extra)
+            self._starts.append((row, episode.number))
+            self._number = episode.number
+            self.count = row + 1
+        except BaseException:
+            if self.count == row:
+                self._clear(row)
+            raise
 
     def add_step(
         self,
@@ -103,46 +111,79 @@ class ArrivalBuffer:
         """Add what the step with the action put before brought; arrays are copied here and now.
 
         Raises:
-            SpaceMismatchError: a value does not fit its space; nothing was added.
+            SpaceMismatchError: a value does not fit its space, or a mapping is none; nothing was added.
         """
         row = self.count
         self._put_observation(row, observation)
         self._put_reward(row, reward)
-        # Everything is checked before anything is kept that the next try at this row would not write over.
         if info:
             info = owned(info)
         if policy or extra:
             policy, extra = policy and owned(policy), extra and owned(extra)
-            if policy:
-                self._policies.put(row, policy)
-            if extra:
-                self._extras.put(row, extra)
-        if info:
-            self._infos.put(row, info)
+        length, total = episode.length + 1, self._total(episode, reward)
+        # An interrupt may come between any two lines: a row counts with its tally, or leaves nothing behind.
+        try:
+            if info:
+                self._infos.put(row, info)
+            if policy or extra:
+                self._put_loose(row, None, policy, extra)
+            if terminated:
+                self._terminated[row] = True
+            if truncated:
+                self._truncated[row] = True
+            if episode.number != self._number:
+                self._starts.append((row, episode.number))
+                self._number = episode.number
+            self.count = row + 1
+            episode.length, episode.episode_return = length, total
+        except BaseException:
+            if self.count == row:
+                self._clear(row)
+            else:
+                episode.length, episode.episode_return = length, total
+                episode.terminated, episode.truncated = bool(terminated), bool(truncated)
+            raise
         if terminated:
-            self._terminated[row] = episode.terminated = True
+            episode.terminated = True
         if truncated:
-            self._truncated[row] = episode.truncated = True
-        if episode.number != self._number:
-            self._starts.append((row, episode.number))
-            self._number = episode.number
-        self.count = row + 1
-        episode.length += 1
+            episode.truncated = True
+
+    def _total(self, episode: LiveEpisode, reward: Any) -> Any:
         if self._scalar_reward:
-            episode.episode_return += float(reward)
-        else:
-            episode.episode_return = [
-                a + float(b) for a, b in zip(episode.episode_return, reward, strict=True)
-            ]
+            return episode.episode_return + float(reward)
+        sums = zip(episode.episode_return, reward, strict=True)
+        return [total + float(part) for total, part in sums]
 
     def add_late(self, episode: LiveEpisode, policy: Mapping) -> None:
-        """Add what was logged about the last observation, after the last step."""
+        """Add what was logged about the last observation, after the last step.
+
+        Raises:
+            SpaceMismatchError: it is no mapping; nothing was added.
+        """
         row = self.count
+        policy = owned(policy)
         self._kinds[row] = LATE_ROW
-        self._policies.put(row, owned(policy))
+        self._policies.put(row, policy)
         self._starts.append((row, episode.number))
         self._number = episode.number
         self.count = row + 1
+
+    def _put_loose(
+        self, row: int, info: Mapping | None, policy: Mapping | None, extra: Mapping | None
+    ) -> None:
+        for rows, mapping in ((self._infos, info), (self._policies, policy), (self._extras, extra)):
+            if mapping:
+                rows.put(row, mapping)
+
+    def _clear(self, row: int) -> None:
+        """Undo what was put into a row that does not count."""
+        self._terminated[row] = self._truncated[row] = False
+        self._kinds[row] = STEP_ROW
+        for rows in (self._infos, self._policies, self._extras):
+            rows.drop(row)
+        while self._starts and self._starts[-1][0] >= row:
+            self._starts.pop()
+        self._number = -1
 
     def numbers(self, start: int, stop: int) -> set[int]:
         """The episodes that rows `[start, stop)` belong to."""
@@ -167,15 +208,12 @@ class ArrivalBuffer:
         arrays += self._rewards.arrays(start, stop, stepped)
         absent = None if stepped is None else ~stepped
         arrays += [pa.array(flags[start:stop], mask=absent) for flags in (self._terminated, self._truncated)]
-        fields = [
-            JOURNAL_NUMBER,
-            JOURNAL_KIND,
-            *self._schema.observation.fields,
-            *self._schema.outcome_fields,
-        ]
         families = zip(columns, (self._infos, self._policies, self._extras), strict=True)
         loose = [column_set.columns(rows, start, stop) for column_set, rows in families]
-        return with_loose_columns(pa.record_batch(arrays, pa.schema(fields)), loose)
+        batch = with_loose_columns(pa.record_batch(arrays, self._schema.journal), loose)
+        if stop > start:
+            self._row_bytes = max(self._row_bytes, batch.nbytes // (stop - start))
+        return batch
 
     def _numbers(self, start: int, stop: int) -> np.ndarray:
         rows = np.array([row for row, _ in self._starts], np.int64)

@@ -1,10 +1,10 @@
 """The journal: a run's write-ahead log, and the lock that says its writer lives.
 
-Each run has a directory `journal/<run id>/` with a file `lock`, held under an operating-system lock for as
-long as the writer lives, and numbered parts. A part is a row of checked frames (see `journal_frames`):
-schemas, batches of rows, and what happened to episodes beside the batch that it belongs to. Rows go into the
-journal in the order in which they arrived; from there, and only from there, segments are made: by the
-live writer, and by recovery after a crash.
+Each run has a directory `journal/<run id>/` of numbered parts, and beside it a file `<run id>.lock`, held
+under an operating-system lock for as long as the writer lives. A part is a row of checked frames (see
+`journal_frames`): schemas, batches of rows, and what happened to episodes beside the batch that it belongs
+to. Rows go into the journal in the order in which they arrived; from there, and only from there, segments
+are made: by the live writer, and by recovery after a crash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .errors import RecorderStateError
 from .files import guard_access, sync_directory
 from .journal_frames import BATCH, END, SCHEMA, encode
 
-LOCK = "lock"
+LOCK_SUFFIX = ".lock"
 PART_SUFFIX = ".frames"
 DAMAGED_SUFFIX = ".damaged"
 HEADER_KEY = b"episodelake.run"
@@ -66,37 +66,54 @@ class RunHeader:
 class JournalLock:
     """Exclusive ownership of one run's journal directory, for as long as this process lives.
 
-    The operating system drops the lock when the process ends in whatever way. A child process made by fork
-    does not own it.
+    The lock is on a file beside the directory, so that the directory can come and go under it: a writer
+    takes the lock before it makes the directory, and removes the directory before it lets go. The
+    operating system drops the lock when the process ends in whatever way; a child made by fork gives its
+    share up at once.
     """
 
-    def __init__(self, directory: Path, descriptor: int) -> None:
-        self._key = os.path.realpath(directory)
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
         self._descriptor = descriptor
 
     @staticmethod
     def acquire(directory: Path) -> JournalLock | None:
-        """Take the lock, or return None if a live writer (in this process or another) holds it."""
-        key = os.path.realpath(directory)
+        """Take the lock, or return None if a live writer (in this process or another) holds it.
+
+        Raises:
+            StoreAccessError: the lock's file cannot be made or opened.
+        """
+        path = directory.with_name(directory.name + LOCK_SUFFIX)
+        key = os.path.realpath(path)
         with _held_guard:
             if key in _held:
                 return None
-            with guard_access("lock the journal", directory):
-                descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                # A POSIX record lock: a forked child does not inherit it, so it ends with this very process.
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):
+            with guard_access("lock the journal", path):
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            if not _lock(path, descriptor):
                 os.close(descriptor)
                 return None
             _held[key] = descriptor
-            return JournalLock(directory, descriptor)
+            return JournalLock(path, descriptor)
 
-    def release(self) -> None:
-        """Let go of the lock; a second call does nothing."""
+    def release(self, *, remove: bool) -> None:
+        """Let go of the lock, and remove its file if the directory is gone for good; a second call does
+        nothing.
+        """
         with _held_guard:
-            if _held.pop(self._key, None) is not None:
+            if _held.pop(os.path.realpath(self._path), None) is not None:
+                if remove:
+                    self._path.unlink(missing_ok=True)
                 os.close(self._descriptor)
+
+
+def _lock(path: Path, descriptor: int) -> bool:
+    """Lock an open file; False if it is locked, or was removed by its owner between opening and locking."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def _forget_locks_in_child() -> None:
@@ -135,8 +152,13 @@ class PartWriter:
             if sync:
                 sync_directory(path.parent)
 
-    def append(self, batch: pa.RecordBatch, events: Sequence[dict[str, Any]]) -> None:
+    def append(self, batch: pa.RecordBatch, events: Sequence[dict[str, Any]], first: int) -> None:
         """Append one batch with the events that belong to it.
+
+        Args:
+            batch: rows in the journal's layout.
+            events: what happened to episodes with these rows.
+            first: how many rows of the run came before; tells a batch that is written a second time.
 
         Raises:
             StoreAccessError: it could not be written; nothing of it remains in the part.
@@ -146,10 +168,10 @@ class PartWriter:
         schema = self._schema if aligned is not None else batch.schema
         if aligned is None:
             described = batch.schema.with_metadata({HEADER_KEY: self._header.to_bytes()})
-            pieces += encode(SCHEMA, b"", memoryview(described.serialize()))
+            pieces += encode(SCHEMA, first, b"", memoryview(described.serialize()))
             aligned = batch
         text = json.dumps(events).encode() if events else b""
-        pieces += encode(BATCH, text, memoryview(aligned.serialize()))
+        pieces += encode(BATCH, first, text, memoryview(aligned.serialize()))
         self._write(pieces)
         self._schema = schema
 
@@ -162,11 +184,11 @@ class PartWriter:
                     self._write_all(piece)
                 if self._sync:
                     os.fsync(self._file.fileno())
+                self.size = self._file.tell()
             except BaseException:
                 os.ftruncate(self._file.fileno(), self.size)
                 self._file.seek(self.size)
                 raise
-        self.size = self._file.tell()
 
     def _write_all(self, piece: bytes | memoryview) -> None:
         rest = memoryview(piece)
@@ -180,7 +202,7 @@ class PartWriter:
             StoreAccessError: the mark could not be written; the batches are all there, call again.
         """
         if not self._file.closed:
-            self._write(encode(END, b"", b""))
+            self._write(encode(END, 0, b"", b""))
             self._file.close()
 
 

@@ -7,7 +7,8 @@
          9      7  zero
         16      8  bytes of the events, unsigned, little-endian
         24      8  bytes of the body, the same
-        32     32  zero
+        32      8  rows of the run before this batch, the same
+        40     24  zero
         64         events, body, each padded with zeros to a multiple of 64 bytes
 
 A batch belongs to the last schema before it. The sum tells a frame that a crash tore, or that was
@@ -16,6 +17,7 @@ damaged later, from a whole one before any byte of it is believed.
 
 from __future__ import annotations
 
+import mmap
 import struct
 import zlib
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ from dataclasses import dataclass
 SCHEMA, BATCH, END = b"S", b"B", b"E"
 
 _MAGIC = b"ELJ1"
-_HEAD = struct.Struct("<c7xQQ32x")
+_HEAD = struct.Struct("<c7xQQQ24x")
 _START = struct.Struct("<4sI")
 HEAD_BYTES = _START.size + _HEAD.size
 _ALIGNMENT = 64
@@ -34,14 +36,15 @@ class Frame:
     """One whole frame; `events` and `body` are views of the memory it was read from."""
 
     kind: bytes
+    first: int
     events: memoryview
     body: memoryview
     stop: int
 
 
-def encode(kind: bytes, events: bytes, body: bytes | memoryview) -> list[bytes | memoryview]:
+def encode(kind: bytes, first: int, events: bytes, body: bytes | memoryview) -> list[bytes | memoryview]:
     """The pieces to write, one behind the other, for one frame."""
-    head = _HEAD.pack(kind, len(events), len(body))
+    head = _HEAD.pack(kind, len(events), len(body), first)
     padded_events = events + bytes(_padding(len(events)))
     padding = bytes(_padding(len(body)))
     check = zlib.crc32(padding, zlib.crc32(body, zlib.crc32(padded_events, zlib.crc32(head))))
@@ -54,14 +57,26 @@ def decode(data: memoryview, start: int) -> Frame | None:
     if len(data) < first:
         return None
     magic, check = _START.unpack_from(data, start)
-    kind, events_size, body_size = _HEAD.unpack_from(data, start + _START.size)
+    kind, events_size, body_size, rows_before = _HEAD.unpack_from(data, start + _START.size)
     body_start = first + events_size + _padding(events_size)
     stop = body_start + body_size + _padding(body_size)
     if magic != _MAGIC or len(data) < stop:
         return None
     if zlib.crc32(data[start + _START.size : stop]) != check:
         return None
-    return Frame(kind, data[first : first + events_size], data[body_start : body_start + body_size], stop)
+    return Frame(
+        kind, rows_before, data[first : first + events_size], data[body_start : body_start + body_size], stop
+    )
+
+
+def find_next(data: mmap.mmap, view: memoryview, start: int) -> int | None:
+    """Where the next whole frame behind a damaged one begins, or None if there is none."""
+    at = data.find(_MAGIC, start)
+    while at >= 0:
+        if at % _ALIGNMENT == 0 and decode(view, at) is not None:
+            return at
+        at = data.find(_MAGIC, at + 1)
+    return None
 
 
 def _padding(size: int) -> int:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from .errors import CorruptStoreError
 from .files import guard_access
 from .journal import HEADER_KEY, RunHeader
-from .journal_frames import BATCH, END, SCHEMA, Frame, decode
+from .journal_frames import BATCH, END, SCHEMA, Frame, decode, find_next
 
 _KEPT_BYTES = 32 << 20
 
@@ -30,10 +30,12 @@ class JournalBatch:
     Attributes:
         rows: points into the mapped file.
         events_json: the events as they were written.
+        after_gap: whether batches before this one may be lost.
     """
 
     rows: pa.RecordBatch
     events_json: bytes
+    after_gap: bool
 
     def events(self) -> list[dict[str, Any]]:
         """What happened to episodes with these rows: begin before them, end and discard after them."""
@@ -44,34 +46,41 @@ class PartReader:
     """One mapped part.
 
     Attributes:
-        header: the run's header, or None if not even the first frame is whole.
-        torn_bytes: how many bytes at the end belong to no whole frame; known once all batches were read.
-        ended: whether the part has its end mark, known then too; without it, later frames may be lost.
+        header: the run's header, or None if no frame with one is whole.
+        torn_bytes: how many bytes belong to no whole frame; known once all batches were read.
+        damaged: whether whole frames stand behind such bytes, so that this is no end torn by a crash;
+            known then.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.header: RunHeader | None = None
         self.torn_bytes = 0
-        self.ended = False
+        self.damaged = False
+        self._ended = False
         with guard_access("read the journal", path), open(path, "rb") as file:
             empty = path.stat().st_size == 0
             self._map = None if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def batches(self) -> Iterator[JournalBatch]:
-        """Yield every whole batch in the order of arrival; stop at a torn or damaged one.
+    def batches(self, *, after_gap: bool = False) -> Iterator[JournalBatch]:
+        """Yield every whole batch in the order of arrival.
 
-        Pages that were passed are released from time to time; batches stay usable and bring them back.
+        Rows that were written twice, because an interrupt came between writing and noting it, are given
+        once. Pages that were passed are released from time to time; batches stay usable and bring them back.
+
+        Args:
+            after_gap: whether batches before this part may be lost.
 
         Raises:
             CorruptStoreError: a frame is whole, but its content is not what a journal holds.
         """
-        if self._map is None:
-            return
-        data = memoryview(self._map)
-        good = released = 0
         schema: pa.Schema | None = None
-        while (frame := decode(data, good)) is not None:
+        seen = released = 0
+        gap = after_gap
+        for frame in self._frames():
+            if frame is None:
+                gap, schema = True, None
+                continue
             rows = None
             try:
                 if frame.kind == SCHEMA:
@@ -84,13 +93,42 @@ class PartReader:
                     "something else, or its frames were changed on purpose."
                 ) from error
             if rows is not None:
-                yield JournalBatch(rows, bytes(frame.events) or b"[]")
-            self.ended = frame.kind == END
-            good = frame.stop
-            if good - released > _KEPT_BYTES:
+                fresh = rows.slice(min(max(seen - frame.first, 0), rows.num_rows))
+                seen = max(seen, frame.first + rows.num_rows)
+                yield JournalBatch(fresh, bytes(frame.events) or b"[]", gap)
+                gap = False
+            if frame.stop - released > _KEPT_BYTES:
                 self.release()
-                released = good
-        self.torn_bytes = len(data) - good
+                released = frame.stop
+
+    @property
+    def ended(self) -> bool:
+        """Whether the part was closed in order; otherwise later batches may be lost. Known once all were
+        read.
+        """
+        return self._ended
+
+    def _frames(self) -> Iterator[Frame | None]:
+        """Every whole frame; None where bytes were passed over to find the next one."""
+        self.torn_bytes, self.damaged, self._ended = 0, False, False
+        if self._map is None:
+            return
+        view = memoryview(self._map)
+        at = 0
+        while at < len(view):
+            frame = decode(view, at)
+            if frame is not None:
+                self._ended = frame.kind == END
+                at = frame.stop
+                yield frame
+                continue
+            following = find_next(self._map, view, at + 1)
+            self.torn_bytes += (len(view) if following is None else following) - at
+            if following is None:
+                return
+            self.damaged = True
+            at = following
+            yield None
 
     def _read_schema(self, frame: Frame) -> pa.Schema:
         schema = pa.ipc.read_schema(pa.py_buffer(frame.body))

@@ -58,6 +58,13 @@ class LooseRows:
         values.extend(mapping.values())
         rows.append(row)
 
+    def drop(self, row: int) -> None:
+        """Take the last row back, if it is this one, also where an interrupt left it half put."""
+        for keys, (rows, values) in self._alike.items():
+            if rows and rows[-1] == row:
+                rows.pop()
+            del values[len(rows) * len(keys) :]
+
     def cells(self, start: int, stop: int) -> dict[tuple[Any, ...], Cells]:
         """The leaves of rows `[start, stop)` by key path; row numbers count from `start`."""
         found: dict[tuple[Any, ...], Cells] = {}

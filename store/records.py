@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from .errors import InvalidArgumentError
 from .families import ColumnSet
 from .kinds import field as loose_field
 from .layout import episode_id
 from .loose_rows import LooseRows
 from .schema import StepSchema
+from .values import dump_json, freeze
 
 EndReason = Literal["terminated", "truncated", "cut", "interrupted"]
 
@@ -51,6 +54,45 @@ class EpisodeRecord:
     seed: int | None = None
     options: str | None = None
     metadata: dict[Any, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EpisodeFacts:
+    """What a caller says of an episode, checked and copied.
+
+    Attributes:
+        seed: of its reset, any size.
+        options: JSON text of the reset's options, or None.
+        metadata: frozen mapping.
+    """
+
+    seed: int | None
+    options: str | None
+    metadata: dict[Any, Any]
+
+    @staticmethod
+    def of(seed: Any, options: Any, metadata: Any) -> EpisodeFacts:
+        """Check and copy.
+
+        Raises:
+            InvalidArgumentError: the seed is no whole number, or the others are no mappings.
+        """
+        try:
+            number = None if seed is None else operator.index(seed)
+        except TypeError as error:
+            raise InvalidArgumentError(f"seed={seed!r}: expected a whole number or None.") from error
+        kept = None if options is None else dump_json(_mapping("options", options))
+        return EpisodeFacts(number, kept, _mapping("metadata", metadata))
+
+    def with_metadata(self, metadata: Any) -> EpisodeFacts:
+        """The same with more metadata; new values count before old ones."""
+        return replace(self, metadata={**self.metadata, **_mapping("metadata", metadata)})
+
+
+def _mapping(name: str, value: Any) -> dict[Any, Any]:
+    if not isinstance(value, Mapping | None):
+        raise InvalidArgumentError(f"{name} is {type(value).__name__}; expected a mapping.")
+    return freeze(value or {})
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .errors import CorruptStoreError, StoreAccessError
+from .errors import CorruptStoreError
 from .journal import DAMAGED_SUFFIX, JournalLock, RunHeader, part_paths, remove_journal, set_aside
 from .journal_reading import JournalBatch, PartReader
 from .layout import EPISODES, Layout
@@ -105,7 +105,7 @@ def recover(layout: Layout, schema: StepSchema) -> list[RecoveredRun]:
     for directory in sorted(layout.journals.iterdir()):
         if not directory.is_dir() or directory.name.endswith(DAMAGED_SUFFIX):
             continue
-        lock = _acquire(directory)
+        lock = JournalLock.acquire(directory)
         if lock is None:
             continue
         try:
@@ -113,20 +113,10 @@ def recover(layout: Layout, schema: StepSchema) -> list[RecoveredRun]:
         except CorruptStoreError as error:
             damaged.append(f"{error} The journal is now {set_aside(directory)}.")
         finally:
-            lock.release()
+            lock.release(remove=not directory.exists())
     if damaged:
         raise CorruptStoreError(" ".join(damaged))
     return [run for run in recovered if run is not None]
-
-
-def _acquire(directory: Path) -> JournalLock | None:
-    """The lock of a dead writer's journal; None if its writer lives, or another recovery was faster."""
-    try:
-        return JournalLock.acquire(directory)
-    except StoreAccessError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        raise
 
 
 def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> RecoveredRun | None:
@@ -156,7 +146,7 @@ def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> Recover
         if number not in done and episode.steps
     ]
     run = _seal_all(tables, schema, header, records, paths, now)
-    if any(reader.torn_bytes for reader in readers[:-1]):
+    if any(reader.damaged for reader in readers) or not all(reader.ended for reader in readers[:-1]):
         set_aside(directory)
     else:
         remove_journal(directory)
@@ -187,16 +177,17 @@ def _read(readers: Iterable[PartReader]) -> dict[int, _Found]:
     lost: set[int] = set()
     whole = True
     for reader in readers:
-        if not whole:
-            # Batches are missing before this part: rows of episodes that were open there do not follow on.
-            lost |= {number for number, episode in found.items() if episode.end is None}
-        for batch in reader.batches():
-            _read_batch(batch, found, lost, whole)
-        whole = whole and reader.ended
+        for batch in reader.batches(after_gap=not whole):
+            if batch.after_gap:
+                # Rows of the episodes that were open before the gap do not follow on: they end where it
+                # begins.
+                lost |= {number for number, episode in found.items() if episode.end is None}
+            _read_batch(batch, found, lost)
+        whole = reader.ended
     return found
 
 
-def _read_batch(batch: JournalBatch, found: dict[int, _Found], lost: set[int], whole: bool) -> None:
+def _read_batch(batch: JournalBatch, found: dict[int, _Found], lost: set[int]) -> None:
     events = batch.events()
     for event in events:
         if event["event"] == "begin":
@@ -204,8 +195,6 @@ def _read_batch(batch: JournalBatch, found: dict[int, _Found], lost: set[int], w
     for number, piece, _ in split(batch.rows):
         if number in found and number not in lost:
             found[number].add(piece)
-        elif whole:
-            raise CorruptStoreError(f"The journal has rows of the episode {number}, which never began.")
     for event in events:
         if event["event"] == "end" and event["number"] in found and event["number"] not in lost:
             found[event["number"]].end = event

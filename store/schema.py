@@ -80,6 +80,16 @@ class StepSchema:
         return (*self.action.fields, *self.reward.fields, *self.flag_fields)
 
     @cached_property
+    def journal(self) -> pa.Schema:
+        """A journal row without loose columns."""
+        return pa.schema([JOURNAL_NUMBER, JOURNAL_KIND, *self.observation.fields, *self.outcome_fields])
+
+    @cached_property
+    def journal_row_bytes(self) -> int:
+        """About how many bytes a journal row takes, without loose columns."""
+        return self.observation.row_bytes + self.action.row_bytes + 32
+
+    @cached_property
     def steps(self) -> pa.Schema:
         """The steps table without loose columns."""
         return pa.schema(

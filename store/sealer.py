@@ -25,7 +25,7 @@ from .loose_merge import SegmentColumns
 from .loose_rows import LooseRows
 from .parquet import sync_file, writer_options
 from .records import EpisodeRecord, SegmentRows, bounds, episodes_table
-from .schema import JOURNAL_KIND, JOURNAL_NUMBER, RUNS_SCHEMA, StepSchema
+from .schema import RUNS_SCHEMA, StepSchema
 from .sealing import EpisodeRows, StepsFile, collect_rows
 from .tables import NewFile, Table
 from .values import load_json
@@ -116,9 +116,8 @@ def _write_steps(
     readers: Sequence[PartReader],
 ) -> NewFile:
     path = tables.layout.table(STEPS) / name
-    fixed = [JOURNAL_NUMBER, JOURNAL_KIND, *schema.observation.fields, *schema.outcome_fields]
     seen = {id(p.batch.schema): p.batch.schema for _, rows in episodes for p in rows.pieces}.values()
-    names = [column.name for column in fixed]
+    names = schema.journal.names
     columns = SegmentColumns(names, tables.steps.schema, seen)
     tables.steps.ensure_columns(columns.fields)
     columns = SegmentColumns(names, tables.steps.schema, seen)

@@ -76,6 +76,8 @@ class EpisodeRows:
             )
         if self.steps_rows == steps_rows:
             return self
+        # The rest arrived behind a gap in a damaged journal, or in a step that was interrupted and never
+        # counted.
         return EpisodeRows(list(_range(self.pieces, 0, steps_rows)), steps_rows)
 
     @property
@@ -138,8 +140,8 @@ class StepsFile:
         self._run_id = run_id
         fields = [*schema.steps, *columns.fields]
         self._file_schema = pa.schema(fields)
-        self._row_bytes = schema.observation.row_bytes + schema.action.row_bytes + 32
-        self._group_rows = max(1, min(_GROUP_ROWS, _GROUP_BYTES // self._row_bytes))
+        self._row_bytes = schema.journal_row_bytes
+        self._group_rows = 0
         self._nulls = dict.fromkeys(self._file_schema.names, 0)
         self._rows = 0
 
@@ -151,6 +153,8 @@ class StepsFile:
         Raises:
             StoreAccessError: the file could not be written; the caller may try again.
         """
+        self._row_bytes = max(self._row_bytes, _measured_row_bytes(episodes))
+        self._group_rows = max(1, min(_GROUP_ROWS, _GROUP_BYTES // self._row_bytes))
         options = writer_options(self._file_schema, self._row_bytes)
         with guard_access("write the segment", self._path):
             with pq.ParquetWriter(str(self._path), self._file_schema, **options) as writer:
@@ -243,6 +247,12 @@ class StepsFile:
                 arrays.append(arrivals.column(column.name).take(pa.array(rows)))
         arrays[0] = arrays[0].cast(pa.string())
         return pa.table(arrays, schema=self._file_schema)
+
+
+def _measured_row_bytes(episodes: Sequence[tuple[int, EpisodeRows]]) -> int:
+    """What a row takes on average, loose and ragged columns included."""
+    batches = {id(piece.batch): piece.batch for _, found in episodes for piece in found.pieces}.values()
+    return sum(batch.nbytes for batch in batches) // max(1, sum(batch.num_rows for batch in batches))
 
 
 def _range(pieces: Sequence[Piece], start: int, stop: int) -> Iterator[Piece]:

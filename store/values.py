@@ -20,6 +20,7 @@ import numpy as np
 from .errors import CorruptStoreError
 
 _MAX_DEPTH = 64
+_LARGEST_DECIMAL = 10**4000
 
 #: Types whose values nobody can change after they were handed over.
 IMMUTABLE = frozenset(
@@ -62,7 +63,7 @@ def freeze(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
 def freeze_value(value: Any, depth: int = 0) -> Any:
     """Return `value` itself if it cannot change, else a deep copy or an `OpaqueValue`."""
     kind = type(value)
-    if kind in IMMUTABLE:
+    if kind in IMMUTABLE or kind is OpaqueValue:
         return value
     if depth > _MAX_DEPTH:
         return _opaque(value)
@@ -124,7 +125,8 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, int):
-        return value
+        # Python refuses to write or read longer decimal numbers.
+        return value if abs(value) < _LARGEST_DECIMAL else {"$int": hex(value)}
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": str(value)}
     if isinstance(value, list):
@@ -178,6 +180,7 @@ def _read_array(content: Any, _depth: int) -> np.ndarray:
 _READERS = {
     "$array": _read_array,
     "$float": lambda content, _: float(content),
+    "$int": lambda content, _: int(content, 16),
     "$tuple": lambda content, depth: tuple(_from_json(item, depth) for item in content),
     "$set": lambda content, depth: frozenset(_from_json(item, depth) for item in content),
     "$bytes": lambda content, _: base64.b64decode(content, validate=True),

@@ -11,14 +11,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..store.arrivals import LiveEpisode
-from ..store.errors import RecorderStateError, SpaceMismatchError
+from ..store.errors import RecorderStateError
 from ..store.families import check_extra
 from ..store.handle import OpenStore
-from ..store.records import EndReason, EpisodeRecord, add_in_order, end_reason_of, timestamp_now
-from ..store.values import dump_json, freeze, freeze_value
+from ..store.records import EndReason, EpisodeFacts, EpisodeRecord, add_in_order, end_reason_of, timestamp_now
 from .run import run_header
 from .session import RunSession, SessionOptions
-from .whole_episode import WholeEpisode, arrivals_batch, single_value
+from .whole_episode import WholeEpisode, arrivals_batches, single_value
 
 _FEWEST_BULK_STEPS = 64
 
@@ -109,8 +108,8 @@ class OpenEpisode:
         if self._ended:
             raise RecorderStateError(f"The episode {self.id} has ended already.")
         self._session.check_usable()
-        self._ended = True
         record = self._session.end(self._live, "cut", metadata)
+        self._ended = True
         if record is None:
             raise RecorderStateError(
                 f"The episode {self.id} has no step: nothing was stored. Append steps before end()."
@@ -248,18 +247,19 @@ class EpisodeWriter:
                     whole.policies[t],
                     whole.extras[t + 1],
                 )
-        except SpaceMismatchError:
+            record = session.end(live, "cut", late=whole.policies[-1])
+        except BaseException:
             session.discard(live)
             raise
-        record = session.end(live, "cut", late=whole.policies[-1])
         assert record is not None
         return record
 
     def _write_bulk(
         self, whole: WholeEpisode, seed: Any, options: Any, metadata: Any, env_index: int | None
     ) -> EpisodeRecord:
+        facts = EpisodeFacts.of(seed, options, metadata)
         number = self._session.take_number()
-        batch = arrivals_batch(self._schema, number, whole, self._session.columns())
+        batches = arrivals_batches(self._schema, number, whole, self._session.columns)
         now = timestamp_now()
         total = [0.0] * self._schema.reward_shape[0] if self._schema.reward_shape else 0.0
         record = EpisodeRecord(
@@ -272,11 +272,11 @@ class EpisodeWriter:
             terminated=whole.terminated,
             truncated=whole.truncated,
             end_reason=end_reason_of(whole.terminated, whole.truncated, "cut"),
-            seed=None if seed is None else int(seed),
-            options=None if options is None else dump_json(freeze_value(dict(options))),
-            metadata=freeze(metadata or {}),
+            seed=facts.seed,
+            options=facts.options,
+            metadata=facts.metadata,
         )
-        self._session.add_whole(record, batch)
+        self._session.add_whole(record, batches)
         return record
 
     def seal(self) -> None:

@@ -76,10 +76,10 @@ class Recorder(gymnasium.Wrapper):
             )
         super().__init__(env)
         _check_spaces(env, store.handle.schema)
+        self._autoreset = _autoreset_mode(env)
         self._session = RunSession(store.handle, run_header(run, metadata, env), options or SessionOptions())
         self._step_callback = step_callback
         self._episode_callback = episode_callback
-        self._autoreset = _autoreset_mode(env)
         # The episode in hand; and the same while it goes on, None once it is done or the recorder is closed.
         self._episode: LiveEpisode | None = None
         self._running: LiveEpisode | None = None
@@ -156,10 +156,10 @@ class Recorder(gymnasium.Wrapper):
         Raises:
             RecorderStateError: there is no episode.
         """
-        if self._episode is None:
-            raise RecorderStateError("There is no step to log for: call reset() first.")
         if self._muted:
             return
+        if self._episode is None:
+            raise RecorderStateError("There is no step to log for: call reset() first.")
         frozen = {key: freeze_value(value) for key, value in values.items()}
         self._logged = frozen if self._logged is None else {**self._logged, **frozen}
 
@@ -182,8 +182,10 @@ class Recorder(gymnasium.Wrapper):
         if self._session.closed:
             return
         try:
-            self._finish()
-            self._session.close()
+            try:
+                self._finish()
+            finally:
+                self._session.close()
         finally:
             self.env.close()
 
@@ -249,13 +251,16 @@ class Recorder(gymnasium.Wrapper):
         """End the episode in hand, if any."""
         going_on = self._running is not None
         episode, self._episode, self._running = self._episode, None, None
+        late, self._logged = self._logged, None
         if episode is None:
             return
-        if going_on and episode.length:
-            self._final_metadata = self._call_episode_callback(episode)
         metadata, self._final_metadata = self._final_metadata, {}
-        late, self._logged = self._logged, None
-        self._session.end(episode, "cut", metadata, late)
+        try:
+            if going_on and episode.length:
+                metadata = self._call_episode_callback(episode)
+        finally:
+            # A callback that fails passes on its exception; the episode is kept all the same.
+            self._session.end(episode, "cut", metadata, late)
 
     def _call_episode_callback(self, episode: LiveEpisode) -> Mapping[str, Any]:
         if self._episode_callback is None:
@@ -268,9 +273,9 @@ class Recorder(gymnasium.Wrapper):
             terminated=episode.terminated,
             truncated=episode.truncated,
             end_reason=end_reason_of(episode.terminated, episode.truncated, "cut"),
-            seed=episode.seed,
-            options=None if episode.options is None else load_json(episode.options, "the journal"),
-            metadata=dict(episode.metadata),
+            seed=episode.facts.seed,
+            options=_options(episode),
+            metadata=dict(episode.facts.metadata),
         )
         return apply_episode_callback(self._episode_callback, summary)
 
@@ -301,8 +306,15 @@ class Recorder(gymnasium.Wrapper):
         return result
 
 
+def _options(episode: LiveEpisode) -> Mapping[str, Any] | None:
+    text = episode.facts.options
+    return None if text is None else load_json(text, "the journal")
+
+
 def _generator_seed(env: gymnasium.Env) -> object:
-    """The seed of the environment's generator, or None if it has none yet (asking Gymnasium would make one)."""
+    """The seed of the environment's generator, or None if it has none yet (asking Gymnasium would make
+    one).
+    """
     return getattr(env.unwrapped, "_np_random_seed", None)
 
 

@@ -15,26 +15,34 @@ import os
 import threading
 import time
 import warnings
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from ..store.arrivals import ArrivalBuffer, LiveEpisode
-from ..store.errors import CorruptStoreError, InvalidArgumentError, RecorderStateError
+from ..store.errors import CorruptStoreError, EpisodelakeError, InvalidArgumentError, RecorderStateError
 from ..store.families import STEP_FAMILIES, ColumnSet, check_extra
 from ..store.files import guard_access
 from ..store.handle import StoreHandle
-from ..store.journal import JournalLock, PartWriter, RunHeader, part_path, remove_journal
+from ..store.journal import JournalLock, RunHeader, remove_journal
 from ..store.layout import episode_id
-from ..store.records import EndReason, EpisodeRecord, end_reason_of, timestamp_now
+from ..store.records import (
+    EndReason,
+    EpisodeFacts,
+    EpisodeRecord,
+    end_reason_of,
+    timestamp_now,
+)
 from ..store.recovery import recover
-from ..store.sealer import Seal, Tables, commit_run, seal
-from ..store.values import dump_json, freeze, freeze_value
+from ..store.sealer import Seal, Tables, commit_run
+from ..store.values import dump_json
+from .journal_parts import JournalParts
+from .seal_queue import SealQueue
 
+_FIRST_ROWS = 256
 _FIRST_SEGMENT_BYTES = 16 << 20
 
 Durability = Literal["flush", "fsync", "none"]
@@ -68,15 +76,6 @@ class SessionOptions:
                 raise InvalidArgumentError(f"{name}={value!r}: expected a positive number.")
 
 
-@dataclass
-class _Part:
-    """A journal part and the episodes that still need it."""
-
-    path: Path
-    pending: set[int] = field(default_factory=set)
-    closed: bool = False
-
-
 class RunSession:
     """One run of one writer.
 
@@ -90,48 +89,36 @@ class RunSession:
     """
 
     def __init__(self, store: StoreHandle, header: RunHeader, options: SessionOptions) -> None:
-        layout, schema = store.layout, store.schema
         _recover_others(store)
         self.header = header
         self.options = options
-        self._schema = schema
-        self._tables = Tables.open(layout)
+        self.closed = False
+        self._schema = store.schema
+        self._process = os.getpid()
+        self._tables = Tables.open(store.layout)
         committed = list(self._tables.steps.schema)
-        self._columns = [ColumnSet(family, committed) for family in STEP_FAMILIES]
-        self._directory = layout.journals / header.run_id
-        with guard_access("create the journal", self._directory):
-            self._directory.mkdir(parents=True, exist_ok=True)
-        lock = JournalLock.acquire(self._directory)
-        if lock is None:
-            raise RecorderStateError(f"The run {header.run_id!r} is being written already.")
-        self._journal_lock = lock
-        self._buffer = ArrivalBuffer(schema)
+        self.columns = [ColumnSet(family, committed) for family in STEP_FAMILIES]
+        self._directory = store.layout.journals / header.run_id
+        self._journal_lock = _claim(self._directory)
+        self._parts = JournalParts(self._directory, header, sync=options.durability == "fsync")
+        self._buffer = ArrivalBuffer(self._schema, _FIRST_ROWS)
         self._flushed = 0
+        self._rows_before = 0
         self._events: list[dict[str, Any]] = []
         self._next_number = 0
         self._live: dict[int, LiveEpisode] = {}
         self._finished: list[EpisodeRecord] = []
-        # Episodes whose rows must stay in the journal: live ones, and finished ones until they are sealed.
-        self._needed: set[int] = set()
-        self._writer: PartWriter | None = None
-        self._parts: list[_Part] = []
-        self._part_count = 0
         self._next_segment = 0
-        self._jobs: deque[Seal] = deque()
-        self._failure: Exception | None = None
-        self._unsealed_bytes = 0
         # The first segments of a run are smaller: episodes show early, and sealing runs beside recording.
         self._seal_at = min(_FIRST_SEGMENT_BYTES, options.segment_bytes)
         self._last_seal = time.monotonic()
-        self._process = os.getpid()
-        self.closed = False
         self._stopping = False
         self._lock = threading.RLock()
         self._wake = threading.Condition(self._lock)
-        self._seal_guard = threading.Lock()
+        self._seals = SealQueue(store, self._tables, header, self._sealed)
         self._keeper = threading.Thread(target=self._keep, name=f"episodelake {header.run_id}", daemon=True)
         self._keeper.start()
-        atexit.register(self._close_at_exit)
+        atexit.register(self.close)
 
     # Recording
 
@@ -154,25 +141,23 @@ class RunSession:
             lost.
         """
         self.check_usable()
-        self._raise_failure()
         if extra:
             check_extra(extra)
         episode = LiveEpisode(
-            self._next_number,
-            env_index,
-            timestamp_now(),
-            None if seed is None else int(seed),
-            None if options is None else dump_json(freeze_value(dict(options))),
-            freeze(metadata or {}),
+            number=self._next_number,
+            env_index=env_index,
+            started_at=timestamp_now(),
+            facts=EpisodeFacts.of(seed, options, metadata),
         )
         if self._schema.reward_shape:
             episode.episode_return = [0.0] * self._schema.reward_shape[0]
+        begun = _begin_event(episode.number, env_index, episode.started_at, episode.facts)
         with self._lock:
-            self.room().add_reset(episode, observation, info, extra)
-            self._events.append(_begin_event(episode))
             self._next_number += 1
+            self.room().add_reset(episode, observation, info, extra)
+            self._parts.need(episode.number)
             self._live[episode.number] = episode
-            self._needed.add(episode.number)
+            self._events.append(begun)
         return episode
 
     def room(self) -> ArrivalBuffer:
@@ -184,7 +169,8 @@ class RunSession:
         if self._buffer.count == self._buffer.capacity:
             with self._lock:
                 self._flush()
-                self._buffer = ArrivalBuffer(self._schema)
+                self._rows_before += self._buffer.count
+                self._buffer = ArrivalBuffer(self._schema, self._buffer.next_capacity)
                 self._flushed = 0
         return self._buffer
 
@@ -202,168 +188,163 @@ class RunSession:
             metadata: added to the metadata given at the begin.
             late: policy values that belong to the last observation.
         """
+        self._check_process()
         with self._lock:
-            if self._live.pop(episode.number, None) is None:
+            if episode.number not in self._live:
                 raise RecorderStateError(f"Episode {self.episode_id(episode)} has ended already.")
             if episode.length == 0:
-                self._forget({episode.number})
+                self.discard(episode)
                 return None
+            facts = episode.facts.with_metadata(metadata)
+            record = _record(episode, otherwise, facts)
+            ended = _end_event(record)
             if late:
                 self.room().add_late(episode, late)
-            record = _record(episode, otherwise, freeze(metadata or {}))
-            self._events.append(_end_event(record))
-            self._finished.append(record)
-            if self._unsealed_bytes >= self._seal_at:
-                self._request_seal()
+            del self._live[episode.number]
+            self._events.append(ended)
+            self._finish(record)
         return record
+
+    def _finish(self, record: EpisodeRecord) -> None:
+        self._finished.append(record)
+        if self._parts.unsealed_bytes >= self._seal_at:
+            try:
+                self._request_seal()
+            except EpisodelakeError as error:
+                # The episode is recorded; the trouble is raised where repeating the call does no harm.
+                self._seals.fail(error)
 
     def discard(self, episode: LiveEpisode) -> None:
         """Give up an episode: none of its rows will be sealed."""
         with self._lock:
             self._live.pop(episode.number, None)
             self._events.append({"event": "discard", "number": episode.number})
-            self._forget({episode.number})
+            self._parts.forget({episode.number})
 
-    def add_whole(self, record: EpisodeRecord, batch: pa.RecordBatch) -> None:
-        """Record a finished episode whose arrivals are one batch already."""
+    def add_whole(self, record: EpisodeRecord, batches: Sequence[pa.RecordBatch]) -> None:
+        """Record a finished episode whose arrivals are batches already.
+
+        Raises:
+            StoreAccessError: the journal could not be written; nothing was recorded.
+        """
+        facts = EpisodeFacts(record.seed, record.options, record.metadata)
+        events = [_begin_event(record.number, record.env_index, record.started_at, facts)]
+        self._check_process()
         with self._lock:
-            self._needed.add(record.number)
-            self._append_to_journal(batch, [_begin_event(record), _end_event(record)], {record.number})
-            self._finished.append(record)
-            if self._unsealed_bytes >= self._seal_at:
-                self._request_seal()
+            self._parts.need(record.number)
+            try:
+                *earlier, last = batches
+                for batch in earlier:
+                    self._parts.append(batch, events, [record.number], self._take_rows(batch.num_rows))
+                    events = []
+                events.append(_end_event(record))
+                self._parts.append(last, events, [record.number], self._take_rows(last.num_rows))
+            except BaseException:
+                self._events.append({"event": "discard", "number": record.number})
+                self._parts.forget({record.number})
+                raise
+            self._finish(record)
+
+    def _take_rows(self, count: int) -> int:
+        """Number the next rows that go to the journal beside the buffer; the buffer's own come behind
+        them.
+        """
+        self._flush()
+        first = self._rows_before + self._flushed
+        self._rows_before += count
+        return first
 
     def take_number(self) -> int:
         """Reserve the number of a new episode."""
         self.check_usable()
-        self._raise_failure()
         with self._lock:
             self._next_number += 1
             return self._next_number - 1
-
-    def columns(self) -> list[ColumnSet]:
-        """The run's loose columns of info, policy and extra."""
-        return self._columns
 
     def episode_id(self, episode: LiveEpisode | EpisodeRecord) -> str:
         """The id of an episode of this run."""
         return episode_id(self.header.run_id, episode.number)
 
     def check_usable(self) -> None:
-        """Raise `RecorderStateError` if the session is closed or belongs to another process."""
+        """Raise if nothing more can be recorded now.
+
+        Raises:
+            RecorderStateError: the session is closed or belongs to another process.
+            StoreAccessError, ConcurrentCommitError: the background thread failed; nothing is lost, go on
+                or close.
+        """
         if self.closed:
             raise RecorderStateError(
                 f"The run {self.header.run_id!r} is closed. Open a new writer to record more."
             )
+        self._check_process()
+        self._seals.raise_failure()
+
+    def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise RecorderStateError(
                 f"The run {self.header.run_id!r} belongs to the process {self._process}, not to "
-                f"this one (it was "
-                "forked). Open a writer of its own in each process."
+                f"this one, which was "
+                "forked from it. Open a writer in each process, and start processes with 'spawn'."
             )
 
-    # Journal
+    # Journal and seals
 
     def _flush(self) -> None:
         """Bring all complete rows and events into the journal; on failure they stay and are tried again."""
+        self._check_process()
         stop = self._buffer.count
         if stop == self._flushed and not self._events:
             return
-        batch = self._buffer.batch(self._flushed, stop, self._columns)
-        self._append_to_journal(batch, self._events, self._buffer.numbers(self._flushed, stop))
+        batch = self._buffer.batch(self._flushed, stop, self.columns)
+        events = list(self._events)
+        numbers = self._buffer.numbers(self._flushed, stop)
+        self._parts.append(batch, events, numbers, self._rows_before + self._flushed)
         self._flushed = stop
-        self._events = []
-
-    def _append_to_journal(
-        self, batch: pa.RecordBatch, events: list[dict[str, Any]], numbers: set[int]
-    ) -> None:
-        if self._writer is None:
-            path = part_path(self._directory, self._part_count)
-            self._writer = PartWriter(path, self.header, sync=self.options.durability == "fsync")
-            self._parts.append(_Part(path))
-            self._part_count += 1
-        before = self._writer.size
-        self._writer.append(batch, events)
-        self._unsealed_bytes += self._writer.size - before
-        self._parts[-1].pending |= {number for number in numbers if number in self._needed}
-
-    def _forget(self, numbers: set[int]) -> None:
-        """Parts no longer need to keep these episodes; delete the parts that nobody needs."""
-        self._needed -= numbers
-        for part in list(self._parts):
-            part.pending -= numbers
-            if part.closed and not part.pending:
-                with guard_access("remove the sealed journal", part.path):
-                    part.path.unlink(missing_ok=True)
-                self._parts.remove(part)
-
-    # Sealing
+        del self._events[: len(events)]
 
     def seal(self) -> None:
         """Seal all finished episodes now, and wait until readers can see them.
 
         Raises:
             StoreAccessError, ConcurrentCommitError: it failed; the journal keeps everything, call again.
+            RecorderStateError: the session is closed or belongs to another process.
         """
-        self.check_usable()
+        if self.closed:
+            self.check_usable()
         with self._lock:
             self._flush()
             self._request_seal()
-        self._failure = None
-        self._work()
-        self._raise_failure()
+        self._seals.finish()
 
     def _request_seal(self) -> None:
         if not self._finished:
             return
         self._flush()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-            self._parts[-1].closed = True
+        self._parts.close_part()
         numbers = {record.number for record in self._finished}
-        parts = [part.path for part in self._parts if part.pending & numbers]
-        self._jobs.append(Seal(self.header, self._next_segment, self._finished, parts))
+        self._seals.add(Seal(self.header, self._next_segment, self._finished, self._parts.holding(numbers)))
         self._next_segment += 1
         self._finished = []
-        self._unsealed_bytes = 0
         self._seal_at = min(2 * self._seal_at, self.options.segment_bytes)
         self._last_seal = time.monotonic()
         self._wake.notify()
 
-    def _work(self) -> None:
-        """Work off the seals in their order; the first that fails stays and stops the others."""
-        with self._seal_guard:
-            while self._jobs and self._failure is None:
-                job = self._jobs[0]
-                try:
-                    if job.segment == 0:
-                        commit_run(self._tables, self.header, None)
-                    seal(self._tables, self._schema, job)
-                except Exception as error:  # whatever it is, it must reach the caller's thread
-                    self._failure = error
-                    return
-                with self._lock:
-                    self._jobs.popleft()
-                    self._forget({record.number for record in job.records})
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+    def _sealed(self, job: Seal) -> None:
+        with self._lock:
+            self._parts.forget({record.number for record in job.records})
 
     def _keep(self) -> None:
         """The background thread: flush by age, seal on request and by age."""
         pause = min(self.options.flush_seconds, self.options.seal_seconds)
         while True:
             with self._lock:
-                if not self._jobs and not self._stopping:
+                if not self._seals.waiting and not self._stopping:
                     self._wake.wait(pause)
                 if self._stopping:
                     return
                 self._tick()
-            if self._failure is None:
-                self._work()
+            self._seals.work()
 
     def _tick(self) -> None:
         try:
@@ -371,8 +352,8 @@ class RunSession:
                 self._flush()
             if self._finished and time.monotonic() - self._last_seal >= self.options.seal_seconds:
                 self._request_seal()
-        except Exception as error:  # whatever it is, it must reach the caller's thread
-            self._failure = error
+        except Exception as error:  # whatever it is, it must reach the recording thread
+            self._seals.fail(error)
 
     # Closing
 
@@ -394,12 +375,11 @@ class RunSession:
         if self._next_segment:
             commit_run(self._tables, self.header, timestamp_now())
         with self._lock:
-            if self._writer is not None:
-                self._writer.close()
+            self._parts.close_part()
             remove_journal(self._directory)
-            self._journal_lock.release()
+            self._journal_lock.release(remove=True)
             self.closed = True
-        atexit.unregister(self._close_at_exit)
+        atexit.unregister(self.close)
 
     def _stop_keeper(self) -> None:
         with self._lock:
@@ -408,8 +388,20 @@ class RunSession:
         if threading.current_thread() is not self._keeper:
             self._keeper.join()
 
-    def _close_at_exit(self) -> None:
-        self.close()
+
+def _claim(directory: Path) -> JournalLock:
+    """Take the lock of a new run, then make its journal directory."""
+    with guard_access("create the journal", directory):
+        directory.parent.mkdir(exist_ok=True)
+        lock = JournalLock.acquire(directory)
+        if lock is None:
+            raise RecorderStateError(f"The run {directory.name!r} is being written already.")
+        try:
+            directory.mkdir()
+        except BaseException:
+            lock.release(remove=True)
+            raise
+    return lock
 
 
 def _recover_others(store: StoreHandle) -> None:
@@ -420,15 +412,15 @@ def _recover_others(store: StoreHandle) -> None:
         warnings.warn(str(error), RuntimeWarning, stacklevel=5)
 
 
-def _begin_event(episode: LiveEpisode | EpisodeRecord) -> dict[str, Any]:
+def _begin_event(number: int, env_index: int | None, started_at: int, facts: EpisodeFacts) -> dict[str, Any]:
     return {
         "event": "begin",
-        "number": episode.number,
-        "env_index": episode.env_index,
-        "started_at": episode.started_at,
-        "seed": episode.seed,
-        "options": episode.options,
-        "metadata": dump_json(episode.metadata) if episode.metadata else None,
+        "number": number,
+        "env_index": env_index,
+        "started_at": started_at,
+        "seed": facts.seed,
+        "options": facts.options,
+        "metadata": dump_json(facts.metadata) if facts.metadata else None,
     }
 
 
@@ -442,8 +434,7 @@ def _end_event(record: EpisodeRecord) -> dict[str, Any]:
     }
 
 
-def _record(episode: LiveEpisode, otherwise: EndReason, metadata: dict[Any, Any]) -> EpisodeRecord:
-    reason = end_reason_of(episode.terminated, episode.truncated, otherwise)
+def _record(episode: LiveEpisode, otherwise: EndReason, facts: EpisodeFacts) -> EpisodeRecord:
     return EpisodeRecord(
         number=episode.number,
         env_index=episode.env_index,
@@ -453,8 +444,8 @@ def _record(episode: LiveEpisode, otherwise: EndReason, metadata: dict[Any, Any]
         episode_return=episode.episode_return,
         terminated=episode.terminated,
         truncated=episode.truncated,
-        end_reason=reason,
-        seed=episode.seed,
-        options=episode.options,
-        metadata={**episode.metadata, **metadata},
+        end_reason=end_reason_of(episode.terminated, episode.truncated, otherwise),
+        seed=facts.seed,
+        options=facts.options,
+        metadata=facts.metadata,
     )

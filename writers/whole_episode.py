@@ -17,7 +17,7 @@ from ..store.arrivals import with_loose_columns
 from ..store.errors import InvalidArgumentError, SpaceMismatchError
 from ..store.families import ColumnSet
 from ..store.loose_rows import LooseRows
-from ..store.schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
+from ..store.schema import LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
 
 
 @dataclass(frozen=True)
@@ -102,43 +102,68 @@ def batch_lengths(values: Any) -> set[int]:
     return {len(values)}
 
 
-def arrivals_batch(
+def arrivals_batches(
     schema: StepSchema, number: int, whole: WholeEpisode, columns: Sequence[ColumnSet]
-) -> pa.RecordBatch:
-    """The episode's arrivals as one journal batch.
+) -> list[pa.RecordBatch]:
+    """The episode's arrivals as journal batches: one, unless a column would be larger than Arrow allows.
 
     Raises:
         SpaceMismatchError: observations, actions or rewards do not fit.
     """
-    length = whole.length
-    late = whole.policies[-1] is not None
-    total = length + 1 + late
-    row_kinds = np.full(total, STEP_ROW, np.int16)
-    row_kinds[0] = RESET_ROW
-    if late:
-        row_kinds[-1] = LATE_ROW
-    arrays: list[pa.Array] = [pa.array(np.full(total, number, np.int64)), pa.array(row_kinds)]
-    arrays += [_padded(a, 0, late) for a in schema.observation.encode_many(whole.observations, length + 1)]
-    outcomes = schema.action.encode_many(whole.actions, length)
-    outcomes += schema.reward.encode_many(whole.rewards, length)
+    total = whole.length + 1 + (whole.policies[-1] is not None)
+    most = max(1, min(schema.observation.max_rows, schema.action.max_rows, total))
+    return [
+        _arrivals(schema, number, whole, columns, start, min(start + most, total))
+        for start in range(0, total, most)
+    ]
+
+
+def _arrivals(
+    schema: StepSchema,
+    number: int,
+    whole: WholeEpisode,
+    columns: Sequence[ColumnSet],
+    start: int,
+    stop: int,
+) -> pa.RecordBatch:
+    """Arrivals `[start, stop)`: 0 is the reset, t the step that led to observation t, T+1 what came late."""
+    late = int(stop > whole.length + 1)
+    reset = int(start == 0)
+    row_kinds = np.full(stop - start, STEP_ROW, np.int16)
+    row_kinds[:reset] = RESET_ROW
+    row_kinds[len(row_kinds) - late :] = LATE_ROW
+    arrays: list[pa.Array] = [pa.array(np.full(stop - start, number, np.int64)), pa.array(row_kinds)]
+    observations = slice_batch(whole.observations, start, stop - late)
+    found = schema.observation.encode_many(observations, stop - late - start)
+    arrays += [_padded(array, 0, late) for array in found]
+    first, last = start + reset - 1, stop - late - 1
+    outcomes = schema.action.encode_many(slice_batch(whole.actions, first, last), last - first)
+    outcomes += schema.reward.encode_many(whole.rewards[first:last], last - first)
     for flag in (whole.terminated, whole.truncated):
-        flags = np.zeros(length, bool)
-        flags[-1] = flag
+        flags = np.zeros(last - first, bool)
+        flags[last - first - 1 :] = flag and last == whole.length
         outcomes.append(pa.array(flags))
-    arrays += [_padded(array, 1, late) for array in outcomes]
-    fields = [JOURNAL_NUMBER, JOURNAL_KIND, *schema.observation.fields, *schema.outcome_fields]
-    tail = [None] * late
+    arrays += [_padded(array, reset, late) for array in outcomes]
     families = (
-        [*whole.infos, *tail],
-        [None, *whole.policies[: length + late]],
-        [*whole.extras, *tail],
+        [*whole.infos, None][start:stop],
+        [None, *whole.policies][start:stop],
+        [*whole.extras, None][start:stop],
     )
     loose = [
-        column_set.columns(LooseRows.of(rows), 0, total)
+        column_set.columns(LooseRows.of(rows), 0, stop - start)
         for column_set, rows in zip(columns, families, strict=True)
         if any(rows)
     ]
-    return with_loose_columns(pa.record_batch(arrays, pa.schema(fields)), loose)
+    return with_loose_columns(pa.record_batch(arrays, schema.journal), loose)
+
+
+def slice_batch(values: Any, start: int, stop: int) -> Any:
+    """Values `[start, stop)` of a batch: of nested dicts and tuples in each part."""
+    if isinstance(values, Mapping):
+        return {key: slice_batch(part, start, stop) for key, part in values.items()}
+    if isinstance(values, tuple):
+        return tuple(slice_batch(part, start, stop) for part in values)
+    return values[start:stop]
 
 
 def _padded(array: pa.Array, before: int, after: int) -> pa.Array:
@@ -152,7 +177,8 @@ def _check_length(name: str, values: Any, expected: int) -> None:
     if not found <= {expected}:
         counts = " and ".join(map(str, sorted(found)))
         raise SpaceMismatchError(
-            f"{name}: got {counts} values; expected {expected}. An episode of T rewards has T actions and T+1 "
+            f"{name}: got {counts} values; expected {expected}. An episode of T rewards has T "
+            f"actions and T+1 "
             "observations."
         )
 
