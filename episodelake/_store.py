@@ -19,7 +19,7 @@ from .readers.view import EpisodeView, SnapshotReader
 from .store.errors import InvalidArgumentError, StoreExistsError, VersionNotFoundError
 from .store.files import guard_access
 from .store.handle import StoreHandle
-from .store.layout import EPISODES, RUNS, STEPS, Layout
+from .store.layout import EPISODES, RUNS, STEPS, TABLES, Layout
 from .store.manifest import Manifest, card_text, read_card, read_manifest, write_card, write_manifest
 from .store.recovery import RecoveredRun
 from .store.recovery import recover as recover_journals
@@ -245,8 +245,10 @@ def _check_free(layout: Layout) -> None:
             raise StoreExistsError(
                 f"{layout.root} is a store already. Open it with episodelake.open, or choose another path."
             )
-        ours = {RUNS, EPISODES, STEPS, "journal"}
-        others = sorted(entry.name for entry in layout.root.iterdir() if entry.name not in ours)
+        ours = [layout.table(name) for name in TABLES if (layout.table(name) / "_delta_log").is_dir()]
+        others = sorted(
+            entry.name for entry in layout.root.iterdir() if entry not in (*ours, layout.journals)
+        )
     if others:
         raise StoreExistsError(
             f"{layout.root} is not empty (it holds {', '.join(others[:5])}). Choose a new or empty folder."

@@ -55,6 +55,11 @@ class EpisodeRowReader:
             ) from error
         if found.num_rows != file.rows:
             raise CorruptStoreError(f"{path} has {found.num_rows} rows; {file.rows} were committed.")
+        missing = {field.name for field in self.snapshot.schema.episodes}.difference(found.column_names)
+        if missing:
+            raise CorruptStoreError(
+                f"{path} has no column {', '.join(sorted(missing))}. The file is damaged."
+            )
         arrays = [
             found.column(field.name)
             if field.name in found.column_names

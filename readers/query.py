@@ -7,14 +7,16 @@ row that the snapshot does not show.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
 from ..store.errors import QueryError
-from ..store.layout import EPISODES, RUNS, STEPS
-from ..store.snapshot import Snapshot
+from ..store.layout import EPISODES, RUNS, STEPS, TABLES
+from ..store.parquet import open_parquet
+from ..store.snapshot import FileGroup, Snapshot
 from .frames import episodes_frame
 
 _NAMES = {
@@ -35,7 +37,11 @@ _QUERIES = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.St
 
 
 def connect(snapshot: Snapshot, positions: np.ndarray | None) -> duckdb.DuckDBPyConnection:
-    """Open an in-memory DuckDB with the four views on the episodes at `positions` (None: all)."""
+    """Open an in-memory DuckDB with the four views on the episodes at `positions` (None: all).
+
+    Raises:
+        CorruptStoreError: a file that a view needs is damaged; the message names it.
+    """
     connection = _in_utc()
     chosen = positions is not None or (snapshot.episode_count > 0 and snapshot.hidden_rows)
     if chosen:
@@ -50,7 +56,11 @@ def connect(snapshot: Snapshot, positions: np.ndarray | None) -> duckdb.DuckDBPy
             body = f"SELECT * FROM ({body}) SEMI JOIN {_CHOSEN} USING ({keys[name]})"
         elif name == RUNS and not snapshot.newest:
             body = f"SELECT * FROM ({body}) SEMI JOIN {EPISODES} USING (run_id)"
-        connection.execute(f"CREATE VIEW {name} AS {body}")
+        try:
+            connection.execute(f"CREATE VIEW {name} AS {body}")
+        except duckdb.Error:
+            check_files(snapshot, name)
+            raise
     connection.execute("CREATE VIEW transitions AS SELECT * FROM steps WHERE terminated IS NOT NULL")
     return connection
 
@@ -64,7 +74,7 @@ def _in_utc() -> duckdb.DuckDBPyConnection:
 def _table_sql(snapshot: Snapshot, table: str) -> str:
     schema = snapshot.table_schema(table)
     parts = []
-    for group in snapshot.groups(table):
+    for group in _by_columns(snapshot, table):
         columns = ", ".join(
             quote(field.name)
             if field.name in group.columns
@@ -76,6 +86,20 @@ def _table_sql(snapshot: Snapshot, table: str) -> str:
         columns = ", ".join(f"NULL::{_type_name(field.type)} AS {quote(field.name)}" for field in schema)
         return f"SELECT {columns} WHERE false"
     return " UNION ALL ".join(parts)
+
+
+def _by_columns(snapshot: Snapshot, table: str) -> list[FileGroup]:
+    """The files by the columns they have: few groups, whatever the order in which runs brought columns.
+
+    The episodes keep their order, which positions count by.
+    """
+    groups = list(snapshot.groups(table))
+    if table == EPISODES:
+        return groups
+    paths: dict[frozenset[str], tuple[str, ...]] = {}
+    for group in groups:
+        paths[group.columns] = (*paths.get(group.columns, ()), *group.paths)
+    return [FileGroup(found, columns) for columns, found in paths.items()]
 
 
 def quote(name: str) -> str:
@@ -91,10 +115,11 @@ def _type_name(kind: pa.DataType) -> str:
     return f"{_type_name(kind.value_type)}[]" if pa.types.is_list(kind) else _NAMES[kind]
 
 
-def run_sql(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyRelation:
-    """Bind a query to the views.
+def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyRelation:
+    """Bind a query to the views of `connect`.
 
     Raises:
+        CorruptStoreError: a file is damaged; the message names it.
         QueryError: the text does not parse or names what is not there; the message has DuckDB's reason and
             the available columns.
     """
@@ -107,17 +132,28 @@ def run_sql(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPy
             )
         relation = connection.sql(text)
     except duckdb.Error as error:
-        raise QueryError(f"{error}\n{_available(connection)}") from error
+        if not isinstance(error, duckdb.ProgrammingError):
+            for table in TABLES:
+                check_files(snapshot, table)
+        raise QueryError(f"{error}\n{_available(snapshot)}") from error
     if relation is None:
         raise QueryError(f"The text {text!r} holds no query, such as SELECT ... FROM episodes.")
     return relation
 
 
-def _available(connection: duckdb.DuckDBPyConnection) -> str:
-    lines = []
-    for view in ("runs", "episodes", "steps"):
-        columns = [row[0] for row in connection.execute(f"DESCRIBE {view}").fetchall()]
-        lines.append(f"  {view}: {', '.join(columns)}")
+def check_files(snapshot: Snapshot, table: str) -> None:
+    """Open every file of a table; an engine that failed on one may not have said which.
+
+    Raises:
+        CorruptStoreError: a file is damaged; the message names it.
+    """
+    for group in snapshot.groups(table):
+        for path in group.paths:
+            open_parquet(Path(path))
+
+
+def _available(snapshot: Snapshot) -> str:
+    lines = [f"  {name}: {', '.join(snapshot.table_schema(name).names)}" for name in TABLES]
     hint = 'Names with a dot need double quotes, as in "info.x".'
     return "Available (transitions has the columns of steps):\n" + "\n".join(lines) + f"\n{hint}"
 
@@ -131,8 +167,15 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
     connection = _in_utc()
     try:
         columns = ", ".join(quote(field.name) for field in snapshot.episodes_schema)
-        connection.execute(f"CREATE VIEW {EPISODES} AS {_table_sql(snapshot, EPISODES)}")
-        rows = connection.sql(f"SELECT {columns}, row_number() OVER () - 1 AS {_POSITION} FROM {EPISODES}")
+        numbered = f"{columns}, row_number() OVER () - 1 AS {_POSITION}"
+        body = f"SELECT {numbered} FROM ({_table_sql(snapshot, EPISODES)})"
+        if candidates is not None:
+            connection.register("_candidates", pa.table({_POSITION: candidates}))
+            body = f"SELECT * FROM ({body}) SEMI JOIN _candidates USING ({_POSITION})"
+        connection.execute(f"CREATE VIEW _positioned AS {body}")
+        # So that a subquery in the condition sees the same episodes.
+        connection.execute(f"CREATE VIEW {EPISODES} AS SELECT {columns} FROM _positioned")
+        rows = connection.view("_positioned")
         expression = duckdb.SQLExpression(condition)
         (kind,) = rows.select(expression).types
         if kind != "BOOLEAN":
@@ -144,15 +187,14 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
     except (duckdb.Error, ValueError) as error:
         if isinstance(error, QueryError):
             raise
+        check_files(snapshot, EPISODES)
         raise QueryError(
             f"The condition {condition!r} is not valid: {error}\n"
             f"{available_episodes(snapshot.episodes_schema.names)}"
         ) from error
     finally:
         connection.close()
-    if candidates is None:
-        return result
-    return candidates[np.isin(candidates, result)]
+    return result if candidates is None else candidates[np.isin(candidates, result)]
 
 
 def available_episodes(columns: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ import polars as pl
 import polars.exceptions
 
 from ..store.errors import EpisodeNotFoundError, InvalidArgumentError, QueryError
+from ..store.layout import EPISODES
 from ..store.snapshot import Snapshot
 from .blocks import BlockReader
 from .episode import Episode
@@ -29,7 +30,7 @@ from .frames import (
     transitions_only,
 )
 from .iteration import iterate
-from .query import available_episodes, connect, positions_where, run_sql
+from .query import available_episodes, check_files, connect, positions_where, run_sql
 
 
 class SnapshotReader:
@@ -109,7 +110,11 @@ class EpisodeView:
 
     def _position_of(self, episode_id: str) -> int:
         frame = positioned_episodes(self._reader.snapshot, None).filter(pl.col("episode_id") == episode_id)
-        found = frame.select(POSITION).collect()[POSITION].to_list()
+        try:
+            found = frame.select(POSITION).collect()[POSITION].to_list()
+        except polars.exceptions.PolarsError:
+            check_files(self._reader.snapshot, EPISODES)
+            raise
         if self._positions is not None:
             found = [position for position in found if (self._positions == position).any()]
         if not found:
@@ -143,6 +148,7 @@ class EpisodeView:
         try:
             found = frame.filter(condition).select(POSITION).collect()
         except polars.exceptions.PolarsError as error:
+            check_files(snapshot, EPISODES)
             raise QueryError(
                 f"The filter is not valid: {_reason(error)}\n"
                 f"{available_episodes(snapshot.episodes_schema.names)}"
@@ -208,7 +214,7 @@ class EpisodeView:
         Raises:
             QueryError: the text is not valid, or no query; the message names the tables and columns.
         """
-        return run_sql(self._connection, text)
+        return run_sql(self._reader.snapshot, self._connection, text)
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:

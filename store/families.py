@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from . import kinds, names
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, SpaceMismatchError
 from .loose_rows import Cells, LooseRows
 from .values import dump_json, load_json
 
@@ -73,15 +73,20 @@ EXTRA = Family("")
 METADATA = Family("metadata.")
 STEP_FAMILIES = (INFO, POLICY, EXTRA)
 
+#: A key for every step, say a step's number, would otherwise make a column each, for ever.
+_MOST_COLUMNS = 512
+_JSON_COLUMNS = frozenset(family.json_column for family in (*STEP_FAMILIES, METADATA))
+
 
 def check_extra(extra: Mapping[str, Any]) -> None:
     """Refuse user step columns whose name means something else already.
 
     Raises:
+        SpaceMismatchError: it is no mapping.
         InvalidArgumentError: a key is not text, is a standard column's name or starts with an underscore.
     """
     if not isinstance(extra, Mapping):
-        raise InvalidArgumentError(f"extra is {type(extra).__name__}; expected a mapping from column names.")
+        raise SpaceMismatchError(f"extra is {type(extra).__name__}; expected a mapping from column names.")
     for key in extra:
         if type(key) is not str or key.casefold() in _RESERVED or key.startswith("_"):
             raise InvalidArgumentError(
@@ -152,7 +157,7 @@ class ColumnSet:
             found[column] = (kind, kinds.build(kind, Cells(rows, values).dense(length)))
 
     def _column(self, path: tuple[Any, ...]) -> str | None:
-        """The column of a key path; None if its name cannot be one or clashes in case with another's."""
+        """The column of a key path; None if its name cannot be one, clashes in case, or is one too many."""
         if path not in self._columns:
             self._columns[path] = self._name(path)
         return self._columns[path]
@@ -161,10 +166,8 @@ class ColumnSet:
         if not all(type(key) is str and names.has_utf8(key) for key in path):
             return None
         column = self.family.column(path)
-        if column.casefold() == self.family.json_column or column.casefold() in (
-            "info._json",
-            "policy._json",
-        ):
+        folded = column.casefold()
+        if folded in _JSON_COLUMNS or (folded not in self._spelled and len(self._spelled) >= _MOST_COLUMNS):
             return None
         return column if self._spelled.setdefault(column.casefold(), column) == column else None
 

@@ -147,6 +147,7 @@ class PartWriter:
         self._header = header
         self._sync = sync
         self._schema: pa.Schema | None = None
+        self._schema_number = 0
         with guard_access("create the journal", path):
             self._file = open(path, "xb", buffering=0)  # noqa: SIM115 (kept open until close)
             if sync:
@@ -165,15 +166,15 @@ class PartWriter:
         """
         pieces: list[bytes | memoryview] = []
         aligned = None if self._schema is None else _align(batch, self._schema)
-        schema = self._schema if aligned is not None else batch.schema
+        schema, number = self._schema, self._schema_number
         if aligned is None:
+            aligned, schema, number = batch, batch.schema, number + 1
             described = batch.schema.with_metadata({HEADER_KEY: self._header.to_bytes()})
-            pieces += encode(SCHEMA, first, b"", memoryview(described.serialize()))
-            aligned = batch
+            pieces += encode(SCHEMA, first, number, b"", memoryview(described.serialize()))
         text = json.dumps(events).encode() if events else b""
-        pieces += encode(BATCH, first, text, memoryview(aligned.serialize()))
+        pieces += encode(BATCH, first, number, text, memoryview(aligned.serialize()))
         self._write(pieces)
-        self._schema = schema
+        self._schema, self._schema_number = schema, number
 
     def _write(self, pieces: Sequence[bytes | memoryview]) -> None:
         if self._file.closed:
@@ -202,7 +203,7 @@ class PartWriter:
             StoreAccessError: the mark could not be written; the batches are all there, call again.
         """
         if not self._file.closed:
-            self._write(encode(END, 0, b"", b""))
+            self._write(encode(END, 0, 0, b"", b""))
             self._file.close()
 
 

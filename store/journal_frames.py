@@ -8,10 +8,11 @@
         16      8  bytes of the events, unsigned, little-endian
         24      8  bytes of the body, the same
         32      8  rows of the run before this batch, the same
-        40     24  zero
+        40      8  number of the schema within its part: of this one, or of this batch's, the same
+        48     16  zero
         64         events, body, each padded with zeros to a multiple of 64 bytes
 
-A batch belongs to the last schema before it. The sum tells a frame that a crash tore, or that was
+The sum tells a frame that a crash tore, or that was
 damaged later, from a whole one before any byte of it is believed.
 """
 
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 SCHEMA, BATCH, END = b"S", b"B", b"E"
 
 _MAGIC = b"ELJ1"
-_HEAD = struct.Struct("<c7xQQQ24x")
+_HEAD = struct.Struct("<c7xQQQQ16x")
 _START = struct.Struct("<4sI")
 HEAD_BYTES = _START.size + _HEAD.size
 _ALIGNMENT = 64
@@ -37,14 +38,17 @@ class Frame:
 
     kind: bytes
     first: int
+    schema: int
     events: memoryview
     body: memoryview
     stop: int
 
 
-def encode(kind: bytes, first: int, events: bytes, body: bytes | memoryview) -> list[bytes | memoryview]:
+def encode(
+    kind: bytes, first: int, schema: int, events: bytes, body: bytes | memoryview
+) -> list[bytes | memoryview]:
     """The pieces to write, one behind the other, for one frame."""
-    head = _HEAD.pack(kind, len(events), len(body), first)
+    head = _HEAD.pack(kind, len(events), len(body), first, schema)
     padded_events = events + bytes(_padding(len(events)))
     padding = bytes(_padding(len(body)))
     check = zlib.crc32(padding, zlib.crc32(body, zlib.crc32(padded_events, zlib.crc32(head))))
@@ -57,16 +61,15 @@ def decode(data: memoryview, start: int) -> Frame | None:
     if len(data) < first:
         return None
     magic, check = _START.unpack_from(data, start)
-    kind, events_size, body_size, rows_before = _HEAD.unpack_from(data, start + _START.size)
+    kind, events_size, body_size, rows_before, schema = _HEAD.unpack_from(data, start + _START.size)
     body_start = first + events_size + _padding(events_size)
     stop = body_start + body_size + _padding(body_size)
     if magic != _MAGIC or len(data) < stop:
         return None
     if zlib.crc32(data[start + _START.size : stop]) != check:
         return None
-    return Frame(
-        kind, rows_before, data[first : first + events_size], data[body_start : body_start + body_size], stop
-    )
+    events = data[first : first + events_size]
+    return Frame(kind, rows_before, schema, events, data[body_start : body_start + body_size], stop)
 
 
 def find_next(data: mmap.mmap, view: memoryview, start: int) -> int | None:

@@ -74,19 +74,21 @@ class PartReader:
         Raises:
             CorruptStoreError: a frame is whole, but its content is not what a journal holds.
         """
-        schema: pa.Schema | None = None
+        schemas: dict[int, pa.Schema] = {}
         seen = released = 0
         gap = after_gap
         for frame in self._frames():
             if frame is None:
-                gap, schema = True, None
+                gap = True
                 continue
             rows = None
             try:
                 if frame.kind == SCHEMA:
-                    schema = self._read_schema(frame)
-                elif frame.kind == BATCH and schema is not None:
-                    rows = pa.ipc.read_record_batch(pa.py_buffer(frame.body), schema)
+                    schemas[frame.schema] = self._read_schema(frame)
+                elif frame.kind == BATCH and frame.schema in schemas:
+                    rows = pa.ipc.read_record_batch(pa.py_buffer(frame.body), schemas[frame.schema])
+                else:
+                    gap = gap or frame.kind == BATCH  # its schema was in a frame that is lost
             except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
                 raise CorruptStoreError(
                     f"The journal part {self.path} holds what no journal holds ({error}). It was written by "

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from .errors import CorruptStoreError
+from .names import has_utf8
 
 KIND_KEY = b"kind"
 JSON_KIND = "json"
@@ -64,15 +65,7 @@ def _fits(scalar: str, value: Any) -> bool:
     if scalar == "int":
         return _SMALLEST <= int(value) <= _LARGEST
     if scalar == "str":
-        return value.isascii() or _is_utf8(value)
-    return True
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
+        return value.isascii() or has_utf8(value)
     return True
 
 

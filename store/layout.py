@@ -19,7 +19,6 @@ CARD = "card.json"
 RUNS = "runs"
 EPISODES = "episodes"
 STEPS = "steps"
-ARTIFACTS = "artifacts"
 JOURNAL = "journal"
 TABLES = (RUNS, EPISODES, STEPS)
 

@@ -80,7 +80,7 @@ def open_parquet(
             read_dictionary=list(dictionaries) or None,
             page_checksum_verification=True,
         )
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, KeyError, pa.ArrowException) as error:
         if isinstance(error, PermissionError):
             with guard_access("read", path):
                 raise

@@ -22,6 +22,13 @@ from .schema import StepSchema
 from .tables import Table, TableFile
 
 _POINTERS = ["segment", "row_start", "row_count"]
+_POINTER_SCHEMA = pa.schema(
+    [
+        ("segment", pa.dictionary(pa.int32(), pa.string())),
+        ("row_start", pa.int64()),
+        ("row_count", pa.int64()),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -131,8 +138,9 @@ class Snapshot:
     def _read_episodes(self, name: str, columns: Sequence[str]) -> pa.Table:
         path = self.layout.table(EPISODES) / name
         try:
-            return open_parquet(path, dictionaries=["segment"]).read(columns=list(columns))
-        except (pa.ArrowException, OSError) as error:
+            found = open_parquet(path, dictionaries=["segment"]).read(columns=list(columns))
+            return found.cast(_POINTER_SCHEMA)
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise CorruptStoreError(f"The file {path} is damaged: {error}.") from error
 
     def segment_path(self, name: str) -> Path:

@@ -22,7 +22,12 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.schema import Field as DeltaField
 from deltalake.transaction import AddAction, RemoveAction
 
-from .errors import ConcurrentCommitError, CorruptStoreError, VersionNotFoundError
+from .errors import (
+    ConcurrentCommitError,
+    CorruptStoreError,
+    StoreExistsError,
+    VersionNotFoundError,
+)
 from .files import guard_access, sync_directory
 from .parquet import sync_file
 
@@ -54,8 +59,8 @@ class NewFile:
     smallest: Mapping[str, Any]
     largest: Mapping[str, Any]
 
-    def action(self, table: Path) -> AddAction:
-        """The Delta action that adds the file."""
+    def action(self, table: Path, moment: int) -> AddAction:
+        """The Delta action that adds the file; `moment` in milliseconds since 1970."""
         statistics = {
             "numRecords": self.rows,
             "minValues": dict(self.smallest),
@@ -63,7 +68,7 @@ class NewFile:
             "nullCount": dict(self.null_counts),
         }
         size = os.path.getsize(table / self.name)
-        return AddAction(self.name, size, {}, time.time_ns() // 1_000_000, True, json.dumps(statistics))
+        return AddAction(self.name, size, {}, moment, True, json.dumps(statistics))
 
 
 @dataclass(frozen=True)
@@ -103,9 +108,19 @@ class Table:
 
     @staticmethod
     def create(path: Path, schema: pa.Schema) -> None:
-        """Create an empty table; a table that is there already stays as it is."""
+        """Create an empty table, or take over one that an interrupted creation left.
+
+        Raises:
+            StoreExistsError: a table with other columns, or with files, is there already.
+        """
         path.mkdir(parents=True, exist_ok=True)
         DeltaTable.create(str(path), Schema.from_arrow(schema), mode="ignore", configuration=_CONFIGURATION)
+        there = Table(path)
+        columns = {column.name: column.type for column in there.schema}
+        if there.version or columns != {column.name: column.type for column in schema}:
+            raise StoreExistsError(
+                f"{path} holds a table of something else. Choose a new or empty folder for the store."
+            )
 
     @property
     def version(self) -> int:
@@ -136,6 +151,11 @@ class Table:
             )
             for row in rows
         ]
+
+    def _newest_moment(self) -> int:
+        """The latest modification time of a file: later commits count from there, whatever the clock says."""
+        moments = pa.table(self._delta.get_add_actions(flatten=True)).column("modification_time")
+        return int(moments.to_numpy().max()) if len(moments) else 0
 
     def history(self) -> list[dict[str, Any]]:
         """One entry per commit up to the pinned version, newest first, as the log has them."""
@@ -184,9 +204,9 @@ class Table:
         def attempt() -> None:
             if self.applied(run_id) >= segment:
                 return
-            now = time.time_ns() // 1_000_000
+            now = max(time.time_ns() // 1_000_000, self._newest_moment() + 1)
             actions: list[AddAction | RemoveAction] = [RemoveAction(name, True, now) for name in removed]
-            actions += [new.action(self.path) for new in added]
+            actions += [new.action(self.path, now) for new in added]
             self._delta.create_write_transaction(
                 actions, "append", self._delta.schema(), commit_properties=properties
             )

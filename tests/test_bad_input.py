@@ -839,7 +839,8 @@ STRANGER = """
 import os, sys
 import episodelake as el
 from nasty_environments import SmallEnv, play, seeds
-el.create(sys.argv[3], SmallEnv())
+# The libraries import parts of themselves at first use, from where a stranger may not be able to read.
+el.create(sys.argv[3], SmallEnv()).sql("select count(*) from steps").fetchall()
 if os.geteuid() == 0:
     os.seteuid(65534)
 def attempt(call):

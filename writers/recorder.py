@@ -147,7 +147,7 @@ class Recorder(gymnasium.Wrapper):
             self._stop(env_done=True)
         return result
 
-    def log(self, **values: Any) -> None:
+    def log(self, /, **values: Any) -> None:
         """Add `policy.<key>` values to the current step: the row of the observation in hand.
 
         They stand beside the action taken there; after the last step they stand on the row of the last

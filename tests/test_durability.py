@@ -1,0 +1,297 @@
+"""What must not be lost between threads, processes and interrupts: each test is a way in which rows once
+got lost.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import episodelake as el
+
+SPACES: dict[str, Any] = {
+    "observation_space": spaces.Box(-1e9, 1e9, (2,), np.float32),
+    "action_space": spaces.Discrete(3),
+}
+
+
+def row(value: int) -> np.ndarray:
+    """An observation that says which one it is."""
+    return np.full(2, value, np.float32)
+
+
+def fill(episode: el.OpenEpisode, first: int, last: int) -> None:
+    """Append the steps that lead to observations `first` to `last - 1`, each with its number as the
+    reward.
+    """
+    for value in range(first, last):
+        episode.append(0, float(value), row(value))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> el.EpisodeStore:
+    """An empty store."""
+    return el.create(tmp_path / "store", **SPACES)
+
+
+def recover_elsewhere(path: Path) -> str:
+    """What another process says that it recovered."""
+    code = f"import episodelake as el; print([run.steps for run in el.recover({str(path)!r})])"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    return found.stdout.strip()
+
+
+def test_reading_the_lock_does_not_give_it_up(store: el.EpisodeStore) -> None:
+    """Whoever opens and closes the lock's file in the writing process, a backup say, leaves the writer its
+    journal.
+    """
+    with store.writer() as writer:
+        episode = writer.begin(row(0))
+        fill(episode, 1, 11)
+        (lock,) = (store.path / "journal").glob("*.lock")
+        lock.read_bytes()
+        assert recover_elsewhere(store.path) == "[]"
+        fill(episode, 11, 21)
+    assert store.refresh()[0].rewards.tolist() == [float(value) for value in range(1, 21)]
+
+
+def test_writers_that_come_and_go_beside_a_recovery(store: el.EpisodeStore) -> None:
+    """Writers open and close while another process recovers all the time: no error, no episode lost or
+    doubled.
+    """
+    code = f"""
+        import episodelake as el, time
+        end = time.monotonic() + 6
+        while time.monotonic() < end:
+            el.recover({str(store.path)!r})
+    """
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)]) as other:
+        count = 0
+        while other.poll() is None:
+            with store.writer() as writer:
+                fill(writer.begin(row(0)), 1, 4)
+            count += 1
+    assert other.returncode == 0
+    assert len(store.refresh()) == count > 3
+    assert list((store.path / "journal").iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_cannot_write_into_the_journal(store: el.EpisodeStore) -> None:
+    """What a forked child appends never reaches the parent's journal; it is told so when its rows would
+    have to.
+    """
+    with store.writer() as writer:
+        episode = writer.begin(row(0))
+        fill(episode, 1, 100)
+        child = os.fork()
+        if child == 0:
+            try:
+                for _ in range(20_000):
+                    episode.append(2, -1.0, row(-1))
+            except el.RecorderStateError:
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        fill(episode, 100, 6000)
+    found = store.refresh()[0]
+    assert found.rewards.tolist() == [float(value) for value in range(1, 6000)]
+    assert not found.actions.any()
+
+
+def test_an_interrupt_after_the_journal_was_written(store: el.EpisodeStore, monkeypatch: Any) -> None:
+    """An interrupt between writing a batch and noting that it was written gives its rows once, not twice."""
+    from episodelake.writers.journal_parts import JournalParts
+
+    true_append = JournalParts.append
+    interrupts = iter([True])
+
+    def append(self: JournalParts, *arguments: Any) -> None:
+        true_append(self, *arguments)
+        if next(interrupts, False):
+            raise KeyboardInterrupt
+
+    with store.writer(flush_seconds=1e6) as writer:
+        episode = writer.begin(row(0))
+        monkeypatch.setattr(JournalParts, "append", append)
+        value = 1
+        while value < 3000:
+            try:
+                episode.append(0, float(value), row(value))
+                value += 1
+            except KeyboardInterrupt:
+                continue
+    found = store.refresh()[0]
+    assert found.rewards.tolist() == [float(value) for value in range(1, 3000)]
+    assert found.observations[:, 0].tolist() == [float(value) for value in range(3000)]
+    assert found.episode_return == sum(range(1, 3000))
+
+
+def test_wrong_metadata_at_the_end_costs_nothing(store: el.EpisodeStore) -> None:
+    """Metadata that is no mapping is refused, and the episode can still be ended."""
+    with store.writer() as writer:
+        episode = writer.begin(row(0))
+        fill(episode, 1, 6)
+        with pytest.raises(el.InvalidArgumentError, match="metadata"):
+            episode.end("done")  # type: ignore[arg-type]
+        assert episode.end({"note": "done"}).length == 5
+    assert store.refresh()[0].metadata == {"note": "done"}
+
+
+def test_a_refused_begin_leaves_no_trace(store: el.EpisodeStore) -> None:
+    """A begin that is refused leaves nothing in the row that another open episode takes next."""
+    with store.writer() as writer:
+        one = writer.begin(row(0))
+        fill(one, 1, 2)
+        with pytest.raises(el.SpaceMismatchError):
+            writer.begin(row(0), [1])  # type: ignore[arg-type]
+        fill(one, 2, 4)
+    assert store.refresh()[0].rewards.tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**5000, -(10**5000), el.OpaqueValue("a.B", "<b>"), np.complex64(1j)],
+    ids=["large", "small", "opaque", "complex"],
+)
+def test_values_that_json_cannot_say_come_back(store: el.EpisodeStore, value: Any) -> None:
+    """An integer of thousands of digits, and an object kept as its printed form, stop no run and come
+    back.
+    """
+    with store.writer(metadata={"value": value}) as writer:
+        episode = writer.begin(row(0), {"value": value}, metadata={"value": value})
+        fill(episode, 1, 3)
+    found = store.refresh()[0]
+    if not isinstance(value, np.generic):
+        assert found.infos[0] == found.metadata == {"value": value}
+    assert found.infos[0].keys() == {"value"}
+
+
+def test_a_journal_damaged_in_the_middle_keeps_what_is_behind(tmp_path: Path) -> None:
+    """Episodes that began behind a damaged batch are recovered, and the damaged journal is set aside."""
+    path = tmp_path / "store"
+    code = f"""
+        import os, numpy as np, episodelake as el
+        store = el.open({str(path)!r})
+        writer = store.writer(flush_seconds=1e6)
+        for number in range(20):
+            observations = np.full((1001, 2), number, np.float32)
+            writer.write_episode(observations=observations, actions=np.zeros(1000, np.int64),
+                                 rewards=np.ones(1000), terminations=True, truncations=False)
+        os._exit(0)
+    """
+    el.create(path, **SPACES)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)
+    (part,) = (path / "journal").glob("*/*.frames")
+    content = bytearray(part.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 8] = bytes(byte ^ 255 for byte in content[middle : middle + 8])
+    part.write_bytes(content)
+    (run,) = el.recover(path)
+    numbers = {int(episode.observations[0, 0]) for episode in el.open(path)}
+    assert len(numbers) == run.episodes == 19
+    assert all(len(np.unique(episode.observations)) == 1 for episode in el.open(path))
+    assert 0 < run.torn_bytes < len(content) / 10
+    assert [entry.suffix for entry in (path / "journal").iterdir()] == [".damaged"]
+
+
+def test_a_failing_episode_callback_keeps_the_episode(tmp_path: Path) -> None:
+    """An episode callback that raises at a reset or at close passes its exception on; nothing is lost or
+    mixed up.
+    """
+    env = gymnasium.make("CartPole-v1")
+    store = el.create(tmp_path / "store", env)
+
+    def fail(episode: el.EpisodeSummary) -> None:
+        raise ZeroDivisionError
+
+    recorder = store.record(env, episode_callback=fail)
+    recorder.reset(seed=0)
+    recorder.step(0)
+    recorder.log(v=5)
+    with pytest.raises(ZeroDivisionError):
+        recorder.reset(seed=1)
+    recorder.reset(seed=2)
+    recorder.step(1)
+    with pytest.raises(ZeroDivisionError):
+        recorder.close()
+    first, second = store.refresh()
+    assert (first.seed, second.seed) == (0, 2)
+    assert (first.policy, second.policy) == ({"v": [None, 5]}, {})
+
+
+def test_a_key_for_every_step_stays_within_bounds(store: el.EpisodeStore) -> None:
+    """Infos that bring a new key with every step come back without a column for each."""
+    infos = [{f"key{step}": step} for step in range(1500)]
+    with store.writer() as writer:
+        episode = writer.begin(row(0), infos[0])
+        for step in range(1, 1500):
+            episode.append(0, 1.0, row(step), info=infos[step])
+    assert store.refresh()[0].infos == infos
+    assert len(store.steps.collect_schema()) < 600
+
+
+def test_create_does_not_take_over_other_tables(tmp_path: Path) -> None:
+    """What a creation that was cut short left is completed with the same spaces, and refused with others."""
+    el.create(tmp_path / "store", **SPACES)
+    (tmp_path / "store" / "store.json").unlink()
+    with pytest.raises(el.StoreExistsError):
+        el.create(tmp_path / "store", observation_space=spaces.Discrete(2), action_space=spaces.Discrete(2))
+    assert len(el.create(tmp_path / "store", **SPACES)) == 0
+    (tmp_path / "other" / "runs").mkdir(parents=True)
+    with pytest.raises(el.StoreExistsError, match="runs"):
+        el.create(tmp_path / "other", **SPACES)
+
+
+def test_a_filter_on_a_view_sees_the_view(store: el.EpisodeStore) -> None:
+    """A subquery in an SQL filter ranges over the view's episodes, not over the store's."""
+    with store.writer() as writer:
+        for number in range(5):
+            fill(writer.begin(row(0)), 1, 2 + number)
+    view = store.refresh().filter("length < 4")
+    longest = view.filter("length = (select max(length) from episodes)")
+    assert [episode.length for episode in longest] == [3]
+
+
+def test_a_damaged_steps_file_is_named_by_sql(store: el.EpisodeStore) -> None:
+    """A query over a store with a truncated file raises an error of the tree that names the file."""
+    with store.writer() as writer:
+        fill(writer.begin(row(0)), 1, 50)
+    (file,) = (store.path / "steps").glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:200])
+    with pytest.raises(el.CorruptStoreError, match=file.name):
+        store.refresh().sql("select * from steps")
+
+
+def test_large_infos_are_recorded_in_bounded_memory(tmp_path: Path) -> None:
+    """Frames in the infos count for the size of buffers and row groups: memory stays flat as steps go on."""
+    code = f"""
+        import resource, sys, numpy as np, episodelake as el
+        from gymnasium import spaces
+        box = spaces.Box(-1, 1, (2,), np.float32)
+        store = el.create({str(tmp_path)!r} + "/" + sys.argv[1], observation_space=box, action_space=box)
+        zero, steps = np.zeros(2, np.float32), int(sys.argv[1])
+        with store.writer() as writer:
+            episode = writer.begin(zero)
+            for step in range(steps):
+                info = {{"frame": np.full((84, 84, 3), step % 251, np.uint8)}}
+                episode.append(zero, 1.0, zero, info=info)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    """
+    peaks = []
+    for steps in (4000, 9000):
+        command = [sys.executable, "-c", textwrap.dedent(code), str(steps)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        peaks.append(int(done.stdout) / 1024)
+    assert peaks[1] < peaks[0] + 150
