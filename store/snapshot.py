@@ -139,7 +139,9 @@ class Snapshot:
         path = self.layout.table(EPISODES) / name
         try:
             found = open_parquet(path, dictionaries=["segment"]).read(columns=list(columns))
-            return found.cast(_POINTER_SCHEMA)
+            if found.schema.types != _POINTER_SCHEMA.types:
+                raise ValueError(f"it has {found.schema.types} for the row pointers")
+            return found
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise CorruptStoreError(f"The file {path} is damaged: {error}.") from error
 

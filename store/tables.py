@@ -117,7 +117,7 @@ class Table:
         DeltaTable.create(str(path), Schema.from_arrow(schema), mode="ignore", configuration=_CONFIGURATION)
         there = Table(path)
         columns = {column.name: column.type for column in there.schema}
-        if there.version or columns != {column.name: column.type for column in schema}:
+        if there.files() or columns != {column.name: column.type for column in schema}:
             raise StoreExistsError(
                 f"{path} holds a table of something else. Choose a new or empty folder for the store."
             )
