@@ -155,6 +155,9 @@ def check_files(snapshot: Snapshot, table: str) -> None:
 def _available(snapshot: Snapshot) -> str:
     lines = [f"  {name}: {', '.join(snapshot.table_schema(name).names)}" for name in TABLES]
     hint = 'Names with a dot need double quotes, as in "info.x".'
+    newer = snapshot.newer_version()
+    if newer is not None:
+        hint += f" This shows version {snapshot.version}; refresh() moves to version {newer}."
     return "Available (transitions has the columns of steps):\n" + "\n".join(lines) + f"\n{hint}"
 
 
@@ -175,6 +178,7 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
         connection.execute(f"CREATE VIEW _positioned AS {body}")
         # So that a subquery in the condition sees the same episodes.
         connection.execute(f"CREATE VIEW {EPISODES} AS SELECT {columns} FROM _positioned")
+        connection.execute(f"CREATE VIEW {RUNS} AS {_table_sql(snapshot, RUNS)}")
         rows = connection.view("_positioned")
         expression = duckdb.SQLExpression(condition)
         (kind,) = rows.select(expression).types

@@ -82,7 +82,7 @@ class EpisodeView:
                 f"There is no episode at position {index}: the view has {len(self)} episodes. "
                 f"Positions go from {-len(self)} to {len(self) - 1}."
                 if len(self)
-                else f"There is no episode at position {index}: the view is empty."
+                else f"There is no episode at position {index}: the view is empty." + self._refresh_hint()
             )
         index %= len(self)
         return self._episode(index if self._positions is None else int(self._positions[index]))
@@ -100,6 +100,14 @@ class EpisodeView:
         except EpisodeNotFoundError:
             return False
         return True
+
+    def _refresh_hint(self) -> str:
+        """What to say of a newer version where something was not found."""
+        newer = self._reader.snapshot.newer_version()
+        if newer is None:
+            return ""
+        shown = self._reader.snapshot.version
+        return f" This shows version {shown} of the store; refresh() moves to version {newer}."
 
     def _all_positions(self) -> np.ndarray:
         return np.arange(len(self)) if self._positions is None else self._positions
@@ -121,6 +129,7 @@ class EpisodeView:
             examples = ", ".join(repr(self[index].id) for index in range(min(3, len(self)))) or "none"
             raise EpisodeNotFoundError(
                 f"There is no episode {episode_id!r} among these {len(self)}. Ids look like: {examples}."
+                + self._refresh_hint()
             )
         return int(found[0])
 
@@ -151,7 +160,7 @@ class EpisodeView:
             check_files(snapshot, EPISODES)
             raise QueryError(
                 f"The filter is not valid: {_reason(error)}\n"
-                f"{available_episodes(snapshot.episodes_schema.names)}"
+                f"{available_episodes(snapshot.episodes_schema.names)}{self._refresh_hint()}"
             ) from error
         return EpisodeView(self._reader, found[POSITION].to_numpy().astype(np.int64))
 

@@ -105,6 +105,11 @@ class Snapshot:
         """Files of the runs table."""
         return self._runs.files()
 
+    def newer_version(self) -> int | None:
+        """The store's newest version now, if that is a newer one than this snapshot's."""
+        newest = Table(self.layout.table(EPISODES)).version
+        return newest if newest > self.version else None
+
     def history(self) -> list[dict]:
         """Commits of the episodes table up to this version, newest first."""
         return self._episodes.history()

@@ -66,7 +66,14 @@ class Coercion:
                 return array.astype(self.dtype)
             if self.any_width:
                 return self._convert(array, shape)
-        raise self._mismatch(describe(array), shape, f"cast the value with .astype({str(self.dtype)!r})")
+        raise self._mismatch(describe(array), shape, self._cast_hint(array))
+
+    def _cast_hint(self, array: np.ndarray) -> str:
+        if array.dtype.kind == self.dtype.kind:
+            return f"cast the value with .astype({str(self.dtype)!r})"
+        return (
+            f"give values that mean the same in {self.dtype}, or declare the space with the values' own dtype"
+        )
 
     def _convert(self, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         if array.size == 0:
