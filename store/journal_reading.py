@@ -50,6 +50,7 @@ class PartReader:
         torn_bytes: how many bytes belong to no whole frame; known once all batches were read.
         damaged: whether whole frames stand behind such bytes, so that this is no end torn by a crash;
             known then.
+        rows, row_bytes: how many rows were read, and how many bytes they take in the journal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,6 +58,8 @@ class PartReader:
         self.header: RunHeader | None = None
         self.torn_bytes = 0
         self.damaged = False
+        self.rows = 0
+        self.row_bytes = 0
         self._ended = False
         with guard_access("read the journal", path), open(path, "rb") as file:
             empty = path.stat().st_size == 0
@@ -74,6 +77,7 @@ class PartReader:
         Raises:
             CorruptStoreError: a frame is whole, but its content is not what a journal holds.
         """
+        self.rows = self.row_bytes = 0
         schemas: dict[int, pa.Schema] = {}
         seen = released = 0
         gap = after_gap
@@ -97,6 +101,9 @@ class PartReader:
             if rows is not None:
                 fresh = rows.slice(min(max(seen - frame.first, 0), rows.num_rows))
                 seen = max(seen, frame.first + rows.num_rows)
+                # The frame's size, since asking a batch for its own touches every page of it again.
+                self.rows += rows.num_rows
+                self.row_bytes += len(frame.body)
                 yield JournalBatch(fresh, bytes(frame.events) or b"[]", gap)
                 gap = False
             if frame.stop - released > _KEPT_BYTES:

@@ -153,7 +153,8 @@ class StepsFile:
         Raises:
             StoreAccessError: the file could not be written; the caller may try again.
         """
-        self._row_bytes = max(self._row_bytes, _measured_row_bytes(episodes))
+        rows = max(1, sum(reader.rows for reader in readers))
+        self._row_bytes = max(self._row_bytes, sum(reader.row_bytes for reader in readers) // rows)
         self._group_rows = max(1, min(_GROUP_ROWS, _GROUP_BYTES // self._row_bytes))
         options = writer_options(self._file_schema, self._row_bytes)
         with guard_access("write the segment", self._path):
@@ -247,12 +248,6 @@ class StepsFile:
                 arrays.append(arrivals.column(column.name).take(pa.array(rows)))
         arrays[0] = arrays[0].cast(pa.string())
         return pa.table(arrays, schema=self._file_schema)
-
-
-def _measured_row_bytes(episodes: Sequence[tuple[int, EpisodeRows]]) -> int:
-    """What a row takes on average, loose and ragged columns included."""
-    batches = {id(piece.batch): piece.batch for _, found in episodes for piece in found.pieces}.values()
-    return sum(batch.nbytes for batch in batches) // max(1, sum(batch.num_rows for batch in batches))
 
 
 def _range(pieces: Sequence[Piece], start: int, stop: int) -> Iterator[Piece]:
