@@ -36,8 +36,8 @@ from .store.spaces import Codec, register_codec
 from .store.values import OpaqueValue
 from .writers.callbacks import EpisodeSummary, StepData
 from .writers.episode_writer import EpisodeRow, EpisodeWriter, OpenEpisode
+from .writers.options import SessionOptions
 from .writers.recorder import Recorder
-from .writers.session import SessionOptions
 
 __all__ = [
     "Codec",

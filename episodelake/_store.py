@@ -28,8 +28,8 @@ from .store.snapshot import Snapshot
 from .store.tables import Table
 from .writers.callbacks import EpisodeCallback, StepCallback
 from .writers.episode_writer import EpisodeWriter
+from .writers.options import Durability, SessionOptions
 from .writers.recorder import Recorder
-from .writers.session import Durability, SessionOptions
 
 
 class EpisodeStore(EpisodeView):

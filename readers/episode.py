@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from ..store.batches import slice_batch
 from ..store.families import EXTRA, INFO, METADATA, POLICY, Family, merge_rows
 from ..store.values import load_json
 from .blocks import Block
@@ -206,15 +207,6 @@ class Episode:
             f"Episode({self.id!r}, length={self.length}, episode_return={self.episode_return}, "
             f"end_reason={self.end_reason!r})"
         )
-
-
-def slice_batch(values: Any, start: int, stop: int) -> Any:
-    """Values `[start, stop)` of a batch: of nested dicts and tuples in each part."""
-    if isinstance(values, dict):
-        return {key: slice_batch(part, start, stop) for key, part in values.items()}
-    if isinstance(values, tuple):
-        return tuple(slice_batch(part, start, stop) for part in values)
-    return values[start:stop]
 
 
 def _stack(values: list[Any]) -> Any:

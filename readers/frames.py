@@ -42,7 +42,7 @@ def episodes_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyF
 
 
 def positioned_episodes(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFrame:
-    """The same with the column `position` in front."""
+    """The same with the column `POSITION` in front."""
     frame = table_frame(snapshot, EPISODES).with_row_index(POSITION)
     if positions is None:
         return frame

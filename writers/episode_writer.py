@@ -11,13 +11,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..store.arrivals import LiveEpisode
+from ..store.batches import single_value
 from ..store.errors import RecorderStateError
 from ..store.families import check_extra
 from ..store.handle import OpenStore
 from ..store.records import EndReason, EpisodeFacts, EpisodeRecord, add_in_order, end_reason_of, timestamp_now
+from .options import SessionOptions
 from .run import run_header
-from .session import RunSession, SessionOptions
-from .whole_episode import WholeEpisode, arrivals_batches, single_value
+from .session import RunSession
+from .whole_episode import WholeEpisode, arrivals_batches
 
 _FEWEST_BULK_STEPS = 64
 

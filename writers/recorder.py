@@ -31,8 +31,9 @@ from .callbacks import (
     apply_episode_callback,
     apply_step_callback,
 )
+from .options import SessionOptions
 from .run import run_header
-from .session import RunSession, SessionOptions
+from .session import RunSession
 
 
 class Recorder(gymnasium.Wrapper):

@@ -16,14 +16,13 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
 from ..store.arrivals import ArrivalBuffer, LiveEpisode
-from ..store.errors import CorruptStoreError, EpisodelakeError, InvalidArgumentError, RecorderStateError
+from ..store.errors import CorruptStoreError, EpisodelakeError, RecorderStateError
 from ..store.families import STEP_FAMILIES, ColumnSet, check_extra
 from ..store.files import guard_access
 from ..store.handle import StoreHandle
@@ -40,40 +39,11 @@ from ..store.recovery import recover
 from ..store.sealer import Seal, Tables, commit_run
 from ..store.values import dump_json
 from .journal_parts import JournalParts
+from .options import SessionOptions
 from .seal_queue import SealQueue
 
 _FIRST_ROWS = 256
 _FIRST_SEGMENT_BYTES = 16 << 20
-
-Durability = Literal["flush", "fsync", "none"]
-
-
-@dataclass(frozen=True)
-class SessionOptions:
-    """How a session treats the disk.
-
-    Attributes:
-        durability: "flush" (rows survive the process), "fsync" (rows survive the machine) or "none"
-            (rows reach the journal when the row buffer is full, no sooner).
-        flush_seconds: rows reach the journal after this time at the latest; not used with "none".
-        seal_seconds: finished episodes become visible to readers after about this time at the latest.
-        segment_bytes: finished episodes are sealed as soon as the journal holds about this much.
-    """
-
-    durability: Durability = "flush"
-    flush_seconds: float = 1.0
-    seal_seconds: float = 60.0
-    segment_bytes: int = 64 << 20
-
-    def __post_init__(self) -> None:
-        if self.durability not in ("flush", "fsync", "none"):
-            raise InvalidArgumentError(
-                f"durability={self.durability!r} is unknown; expected 'flush', 'fsync' or 'none'."
-            )
-        for name in ("flush_seconds", "seal_seconds", "segment_bytes"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-                raise InvalidArgumentError(f"{name}={value!r}: expected a positive number.")
 
 
 class RunSession:

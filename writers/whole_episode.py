@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..store.arrivals import with_loose_columns
+from ..store.batches import single_value, slice_batch
 from ..store.errors import InvalidArgumentError, SpaceMismatchError
 from ..store.families import ColumnSet
 from ..store.loose_rows import LooseRows
@@ -76,15 +77,6 @@ class WholeEpisode:
             [*policies, None][: length + 1],
             _mappings("extra", extra, length + 1),
         )
-
-
-def single_value(values: Any, index: int) -> Any:
-    """Value `index` of a batch: of an array or list directly, of nested dicts and tuples in each part."""
-    if isinstance(values, Mapping):
-        return {key: single_value(part, index) for key, part in values.items()}
-    if isinstance(values, tuple):
-        return tuple(single_value(part, index) for part in values)
-    return values[index]
 
 
 def batch_lengths(values: Any) -> set[int]:
@@ -155,15 +147,6 @@ def _arrivals(
         if any(rows)
     ]
     return with_loose_columns(pa.record_batch(arrays, schema.journal), loose)
-
-
-def slice_batch(values: Any, start: int, stop: int) -> Any:
-    """Values `[start, stop)` of a batch: of nested dicts and tuples in each part."""
-    if isinstance(values, Mapping):
-        return {key: slice_batch(part, start, stop) for key, part in values.items()}
-    if isinstance(values, tuple):
-        return tuple(slice_batch(part, start, stop) for part in values)
-    return values[start:stop]
 
 
 def _padded(array: pa.Array, before: int, after: int) -> pa.Array:
