@@ -9,8 +9,9 @@ from pathlib import Path
 
 from ._store import open_store
 from .store.errors import StoreExistsError
-from .store.files import guard_access, write_whole
+from .store.files import guard_access
 from .store.layout import MANIFEST
+from .store.places import locate
 
 MARK = "demo.json"
 MADE_BY = {"made_by": "episodelake demo"}
@@ -39,7 +40,7 @@ def prepare_folder(path: Path, names: Sequence[str]) -> None:
             f"{path} is the folder of an earlier demo, but also holds {_listed(foreign)}. Move that away, or "
             "choose another folder with --path."
         )
-    write_whole(path / MARK, json.dumps(MADE_BY).encode())
+    locate(path / MARK).write(json.dumps(MADE_BY).encode())
     with guard_access("replace the earlier demo", path):
         for name in names:
             if (path / name).exists():

@@ -5,10 +5,8 @@ Both ask the store in SQL for the few columns they need, so that frames and long
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from ._grid import Grid, grid_of, moment_text, number_text
 from ._page import Page
 from ._store import EpisodeStore
 from .readers.episode import Episode
-from .store.layout import FORMAT_VERSION, JOURNAL
+from .store.layout import FORMAT_VERSION, Layout
 
 END_ROWS = 3
 SIGNALS_OF_A_COLUMN = 8
@@ -43,7 +41,7 @@ def _ask(page: Page, store: EpisodeStore, text: str) -> Grid:
 def _identity(store: EpisodeStore) -> list[tuple[str, str]]:
     return [
         ("store", store.id),
-        ("path", str(store.path)),
+        ("path", store.url),
         ("format", str(FORMAT_VERSION)),
         ("version", str(store.version)),
         ("created", store.handle.manifest.created_at),
@@ -55,7 +53,7 @@ def _amounts(page: Page, store: EpisodeStore) -> list[tuple[str, str]]:
         store,
         "SELECT (SELECT coalesce(sum(length), 0)::BIGINT FROM episodes), (SELECT count(*) FROM runs)",
     )
-    files, size = _on_disk(store.path)
+    files, size = _on_disk(store.handle.layout)
     pairs = [
         ("episodes", _count(page, len(store))),
         ("transitions", _count(page, transitions)),
@@ -70,7 +68,7 @@ def _amounts(page: Page, store: EpisodeStore) -> list[tuple[str, str]]:
         names = ("lowest", "mean", "highest")
         told = [f"{name} {number_text(value)}" for name, value in zip(names, spread, strict=True)]
         pairs.append(("returns", ", ".join(told)))
-    journals = _journals(store.path)
+    journals = _journals(store.handle.layout)
     if journals:
         pairs.append(("journals", f"{journals} (a live writer's, or one for `episodelake recover`)"))
     return pairs
@@ -84,18 +82,14 @@ def _count(page: Page, number: int) -> str:
     return f"{number:,}" if page.is_terminal else str(number)
 
 
-def _on_disk(root: Path) -> tuple[int, int]:
-    """Number of files below a folder and their bytes; files that vanish meanwhile do not count."""
-    sizes = []
-    for path in root.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            if path.is_file():
-                sizes.append(path.stat().st_size)
+def _on_disk(layout: Layout) -> tuple[int, int]:
+    """Number of files of a store and their bytes; files that vanish meanwhile do not count."""
+    sizes = [entry.size for entry in layout.root.entries(deep=True)]
     return len(sizes), sum(sizes)
 
 
-def _journals(root: Path) -> int:
-    folder = root / JOURNAL
+def _journals(layout: Layout) -> int:
+    folder = layout.journals
     return sum(entry.is_dir() for entry in folder.iterdir()) if folder.is_dir() else 0
 
 

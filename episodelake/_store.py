@@ -19,7 +19,7 @@ from .readers.view import EpisodeView, SnapshotReader
 from .store.errors import InvalidArgumentError, StoreExistsError, VersionNotFoundError
 from .store.files import guard_access
 from .store.handle import StoreHandle
-from .store.layout import EPISODES, RUNS, STEPS, TABLES, Layout
+from .store.layout import EPISODES, JOURNAL, MANIFEST, RUNS, STEPS, TABLES, Layout
 from .store.manifest import Manifest, card_text, read_card, read_manifest, write_card, write_manifest
 from .store.recovery import RecoveredRun
 from .store.recovery import recover as recover_journals
@@ -44,8 +44,20 @@ class EpisodeStore(EpisodeView):
 
     @property
     def path(self) -> Path:
-        """The store's directory."""
-        return self.handle.layout.root
+        """The store's folder.
+
+        Raises:
+            InvalidArgumentError: it is on an object store and has none; see `url`.
+        """
+        local = self.handle.layout.root.local
+        if local is None:
+            raise InvalidArgumentError(f"{self.url} is no folder of this machine. Use the property url.")
+        return local
+
+    @property
+    def url(self) -> str:
+        """Where the store is: the absolute path of its folder, or its URL."""
+        return str(self.handle.layout.root)
 
     @property
     def id(self) -> str:
@@ -87,7 +99,8 @@ class EpisodeStore(EpisodeView):
     def refresh(self) -> EpisodeStore:
         """Move to the newest version and return this object; views made before keep theirs."""
         self._reader = SnapshotReader(Snapshot(self.handle.layout, self.handle.manifest))
-        self.__dict__.pop("_connection", None)
+        for name in ("_connection", "_confined"):
+            self.__dict__.pop(name, None)
         return self
 
     def history(self) -> pl.DataFrame:
@@ -177,15 +190,19 @@ def create(
     action_space: gymnasium.Space | None = None,
     reward_shape: tuple[int, ...] = (),
     card: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> EpisodeStore:
     """Create an empty store and open it.
 
     Args:
-        path: a directory that does not exist yet, or is empty.
+        path: a folder that does not exist yet, or is empty; or a URL of an object store: `s3://`, `gs://`,
+            `az://`; or `memory://name`, which ends with the process.
         env: take the spaces from this environment; or give both spaces.
         observation_space, action_space: the spaces of every episode; they override the environment's.
         reward_shape: () for scalar rewards, (k,) for k objectives.
         card: the first dataset card.
+        storage_options: how to reach an object store: the keys that delta-rs and Polars take, such as
+            `aws_region`; not kept anywhere.
 
     Raises:
         StoreExistsError: there is a store already, or other files.
@@ -199,12 +216,12 @@ def create(
     schema = StepSchema.of(manifest)
     columns = {RUNS: RUNS_SCHEMA, EPISODES: schema.episodes, STEPS: schema.steps}
     manifest.to_json()
-    layout = Layout.at(path)
+    layout = Layout.at(path, storage_options)
     _check_free(layout)
     with guard_access("create the store", layout.root):
         for table, table_schema in columns.items():
             Table.create(layout.table(table), table_schema)
-        layout.journals.mkdir(exist_ok=True)
+        layout.journals.mkdir(parents=True, exist_ok=True)
     write_manifest(layout, manifest)
     store = EpisodeStore(layout, manifest)
     if card:
@@ -239,23 +256,25 @@ def _spaces(
 
 def _check_free(layout: Layout) -> None:
     with guard_access("create the store", layout.root):
-        if not layout.root.exists():
-            return
-        if layout.manifest.exists():
+        found = layout.root.names()
+        if MANIFEST in found:
             raise StoreExistsError(
                 f"{layout.root} is a store already. Open it with episodelake.open, or choose another path."
             )
-        ours = [layout.table(name) for name in TABLES if (layout.table(name) / "_delta_log").is_dir()]
-        others = sorted(
-            entry.name for entry in layout.root.iterdir() if entry not in (*ours, layout.journals)
-        )
+        ours = [name for name in TABLES if "_delta_log" in layout.table(name).names()]
+        others = [name for name in found if name not in (*ours, JOURNAL)]
     if others:
         raise StoreExistsError(
             f"{layout.root} is not empty (it holds {', '.join(others[:5])}). Choose a new or empty folder."
         )
 
 
-def open_store(path: str | PathLike[str], version: int | None = None) -> EpisodeStore:
+def open_store(
+    path: str | PathLike[str],
+    version: int | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+) -> EpisodeStore:
     """Open a store at its newest version, or at `version`.
 
     Raises:
@@ -264,7 +283,7 @@ def open_store(path: str | PathLike[str], version: int | None = None) -> Episode
         CorruptStoreError: a file is damaged; the message names it.
         VersionNotFoundError: there is no such version.
     """
-    layout = Layout.at(path)
+    layout = Layout.at(path, storage_options)
     manifest = read_manifest(layout)
     try:
         wanted = None if version is None else operator.index(version)
@@ -273,7 +292,9 @@ def open_store(path: str | PathLike[str], version: int | None = None) -> Episode
     return EpisodeStore(layout, manifest, wanted)
 
 
-def recover(path: str | PathLike[str]) -> list[RecoveredRun]:
+def recover(
+    path: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None
+) -> list[RecoveredRun]:
     """Seal what dead writers left in their journals; live writers are not touched.
 
     The next writer on the store does the same by itself.
@@ -282,5 +303,5 @@ def recover(path: str | PathLike[str]) -> list[RecoveredRun]:
         StoreNotFoundError, FormatVersionError, CorruptStoreError: as for `open`.
         StoreAccessError, ConcurrentCommitError: nothing is lost; call again.
     """
-    layout = Layout.at(path)
+    layout = Layout.at(path, storage_options)
     return recover_journals(layout, StepSchema.of(read_manifest(layout)))

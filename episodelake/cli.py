@@ -113,7 +113,7 @@ def sql(
     """
     page = Page()
     store = open_store(path)
-    relation = store.sql(query)
+    relation = store.sql(query, read_only=True)
     found = (relation.limit(limit) if limit else relation).to_arrow_table()
     page.table(grid_of(found, exact=not page.is_terminal))
     if not limit or found.num_rows < limit:

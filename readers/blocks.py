@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 
 from ..store.errors import CorruptStoreError
 from ..store.parquet import open_parquet
+from ..store.places import Place
 from ..store.schema import StepSchema
 from ..store.snapshot import Snapshot
 
@@ -28,7 +28,7 @@ _OPEN_FILES = 64
 class SegmentFile:
     """An open steps file: its row groups and where each begins."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         self.path = path
         self.parquet: pq.ParquetFile = open_parquet(path)
         metadata = self.parquet.metadata

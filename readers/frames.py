@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from ..store.layout import EPISODES, RUNS, STEPS
+from ..store.places import Place
 from ..store.snapshot import Snapshot
 
 POSITION = "_position"
@@ -22,15 +25,26 @@ def polars_schema(schema: pa.Schema) -> pl.Schema:
 def table_frame(snapshot: Snapshot, table: str) -> pl.LazyFrame:
     """All files of one table; columns that a file lacks are null. Rows come in commit order."""
     schema = polars_schema(snapshot.table_schema(table))
-    return _scan([path for group in snapshot.groups(table) for path in group.paths], schema)
+    return _scan(snapshot, snapshot.places(table), schema)
 
 
-def _scan(paths: list[str], schema: pl.Schema) -> pl.LazyFrame:
-    if not paths:
+def _scan(snapshot: Snapshot, places: list[Place], schema: pl.Schema) -> pl.LazyFrame:
+    if not places:
         return pl.LazyFrame(schema=schema)
     return pl.scan_parquet(
-        paths, schema=schema, missing_columns="insert", glob=False, hive_partitioning=False
+        [str(place) for place in places],
+        schema=schema,
+        missing_columns="insert",
+        glob=False,
+        hive_partitioning=False,
+        storage_options=_options(snapshot),
     )
+
+
+def _options(snapshot: Snapshot) -> dict[str, Any] | None:
+    """`storage_options` as Polars takes them: all texts but one."""
+    options = snapshot.layout.root.options
+    return options and {name: int(v) if name == "max_retries" else v for name, v in options.items()}
 
 
 def episodes_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFrame:
@@ -61,9 +75,9 @@ def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFram
     pointers = snapshot.pointers
     chosen = np.arange(len(pointers.segment)) if positions is None else np.unique(positions)
     used = np.unique(pointers.segment[chosen])
-    paths = [str(snapshot.segment_path(pointers.segments[index])) for index in used]
+    places = snapshot.checked(snapshot.segment_path(pointers.segments[index]) for index in used)
     ids = positioned_episodes(snapshot, chosen).select("episode_id")
-    return _scan(paths, schema).join(ids, on="episode_id", how="semi", maintain_order="left")
+    return _scan(snapshot, places, schema).join(ids, on="episode_id", how="semi", maintain_order="left")
 
 
 def transitions_only(steps: pl.LazyFrame) -> pl.LazyFrame:

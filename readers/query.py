@@ -7,7 +7,6 @@ row that the snapshot does not show.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -16,33 +15,31 @@ import pyarrow as pa
 from ..store.errors import QueryError
 from ..store.layout import EPISODES, RUNS, STEPS, TABLES
 from ..store.parquet import open_parquet
-from ..store.snapshot import FileGroup, Snapshot
+from ..store.snapshot import Snapshot
 from .frames import episodes_frame
+from .sources import Sources, quote
 
-_NAMES = {
-    pa.bool_(): "BOOLEAN",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INTEGER",
-    pa.int64(): "BIGINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "VARCHAR",
-    pa.binary(): "BLOB",
-    pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
-}
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
 #: MULTI is a PIVOT, which DuckDB carries out in several statements.
 _QUERIES = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI}
 
 
-def connect(snapshot: Snapshot, positions: np.ndarray | None) -> duckdb.DuckDBPyConnection:
+def connect(
+    snapshot: Snapshot, positions: np.ndarray | None, *, read_only: bool = False
+) -> duckdb.DuckDBPyConnection:
     """Open an in-memory DuckDB with the four views on the episodes at `positions` (None: all).
+
+    Args:
+        read_only: the connection can read these views and compute, and nothing else.
 
     Raises:
         CorruptStoreError: a file that a view needs is damaged; the message names it.
     """
-    connection = _in_utc()
+    for table in TABLES:
+        snapshot.places(table)
+    sources = Sources(snapshot, confined=read_only)
+    connection = sources.connection
     chosen = positions is not None or (snapshot.episode_count > 0 and snapshot.hidden_rows)
     if chosen:
         table = episodes_frame(snapshot, positions).select("episode_id", "run_id").collect().to_arrow()
@@ -51,7 +48,7 @@ def connect(snapshot: Snapshot, positions: np.ndarray | None) -> duckdb.DuckDBPy
         connection.unregister("_chosen_source")
     keys = {EPISODES: "episode_id", STEPS: "episode_id", RUNS: "run_id"}
     for name in (EPISODES, STEPS, RUNS):
-        body = _table_sql(snapshot, name)
+        body = sources.table(name)
         if chosen:
             body = f"SELECT * FROM ({body}) SEMI JOIN {_CHOSEN} USING ({keys[name]})"
         elif name == RUNS and not snapshot.newest:
@@ -62,57 +59,9 @@ def connect(snapshot: Snapshot, positions: np.ndarray | None) -> duckdb.DuckDBPy
             check_files(snapshot, name)
             raise
     connection.execute("CREATE VIEW transitions AS SELECT * FROM steps WHERE terminated IS NOT NULL")
+    if read_only:
+        sources.confine()
     return connection
-
-
-def _in_utc() -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect(":memory:")
-    connection.execute("SET TimeZone = 'UTC'")
-    return connection
-
-
-def _table_sql(snapshot: Snapshot, table: str) -> str:
-    schema = snapshot.table_schema(table)
-    parts = []
-    for group in _by_columns(snapshot, table):
-        columns = ", ".join(
-            quote(field.name)
-            if field.name in group.columns
-            else f"NULL::{_type_name(field.type)} AS {quote(field.name)}"
-            for field in schema
-        )
-        parts.append(f"SELECT {columns} FROM read_parquet([{', '.join(map(_text, group.paths))}])")
-    if not parts:
-        columns = ", ".join(f"NULL::{_type_name(field.type)} AS {quote(field.name)}" for field in schema)
-        return f"SELECT {columns} WHERE false"
-    return " UNION ALL ".join(parts)
-
-
-def _by_columns(snapshot: Snapshot, table: str) -> list[FileGroup]:
-    """The files by the columns they have: few groups, whatever the order in which runs brought columns.
-
-    The episodes keep their order, which positions count by.
-    """
-    groups = list(snapshot.groups(table))
-    if table == EPISODES:
-        return groups
-    paths: dict[frozenset[str], tuple[str, ...]] = {}
-    for group in groups:
-        paths[group.columns] = (*paths.get(group.columns, ()), *group.paths)
-    return [FileGroup(found, columns) for columns, found in paths.items()]
-
-
-def quote(name: str) -> str:
-    """A column name as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
-
-
-def _type_name(kind: pa.DataType) -> str:
-    return f"{_type_name(kind.value_type)}[]" if pa.types.is_list(kind) else _NAMES[kind]
 
 
 def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyRelation:
@@ -148,8 +97,8 @@ def check_files(snapshot: Snapshot, table: str) -> None:
         CorruptStoreError: a file is damaged; the message names it.
     """
     for group in snapshot.groups(table):
-        for path in group.paths:
-            open_parquet(Path(path))
+        for place in group.places:
+            open_parquet(place)
 
 
 def _available(snapshot: Snapshot) -> str:
@@ -167,18 +116,20 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
     Raises:
         QueryError: the condition does not parse or names a column that is not there.
     """
-    connection = _in_utc()
+    snapshot.places(EPISODES)
+    sources = Sources(snapshot)
+    connection = sources.connection
     try:
         columns = ", ".join(quote(field.name) for field in snapshot.episodes_schema)
         numbered = f"{columns}, row_number() OVER () - 1 AS {_POSITION}"
-        body = f"SELECT {numbered} FROM ({_table_sql(snapshot, EPISODES)})"
+        body = f"SELECT {numbered} FROM ({sources.table(EPISODES)})"
         if candidates is not None:
             connection.register("_candidates", pa.table({_POSITION: candidates}))
             body = f"SELECT * FROM ({body}) SEMI JOIN _candidates USING ({_POSITION})"
         connection.execute(f"CREATE VIEW _positioned AS {body}")
         # So that a subquery in the condition sees the same episodes.
         connection.execute(f"CREATE VIEW {EPISODES} AS SELECT {columns} FROM _positioned")
-        connection.execute(f"CREATE VIEW {RUNS} AS {_table_sql(snapshot, RUNS)}")
+        connection.execute(f"CREATE VIEW {RUNS} AS {sources.table(RUNS)}")
         rows = connection.view("_positioned")
         expression = duckdb.SQLExpression(condition)
         (kind,) = rows.select(expression).types

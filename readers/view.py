@@ -206,15 +206,24 @@ class EpisodeView:
         """One row per run that these episodes come from (for a whole store: per run)."""
         return runs_frame(self._reader.snapshot, self._positions)
 
-    def connect(self) -> duckdb.DuckDBPyConnection:
+    def connect(self, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
         """A new DuckDB connection with the views `runs`, `episodes`, `steps` and `transitions`.
 
         The caller owns it and closes it.
-        """
-        return connect(self._reader.snapshot, self._positions)
 
-    def sql(self, text: str) -> duckdb.DuckDBPyRelation:
+        Args:
+            read_only: for queries of strangers: the connection sees nothing but these views. It cannot read
+                or write files, load extensions, change settings or see variables of this program. It reads
+                through Arrow, which is slower.
+        """
+        return connect(self._reader.snapshot, self._positions, read_only=read_only)
+
+    def sql(self, text: str, *, read_only: bool = False) -> duckdb.DuckDBPyRelation:
         """Run a DuckDB query over `runs`, `episodes`, `steps` and `transitions`.
+
+        Args:
+            text: the query. It may do whatever DuckDB can, so it is for the owner of this process.
+            read_only: run it as on a `connect(read_only=True)`, for queries of strangers.
 
         Returns:
             A relation, computed when it is shown or fetched: `.show()`, `.pl()`, `.df()`, `.arrow()`.
@@ -223,11 +232,16 @@ class EpisodeView:
         Raises:
             QueryError: the text is not valid, or no query; the message names the tables and columns.
         """
-        return run_sql(self._reader.snapshot, self._connection, text)
+        connection = self._confined if read_only else self._connection
+        return run_sql(self._reader.snapshot, connection, text)
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
         return self.connect()
+
+    @cached_property
+    def _confined(self) -> duckdb.DuckDBPyConnection:
+        return self.connect(read_only=True)
 
     def __repr__(self) -> str:
         """Number of episodes and where they are."""

@@ -5,12 +5,14 @@ Every other module asks here for a path, so the directory layout of format 1 is 
 
 from __future__ import annotations
 
-import re
+import hashlib
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from .errors import InvalidArgumentError
+from .places import Place, locate
 
 FORMAT_VERSION = 1
 
@@ -22,49 +24,56 @@ STEPS = "steps"
 JOURNAL = "journal"
 TABLES = (RUNS, EPISODES, STEPS)
 
-
-_ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
+#: Names the folder below which journals of remote stores lie.
+SPOOL_VARIABLE = "EPISODELAKE_SPOOL"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The paths of one store."""
+    """Where the parts of one store lie.
 
-    root: Path
+    Attributes:
+        root: the store's folder or URL.
+        journals: the local folder with one folder of journal parts per run; for a remote store a spool
+            folder of this machine.
+    """
+
+    root: Place
+    journals: Path
 
     @staticmethod
-    def at(path: str | PathLike[str]) -> Layout:
-        """The layout of the store at a path, which is made absolute.
+    def at(path: str | PathLike[str], storage_options: Mapping[str, str] | None = None) -> Layout:
+        """The layout of the store at a path or URL.
 
         Raises:
-            InvalidArgumentError: the path holds a percent escape.
+            InvalidArgumentError: see `locate`.
         """
-        root = Path(path).absolute()
-        if _ESCAPE.search(str(root)):
-            raise InvalidArgumentError(
-                f"The path {root} holds a percent sign with two hexadecimal digits, which the table library "
-                "takes for an escaped character. Choose or rename the folder so that it has none."
-            )
-        return Layout(root)
+        root = locate(path, storage_options)
+        return Layout(root, _spool(str(root)) if root.local is None else root.local / JOURNAL)
 
     @property
-    def manifest(self) -> Path:
+    def manifest(self) -> Place:
         """`store.json`, the identity of the store."""
         return self.root / MANIFEST
 
     @property
-    def card(self) -> Path:
+    def card(self) -> Place:
         """`card.json`, the dataset card."""
         return self.root / CARD
 
-    @property
-    def journals(self) -> Path:
-        """The directory that holds one directory of journal parts per run."""
-        return self.root / JOURNAL
-
-    def table(self, name: str) -> Path:
+    def table(self, name: str) -> Place:
         """The directory of the Delta table `name` (one of `TABLES`)."""
         return self.root / name
+
+
+def _spool(url: str) -> Path:
+    """The folder of this machine for the journals of a remote store."""
+    base = os.environ.get(SPOOL_VARIABLE)
+    if base is None:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        base = str(Path(cache, "episodelake", "spool"))
+    digest = hashlib.sha256(url.encode()).hexdigest()[:16]
+    return Path(base, f"{url.rpartition('/')[2]}-{digest}", JOURNAL).absolute()
 
 
 def segment_name(run_id: str, segment: int) -> str:

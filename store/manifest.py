@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -23,8 +22,9 @@ from .errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from .files import guard_access, write_whole
+from .files import guard_access
 from .layout import FORMAT_VERSION, MANIFEST, Layout
+from .places import Place
 from .spaces import SpaceCodec, space_from_json, space_to_json
 
 
@@ -77,12 +77,13 @@ def write_manifest(layout: Layout, manifest: Manifest) -> None:
         StoreAccessError: the file system refused.
     """
     text = json.dumps(manifest.to_json(), indent=1, allow_nan=False)
-    try:
-        write_whole(layout.manifest, text.encode(), exclusive=True)
-    except StoreExistsError as error:
-        raise StoreExistsError(
-            f"{layout.root} is a store already. Open it with episodelake.open, or choose another path."
-        ) from error
+    with guard_access("write", layout.manifest):
+        try:
+            layout.manifest.write(text.encode(), exclusive=True)
+        except FileExistsError as error:
+            raise StoreExistsError(
+                f"{layout.root} is a store already. Open it with episodelake.open, or choose another path."
+            ) from error
 
 
 def read_manifest(layout: Layout) -> Manifest:
@@ -125,9 +126,10 @@ def read_manifest(layout: Layout) -> Manifest:
 
 def read_card(layout: Layout) -> dict[str, Any]:
     """Read `card.json`; a store without one has an empty card."""
-    if not layout.card.exists():
+    try:
+        return _read_object(layout.card, missing=lambda: f"{layout.card} is gone.")
+    except StoreNotFoundError:
         return {}
-    return _read_object(layout.card, missing=lambda: f"{layout.card} is gone.")
 
 
 def card_text(card: Mapping[str, Any]) -> str:
@@ -150,25 +152,26 @@ def write_card(layout: Layout, text: str) -> None:
     Raises:
         StoreAccessError: the file system refused; the old card stays.
     """
-    write_whole(layout.card, text.encode())
+    with guard_access("write", layout.card):
+        layout.card.write(text.encode())
 
 
-def _not_found(root: Path) -> str:
+def _not_found(root: Place) -> str:
+    if root.local is not None and root.local.is_file():
+        return f"{root} is a file, not a store. Give the folder that holds {MANIFEST}."
     if not root.exists():
         return f"There is no store at {root}: the folder does not exist. Create one with episodelake.create."
-    if root.is_dir():
-        found = ", ".join(sorted(entry.name for entry in root.iterdir())[:8]) or "nothing"
-        return (
-            f"{root} is no store: it has no {MANIFEST} (found: {found}). Give the folder that holds "
-            f"{MANIFEST}, or create a store with episodelake.create."
-        )
-    return f"{root} is a file, not a store. Give the folder that holds {MANIFEST}."
+    found = ", ".join(root.names()[:8]) or "nothing"
+    return (
+        f"{root} is no store: it has no {MANIFEST} (found: {found}). Give the folder that holds "
+        f"{MANIFEST}, or create a store with episodelake.create."
+    )
 
 
-def _read_object(path: Path, missing: Callable[[], str]) -> dict[str, Any]:
+def _read_object(path: Place, missing: Callable[[], str]) -> dict[str, Any]:
     try:
         with guard_access("read", path):
-            data = path.read_bytes()
+            data = path.read()
     except OSError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             raise StoreNotFoundError(missing()) from None

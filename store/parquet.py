@@ -1,25 +1,37 @@
-"""How the store writes Parquet: one place for codecs, encodings, pages and statistics.
+"""How the store writes and opens Parquet: codecs, encodings, pages, statistics, checksums.
 
 zstd everywhere; BYTE_STREAM_SPLIT for floating-point leaves; delta encoding for `t`; dictionaries only where
 values repeat (ids, texts, integers); large pages for binary columns, so that zstd sees many frames at once.
+Pages carry the checksums that Parquet has. The footer gets one of ours: its CRC-32 stands behind it, inside
+the length that the file gives for it, where readers that do not know it pass over it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .errors import CorruptStoreError
+from .errors import CorruptStoreError, EpisodelakeError, StoreAccessError
 from .files import guard_access
+from .places import Place
 
 _PAGE_BYTES = 1 << 20
 _FRAME_PAGE_BYTES = 4 << 20
 _COMPRESSION_LEVEL = 1
+_TAIL_BYTES = 64 << 10
+_MAGIC = b"PAR1"
+#: Marks the checksum behind the footer.
+_CHECKED = b"ELF1"
+_CHECK = struct.Struct("<4sI")
+_END = struct.Struct("<I4s")
 
 
 def _leaf(column: pa.Field) -> tuple[str, pa.DataType]:
@@ -60,41 +72,110 @@ def writer_options(schema: pa.Schema, row_bytes: int) -> dict[str, Any]:
     }
 
 
+@contextlib.contextmanager
+def parquet_writer(place: Place, schema: pa.Schema, row_bytes: int) -> Iterator[pq.ParquetWriter]:
+    """Write a Parquet file of the store; when the block ends it is complete, checked and durable.
+
+    Args:
+        place: where; an older file of that name is replaced.
+        schema: what is written.
+        row_bytes: about how many bytes a row takes.
+
+    Raises:
+        StoreAccessError: the file could not be written; what is there is listed by no table.
+    """
+    with guard_access("write", place), place.written() as path:
+        with pq.ParquetWriter(str(path), schema, **writer_options(schema, row_bytes)) as writer:
+            yield writer
+        _add_checksum(path)
+
+
+def _add_checksum(path: Path) -> None:
+    """Put the CRC-32 of the footer behind it."""
+    with open(path, "r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(end - _END.size)
+        length, _ = _END.unpack(file.read(_END.size))
+        file.seek(end - _END.size - length)
+        footer = file.read(length)
+        file.write(_CHECK.pack(_CHECKED, zlib.crc32(footer)) + _END.pack(length + _CHECK.size, _MAGIC))
+
+
+def read_footer(place: Place) -> pq.FileMetaData:
+    """Read and check the footer of a Parquet file of the store.
+
+    Raises:
+        CorruptStoreError: the file is missing, truncated, damaged or no Parquet file; the message names it.
+        StoreAccessError: it may not be read, or cannot be reached.
+    """
+    try:
+        tail, size = place.read_tail(_TAIL_BYTES)
+        needed = _footer_bytes(tail, size)
+        if needed > len(tail):
+            tail, _ = place.read_tail(needed)
+        footer = tail[-needed:]
+        _verify(footer)
+        return pq.read_metadata(pa.BufferReader(_MAGIC + footer))
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise reading_error(place, error) from error
+
+
+def reading_error(place: Place, error: Exception) -> EpisodelakeError:
+    """What to raise where reading a file of the store failed: it is damaged, missing, or out of reach."""
+    if isinstance(error, FileNotFoundError):
+        return CorruptStoreError(
+            f"The file {place} is missing. Either it was vacuumed after this version was opened (refresh the "
+            "store), or it was deleted by hand: restore it from a copy."
+        )
+    if isinstance(error, OSError) and error.errno is not None:
+        return StoreAccessError(f"Could not read {place}: {error.strerror or error}.")
+    return CorruptStoreError(
+        f"The file {place} cannot be read: {error}. It is damaged; the other files of the store are not "
+        "affected."
+    )
+
+
+def _footer_bytes(tail: bytes, size: int) -> int:
+    """How many bytes at the end of a file its footer takes, with length and magic."""
+    if len(tail) < _END.size:
+        raise ValueError(f"it has {size} bytes, too few for a Parquet file")
+    length, magic = _END.unpack(tail[-_END.size :])
+    if magic != _MAGIC or length + _END.size + len(_MAGIC) > size:
+        raise ValueError("it does not end as a Parquet file does")
+    return length + _END.size
+
+
+def _verify(footer: bytes) -> None:
+    """Compare the checksum behind the footer, if it has one: files of other writers have none."""
+    place = len(footer) - _END.size - _CHECK.size
+    if place < 0:
+        return
+    mark, expected = _CHECK.unpack_from(footer, place)
+    if mark == _CHECKED and zlib.crc32(footer[:place]) != expected:
+        raise ValueError("its footer does not have the checksum that it was written with")
+
+
 def open_parquet(
-    path: Path, metadata: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()
+    place: Place, metadata: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()
 ) -> pq.ParquetFile:
     """Open a Parquet file of the store.
 
     Args:
-        path: the file.
+        place: the file.
         metadata: its footer, if it was read before.
         dictionaries: columns to read dictionary-encoded.
 
     Raises:
-        CorruptStoreError: the file is missing, truncated or no Parquet file; the message names it.
+        CorruptStoreError, StoreAccessError: see `read_footer`.
     """
+    footer = read_footer(place) if metadata is None else metadata
     try:
         return pq.ParquetFile(
-            path,
-            metadata=metadata,
+            place.parquet_source(),
+            metadata=footer,
             read_dictionary=list(dictionaries) or None,
             page_checksum_verification=True,
+            pre_buffer=place.local is None,
         )
-    except (OSError, KeyError, pa.ArrowException) as error:
-        if isinstance(error, PermissionError):
-            with guard_access("read", path):
-                raise
-        raise CorruptStoreError(
-            f"The file {path} cannot be read: {error}. It is damaged or missing; the other files of "
-            f"the store "
-            "are not affected."
-        ) from error
-
-
-def sync_file(path: Path) -> None:
-    """Make a written file durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise reading_error(place, error) from error

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from .errors import CorruptStoreError
 from .journal import DAMAGED_SUFFIX, JournalLock, RunHeader, part_paths, remove_journal, set_aside
 from .journal_reading import JournalBatch, PartReader
 from .layout import EPISODES, Layout
+from .parquet import open_parquet
 from .records import EpisodeRecord, add_in_order, end_reason_of
 from .schema import JOURNAL_KIND, REWARD, STEP_ROW, TERMINATED, TRUNCATED, StepSchema
 from .sealer import Seal, Tables, commit_run, seal
@@ -207,7 +207,7 @@ def _committed_numbers(layout: Layout, tables: Tables, run_id: str) -> set[int]:
     numbers: set[int] = set()
     for file in tables.episodes.files():
         if file.name.startswith(run_id):
-            table = pq.read_table(str(layout.table(EPISODES) / file.name), columns=["run_id", "number"])
+            table = open_parquet(layout.table(EPISODES) / file.name).read(columns=["run_id", "number"])
             rows = zip(table.column("run_id").to_pylist(), table.column("number").to_pylist(), strict=True)
             numbers.update(number for owner, number in rows if owner == run_id)
     return numbers

@@ -13,17 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from . import kinds
 from .families import METADATA, ColumnSet
-from .files import guard_access
 from .journal import RunHeader
 from .journal_reading import PartReader
 from .layout import EPISODES, RUNS, STEPS, Layout, episode_id, segment_name
 from .loose_merge import SegmentColumns
 from .loose_rows import LooseRows
-from .parquet import sync_file, writer_options
+from .parquet import parquet_writer
+from .places import Place
 from .records import EpisodeRecord, SegmentRows, bounds, episodes_table
 from .schema import RUNS_SCHEMA, StepSchema
 from .sealing import EpisodeRows, StepsFile, collect_rows
@@ -143,12 +142,9 @@ def _orphans(tables: Tables, job: Seal) -> list[str]:
     return [file.name for file in tables.steps.files() if file.name in lost] if lost else []
 
 
-def _write_episodes(folder: Path, name: str, table: pa.Table, records: Sequence[EpisodeRecord]) -> NewFile:
-    path = folder / name
-    with guard_access("write the segment", path):
-        options = writer_options(table.schema, _EPISODE_ROW_BYTES)
-        pq.write_table(table, str(path), row_group_size=_EPISODE_ROW_GROUP, **options)
-        sync_file(path)
+def _write_episodes(folder: Place, name: str, table: pa.Table, records: Sequence[EpisodeRecord]) -> NewFile:
+    with parquet_writer(folder / name, table.schema, _EPISODE_ROW_BYTES) as writer:
+        writer.write_table(table, row_group_size=_EPISODE_ROW_GROUP)
     smallest: dict[str, object] = {}
     largest: dict[str, object] = {}
     ids = table.column("episode_id").to_pylist()
@@ -180,10 +176,8 @@ def commit_run(tables: Tables, header: RunHeader, ended_at: int | None) -> None:
     live, closed = f"{header.run_id}-live.parquet", f"{header.run_id}-closed.parquet"
     name = live if ended_at is None else closed
     table = _runs_table(tables.runs, header, ended_at)
-    path = tables.layout.table(RUNS) / name
-    with guard_access("write the run", path):
-        pq.write_table(table, str(path), **writer_options(table.schema, _EPISODE_ROW_BYTES))
-        sync_file(path)
+    with parquet_writer(tables.layout.table(RUNS) / name, table.schema, _EPISODE_ROW_BYTES) as writer:
+        writer.write_table(table)
     identity = {"run_id": header.run_id}
     new = NewFile(name, 1, _null_counts(table), identity, identity)
     tables.runs.refresh()

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from .errors import CorruptStoreError
-from .files import guard_access
 from .journal_reading import PartReader
 from .layout import episode_id
 from .loose_merge import SegmentColumns
-from .parquet import sync_file, writer_options
+from .parquet import parquet_writer
+from .places import Place
 from .schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, StepSchema
 
 _GROUP_BYTES = 32 << 20
@@ -133,7 +131,7 @@ class StepsFile:
         run_id: for the episode ids.
     """
 
-    def __init__(self, path: Path, schema: StepSchema, columns: SegmentColumns, run_id: str) -> None:
+    def __init__(self, path: Place, schema: StepSchema, columns: SegmentColumns, run_id: str) -> None:
         self._path = path
         self._schema = schema
         self._columns = columns
@@ -156,15 +154,12 @@ class StepsFile:
         rows = max(1, sum(reader.rows for reader in readers))
         self._row_bytes = max(self._row_bytes, sum(reader.row_bytes for reader in readers) // rows)
         self._group_rows = max(1, min(_GROUP_ROWS, _GROUP_BYTES // self._row_bytes))
-        options = writer_options(self._file_schema, self._row_bytes)
-        with guard_access("write the segment", self._path):
-            with pq.ParquetWriter(str(self._path), self._file_schema, **options) as writer:
-                for table in self._groups(episodes):
-                    writer.write_table(table, row_group_size=max(1, table.num_rows))
-                    self._count(table)
-                    for reader in readers:
-                        reader.release()
-            sync_file(self._path)
+        with parquet_writer(self._path, self._file_schema, self._row_bytes) as writer:
+            for table in self._groups(episodes):
+                writer.write_table(table, row_group_size=max(1, table.num_rows))
+                self._count(table)
+                for reader in readers:
+                    reader.release()
         return WrittenSteps(self._rows, self._nulls)
 
     def _count(self, table: pa.Table) -> None:

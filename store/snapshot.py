@@ -6,10 +6,9 @@ reads the tables' logs only. Readers start here; nothing in it changes while wri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,8 @@ import pyarrow as pa
 from .errors import CorruptStoreError
 from .layout import EPISODES, RUNS, STEPS, Layout
 from .manifest import Manifest
-from .parquet import open_parquet
+from .parquet import open_parquet, read_footer, reading_error
+from .places import Place
 from .schema import StepSchema
 from .tables import Table, TableFile
 
@@ -31,11 +31,15 @@ _POINTER_SCHEMA = pa.schema(
 )
 
 
+#: Files whose footer was checked by this process; a committed file never changes.
+_checked: set[str] = set()
+
+
 @dataclass(frozen=True)
 class FileGroup:
     """Files of a table that have the same columns, in commit order."""
 
-    paths: tuple[str, ...]
+    places: tuple[Place, ...]
     columns: frozenset[str]
 
 
@@ -148,9 +152,9 @@ class Snapshot:
                 raise ValueError(f"it has {found.schema.types} for the row pointers")
             return found
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            raise CorruptStoreError(f"The file {path} is damaged: {error}.") from error
+            raise reading_error(path, error) from error
 
-    def segment_path(self, name: str) -> Path:
+    def segment_path(self, name: str) -> Place:
         """The steps file of a segment."""
         return self.layout.table(STEPS) / name
 
@@ -165,7 +169,7 @@ class Snapshot:
         path = self.segment_path(name)
         file = open_parquet(path)
         columns = frozenset(file.schema_arrow.names)
-        return TableFile(name, file.metadata.num_rows, path.stat().st_size, columns)
+        return TableFile(name, file.metadata.num_rows, path.size(), columns)
 
     @cached_property
     def hidden_rows(self) -> bool:
@@ -180,16 +184,34 @@ class Snapshot:
         start = 0
         for stop in range(1, len(files) + 1):
             if stop == len(files) or files[stop].columns != files[start].columns:
-                paths = tuple(str(folder / file.name) for file in files[start:stop])
-                yield FileGroup(paths, files[start].columns)
+                places = tuple(folder / file.name for file in files[start:stop])
+                yield FileGroup(places, files[start].columns)
                 start = stop
+
+    def places(self, table: str) -> list[Place]:
+        """The files of a table that this snapshot shows, their footers checked: engines do not do that.
+
+        Raises:
+            CorruptStoreError: one is damaged or missing; the message names the file.
+        """
+        return self.checked(place for group in self.groups(table) for place in group.places)
+
+    @staticmethod
+    def checked(places: Iterable[Place]) -> list[Place]:
+        """The same files, the footer of each checked once in this process."""
+        found = list(places)
+        for place in found:
+            if str(place) not in _checked:
+                read_footer(place)
+                _checked.add(str(place))
+        return found
 
     def table_schema(self, table: str) -> pa.Schema:
         """Columns of one of the three tables."""
         return {EPISODES: self.episodes_schema, RUNS: self.runs_schema, STEPS: self.steps_schema}[table]
 
 
-def _check_segment(name: object, root: Path) -> None:
+def _check_segment(name: object, root: Place) -> None:
     if type(name) is not str or "/" in name or "\\" in name or name in ("", ".", ".."):
         raise CorruptStoreError(
             f"An episode of {root} points at the segment {name!r}; expected the name of a file in "

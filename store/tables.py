@@ -7,13 +7,12 @@ effect. Conflicts with other writers are retried a bounded number of times.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -28,8 +27,8 @@ from .errors import (
     StoreExistsError,
     VersionNotFoundError,
 )
-from .files import guard_access, sync_directory
-from .parquet import sync_file
+from .files import guard_access
+from .places import Place
 
 _ATTEMPTS = 30
 _PAUSE_SECONDS = 0.02
@@ -59,7 +58,7 @@ class NewFile:
     smallest: Mapping[str, Any]
     largest: Mapping[str, Any]
 
-    def action(self, table: Path, moment: int) -> AddAction:
+    def action(self, table: Place, moment: int) -> AddAction:
         """The Delta action that adds the file; `moment` in milliseconds since 1970."""
         statistics = {
             "numRecords": self.rows,
@@ -67,7 +66,8 @@ class NewFile:
             "maxValues": dict(self.largest),
             "nullCount": dict(self.null_counts),
         }
-        size = os.path.getsize(table / self.name)
+        # Looked up now: a file that is gone must not be listed.
+        size = (table / self.name).size()
         return AddAction(self.name, size, {}, moment, True, json.dumps(statistics))
 
 
@@ -102,19 +102,25 @@ class Table:
         CorruptStoreError, VersionNotFoundError
     """
 
-    def __init__(self, path: Path, version: int | None = None) -> None:
+    def __init__(self, path: Place, version: int | None = None) -> None:
         self.path = path
         self._delta, self.newest = _open_delta(path, version)
 
     @staticmethod
-    def create(path: Path, schema: pa.Schema) -> None:
+    def create(path: Place, schema: pa.Schema) -> None:
         """Create an empty table, or take over one that an interrupted creation left.
 
         Raises:
             StoreExistsError: a table with other columns, or with files, is there already.
         """
-        path.mkdir(parents=True, exist_ok=True)
-        DeltaTable.create(str(path), Schema.from_arrow(schema), mode="ignore", configuration=_CONFIGURATION)
+        path.make_folder()
+        DeltaTable.create(
+            str(path),
+            Schema.from_arrow(schema),
+            mode="ignore",
+            configuration=_CONFIGURATION,
+            storage_options=path.options,
+        )
         there = Table(path)
         columns = {column.name: column.type for column in there.schema}
         if there.files() or columns != {column.name: column.type for column in schema}:
@@ -160,7 +166,7 @@ class Table:
     def history(self) -> list[dict[str, Any]]:
         """One entry per commit up to the pinned version, newest first, as the log has them."""
         # A pinned handle numbers the whole log down from its own version; the newest one numbers it right.
-        entries = DeltaTable(str(self.path)).history()
+        entries = DeltaTable(str(self.path), storage_options=self.path.options).history()
         return [entry for entry in entries if entry["version"] <= self.version]
 
     def applied(self, run_id: str) -> int:
@@ -232,10 +238,10 @@ class Table:
     def _sync_log(self) -> None:
         log = self.path / "_delta_log"
         entry = log / f"{self.version:020d}.json"
-        if entry.exists():
-            sync_file(entry)
-        sync_directory(log)
-        sync_directory(self.path)
+        with contextlib.suppress(FileNotFoundError):
+            entry.sync()
+        log.sync()
+        self.path.sync()
 
 
 def _delta_field(column: pa.Field) -> DeltaField:
@@ -244,18 +250,17 @@ def _delta_field(column: pa.Field) -> DeltaField:
     return field
 
 
-def _check_log(path: Path) -> None:
+def _check_log(path: Place) -> None:
     """Refuse what the table library takes for a table without its last commits."""
     log = path / "_delta_log"
     with guard_access("read", log):
         try:
-            empty = [
-                entry.name for entry in os.scandir(log) if _is_commit(entry.name) and not entry.stat().st_size
-            ]
-        except (FileNotFoundError, NotADirectoryError):
-            raise CorruptStoreError(
-                f"The table {path} is missing. Restore it from a copy of the store."
-            ) from None
+            found = [entry for entry in log.entries() if _is_commit(entry.name)]
+        except NotADirectoryError:
+            found = []
+    if not found:
+        raise CorruptStoreError(f"The table {path} is missing. Restore it from a copy of the store.")
+    empty = [entry.name for entry in found if not entry.size]
     if empty:
         raise CorruptStoreError(
             f"The log of the table {path} is damaged: {', '.join(sorted(empty))} is empty."
@@ -266,18 +271,18 @@ def _is_commit(name: str) -> bool:
     return name.endswith(".json") and name[:-5].isdigit()
 
 
-def _open_delta(path: Path, version: int | None) -> tuple[DeltaTable, bool]:
+def _open_delta(path: Place, version: int | None) -> tuple[DeltaTable, bool]:
     """The table at a version, and whether that is the newest."""
     _check_log(path)
     try:
-        newest = DeltaTable(str(path))
+        newest = DeltaTable(str(path), storage_options=path.options)
         if version is None or version == newest.version():
             return newest, True
         if not 0 <= version <= newest.version():
             raise VersionNotFoundError(
                 f"There is no version {version} of {path.parent}; there are 0 to {newest.version()}."
             )
-        return DeltaTable(str(path), version=version), False
+        return DeltaTable(str(path), version=version, storage_options=path.options), False
     except (DeltaError, TableNotFoundError, OSError, ValueError) as error:
         if isinstance(error, VersionNotFoundError):
             raise

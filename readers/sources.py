@@ -1,0 +1,110 @@
+"""How DuckDB reaches the files of a snapshot.
+
+A local store's files are read by DuckDB itself. Files on an object store, and those of a connection that may
+only read the store, come through Arrow datasets: DuckDB then needs neither an extension nor access to files.
+"""
+
+from __future__ import annotations
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset
+
+from ..store.layout import EPISODES
+from ..store.snapshot import FileGroup, Snapshot
+
+_NAMES = {
+    pa.bool_(): "BOOLEAN",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "VARCHAR",
+    pa.binary(): "BLOB",
+    pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
+}
+_CONFINED = {
+    "python_enable_replacements": "false",
+    "temp_directory": "",
+    "enable_external_access": "false",
+    "lock_configuration": "true",
+}
+
+
+class Sources:
+    """One DuckDB connection, and the SQL text that names the tables of a snapshot in it.
+
+    Args:
+        snapshot: what to show.
+        confined: reach the files through Arrow, so that the connection can be closed off with `confine`.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, confined: bool = False) -> None:
+        self.connection = duckdb.connect(":memory:")
+        self.connection.execute("SET TimeZone = 'UTC'")
+        self._snapshot = snapshot
+        self._through_arrow = confined or snapshot.layout.root.local is None
+
+    def confine(self) -> None:
+        """Take every access to files, extensions, settings and Python's variables from the connection."""
+        for name, value in _CONFINED.items():
+            self.connection.execute(f"SET {name} = '{value}'")
+
+    def table(self, name: str) -> str:
+        """A query for all rows and columns of a table; columns that a file lacks are NULL."""
+        schema = self._snapshot.table_schema(name)
+        groups = _by_columns(self._snapshot, name)
+        if not groups:
+            columns = ", ".join(f"NULL::{type_name(field.type)} AS {quote(field.name)}" for field in schema)
+            return f"SELECT {columns} WHERE false"
+        if self._through_arrow:
+            return self._dataset(name, groups)
+        parts = []
+        for group in groups:
+            columns = ", ".join(
+                quote(field.name)
+                if field.name in group.columns
+                else f"NULL::{type_name(field.type)} AS {quote(field.name)}"
+                for field in schema
+            )
+            paths = ", ".join(_text(str(place)) for place in group.places)
+            parts.append(f"SELECT {columns} FROM read_parquet([{paths}])")
+        return " UNION ALL ".join(parts)
+
+    def _dataset(self, name: str, groups: list[FileGroup]) -> str:
+        filesystem, _ = self._snapshot.layout.root.filesystem()
+        paths = [place.filesystem()[1] for group in groups for place in group.places]
+        schema = self._snapshot.table_schema(name).remove_metadata()
+        schema = pa.schema([field.remove_metadata() for field in schema])
+        dataset = pyarrow.dataset.dataset(paths, schema=schema, filesystem=filesystem, format="parquet")
+        self.connection.register(f"_files_of_{name}", dataset)
+        return f"SELECT * FROM _files_of_{name}"
+
+
+def _by_columns(snapshot: Snapshot, table: str) -> list[FileGroup]:
+    """The files by the columns they have: few groups, whatever the order in which runs brought columns.
+
+    The episodes keep their order, which positions count by.
+    """
+    groups = list(snapshot.groups(table))
+    if table == EPISODES:
+        return groups
+    places = {}
+    for group in groups:
+        places[group.columns] = (*places.get(group.columns, ()), *group.places)
+    return [FileGroup(found, columns) for columns, found in places.items()]
+
+
+def quote(name: str) -> str:
+    """A column name as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def type_name(kind: pa.DataType) -> str:
+    """DuckDB's name of a column type of the store."""
+    return f"{type_name(kind.value_type)}[]" if pa.types.is_list(kind) else _NAMES[kind]

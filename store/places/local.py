@@ -1,0 +1,180 @@
+"""A path of this machine's file system."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs
+
+from .place import Entry, Place
+
+
+class LocalPlace(Place):
+    """A file or folder below an absolute path."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __truediv__(self, name: str) -> LocalPlace:
+        """See `Place`."""
+        return LocalPlace(self._path / name)
+
+    def __str__(self) -> str:
+        """The absolute path."""
+        return str(self._path)
+
+    def __repr__(self) -> str:
+        """The path, quoted."""
+        return f"LocalPlace({str(self._path)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both name the same path."""
+        return isinstance(other, LocalPlace) and self._path == other._path
+
+    def __hash__(self) -> int:
+        """By the path."""
+        return hash(self._path)
+
+    @property
+    def name(self) -> str:
+        """See `Place`."""
+        return self._path.name
+
+    @property
+    def parent(self) -> LocalPlace:
+        """See `Place`."""
+        return LocalPlace(self._path.parent)
+
+    @property
+    def local(self) -> Path:
+        """The path."""
+        return self._path
+
+    def exists(self) -> bool:
+        """See `Place`."""
+        return self._path.exists()
+
+    def size(self) -> int:
+        """See `Place`."""
+        return os.path.getsize(self._path)
+
+    def read(self) -> bytes:
+        """See `Place`."""
+        return self._path.read_bytes()
+
+    def read_tail(self, count: int) -> tuple[bytes, int]:
+        """See `Place`."""
+        descriptor = os.open(self._path, os.O_RDONLY)
+        try:
+            size = os.fstat(descriptor).st_size
+            start = max(0, size - count)
+            return os.pread(descriptor, size - start, start), size
+        finally:
+            os.close(descriptor)
+
+    def write(self, data: bytes, *, exclusive: bool = False) -> None:
+        """See `Place`: the data goes to a temporary neighbour, is synced, and takes its name in one step."""
+        temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            with open(temporary, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if exclusive:
+                os.link(temporary, self._path)
+            else:
+                os.replace(temporary, self._path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        self.parent.sync()
+
+    @contextlib.contextmanager
+    def written(self) -> Iterator[Path]:
+        """See `Place`."""
+        yield self._path
+        _sync(self._path)
+
+    def copy_from(self, source: Place, *, link: bool = False) -> None:
+        """See `Place`; a link is made where both lie on one file system."""
+        if source.local is None:
+            self.write(source.read())
+            return
+        if link and _linked(source.local, self._path):
+            return
+        with self.written() as path:
+            shutil.copyfile(source.local, path)
+
+    def remove(self) -> None:
+        """See `Place`."""
+        self._path.unlink(missing_ok=True)
+
+    def make_folder(self) -> None:
+        """See `Place`."""
+        self._path.mkdir(parents=True, exist_ok=True)
+
+    def remove_folder(self) -> None:
+        """See `Place`."""
+        try:
+            self._path.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
+                raise
+
+    def entries(self, *, deep: bool = False) -> Iterator[Entry]:
+        """See `Place`."""
+        for folder, folders, files in os.walk(self._path):
+            if not deep:
+                folders.clear()
+            for name in files:
+                path = Path(folder, name)
+                with contextlib.suppress(FileNotFoundError):
+                    found = path.lstat()
+                    yield Entry(path.relative_to(self._path).as_posix(), found.st_size, found.st_mtime)
+
+    def names(self) -> list[str]:
+        """See `Place`."""
+        try:
+            return sorted(os.listdir(self._path))
+        except FileNotFoundError:
+            return []
+
+    def sync(self) -> None:
+        """See `Place`."""
+        _sync(self._path)
+
+    def parquet_source(self) -> str:
+        """See `Place`."""
+        return str(self._path)
+
+    def filesystem(self) -> tuple[Any, str]:
+        """See `Place`."""
+        return pyarrow.fs.LocalFileSystem(), str(self._path)
+
+
+def _linked(source: Path, target: Path) -> bool:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        if not os.path.samefile(source, target):
+            raise
+    except OSError as error:
+        # Another file system, or one without links: the caller copies.
+        if error.errno in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+            return False
+        raise
+    return True
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
