@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from ._store import EpisodeStore, create, recover
+from ._store import EpisodeStore, create, merge, recover
 from ._store import open_store as open
 from .readers.episode import Episode
 from .readers.view import EpisodeView
@@ -31,6 +31,11 @@ from .store.errors import (
     UnsupportedSpaceError,
     VersionNotFoundError,
 )
+from .store.maintenance.compaction import CompactReport
+from .store.maintenance.deletion import DeleteReport
+from .store.maintenance.merging import MergeReport
+from .store.maintenance.vacuum import VacuumReport
+from .store.maintenance.verification import Fault, VerifyReport
 from .store.recovery import RecoveredRun
 from .store.spaces import Codec, register_codec
 from .store.values import OpaqueValue
@@ -41,8 +46,10 @@ from .writers.recorder import Recorder
 
 __all__ = [
     "Codec",
+    "CompactReport",
     "ConcurrentCommitError",
     "CorruptStoreError",
+    "DeleteReport",
     "Episode",
     "EpisodeNotFoundError",
     "EpisodeRow",
@@ -51,8 +58,10 @@ __all__ = [
     "EpisodeView",
     "EpisodeWriter",
     "EpisodelakeError",
+    "Fault",
     "FormatVersionError",
     "InvalidArgumentError",
+    "MergeReport",
     "OpaqueValue",
     "OpenEpisode",
     "QueryError",
@@ -66,8 +75,11 @@ __all__ = [
     "StoreExistsError",
     "StoreNotFoundError",
     "UnsupportedSpaceError",
+    "VacuumReport",
+    "VerifyReport",
     "VersionNotFoundError",
     "create",
+    "merge",
     "open",
     "recover",
     "register_codec",

@@ -6,7 +6,7 @@ Only this package knows both sides; it forwards, and decides nothing.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,21 @@ import gymnasium
 import polars as pl
 from gymnasium.vector import VectorEnv
 
+from ._maintained import MaintainedStore
 from .readers.view import EpisodeView, SnapshotReader
-from .store.errors import InvalidArgumentError, StoreExistsError, VersionNotFoundError
+from .store.errors import (
+    InvalidArgumentError,
+    StoreExistsError,
+    StoreNotFoundError,
+    VersionNotFoundError,
+)
 from .store.files import guard_access
 from .store.handle import StoreHandle
 from .store.layout import EPISODES, JOURNAL, MANIFEST, RUNS, STEPS, TABLES, Layout
+from .store.maintenance.merging import MergeReport
+from .store.maintenance.merging import merge as merge_stores
+from .store.maintenance.operation import Progress
+from .store.maintenance.tags import tagged_version
 from .store.manifest import Manifest, card_text, read_card, read_manifest, write_card, write_manifest
 from .store.recovery import RecoveredRun
 from .store.recovery import recover as recover_journals
@@ -32,7 +42,7 @@ from .writers.options import Durability, SessionOptions
 from .writers.recorder import Recorder
 
 
-class EpisodeStore(EpisodeView):
+class EpisodeStore(MaintainedStore):
     """A store, pinned at a version: a view of all its episodes, and the door to recording.
 
     Made by `create` and `open`. What it shows does not change until `refresh`.
@@ -99,9 +109,35 @@ class EpisodeStore(EpisodeView):
     def refresh(self) -> EpisodeStore:
         """Move to the newest version and return this object; views made before keep theirs."""
         self._reader = SnapshotReader(Snapshot(self.handle.layout, self.handle.manifest))
+        # Connections belong to the snapshot that was shown.
         for name in ("_connection", "_confined"):
             self.__dict__.pop(name, None)
         return self
+
+    def copy(
+        self,
+        into: str | PathLike[str],
+        filter: pl.Expr | str | None = None,
+        *,
+        link: bool = False,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> EpisodeStore:
+        """Make a new store with the episodes of this version, under their ids, with their runs and card.
+
+        Segments whose episodes are all wanted are taken over as files.
+
+        Args:
+            into: where; as for `create`.
+            filter: only the episodes that fulfil this condition, as for `EpisodeView.filter`.
+            link: share files on the same file system instead of copying them.
+            storage_options: how to reach the object store `into`.
+
+        Raises:
+            StoreExistsError: there is a store already, or other files.
+            QueryError: the condition is not valid; nothing was created.
+        """
+        view = self if filter is None else self.filter(filter)
+        return copy_view(view, self, into, link=link, storage_options=storage_options)
 
     def history(self) -> pl.DataFrame:
         """The commits up to this version, newest first.
@@ -271,11 +307,11 @@ def _check_free(layout: Layout) -> None:
 
 def open_store(
     path: str | PathLike[str],
-    version: int | None = None,
+    version: int | str | None = None,
     *,
     storage_options: Mapping[str, str] | None = None,
 ) -> EpisodeStore:
-    """Open a store at its newest version, or at `version`.
+    """Open a store at its newest version, or at `version`: a number or a tag.
 
     Raises:
         StoreNotFoundError: there is no store at `path`.
@@ -285,11 +321,92 @@ def open_store(
     """
     layout = Layout.at(path, storage_options)
     manifest = read_manifest(layout)
+    if isinstance(version, str):
+        version = tagged_version(layout, version)
     try:
         wanted = None if version is None else operator.index(version)
     except TypeError as error:
         raise VersionNotFoundError(f"There is no version {version!r}: expected a whole number.") from error
-    return EpisodeStore(layout, manifest, wanted)
+    store = EpisodeStore(layout, manifest, wanted)
+    if wanted is not None:
+        store._reader.snapshot.check_retained()
+    return store
+
+
+def copy_view(
+    view: EpisodeView,
+    store: EpisodeStore,
+    into: str | PathLike[str],
+    *,
+    link: bool,
+    storage_options: Mapping[str, str] | None,
+) -> EpisodeStore:
+    """A new store with the episodes of a view."""
+    target = create(
+        into,
+        observation_space=store.observation_space,
+        action_space=store.action_space,
+        reward_shape=store.reward_shape,
+        card=store.card,
+        storage_options=storage_options,
+    )
+    merge_stores(target.handle, [view.selection()], link=link)
+    return target.refresh()
+
+
+def merge(
+    sources: Sequence[EpisodeView | str | PathLike[str]],
+    into: EpisodeStore | str | PathLike[str],
+    *,
+    link: bool = True,
+    storage_options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> MergeReport:
+    """Bring the episodes of other stores into one, under their own ids, in one commit.
+
+    Whole segments are taken over as files: no step is decoded. Episodes that are there already are left out,
+    so a merge may be repeated, and goes on where new episodes were recorded.
+
+    Args:
+        sources: paths, open stores, or views of them; their episodes stand in this order.
+        into: an open store or its path; a path without a store is created with the first source's spaces.
+        link: on the same file system, share the files with the sources, which takes no room.
+        storage_options: how to reach those that are given as paths or URLs.
+        progress: called with the segments done and all segments.
+
+    Raises:
+        SpaceMismatchError: a source has other spaces; nothing was changed.
+        InvalidArgumentError: there is no source; an annotation has another type in a source.
+        StoreNotFoundError, CorruptStoreError, StoreAccessError, ConcurrentCommitError: nothing was changed.
+    """
+    if isinstance(sources, str | PathLike | EpisodeView):
+        sources = [sources]
+    views = [
+        source if isinstance(source, EpisodeView) else open_store(source, storage_options=storage_options)
+        for source in sources
+    ]
+    if not views:
+        raise InvalidArgumentError("There is nothing to merge: sources is empty.")
+    target = into if isinstance(into, EpisodeStore) else _opened_or_made(into, views[0], storage_options)
+    report = merge_stores(target.handle, [view.selection() for view in views], link=link, progress=progress)
+    target.refresh()
+    return report
+
+
+def _opened_or_made(
+    path: str | PathLike[str], like: EpisodeView, storage_options: Mapping[str, str] | None
+) -> EpisodeStore:
+    try:
+        return open_store(path, storage_options=storage_options)
+    except StoreNotFoundError:
+        manifest = like.selection().snapshot.manifest
+        return create(
+            path,
+            observation_space=manifest.observation_space,
+            action_space=manifest.action_space,
+            reward_shape=manifest.reward_shape,
+            storage_options=storage_options,
+        )
 
 
 def recover(

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..store.annotation_files import AnnotationFiles, StepAnnotation
 from ..store.errors import CorruptStoreError
 from ..store.parquet import open_parquet
 from ..store.places import Place
@@ -98,6 +99,7 @@ class Block:
         self._schema = schema
         self._raw: dict[str, pa.ChunkedArray] = {}
         self._decoded: dict[str, Any] = {}
+        self._added: dict[str, pa.ChunkedArray] = {}
         self.touched: set[str] = set()
 
     def load(self, columns: Iterable[str], *, threads: bool = True) -> None:
@@ -123,6 +125,29 @@ class Block:
             for field in columns
         ]
         return pa.table(arrays, schema=pa.schema(list(columns)))
+
+    def added(
+        self, files: AnnotationFiles, annotation: StepAnnotation, start: int, count: int
+    ) -> pa.ChunkedArray:
+        """Some rows of a column that steps got later; NULL where it has no value.
+
+        Raises:
+            CorruptStoreError: the annotation's file is damaged.
+        """
+        if annotation.name not in self._added:
+            self._added[annotation.name] = self._read_added(files, annotation)
+        return self._added[annotation.name].slice(start, count)
+
+    def _read_added(self, files: AnnotationFiles, annotation: StepAnnotation) -> pa.ChunkedArray:
+        place = files.find(annotation.name, self.file.path.name)
+        if place is None:
+            return pa.chunked_array([pa.nulls(self.count, annotation.type)])
+        beside = SegmentFile(place)
+        groups = beside.groups_of(self.first, self.count)
+        table = beside.read(groups, [annotation.name])
+        if annotation.name not in table.column_names:
+            raise CorruptStoreError(f"The file {place} has no column {annotation.name!r}.")
+        return table.column(0).slice(self.first - int(beside.starts[groups[0]]), self.count)
 
     def observations(self) -> Any:
         """All observations of the block, decoded."""

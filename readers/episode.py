@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from ..store.annotation_files import episode_annotations
 from ..store.batches import slice_batch
 from ..store.families import EXTRA, INFO, METADATA, POLICY, Family, merge_rows
 from ..store.values import load_json
@@ -173,6 +174,25 @@ class Episode:
         stacked array, everything else as a list with None where absent.
         """
         return self._by_key(POLICY)
+
+    @cached_property
+    def annotations(self) -> dict[str, Any]:
+        """Columns that its row got later (see `EpisodeStore.annotate`), by name; None where NULL."""
+        columns = episode_annotations(self._rows.snapshot.episodes_schema)
+        return {column.name: self._value(column.name) for column in columns}
+
+    @cached_property
+    def step_annotations(self) -> dict[str, Any]:
+        """Columns that its steps got later, by name: an array of T values, or of T+1 if the last row has one.
+
+        Where a value is missing in between, a list with None there.
+        """
+        files = self._rows.snapshot.annotation_files
+        found = {}
+        for name, annotation in files.annotations.items():
+            values = self._block.added(files, annotation, self._start, self.length + 1).to_pylist()
+            found[name] = _stack(values[:-1] if values[-1] is None else values)
+        return found
 
     @cached_property
     def extra(self) -> dict[str, Any]:

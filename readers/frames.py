@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -70,14 +71,27 @@ def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFram
     Only the files that these episodes point at are scanned; rows of other episodes in them are left out.
     """
     if positions is None and not snapshot.hidden_rows:
-        return table_frame(snapshot, STEPS)
+        return _annotated(snapshot, table_frame(snapshot, STEPS), snapshot.pointers.segments)
     schema = polars_schema(snapshot.steps_schema)
     pointers = snapshot.pointers
     chosen = np.arange(len(pointers.segment)) if positions is None else np.unique(positions)
     used = np.unique(pointers.segment[chosen])
     places = snapshot.checked(snapshot.segment_path(pointers.segments[index]) for index in used)
     ids = positioned_episodes(snapshot, chosen).select("episode_id")
-    return _scan(snapshot, places, schema).join(ids, on="episode_id", how="semi", maintain_order="left")
+    steps = _scan(snapshot, places, schema).join(ids, on="episode_id", how="semi", maintain_order="left")
+    return _annotated(snapshot, steps, [pointers.segments[index] for index in used])
+
+
+def _annotated(snapshot: Snapshot, steps: pl.LazyFrame, segments: Sequence[str]) -> pl.LazyFrame:
+    """The steps with the columns that annotations add."""
+    files = snapshot.annotation_files
+    for annotation in files.annotations.values():
+        found = [files.find(annotation.name, segment) for segment in segments]
+        places = snapshot.checked(place for place in found if place is not None)
+        added = _scan(snapshot, places, polars_schema(annotation.schema))
+        steps = steps.drop(annotation.name, strict=False)
+        steps = steps.join(added, on=["episode_id", "t"], how="left", maintain_order="left")
+    return steps
 
 
 def transitions_only(steps: pl.LazyFrame) -> pl.LazyFrame:

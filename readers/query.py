@@ -102,7 +102,7 @@ def check_files(snapshot: Snapshot, table: str) -> None:
 
 
 def _available(snapshot: Snapshot) -> str:
-    lines = [f"  {name}: {', '.join(snapshot.table_schema(name).names)}" for name in TABLES]
+    lines = [f"  {name}: {', '.join(snapshot.shown_schema(name).names)}" for name in TABLES]
     hint = 'Names with a dot need double quotes, as in "info.x".'
     newer = snapshot.newer_version()
     if newer is not None:

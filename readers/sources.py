@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.dataset
 
-from ..store.layout import EPISODES
+from ..store.layout import EPISODES, STEPS
 from ..store.snapshot import FileGroup, Snapshot
 
 _NAMES = {
@@ -53,13 +53,34 @@ class Sources:
 
     def table(self, name: str) -> str:
         """A query for all rows and columns of a table; columns that a file lacks are NULL."""
-        schema = self._snapshot.table_schema(name)
-        groups = _by_columns(self._snapshot, name)
+        text = self._files(name, self._snapshot.table_schema(name), _by_columns(self._snapshot, name))
+        return self._annotated(text) if name == STEPS else text
+
+    def _annotated(self, text: str) -> str:
+        """The steps with the columns that annotations add."""
+        files = self._snapshot.annotation_files
+        for number, annotation in enumerate(files.annotations.values()):
+            found = [files.find(annotation.name, segment) for segment in self._snapshot.pointers.segments]
+            places = self._snapshot.checked(place for place in found if place is not None)
+            group = FileGroup(tuple(places), frozenset(annotation.schema.names))
+            added = self._files(f"annotation_{number}", annotation.schema, [group] if places else [])
+            hidden = (
+                ""
+                if annotation.name not in self._snapshot.steps_schema.names
+                else (f"EXCLUDE ({quote(annotation.name)})")
+            )
+            text = (
+                f"SELECT steps.* {hidden}, added.{quote(annotation.name)} FROM ({text}) AS steps "
+                f"LEFT JOIN ({added}) AS added USING (episode_id, t)"
+            )
+        return text
+
+    def _files(self, name: str, schema: pa.Schema, groups: list[FileGroup]) -> str:
         if not groups:
             columns = ", ".join(f"NULL::{type_name(field.type)} AS {quote(field.name)}" for field in schema)
             return f"SELECT {columns} WHERE false"
         if self._through_arrow:
-            return self._dataset(name, groups)
+            return self._dataset(name, schema, groups)
         parts = []
         for group in groups:
             columns = ", ".join(
@@ -72,10 +93,9 @@ class Sources:
             parts.append(f"SELECT {columns} FROM read_parquet([{paths}])")
         return " UNION ALL ".join(parts)
 
-    def _dataset(self, name: str, groups: list[FileGroup]) -> str:
+    def _dataset(self, name: str, schema: pa.Schema, groups: list[FileGroup]) -> str:
         filesystem, _ = self._snapshot.layout.root.filesystem()
         paths = [place.filesystem()[1] for group in groups for place in group.places]
-        schema = self._snapshot.table_schema(name).remove_metadata()
         schema = pa.schema([field.remove_metadata() for field in schema])
         dataset = pyarrow.dataset.dataset(paths, schema=schema, filesystem=filesystem, format="parquet")
         self.connection.register(f"_files_of_{name}", dataset)

@@ -14,10 +14,11 @@ import duckdb
 import numpy as np
 import polars as pl
 import polars.exceptions
+import pyarrow as pa
 
 from ..store.errors import EpisodeNotFoundError, InvalidArgumentError, QueryError
 from ..store.layout import EPISODES
-from ..store.snapshot import Snapshot
+from ..store.snapshot import Selection, Snapshot
 from .blocks import BlockReader
 from .episode import Episode
 from .episode_rows import EpisodeRowReader
@@ -183,6 +184,13 @@ class EpisodeView:
             raise InvalidArgumentError(f"seed={seed}: expected a number that is not negative, or None.")
         drawn = np.random.default_rng(seed).choice(len(self), n, replace) if n else []
         return [self[int(index)] for index in drawn]
+
+    def selection(self) -> Selection:
+        """These episodes as a merge takes them."""
+        if self._positions is None:
+            return Selection(self._reader.snapshot)
+        ids = self.episodes.select("episode_id").collect()["episode_id"].to_list()
+        return Selection(self._reader.snapshot, pa.array(ids, pa.string()))
 
     # Frames and queries
 

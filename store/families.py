@@ -11,16 +11,16 @@ run is typed alike. It sits between the row buffer and the journal; `merge_rows`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from . import kinds, names
-from .errors import InvalidArgumentError, SpaceMismatchError
+from .errors import CorruptStoreError, InvalidArgumentError, SpaceMismatchError
 from .loose_rows import Cells, LooseRows
-from .values import dump_json, load_json
+from .values import dump_json, load_object
 
 _RESERVED = frozenset(
     {
@@ -55,8 +55,19 @@ class Family:
         return self.prefix + ".".join(names.escape(key) for key in path)
 
     def path(self, column: str) -> tuple[str, ...]:
-        """The key path of a column name."""
-        return names.split(column.removeprefix(self.prefix))
+        """The key path of a column name.
+
+        Raises:
+            CorruptStoreError: the name is not percent-encoded, or nested deeper than any value is.
+        """
+        rest = column.removeprefix(self.prefix)
+        try:
+            if rest.count(".") < _DEEPEST_PATH:
+                return names.split(rest)
+            problem = f"it nests deeper than {_DEEPEST_PATH} keys"
+        except InvalidArgumentError as error:
+            problem = str(error)
+        raise CorruptStoreError(f"{column[:100]!r} cannot be the name of a column: {problem}")
 
     def owns(self, column: pa.Field) -> bool:
         """Whether a schema field belongs to this family."""
@@ -75,6 +86,7 @@ STEP_FAMILIES = (INFO, POLICY, EXTRA)
 
 #: A key for every step, say a step's number, would otherwise make a column each, for ever.
 _MOST_COLUMNS = 512
+_DEEPEST_PATH = 128
 _JSON_COLUMNS = frozenset(family.json_column for family in (*STEP_FAMILIES, METADATA))
 
 
@@ -186,24 +198,45 @@ def merge_rows(family: Family, table: pa.Table) -> list[dict[Any, Any]]:
     """Rebuild one mapping per row of `table` from the family's columns and its JSON column.
 
     Raises:
-        CorruptStoreError: a JSON cell or a kind cannot be read.
+        CorruptStoreError: a JSON cell, a kind or a value cannot be read; the message names the column.
     """
     rows: list[dict[Any, Any]] = [{} for _ in range(table.num_rows)]
-    json_columns = []
-    for column in table.schema:
-        if not family.owns(column):
-            continue
-        if column.name == family.json_column:
-            json_columns.append(column.name)
-            continue
-        path = family.path(column.name)
-        read = kinds.reader(kinds.field_kind(column) or kinds.JSON_KIND)
-        for row, cell in zip(rows, table.column(column.name).to_pylist(), strict=True):
-            if cell is not None:
-                kinds.nest(row, path, read(cell))
-    for name in json_columns:
-        for row, cell in zip(rows, table.column(name).to_pylist(), strict=True):
-            if cell is not None:
-                for key, value in load_json(cell, name).items():
-                    kinds.nest(row, (key,), value)
+    # The JSON column last, since its values count where both have one.
+    own = sorted(filter(family.owns, table.schema), key=lambda column: column.name == family.json_column)
+    for column in own:
+        path, read = _cell_reader(family, column)
+        try:
+            _put_cells(rows, path, table.column(column.name), read)
+        except (ValueError, TypeError, LookupError, OverflowError, AttributeError) as error:
+            raise CorruptStoreError(
+                f"The column {column.name!r} holds a value that its kind cannot have ({error}). The file was "
+                "damaged or was written by something else."
+            ) from error
     return rows
+
+
+def _cell_reader(family: Family, column: pa.Field) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
+    """The key path of a loose column, () for the JSON column, and what turns a cell into its value."""
+    kind = kinds.field_kind(column) or kinds.JSON_KIND
+    is_json = column.name == family.json_column
+    if column.type != kinds.physical_type(kind) or (kind == kinds.JSON_KIND) != is_json:
+        raise CorruptStoreError(
+            f"The column {column.name!r} has type {column.type} and is marked with the kind {kind!r}; the "
+            "two do not go together. The table's schema is damaged."
+        )
+    if is_json:
+        return (), lambda cell: load_object(cell, f"the column {column.name!r}")
+    return family.path(column.name), kinds.reader(kind)
+
+
+def _put_cells(
+    rows: list[dict[Any, Any]], path: tuple[str, ...], cells: pa.ChunkedArray, read: Callable[[Any], Any]
+) -> None:
+    for row, cell in zip(rows, cells.to_pylist(), strict=True):
+        if cell is None:
+            continue
+        if path:
+            kinds.nest(row, path, read(cell))
+        else:
+            for key, value in read(cell).items():
+                kinds.nest(row, (key,), value)

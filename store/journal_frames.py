@@ -30,6 +30,7 @@ _HEAD = struct.Struct("<c7xQQQQ16x")
 _START = struct.Struct("<4sI")
 HEAD_BYTES = _START.size + _HEAD.size
 _ALIGNMENT = 64
+_SEARCH_PASSES = 16
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,29 @@ def decode(data: memoryview, start: int) -> Frame | None:
 
 
 def find_next(data: mmap.mmap, view: memoryview, start: int) -> int | None:
-    """Where the next whole frame behind a damaged one begins, or None if there is none."""
+    """Where the next whole frame behind a damaged one begins, or None if there is none.
+
+    A part made to be slow could hold very many heads that each claim the rest of it; the search gives up when
+    the sums of such heads have taken it over the part a number of times.
+    """
+    left = _SEARCH_PASSES * len(view)
     at = data.find(_MAGIC, start)
-    while at >= 0:
-        if at % _ALIGNMENT == 0 and decode(view, at) is not None:
-            return at
+    while at >= 0 and left > 0:
+        if at % _ALIGNMENT == 0:
+            if decode(view, at) is not None:
+                return at
+            left -= _claimed_bytes(view, at)
         at = data.find(_MAGIC, at + 1)
     return None
+
+
+def _claimed_bytes(data: memoryview, start: int) -> int:
+    """How many bytes the sum of a frame was taken over; 0 where it claims more than there are."""
+    if len(data) < start + HEAD_BYTES:
+        return 0
+    _, events_size, body_size, _, _ = _HEAD.unpack_from(data, start + _START.size)
+    size = HEAD_BYTES + events_size + body_size
+    return size if start + size <= len(data) else 0
 
 
 def _padding(size: int) -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,28 @@ from .journal import HEADER_KEY, RunHeader
 from .journal_frames import BATCH, END, SCHEMA, Frame, decode, find_next
 
 _KEPT_BYTES = 32 << 20
+_PLAIN_TYPES = frozenset(
+    {
+        pa.bool_(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.float32(),
+        pa.float64(),
+        pa.string(),
+        pa.binary(),
+    }
+)
+_REASONS = frozenset({"terminated", "truncated", "cut", "interrupted", None})
+#: What may stand under each key of an event; a key may also be absent or null.
+_EVENT_TYPES = {
+    "env_index": int,
+    "started_at": int,
+    "ended_at": int,
+    "seed": int,
+    "options": str,
+    "metadata": str,
+}
 
 
 @dataclass(frozen=True)
@@ -31,15 +55,28 @@ class JournalBatch:
         rows: points into the mapped file.
         events_json: the events as they were written.
         after_gap: whether batches before this one may be lost.
+        source: the part, for messages.
     """
 
     rows: pa.RecordBatch
     events_json: bytes
     after_gap: bool
+    source: Path
 
     def events(self) -> list[dict[str, Any]]:
-        """What happened to episodes with these rows: begin before them, end and discard after them."""
-        return json.loads(self.events_json)
+        """What happened to episodes with these rows: begin before them, end and discard after them.
+
+        Raises:
+            CorruptStoreError: the frame is whole, but its events are not what a journal holds.
+        """
+        try:
+            events = json.loads(self.events_json)
+            if isinstance(events, list) and all(map(_is_event, events)):
+                return events
+            problem = "its events are not of the form that a journal has"
+        except (ValueError, RecursionError) as error:
+            problem = str(error)
+        raise _not_ours(self.source, problem)
 
 
 class PartReader:
@@ -61,8 +98,12 @@ class PartReader:
         self.rows = 0
         self.row_bytes = 0
         self._ended = False
+        if path.is_symlink() or not path.is_file():
+            raise CorruptStoreError(
+                f"The journal part {path} is a link or no file; journals hold files only."
+            )
         with guard_access("read the journal", path), open(path, "rb") as file:
-            empty = path.stat().st_size == 0
+            empty = os.fstat(file.fileno()).st_size == 0
             self._map = None if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def batches(self, *, after_gap: bool = False) -> Iterator[JournalBatch]:
@@ -90,21 +131,26 @@ class PartReader:
                 if frame.kind == SCHEMA:
                     schemas[frame.schema] = self._read_schema(frame)
                 elif frame.kind == BATCH and frame.schema in schemas:
-                    rows = pa.ipc.read_record_batch(pa.py_buffer(frame.body), schemas[frame.schema])
+                    rows = _read_batch(frame, schemas[frame.schema])
                 else:
                     gap = gap or frame.kind == BATCH  # its schema was in a frame that is lost
-            except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
-                raise CorruptStoreError(
-                    f"The journal part {self.path} holds what no journal holds ({error}). It was written by "
-                    "something else, or its frames were changed on purpose."
-                ) from error
+            except (
+                pa.ArrowException,
+                OSError,
+                ValueError,
+                TypeError,
+                KeyError,
+                RecursionError,
+                struct.error,
+            ) as error:
+                raise _not_ours(self.path, str(error)) from error
             if rows is not None:
                 fresh = rows.slice(min(max(seen - frame.first, 0), rows.num_rows))
                 seen = max(seen, frame.first + rows.num_rows)
                 # The frame's size, since asking a batch for its own touches every page of it again.
                 self.rows += rows.num_rows
                 self.row_bytes += len(frame.body)
-                yield JournalBatch(fresh, bytes(frame.events) or b"[]", gap)
+                yield JournalBatch(fresh, bytes(frame.events) or b"[]", gap, self.path)
                 gap = False
             if frame.stop - released > _KEPT_BYTES:
                 self.release()
@@ -141,6 +187,9 @@ class PartReader:
 
     def _read_schema(self, frame: Frame) -> pa.Schema:
         schema = pa.ipc.read_schema(pa.py_buffer(frame.body))
+        wrong = [column.name for column in schema if not _is_plain(column.type)]
+        if wrong or len(set(schema.names)) < len(schema):
+            raise ValueError(f"columns of types that no column has, or of one name: {wrong[:8]}")
         self.header = RunHeader.from_bytes((schema.metadata or {})[HEADER_KEY])
         return schema.remove_metadata()
 
@@ -148,3 +197,61 @@ class PartReader:
         """Drop the mapped pages from this process's memory; they are read again when needed."""
         if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def _not_ours(path: Path, problem: str) -> CorruptStoreError:
+    return CorruptStoreError(
+        f"The journal part {path} holds what no journal holds ({problem}). It was written by something else, "
+        "or its frames were changed on purpose."
+    )
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    while pa.types.is_list(kind):
+        kind = kind.value_type
+    return kind in _PLAIN_TYPES
+
+
+def _is_event(event: Any) -> bool:
+    return (
+        isinstance(event, dict)
+        and event.get("event") in ("begin", "end", "discard")
+        and type(event.get("number")) is int
+        and 0 <= event["number"] < 2**63
+        and event.get("reason") in _REASONS
+        and all(event.get(key) is None or type(event[key]) is kind for key, kind in _EVENT_TYPES.items())
+    )
+
+
+def _read_batch(frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of a batch frame, pointing into it.
+
+    The sum of a frame says that it is what was written, not that a journal wrote it: Arrow follows offsets
+    without a look, so they are looked at here, and buffers that would be unpacked are refused unseen.
+    """
+    body = pa.py_buffer(frame.body)
+    if _is_compressed(pa.ipc.read_message(body).metadata.to_pybytes()):
+        raise ValueError("a compressed batch")
+    rows = pa.ipc.read_record_batch(body, schema)
+    rows.validate(full=True)
+    return rows
+
+
+def _is_compressed(metadata: bytes) -> bool:
+    """Whether the record batch that a flatbuffer describes says how its buffers are compressed.
+
+    The header is field 2 of the message, and the compression field 3 of a record batch
+    (https://arrow.apache.org/docs/format/Columnar.html#recordbatch-message). Arrow has checked the buffer.
+    """
+    (message,) = struct.unpack_from("<I", metadata)
+    header = message + _field_offset(metadata, message, 2)
+    batch = header + struct.unpack_from("<I", metadata, header)[0]
+    return _field_offset(metadata, batch, 3) > 0
+
+
+def _field_offset(metadata: bytes, table: int, number: int) -> int:
+    """Where a field of a flatbuffer table stands, counted from the table; 0 if it is absent."""
+    entries = table - struct.unpack_from("<i", metadata, table)[0]
+    (size,) = struct.unpack_from("<H", metadata, entries)
+    entry = 4 + 2 * number
+    return struct.unpack_from("<H", metadata, entries + entry)[0] if entry < size else 0

@@ -15,7 +15,10 @@ Values of another kind than the column's go to the JSON column of their family (
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,8 @@ from .names import has_utf8
 KIND_KEY = b"kind"
 JSON_KIND = "json"
 _EXACT_IN_DOUBLE = 2**53
+_ARRAY_KIND = re.compile(r"array:(\w+):(\*|(?:[0-9]{1,10}(?:,[0-9]{1,10}){0,63})?)")
+_MOST_ELEMENTS = 2**31
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 _SCALARS: dict[str, pa.DataType] = {
@@ -87,11 +92,25 @@ def physical_type(kind: str) -> pa.DataType:
         return _SCALARS[kind]
     if family == "list" and rest in _SCALARS:
         return pa.list_(_SCALARS[rest])
-    if family == "array":
-        name, _, shape = rest.partition(":")
-        if name in _ARRAY_TYPES:
-            return pa.list_(_ARRAY_TYPES[name]) if shape else _ARRAY_TYPES[name]
-    raise CorruptStoreError(f"A column is marked with the unknown kind {kind!r}; expected one of format 1.")
+    dtype, shape = _array_parts(kind)
+    physical = _ARRAY_TYPES[dtype.name]
+    return physical if shape == () else pa.list_(physical)
+
+
+@lru_cache
+def _array_parts(kind: str) -> tuple[np.dtype, tuple[int, ...]]:
+    """The dtype and shape of an array kind; a shape of (-1,) takes any length.
+
+    Raises:
+        CorruptStoreError: it is no kind of format 1.
+    """
+    found = _ARRAY_KIND.fullmatch(kind)
+    if found is not None and found[1] in _ARRAY_TYPES:
+        shape = (-1,) if found[2] == "*" else tuple(int(size) for size in found[2].split(",") if size)
+        if prod(shape) <= _MOST_ELEMENTS:
+            return np.dtype(found[1]), shape
+    shown = kind if len(kind) < 100 else f"{kind[:97]}..."
+    raise CorruptStoreError(f"A column is marked with the unknown kind {shown!r}; expected one of format 1.")
 
 
 def field(name: str, kind: str) -> pa.Field:
@@ -157,13 +176,24 @@ def uniform_kind(values: Sequence[Any]) -> str | None:
 
 
 def reader(kind: str) -> Callable[[Any], Any]:
-    """A function from a cell's Python value to the recorded value."""
+    """A function from a cell's Python value to the recorded value.
+
+    The function raises ValueError, TypeError or OverflowError where the cell cannot have been recorded under
+    this kind.
+
+    Raises:
+        CorruptStoreError: it is no kind of format 1.
+    """
     if not kind.startswith("array:"):
         return lambda cell: cell
-    name, _, text = kind.removeprefix("array:").partition(":")
-    dtype = np.dtype(name)
-    shape = (-1,) if text == "*" else tuple(int(size) for size in text.split(",") if size)
-    return lambda cell: np.asarray(cell, dtype).reshape(shape)
+    dtype, shape = _array_parts(kind)
+
+    def read(cell: Any) -> np.ndarray:
+        if type(cell) is list and None in cell:
+            raise ValueError("an element of an array is NULL")
+        return np.asarray(cell, dtype).reshape(shape)
+
+    return read
 
 
 def flatten(mapping: Mapping[Any, Any], path: tuple[str, ...] = ()) -> Iterable[tuple[tuple[Any, ...], Any]]:

@@ -22,6 +22,9 @@ RUNS = "runs"
 EPISODES = "episodes"
 STEPS = "steps"
 JOURNAL = "journal"
+ANNOTATIONS = "annotations"
+ARTIFACTS = "artifacts"
+TAGS = "tags"
 TABLES = (RUNS, EPISODES, STEPS)
 
 #: Names the folder below which journals of remote stores lie.
@@ -60,6 +63,21 @@ class Layout:
     def card(self) -> Place:
         """`card.json`, the dataset card."""
         return self.root / CARD
+
+    @property
+    def annotations(self) -> Place:
+        """The folder with the files of columns that were added to steps later."""
+        return self.root / ANNOTATIONS
+
+    @property
+    def tags(self) -> Place:
+        """The folder with one file per tag."""
+        return self.root / TAGS
+
+    @property
+    def artifacts(self) -> Place:
+        """The folder with content-addressed files."""
+        return self.root / ARTIFACTS
 
     def table(self, name: str) -> Place:
         """The directory of the Delta table `name` (one of `TABLES`)."""

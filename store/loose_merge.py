@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from . import kinds
 from .families import EXTRA, INFO, POLICY, Family
-from .values import dump_json, load_json
+from .values import dump_json, load_object
 
 
 class SegmentColumns:
@@ -135,7 +135,7 @@ def _with_json(present: pa.Array | None, rows: list[dict[Any, Any]]) -> pa.Array
     merged: list[str | None] = []
     for text, row in zip(texts, rows, strict=True):
         if row and text is not None:
-            for key, value in load_json(text, "the journal").items():
+            for key, value in load_object(text, "the journal").items():
                 kinds.nest(row, (key,), value)
         merged.append(dump_json(row) if row else text)
     return pa.array(merged, pa.string())

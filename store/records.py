@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -147,10 +146,3 @@ def episodes_table(
         fields.append(loose_field(name, kind))
         arrays.append(array)
     return pa.table(arrays, schema=pa.schema(fields))
-
-
-def bounds(values: Sequence[float]) -> tuple[float, float] | None:
-    """Smallest and largest value, or None if one is not finite (statistics cannot say so)."""
-    if not values or not all(math.isfinite(value) for value in values):
-        return None
-    return min(values), max(values)

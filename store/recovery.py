@@ -22,6 +22,7 @@ from .layout import EPISODES, Layout
 from .parquet import open_parquet
 from .records import EpisodeRecord, add_in_order, end_reason_of
 from .schema import JOURNAL_KIND, REWARD, STEP_ROW, TERMINATED, TRUNCATED, StepSchema
+from .seal_log import sealed_numbers
 from .sealer import Seal, Tables, commit_run, seal
 from .sealing import Piece, split
 from .values import load_json
@@ -139,6 +140,7 @@ def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> Recover
         raise CorruptStoreError(f"The journal {directory} says that it belongs to the run {header.run_id!r}.")
     tables = Tables.open(layout)
     done = _committed_numbers(layout, tables, header.run_id)
+    done |= sealed_numbers(directory, tables.episodes.applied(header.run_id))
     now = _last_moment(directory)
     records = [
         episode.record(number, now)
@@ -206,7 +208,9 @@ def _committed_numbers(layout: Layout, tables: Tables, run_id: str) -> set[int]:
     """Numbers of the run's episodes that the store shows already."""
     numbers: set[int] = set()
     for file in tables.episodes.files():
-        if file.name.startswith(run_id):
+        # Ids begin with the run's; a compacted file may hold several runs.
+        low, high = file.smallest.get("episode_id", ""), file.largest.get("episode_id", "\U0010ffff")
+        if low <= f"{run_id}0" and high >= f"{run_id}/":
             table = open_parquet(layout.table(EPISODES) / file.name).read(columns=["run_id", "number"])
             rows = zip(table.column("run_id").to_pylist(), table.column("number").to_pylist(), strict=True)
             numbers.update(number for owner, number in rows if owner == run_id)

@@ -19,18 +19,16 @@ from .families import METADATA, ColumnSet
 from .journal import RunHeader
 from .journal_reading import PartReader
 from .layout import EPISODES, RUNS, STEPS, Layout, episode_id, segment_name
+from .listed_files import NewFile
 from .loose_merge import SegmentColumns
 from .loose_rows import LooseRows
-from .parquet import parquet_writer
-from .places import Place
-from .records import EpisodeRecord, SegmentRows, bounds, episodes_table
+from .records import EpisodeRecord, SegmentRows, episodes_table
 from .schema import RUNS_SCHEMA, StepSchema
+from .seal_log import note_seal
 from .sealing import EpisodeRows, StepsFile, collect_rows
-from .tables import NewFile, Table
+from .table_files import write_table_file
+from .tables import Table
 from .values import load_json
-
-_EPISODE_ROW_GROUP = 65_536
-_EPISODE_ROW_BYTES = 256
 
 
 @dataclass(frozen=True)
@@ -75,6 +73,7 @@ def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
     name = segment_name(run_id, job.segment)
     if tables.episodes.applied(run_id) >= job.segment:
         return
+    note_seal(job.parts[0].parent, job.segment, (record.number for record in job.records))
     readers = [PartReader(path) for path in job.parts]
     found = collect_rows(readers, frozenset(record.number for record in job.records))
     in_order = [(record.number, found[record.number].cut(record.length + 1)) for record in job.records]
@@ -84,7 +83,7 @@ def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
     table = episodes_table(schema, run_id, job.records, rows, metadata)
     tables.episodes.ensure_columns([column for column in table.schema if kinds.field_kind(column)])
     table = _in_line(table, job, schema, rows, tables)
-    episodes = _write_episodes(tables.layout.table(EPISODES), name, table, job.records)
+    episodes = write_table_file(tables.layout.table(EPISODES) / name, table)
     tables.steps.commit([steps], run_id, job.segment, removed=_orphans(tables, job))
     counts = {
         "episodelake.episodes": len(job.records),
@@ -142,28 +141,6 @@ def _orphans(tables: Tables, job: Seal) -> list[str]:
     return [file.name for file in tables.steps.files() if file.name in lost] if lost else []
 
 
-def _write_episodes(folder: Place, name: str, table: pa.Table, records: Sequence[EpisodeRecord]) -> NewFile:
-    with parquet_writer(folder / name, table.schema, _EPISODE_ROW_BYTES) as writer:
-        writer.write_table(table, row_group_size=_EPISODE_ROW_GROUP)
-    smallest: dict[str, object] = {}
-    largest: dict[str, object] = {}
-    ids = table.column("episode_id").to_pylist()
-    smallest["episode_id"], largest["episode_id"] = min(ids), max(ids)
-    numbers = {"length": [float(record.length) for record in records]}
-    if not any(isinstance(record.episode_return, list) for record in records):
-        numbers["episode_return"] = [record.episode_return for record in records]  # type: ignore[list-item]
-    for column, values in numbers.items():
-        found = bounds(values)
-        if found is not None:
-            whole = column == "length"
-            smallest[column], largest[column] = (int(v) if whole else v for v in found)
-    return NewFile(name, table.num_rows, _null_counts(table), smallest, largest)
-
-
-def _null_counts(table: pa.Table) -> dict[str, int]:
-    return {name: column.null_count for name, column in zip(table.column_names, table.columns, strict=True)}
-
-
 def commit_run(tables: Tables, header: RunHeader, ended_at: int | None) -> None:
     """Write the run's row: first without an end when its first segment is sealed, then with it.
 
@@ -176,10 +153,7 @@ def commit_run(tables: Tables, header: RunHeader, ended_at: int | None) -> None:
     live, closed = f"{header.run_id}-live.parquet", f"{header.run_id}-closed.parquet"
     name = live if ended_at is None else closed
     table = _runs_table(tables.runs, header, ended_at)
-    with parquet_writer(tables.layout.table(RUNS) / name, table.schema, _EPISODE_ROW_BYTES) as writer:
-        writer.write_table(table)
-    identity = {"run_id": header.run_id}
-    new = NewFile(name, 1, _null_counts(table), identity, identity)
+    new = write_table_file(tables.layout.table(RUNS) / name, table)
     tables.runs.refresh()
     removed = [live] if state and tables.runs.applied(header.run_id) == 0 else []
     tables.runs.commit([new], header.run_id, state, removed=removed)

@@ -20,8 +20,9 @@ from .parquet import parquet_writer
 from .places import Place
 from .schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, StepSchema
 
-_GROUP_BYTES = 32 << 20
-_GROUP_ROWS = 131_072
+#: The most a row group of steps takes before compression.
+GROUP_BYTES = 32 << 20
+GROUP_ROWS = 131_072
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class StepsFile:
         """
         rows = max(1, sum(reader.rows for reader in readers))
         self._row_bytes = max(self._row_bytes, sum(reader.row_bytes for reader in readers) // rows)
-        self._group_rows = max(1, min(_GROUP_ROWS, _GROUP_BYTES // self._row_bytes))
+        self._group_rows = max(1, min(GROUP_ROWS, GROUP_BYTES // self._row_bytes))
         with parquet_writer(self._path, self._file_schema, self._row_bytes) as writer:
             for table in self._groups(episodes):
                 writer.write_table(table, row_group_size=max(1, table.num_rows))

@@ -13,13 +13,16 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from .errors import CorruptStoreError
+from .annotation_files import PROPERTY, AnnotationFiles, parse_annotations
+from .errors import CorruptStoreError, VersionNotFoundError
+from .files import guard_access
 from .layout import EPISODES, RUNS, STEPS, Layout
+from .listed_files import TableFile
 from .manifest import Manifest
 from .parquet import open_parquet, read_footer, reading_error
 from .places import Place
 from .schema import StepSchema
-from .tables import Table, TableFile
+from .tables import Table
 
 _POINTERS = ["segment", "row_start", "row_count"]
 _POINTER_SCHEMA = pa.schema(
@@ -109,6 +112,12 @@ class Snapshot:
         """Files of the runs table."""
         return self._runs.files()
 
+    @cached_property
+    def annotation_files(self) -> AnnotationFiles:
+        """The columns that were added to steps later, as of this version."""
+        text = self._episodes.properties().get(PROPERTY)
+        return AnnotationFiles(self.layout, parse_annotations(text, self.layout.root))
+
     def newer_version(self) -> int | None:
         """The store's newest version now, if that is a newer one than this snapshot's."""
         newest = Table(self.layout.table(EPISODES)).version
@@ -132,17 +141,8 @@ class Snapshot:
         """
         tables = [self._read_episodes(file.name, _POINTERS) for file in self.episode_files]
         if not tables:
-            empty = np.zeros(0, np.int64)
-            return Pointers((), empty.astype(np.int32), empty, empty)
-        table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-        encoded = table.column("segment").combine_chunks()
-        names = tuple(encoded.dictionary.to_pylist())
-        for name in names:
-            _check_segment(name, self.layout.root)
-        starts, counts = (table.column(name).to_numpy() for name in _POINTERS[1:])
-        if encoded.null_count or (starts < 0).any() or (counts < 2).any():
-            raise CorruptStoreError(f"The episodes table of {self.layout.root} has impossible row pointers.")
-        return Pointers(names, encoded.indices.to_numpy(), starts, counts)
+            return pointers_of(_POINTER_SCHEMA.empty_table(), self.layout.root)
+        return pointers_of(pa.concat_tables(tables), self.layout.root)
 
     def _read_episodes(self, name: str, columns: Sequence[str]) -> pa.Table:
         path = self.layout.table(EPISODES) / name
@@ -166,10 +166,9 @@ class Snapshot:
 
     def _unlisted(self, name: str) -> TableFile:
         """A steps file that a later version no longer lists."""
-        path = self.segment_path(name)
-        file = open_parquet(path)
-        columns = frozenset(file.schema_arrow.names)
-        return TableFile(name, file.metadata.num_rows, path.size(), columns)
+        place = self.segment_path(name)
+        file = open_parquet(place)
+        return TableFile(name, file.metadata.num_rows, place.size(), 0, frozenset(file.schema_arrow.names))
 
     @cached_property
     def hidden_rows(self) -> bool:
@@ -209,6 +208,64 @@ class Snapshot:
     def table_schema(self, table: str) -> pa.Schema:
         """Columns of one of the three tables."""
         return {EPISODES: self.episodes_schema, RUNS: self.runs_schema, STEPS: self.steps_schema}[table]
+
+    def shown_schema(self, table: str) -> pa.Schema:
+        """The same with the columns that annotations add to steps, as frames and queries show them."""
+        schema = self.table_schema(table)
+        if table != STEPS:
+            return schema
+        added = self.annotation_files.annotations.values()
+        names = {annotation.name for annotation in added}
+        kept = [column for column in schema if column.name not in names]
+        return pa.schema([*kept, *(annotation.schema.field(annotation.name) for annotation in added)])
+
+    def check_retained(self) -> None:
+        """Make sure that the files of this version are still there.
+
+        Raises:
+            VersionNotFoundError: they were vacuumed.
+        """
+        folder = self.layout.table(EPISODES)
+        with guard_access("list", folder):
+            there = {entry.name for entry in folder.entries()}
+        if not there.issuperset(file.name for file in self.episode_files):
+            raise VersionNotFoundError(
+                f"Version {self.version} of {self.layout.root} was vacuumed: some of its files are gone. "
+                "Open the newest version, or a tagged one."
+            )
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Episodes of a snapshot: all, or those with certain ids.
+
+    Attributes:
+        snapshot: the snapshot.
+        ids: their ids, in any order; None for all.
+    """
+
+    snapshot: Snapshot
+    ids: pa.Array | None = None
+
+
+def pointers_of(table: pa.Table, root: Place) -> Pointers:
+    """The row pointers among the columns of rows of the episodes table.
+
+    Raises:
+        CorruptStoreError: a pointer leads out of the store, or cannot be one.
+    """
+    table = table.select(_POINTERS).cast(_POINTER_SCHEMA).unify_dictionaries().combine_chunks()
+    if not table.num_rows:
+        empty = np.zeros(0, np.int64)
+        return Pointers((), empty.astype(np.int32), empty, empty)
+    encoded = table.column("segment").combine_chunks()
+    names = tuple(encoded.dictionary.to_pylist())
+    for name in names:
+        _check_segment(name, root)
+    starts, counts = (table.column(name).to_numpy() for name in _POINTERS[1:])
+    if encoded.null_count or (starts < 0).any() or (counts < 2).any():
+        raise CorruptStoreError(f"The episodes table of {root} has impossible row pointers.")
+    return Pointers(names, encoded.indices.to_numpy(), starts, counts)
 
 
 def _check_segment(name: object, root: Place) -> None:

@@ -8,11 +8,9 @@ effect. Conflicts with other writers are retried a bounded number of times.
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +19,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.schema import Field as DeltaField
 from deltalake.transaction import AddAction, RemoveAction
 
+from .commit_log import CommitLog
 from .errors import (
     ConcurrentCommitError,
     CorruptStoreError,
@@ -28,6 +27,7 @@ from .errors import (
     VersionNotFoundError,
 )
 from .files import guard_access
+from .listed_files import NewFile, TableFile, files_of
 from .places import Place
 
 _ATTEMPTS = 30
@@ -39,53 +39,6 @@ _CONFIGURATION: dict[str, str | None] = {
     "delta.dataSkippingNumIndexedCols": "-1",
     "delta.deletedFileRetentionDuration": "interval 36500 days",
 }
-
-
-@dataclass(frozen=True)
-class NewFile:
-    """A written Parquet file that is to become part of a table.
-
-    Attributes:
-        name: file name, relative to the table.
-        rows: number of rows.
-        null_counts: by column; says at the same time which columns the file has.
-        smallest, largest: statistics of a few columns.
-    """
-
-    name: str
-    rows: int
-    null_counts: Mapping[str, int]
-    smallest: Mapping[str, Any]
-    largest: Mapping[str, Any]
-
-    def action(self, table: Place, moment: int) -> AddAction:
-        """The Delta action that adds the file; `moment` in milliseconds since 1970."""
-        statistics = {
-            "numRecords": self.rows,
-            "minValues": dict(self.smallest),
-            "maxValues": dict(self.largest),
-            "nullCount": dict(self.null_counts),
-        }
-        # Looked up now: a file that is gone must not be listed.
-        size = (table / self.name).size()
-        return AddAction(self.name, size, {}, moment, True, json.dumps(statistics))
-
-
-@dataclass(frozen=True)
-class TableFile:
-    """A file that one version of a table consists of.
-
-    Attributes:
-        name: file name, relative to the table.
-        rows: number of rows.
-        size: bytes.
-        columns: names of the columns it has.
-    """
-
-    name: str
-    rows: int
-    size: int
-    columns: frozenset[str]
 
 
 class Table:
@@ -105,6 +58,7 @@ class Table:
     def __init__(self, path: Place, version: int | None = None) -> None:
         self.path = path
         self._delta, self.newest = _open_delta(path, version)
+        self._log: CommitLog | None = None
 
     @staticmethod
     def create(path: Place, schema: pa.Schema) -> None:
@@ -141,22 +95,11 @@ class Table:
     def refresh(self) -> None:
         """Move to the newest version."""
         self._delta.update_incremental()
+        self._log = None
 
     def files(self) -> list[TableFile]:
         """The files of the pinned version, in the order in which they were committed."""
-        actions = pa.table(self._delta.get_add_actions(flatten=True))
-        counts = [name for name in actions.column_names if name.startswith("null_count.")]
-        rows = actions.to_pylist()
-        rows.sort(key=lambda row: (row["modification_time"], row["path"]))
-        return [
-            TableFile(
-                row["path"],
-                row["num_records"] or 0,
-                row["size_bytes"],
-                frozenset(name.removeprefix("null_count.") for name in counts if row[name] is not None),
-            )
-            for row in rows
-        ]
+        return files_of(pa.table(self._delta.get_add_actions(flatten=True)))
 
     def _newest_moment(self) -> int:
         """The latest modification time of a file: later commits count from there, whatever the clock says."""
@@ -169,9 +112,11 @@ class Table:
         entries = DeltaTable(str(self.path), storage_options=self.path.options).history()
         return [entry for entry in entries if entry["version"] <= self.version]
 
-    def applied(self, run_id: str) -> int:
-        """The last segment number that a run committed to this table, or -1."""
-        found = self._delta.transaction_version(run_id)
+    def applied(self, application: str) -> int:
+        """The last transaction of an application, such as a run's last segment number; -1 without one."""
+        if self._log is not None and application in self._log.applied:
+            return self._log.applied[application]
+        found = self._delta.transaction_version(application)
         return -1 if found is None else found
 
     def ensure_columns(self, columns: Sequence[pa.Field]) -> None:
@@ -187,7 +132,10 @@ class Table:
             if missing:
                 self._delta.alter.add_columns([_delta_field(column) for column in missing])
 
-        self._retry(attempt, "add columns")
+        known = {column.name.casefold() for column in self.schema}
+        if any(column.name.casefold() not in known for column in columns):
+            self._retry(attempt, "add columns")
+            self._sync_log()
 
     def commit(
         self,
@@ -202,22 +150,97 @@ class Table:
         Raises:
             ConcurrentCommitError: other writers kept winning; nothing was committed.
         """
+        if self._log is None:
+            with guard_access("read", self.path):
+                self.refresh()
+            self._log = CommitLog(self.path, self.version, self._newest_moment())
+            self._log.applied[run_id] = self.applied(run_id)
+
+        def actions(moment: int) -> list[dict[str, Any]]:
+            gone = {"deletionTimestamp": moment, "dataChange": True}
+            removals = [{"remove": {"path": name, **gone}} for name in removed]
+            return [*removals, *(_addition(new.action(self.path, moment)) for new in added)]
+
+        self._log.append(actions, (run_id, segment), details or {})
+        if self._log.changed:
+            self.refresh()
+
+    def replace(
+        self,
+        added: Sequence[NewFile],
+        removed: Sequence[str],
+        operation: str,
+        details: Mapping[str, Any] | None = None,
+        schema: pa.Schema | None = None,
+    ) -> None:
+        """Put files in the place of others in one atomic commit, once per operation.
+
+        Args:
+            added: the new files.
+            removed: names of files that this version of the table has.
+            operation: a name that no other operation has.
+            details: what the table's history says of it.
+            schema: new columns of the table; then `removed` must be all its files.
+
+        Raises:
+            ConcurrentCommitError: others removed one of these files first, or kept winning; nothing was
+                committed.
+        """
         properties = CommitProperties(
             custom_metadata={key: str(value) for key, value in (details or {}).items()},
-            app_transactions=[Transaction(run_id, segment)],
+            max_commit_retries=0,
+            app_transactions=[Transaction(operation, 0)],
         )
 
         def attempt() -> None:
-            if self.applied(run_id) >= segment:
+            if self.applied(operation) >= 0:
                 return
+            there = {file.name for file in self.files()}
+            if not there.issuperset(removed) or (schema is not None and there != set(removed)):
+                raise ConcurrentCommitError(
+                    f"Another operation changed {self.path} meanwhile; nothing was committed. Call again."
+                )
             now = max(time.time_ns() // 1_000_000, self._newest_moment() + 1)
-            actions: list[AddAction | RemoveAction] = [RemoveAction(name, True, now) for name in removed]
-            actions += [new.action(self.path, now) for new in added]
+            actions: list[AddAction | RemoveAction] = [
+                new.action(self.path, now + index) for index, new in enumerate(added)
+            ]
+            if schema is None:
+                actions += [RemoveAction(name, True, now) for name in removed]
             self._delta.create_write_transaction(
-                actions, "append", self._delta.schema(), commit_properties=properties
+                actions,
+                "append" if schema is None else "overwrite",
+                self._delta.schema() if schema is None else _delta_schema(schema),
+                commit_properties=properties,
             )
 
         self._retry(attempt, "commit")
+        self._sync_log()
+
+    def properties(self) -> dict[str, str]:
+        """The properties of the pinned version."""
+        return {
+            key: value for key, value in self._delta.metadata().configuration.items() if value is not None
+        }
+
+    def set_property(
+        self, name: str, change: Callable[[str | None], str], details: Mapping[str, Any]
+    ) -> None:
+        """Change a property in a commit of its own; `change` gets its value in the newest version.
+
+        Raises:
+            ConcurrentCommitError: other writers kept winning; nothing was committed.
+        """
+        properties = CommitProperties(
+            custom_metadata={key: str(value) for key, value in details.items()}, max_commit_retries=0
+        )
+
+        def attempt() -> None:
+            value = change(self.properties().get(name))
+            self._delta.alter.set_table_properties(
+                {name: value}, raise_if_not_exists=False, commit_properties=properties
+            )
+
+        self._retry(attempt, "set a property")
         self._sync_log()
 
     def _retry(self, attempt: Callable[[], None], action: str) -> None:
@@ -244,9 +267,30 @@ class Table:
         self.path.sync()
 
 
+def _addition(action: AddAction) -> dict[str, Any]:
+    """An add action as the log has it."""
+    return {
+        "add": {
+            "path": action.path,
+            "partitionValues": {},
+            "size": action.size,
+            "modificationTime": action.modification_time,
+            "dataChange": True,
+            "stats": action.stats,
+        }
+    }
+
+
+def _delta_schema(schema: pa.Schema) -> Schema:
+    columns = []
+    for column in schema:
+        metadata = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
+        columns.append(column.with_metadata(metadata))
+    return Schema.from_arrow(pa.schema(columns))
+
+
 def _delta_field(column: pa.Field) -> DeltaField:
-    metadata = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
-    (field,) = Schema.from_arrow(pa.schema([column.with_metadata(metadata)])).fields
+    (field,) = _delta_schema(pa.schema([column])).fields
     return field
 
 
@@ -255,12 +299,16 @@ def _check_log(path: Place) -> None:
     log = path / "_delta_log"
     with guard_access("read", log):
         try:
-            found = [entry for entry in log.entries() if _is_commit(entry.name)]
+            names = log.names()
         except NotADirectoryError:
-            found = []
-    if not found:
-        raise CorruptStoreError(f"The table {path} is missing. Restore it from a copy of the store.")
-    empty = [entry.name for entry in found if not entry.size]
+            names = []
+        commits = [name for name in names if _is_commit(name)]
+        if not commits:
+            raise CorruptStoreError(f"The table {path} is missing. Restore it from a copy of the store.")
+        if path.local is None:
+            return
+        summed_up = max((name for name in names if ".checkpoint" in name), default="")[:20]
+        empty = [name for name in commits if name[:20] >= summed_up and not (log / name).size()]
     if empty:
         raise CorruptStoreError(
             f"The log of the table {path} is damaged: {', '.join(sorted(empty))} is empty."

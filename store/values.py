@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from .errors import CorruptStoreError
 
 _MAX_DEPTH = 64
 _LARGEST_DECIMAL = 10**4000
+_ARRAY_CODE = re.compile(r"[<>=|][?bcfiumMSUV][0-9]{0,9}(?:\[[0-9]{0,9}[A-Za-zμ]{1,2}\])?")
 
 #: Types whose values nobody can change after they were handed over.
 IMMUTABLE = frozenset(
@@ -112,11 +114,26 @@ def load_json(text: str, where: str) -> Any:
     """
     try:
         return _from_json(json.loads(text), 0)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, OverflowError, MemoryError, RecursionError) as error:
         raise CorruptStoreError(
             f"{where} holds a JSON value that cannot be read back ({error}). The file was damaged or was "
             "written by something else."
         ) from error
+
+
+def load_object(text: str, where: str) -> dict[Any, Any]:
+    """Read a mapping that `dump_json` wrote.
+
+    Raises:
+        CorruptStoreError: the text is no such mapping; `where` names its place in the message.
+    """
+    found = load_json(text, where)
+    if not isinstance(found, dict):
+        raise CorruptStoreError(
+            f"{where} holds a JSON value of type {type(found).__name__}; expected an object. The file was "
+            "damaged or was written by something else."
+        )
+    return found
 
 
 def _to_json(value: Any) -> Any:
@@ -170,9 +187,10 @@ def _from_json(value: Any, depth: int) -> Any:
 
 def _read_array(content: Any, _depth: int) -> np.ndarray:
     code, shape, data = content
-    dtype = np.dtype(str(code))
-    if dtype.hasobject:
-        raise ValueError("an array of objects")
+    # Numpy takes whole expressions for a dtype; only what it writes for plain arrays is handed to it.
+    if not isinstance(code, str) or not _ARRAY_CODE.fullmatch(code):
+        raise ValueError(f"an array of the dtype {str(code)[:40]!r}")
+    dtype = np.dtype(code)
     raw = base64.b64decode(data, validate=True)
     return np.frombuffer(raw, dtype).reshape([int(size) for size in shape]).copy()
 

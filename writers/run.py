@@ -6,8 +6,6 @@ import contextlib
 import json
 import platform
 import re
-import secrets
-import time
 from collections.abc import Mapping
 from functools import cache
 from importlib import metadata as packages
@@ -17,10 +15,10 @@ import gymnasium
 
 from ..store.errors import InvalidArgumentError
 from ..store.journal import RunHeader
+from ..store.names import time_ordered_suffix
 from ..store.records import timestamp_now
 from ..store.values import dump_json, freeze
 
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 80
 
@@ -28,14 +26,10 @@ _LONGEST_NAME = 80
 def new_run_id(name: str | None) -> str:
     """The run's name (or "run") with a short suffix that is unique and grows with time.
 
-    The suffix is the time in milliseconds and 25 random bits in Crockford's base 32, so any number of
-    machines may make ids without asking each other.
+    The suffix lets any number of machines make ids without asking each other.
     """
-    moment = time.time_ns() // 1_000_000
-    time_digits = "".join(_ALPHABET[moment >> shift & 31] for shift in range(45, -1, -5))
-    random_digits = "".join(secrets.choice(_ALPHABET) for _ in range(5))
     readable = _UNSAFE.sub("-", name or "run").strip(".-")[:_LONGEST_NAME] or "run"
-    return f"{readable}-{time_digits}{random_digits}"
+    return f"{readable}-{time_ordered_suffix()}"
 
 
 def run_header(name: str | None, metadata: Mapping[str, Any] | None, env: gymnasium.Env | None) -> RunHeader:

@@ -16,16 +16,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
+import pyarrow.fs
 
 from ..errors import InvalidArgumentError
 from .place import Entry, Place
+from .ranges import ObjectFiles, open_object
 
 _FLAGS = ("allow_http", "allow_invalid_certificates")
 _CLIENT_KEYS = (*_FLAGS, "connect_timeout", "timeout", "proxy_url", "user_agent")
 _RETRIES = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
 _SECONDS = re.compile(r"^(\d+(?:\.\d+)?) ?s?$")
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -250,16 +250,9 @@ class RemotePlace(Place):
 
     def parquet_source(self) -> Any:
         """See `Place`: a file that asks for ranges of the object as they are read."""
-        import obstore
-
         with _as_os_errors(self):
-            return pa.PythonFile(obstore.open_reader(self._store, self._key, buffer_size=_READ_BYTES), "r")
+            return open_object(self._store, self._key)
 
     def filesystem(self) -> tuple[Any, str]:
         """See `Place`."""
-        from obstore.fsspec import FsspecStore
-        from pyarrow.fs import FSSpecHandler, PyFileSystem
-
-        scheme, _, rest = str(self).partition("://")
-        store: Any = FsspecStore
-        return PyFileSystem(FSSpecHandler(store(scheme, **_settings(self._bucket.options)))), rest
+        return pyarrow.fs.PyFileSystem(ObjectFiles(self._store)), self._key

@@ -1,11 +1,13 @@
 """How much a described space would take, found out before any of it is built.
 
 A few bytes of JSON can ask for a Box of a trillion elements, or for a nest of stacked sequences each of
-which doubles what it holds. Descriptions that ask for more than 2 GiB or 64 levels are refused.
+which doubles what it holds. Descriptions that ask for more than 2 GiB, 64 levels or 16,384 spaces are
+refused.
 """
 
 from __future__ import annotations
 
+import sys
 from math import prod
 from typing import Any
 
@@ -15,7 +17,9 @@ from ..errors import CorruptStoreError
 from .node import MAX_DEPTH
 
 MAX_BYTES = 2**31
-_SPACE_BYTES = 4096
+_SPACE_BYTES = MAX_BYTES // 16_384
+_CHARACTER_BYTES = 256
+_LARGEST = 2**63 - 1
 _NATIVE = [np.dtype(code) for code in "?bBhHiIqQefd"]
 _SWAPPED = [dtype.newbyteorder() for dtype in _NATIVE if dtype.itemsize > 1]
 DTYPES = {dtype.name: dtype for dtype in _NATIVE} | {dtype.str: dtype for dtype in _SWAPPED}
@@ -53,7 +57,7 @@ def checked_shape(description: dict[str, Any]) -> tuple[int, ...]:
     if (
         not isinstance(shape, list)
         or len(shape) > 64
-        or not all(type(size) is int and size >= 0 for size in shape)
+        or not all(type(size) is int and 0 <= size <= _LARGEST for size in shape)
     ):
         raise CorruptStoreError(f"a space has the shape {_short(shape)}, expected a list of sizes.")
     return tuple(shape)
@@ -72,11 +76,37 @@ def checked_dtype(description: dict[str, Any]) -> np.dtype:
 
 
 def _own_bytes(description: dict[str, Any]) -> int:
-    if description["type"] not in ("Box", "MultiDiscrete"):
-        return 0
+    match description["type"]:
+        case "Box" | "MultiDiscrete":
+            return _array_bytes(description)
+        case "MultiBinary":
+            n = description.get("n")
+            return _checked_size({"shape": n if isinstance(n, list) else [n]})
+        case "Text":
+            return _text_bytes(description)
+    return 0
+
+
+def _text_bytes(description: dict[str, Any]) -> int:
+    for name in ("min_length", "max_length"):
+        length = description.get(name)
+        if type(length) is not int or not 0 <= length <= _LARGEST:
+            raise CorruptStoreError(f"a Text space has the {name} {_short(length)}, expected a length.")
+    charset = description.get("charset")
+    if not isinstance(charset, str | list) or len(charset) > sys.maxunicode + 1:
+        raise CorruptStoreError(f"a Text space has the charset {_short(charset)}, expected its characters.")
+    return _CHARACTER_BYTES * len(charset)
+
+
+def _checked_size(description: dict[str, Any]) -> int:
     size = prod(checked_shape(description))
     if size > MAX_BYTES:
-        raise CorruptStoreError(f"a space has {size} elements, expected at most {MAX_BYTES}.")
+        raise CorruptStoreError(f"a space has {_short(size)} elements, expected at most {MAX_BYTES}.")
+    return size
+
+
+def _array_bytes(description: dict[str, Any]) -> int:
+    size = _checked_size(description)
     for name in ("low", "high", "nvec", "start", "bounded_below", "bounded_above"):
         values = description.get(name)
         if isinstance(values, list) and len(values) != size:
@@ -106,6 +136,8 @@ def _children(description: dict[str, Any]) -> list[Any]:
 
 
 def _short(value: Any) -> str:
+    if type(value) is int and abs(value) > _LARGEST:
+        return f"an integer of {value.bit_length()} bits"
     text = (
         repr(value) if not isinstance(value, dict | list) else f"{type(value).__name__} of {len(value)} items"
     )

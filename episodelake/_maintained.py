@@ -1,0 +1,250 @@
+"""`MaintainedStore`: what an open store can do about its committed episodes, in one place.
+
+Every method works on the newest version, and moves the object to the version that it made. Only versions
+change; files go with `vacuum` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from os import PathLike
+from typing import Any, Self
+
+import polars as pl
+import pyarrow as pa
+
+from .readers.view import EpisodeView
+from .store.errors import InvalidArgumentError
+from .store.handle import StoreHandle
+from .store.maintenance.annotations import (
+    annotate_episodes,
+    annotate_steps,
+    annotation_list,
+    drop_annotation,
+)
+from .store.maintenance.compaction import CompactReport, compact
+from .store.maintenance.deletion import DeleteReport, delete
+from .store.maintenance.operation import Operation, Progress
+from .store.maintenance.splitting import parts_of
+from .store.maintenance.tags import read_tags, remove_tag, write_tag
+from .store.maintenance.vacuum import VacuumReport, vacuum
+from .store.maintenance.verification import VerifyReport, verify
+from .store.snapshot import Snapshot
+
+_WEEK = timedelta(days=7)
+
+
+class MaintainedStore(EpisodeView):
+    """The maintenance half of `EpisodeStore`."""
+
+    handle: StoreHandle
+
+    def refresh(self) -> Self:
+        """Move to the newest version and return this object."""
+        raise NotImplementedError
+
+    def compact(
+        self,
+        *,
+        segment_bytes: int = 256 << 20,
+        order_by: str | None = None,
+        descending: bool = False,
+        progress: Progress | None = None,
+    ) -> CompactReport:
+        """Join small segments into large ones. Ids, contents and positions stay.
+
+        Args:
+            segment_bytes: how large a segment may become, as a compressed file.
+            order_by: sort all episodes by this column of episodes instead, so that a filter on it reads few
+                files; positions then follow the new order. NULLs come last.
+            descending: the largest first.
+            progress: called with the rows written so far and all rows.
+
+        Raises:
+            InvalidArgumentError: there is no such column.
+            CorruptStoreError: a file is damaged; nothing was changed.
+            StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
+        """
+        report = compact(self.handle, segment_bytes, order_by, descending=descending, progress=progress)
+        self.refresh()
+        return report
+
+    def delete(
+        self, filter: pl.Expr | str, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> DeleteReport:
+        """Take the episodes that fulfil a condition out of the newest version.
+
+        Older versions show them until `vacuum`, which deletes the files.
+
+        Args:
+            filter: as for `EpisodeView.filter`.
+            dry_run: only say what would go.
+            progress: called with the rows written so far and all rows.
+
+        Raises:
+            QueryError: the condition is not valid.
+            CorruptStoreError: a file is damaged; nothing was changed.
+            StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
+        """
+        if not dry_run:
+            self.refresh()
+        ids = self.filter(filter).episodes.select("episode_id").collect()["episode_id"].to_list()
+        report = delete(self.handle, ids, dry_run=dry_run, progress=progress)
+        if not dry_run:
+            self.refresh()
+        return report
+
+    def vacuum(
+        self, older_than: timedelta = _WEEK, *, dry_run: bool = False, progress: Progress | None = None
+    ) -> VacuumReport:
+        """Delete the files that no retained version needs.
+
+        Retained are the newest version, those that were the newest at some time since `older_than` ago, and
+        tagged ones. An object that still shows an older version can no longer read it.
+
+        Args:
+            older_than: with timedelta(0), only the newest version and tagged ones are retained.
+            dry_run: only say what would go.
+            progress: called with the files deleted so far and all of them.
+
+        Raises:
+            InvalidArgumentError: `older_than` is negative.
+            CorruptStoreError: a log or a tag is damaged; nothing was deleted.
+            StoreAccessError: a file could not be deleted; call again.
+        """
+        return vacuum(self.handle, older_than, dry_run=dry_run, progress=progress)
+
+    def verify(self, *, repair: bool = False, progress: Progress | None = None) -> VerifyReport:
+        """Read everything in the newest version, and check it against everything else.
+
+        Args:
+            repair: mend what can be mended; see `VerifyReport`.
+            progress: called with the segments read so far and all of them.
+
+        Raises:
+            StoreAccessError: a file may not be read or cannot be reached.
+        """
+        report = verify(self.handle, repair=repair, progress=progress)
+        if repair:
+            self.refresh()
+        return report
+
+    # Versions
+
+    @property
+    def tags(self) -> dict[str, int]:
+        """The tags of the store with the versions that they name."""
+        return read_tags(self.handle.layout)
+
+    def tag(self, name: str, version: int | None = None) -> None:
+        """Give a version a name that `open` takes, and keep it from being vacuumed.
+
+        Args:
+            name: letters, digits, dots, dashes and underscores.
+            version: which one; None for the one that this object shows.
+
+        Raises:
+            InvalidArgumentError: the name is none.
+            StoreExistsError: another version has this name.
+            VersionNotFoundError: there is no such version, or it was vacuumed.
+        """
+        with Operation.begin(self.handle, "tag"):
+            wanted = self._reader.snapshot.version if version is None else version
+            snapshot = Snapshot(self.handle.layout, self.handle.manifest, wanted)
+            snapshot.check_retained()
+            write_tag(self.handle.layout, name, snapshot.version)
+
+    def untag(self, name: str) -> None:
+        """Take a tag away; its version is then retained no longer than others.
+
+        Raises:
+            VersionNotFoundError: there is no such tag.
+        """
+        remove_tag(self.handle.layout, name)
+
+    # Columns that come later
+
+    @property
+    def annotations(self) -> pl.DataFrame:
+        """The annotations of this version: name, table (`episodes` or `steps`) and type."""
+        snapshot = self._reader.snapshot
+        rows = annotation_list(snapshot.episodes_schema, snapshot.annotation_files.annotations)
+        schema = {"name": pl.String, "table": pl.String, "type": pl.String}
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    def annotate(self, frame: Any, on: str | tuple[str, str] = "episode_id") -> None:
+        """Add columns to episodes or steps, or overwrite their values, without rewriting any step.
+
+        Every column of the frame besides the keys becomes an annotation: a column of `episodes` (or of
+        `steps` and `transitions`) in frames, queries and filters, and `Episode.annotations` (or
+        `Episode.step_annotations`). Rows that the frame leaves out keep what they have, at first NULL.
+
+        Args:
+            frame: a Polars, pandas or Arrow frame, or anything with `__arrow_c_stream__`.
+            on: "episode_id", or ("episode_id", "t").
+
+        Raises:
+            InvalidArgumentError: a key is missing, unknown or there twice; a column's name or type cannot be
+                stored, or differs from what the annotation has.
+            StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
+        """
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        table = _arrow_table(frame)
+        if keys == ("episode_id",):
+            annotate_episodes(self.handle, table)
+        elif keys == ("episode_id", "t"):
+            annotate_steps(self.handle, table)
+        else:
+            raise InvalidArgumentError(f"on={on!r}: expected 'episode_id' or ('episode_id', 't').")
+        self.refresh()
+
+    def drop_annotation(self, name: str) -> None:
+        """Take an annotation away; older versions still show it.
+
+        Raises:
+            InvalidArgumentError: there is no such annotation; the message lists those that are.
+            StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
+        """
+        drop_annotation(self.handle, name)
+        self.refresh()
+
+    def split(
+        self, shares: Mapping[str, float], by: str = "episode", seed: int = 0, name: str = "split"
+    ) -> None:
+        """Annotate every episode with the part that it belongs to.
+
+        The part follows from the key and the seed alone: call it again when episodes were added, and those
+        that had a part keep it.
+
+        Args:
+            shares: the parts and their shares, which add up to 1, as in `{"train": 0.9, "val": 0.1}`.
+            by: what stays together: "episode", "run", or a column of episodes.
+            seed: another seed gives another split.
+            name: of the annotation.
+
+        Raises:
+            InvalidArgumentError: the shares or the column are not valid.
+        """
+        self.refresh()
+        column = {"episode": "episode_id", "run": "run_id"}.get(by, by)
+        known = self._reader.snapshot.episodes_schema.names
+        if column not in known:
+            raise InvalidArgumentError(
+                f"Cannot split by {by!r}: expected 'episode', 'run' or a column of episodes: "
+                f"{', '.join(known)}."
+            )
+        frame = self.episodes.select("episode_id", pl.col(column).alias("key")).collect()
+        parts = parts_of(frame["key"].to_list(), shares, seed)
+        if frame.height:
+            self.annotate(frame.select("episode_id", pl.Series(name, parts, dtype=pl.String)))
+
+
+def _arrow_table(frame: Any) -> pa.Table:
+    if isinstance(frame, pl.LazyFrame):
+        frame = frame.collect()
+    if isinstance(frame, str | PathLike) or not hasattr(frame, "__arrow_c_stream__"):
+        raise InvalidArgumentError(
+            f"frame is {type(frame).__name__}; expected a Polars, pandas or Arrow frame."
+        )
+    return pa.table(frame)

@@ -1,0 +1,118 @@
+"""Columns that were added to steps later: which there are in a version, and in which files.
+
+A step annotation is a column beside the steps. Its values lie in files of its own, one for each segment that
+has any, aligned with it row by row: `annotations/<id>/<segment>` with the columns `episode_id`, `t` and the
+annotation. Which annotations a version has stands in a property of its episodes table, so they are versioned
+as the episodes are. (Annotations of episodes are plain columns of the episodes table.)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from .errors import CorruptStoreError
+from .layout import Layout
+from .places import Place
+
+PROPERTY = "episodelake.annotations"
+ANNOTATION_KEY = b"annotation"
+_ID = re.compile(r"[a-z]+\.[0-9a-z]{15}-\d{1,6}")
+_TYPES: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "long": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+_NAMES = {kind: name for name, kind in _TYPES.items()}
+
+
+@dataclass(frozen=True)
+class StepAnnotation:
+    """One added column of steps.
+
+    Attributes:
+        name: of the column.
+        type: of its values.
+        ids: folders of its files; where two have a file for a segment, the first one counts.
+    """
+
+    name: str
+    type: pa.DataType
+    ids: tuple[str, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of its files."""
+        return pa.schema([("episode_id", pa.string()), ("t", pa.int64()), (self.name, self.type)])
+
+
+def type_text(kind: pa.DataType) -> str | None:
+    """The name of an annotation's type in the property; None if annotations cannot have it."""
+    if pa.types.is_list(kind):
+        inner = type_text(kind.value_type)
+        return None if inner is None else f"list<{inner}>"
+    return _NAMES.get(kind)
+
+
+def _type(text: str) -> pa.DataType:
+    if text.startswith("list<") and text.endswith(">"):
+        return pa.list_(_type(text[5:-1]))
+    return _TYPES[text]
+
+
+def annotations_text(annotations: Mapping[str, StepAnnotation]) -> str:
+    """The value of the property."""
+    content = {a.name: {"type": type_text(a.type), "ids": list(a.ids)} for a in annotations.values()}
+    return json.dumps(content, sort_keys=True)
+
+
+def parse_annotations(text: str | None, root: Place) -> dict[str, StepAnnotation]:
+    """Read the property back.
+
+    Raises:
+        CorruptStoreError: it is damaged.
+    """
+    try:
+        content = json.loads(text or "{}")
+        found = {
+            name: StepAnnotation(name, _type(entry["type"]), tuple(entry["ids"]))
+            for name, entry in content.items()
+        }
+        ids = [folder for annotation in found.values() for folder in annotation.ids]
+        if not all(type(folder) is str and _ID.fullmatch(folder) for folder in ids):
+            raise ValueError(f"impossible folders {ids}")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptStoreError(
+            f"The list of annotations in the episodes table of {root} is damaged: {error}."
+        ) from error
+    return found
+
+
+def episode_annotations(schema: pa.Schema) -> list[pa.Field]:
+    """The columns of the episodes table that are annotations."""
+    return [column for column in schema if (column.metadata or {}).get(ANNOTATION_KEY)]
+
+
+class AnnotationFiles:
+    """Finds the files of step annotations; lists each folder once."""
+
+    def __init__(self, layout: Layout, annotations: Mapping[str, StepAnnotation]) -> None:
+        self.annotations = annotations
+        self._layout = layout
+        self._names: dict[str, frozenset[str]] = {}
+
+    def find(self, name: str, segment: str) -> Place | None:
+        """The file with the values of the annotation `name` for a segment; None if it has none."""
+        for folder in self.annotations[name].ids:
+            place = self._layout.annotations / folder
+            if folder not in self._names:
+                self._names[folder] = frozenset(place.names())
+            if segment in self._names[folder]:
+                return place / segment
+        return None

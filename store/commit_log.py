@@ -1,0 +1,137 @@
+"""The end of a table's log: adding commits to it without reading the table again.
+
+A commit is one file of the log, made under the next free number and never changed (the Delta protocol,
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md). Who finds the number taken reads that one commit
+and tries the next: the cost of a commit depends neither on the number of versions nor on that of files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from .errors import ConcurrentCommitError, CorruptStoreError
+from .files import guard_access
+from .places import Place
+
+_ATTEMPTS = 100
+_PAUSE_SECONDS = 0.002
+_CHECKPOINT_EVERY = 100
+
+
+class CommitLog:
+    """The end of one table's log, as far as it is known.
+
+    Args:
+        table: the table's folder.
+        version: a version that is there.
+        moment: the latest moment of a file in it.
+
+    Attributes:
+        version, moment: of the last commit that is known.
+        applied: transactions that were seen, by application.
+        changed: whether columns or properties changed since.
+    """
+
+    def __init__(self, table: Place, version: int, moment: int) -> None:
+        self.version = version
+        self.moment = moment
+        self.applied: dict[str, int] = {}
+        self.changed = False
+        self._table = table
+
+    def append(
+        self,
+        actions: Callable[[int], Sequence[Mapping[str, Any]]],
+        transaction: tuple[str, int],
+        details: Mapping[str, Any],
+    ) -> None:
+        """Add a commit, once per transaction.
+
+        Args:
+            actions: gives the add and remove actions for a moment, in milliseconds since 1970.
+            transaction: application and version.
+            details: what the history says of it.
+
+        Raises:
+            ConcurrentCommitError: others took the next number too many times; nothing was committed.
+            StoreAccessError: the log cannot be read or written; nothing was committed.
+            CorruptStoreError: a commit of others cannot be read.
+        """
+        application, wanted = transaction
+        for attempt in range(_ATTEMPTS):
+            if self.applied.get(application, -1) >= wanted:
+                return
+            moment = max(time.time_ns() // 1_000_000, self.moment + 1)
+            lines = [_information(moment, details), *actions(moment)]
+            lines.append({"txn": {"appId": application, "version": wanted}})
+            if self._write(self.version + 1, lines):
+                self.version += 1
+                self.moment = moment
+                self.applied[application] = wanted
+                self._checkpoint()
+                return
+            self._follow()
+            time.sleep(_PAUSE_SECONDS * random.random() * min(attempt, 20))
+        raise ConcurrentCommitError(
+            f"Could not commit in {self._table}: other writers committed first, {_ATTEMPTS} times in a row. "
+            "Nothing is lost: the journal keeps the rows. Try again, or run fewer writers at once."
+        )
+
+    def _place(self, version: int) -> Place:
+        return self._table / "_delta_log" / f"{version:020d}.json"
+
+    def _write(self, version: int, lines: Sequence[Mapping[str, Any]]) -> bool:
+        """Make a commit; False if the number is taken."""
+        place = self._place(version)
+        text = "\n".join(json.dumps(line) for line in lines)
+        with guard_access("commit", place):
+            try:
+                place.write(text.encode(), exclusive=True)
+            except FileExistsError:
+                return False
+        return True
+
+    def _follow(self) -> None:
+        """Take note of all commits that others made meanwhile."""
+        while True:
+            place = self._place(self.version + 1)
+            with guard_access("read", place):
+                try:
+                    data = place.read()
+                except FileNotFoundError:
+                    return
+            try:
+                for line in data.splitlines():
+                    self._note(json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise CorruptStoreError(f"The commit {place} is damaged: {error}.") from error
+            self.version += 1
+
+    def _note(self, action: Mapping[str, Any]) -> None:
+        if "add" in action:
+            self.moment = max(self.moment, action["add"]["modificationTime"])
+        elif "txn" in action:
+            self.applied[action["txn"]["appId"]] = action["txn"]["version"]
+        elif "metaData" in action or "protocol" in action:
+            self.changed = True
+
+    def _checkpoint(self) -> None:
+        """Sum up the log now and then; one that fails is made up for by the next."""
+        if self.version % _CHECKPOINT_EVERY == 0:
+            with contextlib.suppress(DeltaError, OSError):
+                DeltaTable(str(self._table), storage_options=self._table.options).create_checkpoint()
+
+
+def _information(moment: int, details: Mapping[str, Any]) -> dict[str, Any]:
+    told = {key: str(value) for key, value in details.items()}
+    parameters = {"mode": "Append", "partitionBy": "[]"}
+    information = {"timestamp": moment, "operation": "WRITE", "operationParameters": parameters, **told}
+    return {"commitInfo": information}

@@ -1,0 +1,131 @@
+"""Files as a table's log lists them: those that are there, and those that are to come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.transaction import AddAction
+
+from .places import Place
+
+_NULLS, _MIN, _MAX = "null_count.", "min.", "max."
+
+
+@dataclass(frozen=True)
+class NewFile:
+    """A written Parquet file that is to become part of a table.
+
+    Attributes:
+        name: file name, relative to the table.
+        rows: number of rows.
+        null_counts: by column; says at the same time which columns the file has.
+        smallest, largest: statistics of a few columns.
+        moment: its place in the order of files, as for `TableFile`; None for the end.
+    """
+
+    name: str
+    rows: int
+    null_counts: Mapping[str, int]
+    smallest: Mapping[str, Any]
+    largest: Mapping[str, Any]
+    moment: int | None = None
+
+    def action(self, table: Place, moment: int) -> AddAction:
+        """The Delta action that adds the file; `moment` is used if it has none of its own."""
+        statistics = {
+            "numRecords": self.rows,
+            "minValues": dict(self.smallest),
+            "maxValues": dict(self.largest),
+            "nullCount": dict(self.null_counts),
+        }
+        # Looked up now: a file that is gone must not be listed.
+        size = (table / self.name).size()
+        placed = moment if self.moment is None else self.moment
+        return AddAction(self.name, size, {}, placed, True, json.dumps(statistics))
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file that one version of a table consists of.
+
+    Attributes:
+        name: file name, relative to the table.
+        rows: number of rows.
+        size: bytes.
+        moment: milliseconds since 1970; files of a version are ordered by it.
+        columns: names of the columns it has.
+        source: the log's rows and the number of this file's row among them; None if the log lacks it.
+    """
+
+    name: str
+    rows: int
+    size: int
+    moment: int
+    columns: frozenset[str]
+    source: tuple[pa.Table, int] | None = None
+
+    @property
+    def smallest(self) -> dict[str, Any]:
+        """Smallest values of a few columns."""
+        return self._statistics(_MIN)
+
+    @property
+    def largest(self) -> dict[str, Any]:
+        """Largest values of a few columns."""
+        return self._statistics(_MAX)
+
+    def again(self) -> NewFile:
+        """The same file to be listed once more, at its place."""
+        return replace(self.as_new(self.name), moment=self.moment)
+
+    def as_new(self, name: str) -> NewFile:
+        """The same content to be listed under another name, at the end."""
+        return NewFile(name, self.rows, self._statistics(_NULLS), self.smallest, self.largest)
+
+    def _statistics(self, prefix: str) -> dict[str, Any]:
+        if self.source is None:
+            return {}
+        table, row = self.source
+        cells = {
+            name.removeprefix(prefix): table.column(name)[row].as_py()
+            for name in table.column_names
+            if name.startswith(prefix)
+        }
+        return {name: value for name, value in cells.items() if value is not None}
+
+
+def files_of(actions: pa.Table) -> list[TableFile]:
+    """The files that the flattened add actions of a version name, in the order of their moments."""
+    order = pc.call_function(
+        "sort_indices",
+        [actions.select(["modification_time", "path"])],
+        pc.SortOptions([("modification_time", "ascending"), ("path", "ascending")]),
+    )
+    actions = actions.take(order).combine_chunks()
+    names = ("path", "num_records", "size_bytes", "modification_time")
+    columns = [actions.column(name).to_pylist() for name in names]
+    sets = _column_sets(actions)
+    return [
+        TableFile(name, rows or 0, size, moment, found, (actions, row))
+        for row, (name, rows, size, moment, found) in enumerate(zip(*columns, sets, strict=True))
+    ]
+
+
+def _column_sets(actions: pa.Table) -> list[frozenset[str]]:
+    """Which columns each file has: those whose NULLs were counted. Files that agree share the set."""
+    counted = [name for name in actions.column_names if name.startswith(_NULLS)]
+    if not counted or not actions.num_rows:
+        return [frozenset()] * actions.num_rows
+    present = np.stack([actions.column(name).is_valid().to_numpy() for name in counted], axis=1)
+    packed = np.packbits(present, axis=1)
+    kinds, which = np.unique(packed, axis=0, return_inverse=True)
+    first = {index: row for row, index in reversed(list(enumerate(which.ravel().tolist())))}
+    bare = np.array([name.removeprefix(_NULLS) for name in counted])
+    sets = [frozenset(bare[present[first[index]]].tolist()) for index in range(len(kinds))]
+    return [sets[index] for index in which.ravel().tolist()]

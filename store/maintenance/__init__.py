@@ -1,0 +1,18 @@
+"""Looking after a store: what changes files that are committed already, and what checks them.
+
+    operation.py    one operation at a time: its lock, its name, its two commits
+    rows.py         rows of old segments to a new one, in order or sorted
+    rewriting.py    new segments in the place of old ones: the engine of compaction and deletion
+    compaction.py   small segments into large ones
+    deletion.py     episodes away
+    vacuum.py       files away that no retained version needs
+    tags.py         names for versions
+    annotations.py  new columns for episodes and steps, later
+    splitting.py    an annotation: train, validation, test
+    merging.py      episodes of other stores
+    verification.py faults, and their repair
+    checks.py       one check each, for the verification
+
+Each operation writes new files first, then commits `steps`, then `episodes`; a crash leaves files that no
+version shows. Only vacuum deletes.
+"""

@@ -1,0 +1,378 @@
+"""Annotations: columns that episodes and steps get later, without rewriting any step.
+
+An annotation of episodes is a plain column of the episodes table, whose small files are written anew. One of
+steps lies in files beside the segments (see `annotation_files`). Both come and go with versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..annotation_files import (
+    ANNOTATION_KEY,
+    PROPERTY,
+    StepAnnotation,
+    annotations_text,
+    episode_annotations,
+    parse_annotations,
+    type_text,
+)
+from ..errors import InvalidArgumentError
+from ..handle import StoreHandle
+from ..layout import EPISODES, STEPS
+from ..listed_files import NewFile, TableFile
+from ..parquet import open_parquet, parquet_writer
+from ..snapshot import pointers_of
+from .operation import Operation
+from .rewriting import annotation_files
+
+_ID = "episode_id"
+_T = "t"
+_FORBIDDEN = frozenset(" ,;{}()=\n\t\"'%.")
+_ROW_GROUP = 131_072
+_ROW_BYTES = 32
+
+
+def annotate_episodes(store: StoreHandle, table: pa.Table, *, known: bool = True) -> None:
+    """Add or overwrite columns of episodes.
+
+    Args:
+        table: `episode_id`, each once, and the columns; episodes that it leaves out keep what they have.
+        known: refuse ids that the store does not have.
+
+    Raises:
+        InvalidArgumentError: a key is missing, unknown or there twice; a column cannot be an annotation.
+        StoreAccessError, ConcurrentCommitError: nothing was changed.
+    """
+    table = plain_table(table, [_ID])
+    ids = table.column(_ID).combine_chunks()
+    if len(ids.unique()) != len(ids):
+        raise InvalidArgumentError(
+            "The frame has an episode_id more than once. Give one row for each episode."
+        )
+    with Operation.begin(store, "annotate") as operation:
+        columns = [_fitting(operation, EPISODES, table, name) for name in table.column_names if name != _ID]
+        old: list[TableFile] = []
+        rows: list[tuple[pa.Table, pa.Array]] = []
+        found = 0
+        for file in operation.tables.episodes.files():
+            where = pc.call_function(
+                "index_in",
+                [operation.read_episodes([file], [_ID]).column(_ID).combine_chunks()],
+                pc.SetLookupOptions(ids),
+            )
+            if where.null_count < len(where):
+                found += len(where) - where.null_count
+                old.append(file)
+                rows.append((operation.read_episodes([file]), where))
+        if known and found < len(ids):
+            raise InvalidArgumentError(_unknown(operation, ids))
+        fields = [
+            pa.field(name, values.type, metadata={ANNOTATION_KEY: b"episodes"}) for name, values in columns
+        ]
+        operation.tables.episodes.ensure_columns(fields)
+        new = [_overlaid(operation, file, *found, columns) for file, found in zip(old, rows, strict=True)]
+        if old:
+            names = ", ".join(name for name, _ in columns)
+            operation.commit(((), ()), (new, old), {"columns": names})
+
+
+def _overlaid(
+    operation: Operation,
+    file: TableFile,
+    rows: pa.Table,
+    where: pa.Array,
+    columns: Sequence[tuple[str, pa.ChunkedArray]],
+) -> NewFile:
+    """The rows of a file with the given values put over those that it has."""
+    for name, values in columns:
+        given = values.take(where)
+        if name in rows.column_names:
+            index = rows.schema.get_field_index(name)
+            merged = pc.call_function("if_else", [where.is_valid(), given, rows.column(name)])
+            rows = rows.set_column(index, name, merged)
+        else:
+            rows = rows.append_column(name, given)
+    return operation.write_episodes(operation.next_name(), rows, file.moment)
+
+
+def _unknown(operation: Operation, ids: pa.Array) -> str:
+    there = operation.read_episodes(operation.tables.episodes.files(), [_ID]).column(_ID)
+    hits = pc.call_function("is_in", [ids], pc.SetLookupOptions(there.combine_chunks()))
+    missing = ids.filter(pc.call_function("invert", [hits])).to_pylist()
+    shown = ", ".join(repr(each) for each in missing[:3])
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    return f"The store has no episode {shown}{more}; the newest version has {len(there)} episodes."
+
+
+def annotate_steps(store: StoreHandle, table: pa.Table) -> None:
+    """Add or overwrite columns of steps.
+
+    Args:
+        table: `episode_id` and `t` (0 to T), each pair once, and the columns.
+
+    Raises:
+        InvalidArgumentError: a key is missing, unknown or there twice; a column cannot be an annotation.
+        StoreAccessError, ConcurrentCommitError: nothing was changed.
+    """
+    table = plain_table(table, [_ID, _T])
+    with Operation.begin(store, "annotate") as operation:
+        names = [name for name in table.column_names if name not in (_ID, _T)]
+        columns = [_fitting(operation, STEPS, table, name) for name in names]
+        target = _targets(operation, table)
+        files = annotation_files(operation)
+        added = {
+            name: StepAnnotation(name, values.type, (f"{operation.id}-{number}",))
+            for number, (name, values) in enumerate(columns)
+        }
+        for segment, frame_rows, segment_rows in target.by_segment():
+            for name, values in columns:
+                before = files.find(name, segment) if name in files.annotations else None
+                old = None if before is None else open_parquet(before).read(columns=[name]).column(name)
+                place = store.layout.annotations / added[name].ids[0]
+                place.make_folder()
+                whole = _scattered(values, frame_rows, segment_rows, target.rows_of(segment), old)
+                key = target.keys(segment)
+                _write(place / segment, added[name].schema, [*key, whole])
+
+        def change(text: str | None) -> str:
+            there = parse_annotations(text, store.layout.root)
+            for name, annotation in added.items():
+                earlier = there[name].ids if name in there else ()
+                there[name] = StepAnnotation(name, annotation.type, (*annotation.ids, *earlier))
+            return annotations_text(there)
+
+        details = {"episodelake.operation": "annotate", "episodelake.columns": ", ".join(names)}
+        operation.tables.episodes.set_property(PROPERTY, change, details)
+
+
+class _Targets:
+    """Which row of which segment each row of the frame means."""
+
+    def __init__(self, operation: Operation, episodes: pa.Table, position: np.ndarray, t: np.ndarray) -> None:
+        self._operation = operation
+        self._ids = episodes.column(_ID).combine_chunks()
+        self._pointers = pointers_of(episodes, operation.store.layout.root)
+        self._position = position
+        self._rows = self._pointers.row_start[position] + t
+        self._counts = {file.name: file.rows for file in operation.tables.steps.files()}
+
+    def by_segment(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        segment = self._pointers.segment[self._position]
+        for index in np.unique(segment):
+            chosen = np.flatnonzero(segment == index)
+            yield self._pointers.segments[index], chosen, self._rows[chosen]
+
+    def rows_of(self, segment: str) -> int:
+        """How many rows the segment has."""
+        if segment not in self._counts:
+            place = self._operation.store.layout.table(STEPS) / segment
+            self._counts[segment] = open_parquet(place).metadata.num_rows
+        return self._counts[segment]
+
+    def keys(self, segment: str) -> tuple[pa.Array, pa.Array]:
+        """`episode_id` and `t` of every row of the segment; NULL where no episode points."""
+        members = np.flatnonzero(self._pointers.segment == self._pointers.segments.index(segment))
+        starts, counts = self._pointers.row_start[members], self._pointers.row_count[members]
+        index = np.full(self.rows_of(segment), -1, np.int64)
+        t = np.zeros(len(index), np.int64)
+        for member, start, count in zip(members.tolist(), starts.tolist(), counts.tolist(), strict=True):
+            index[start : start + count] = member
+            t[start : start + count] = np.arange(count)
+        hidden = index < 0
+        return self._ids.take(pa.array(index, mask=hidden)), pa.array(t, mask=hidden)
+
+
+def _targets(operation: Operation, table: pa.Table) -> _Targets:
+    """Find the rows that a frame means.
+
+    Raises:
+        InvalidArgumentError: an episode or a step is unknown, or there twice.
+    """
+    episodes = operation.read_episodes(
+        operation.tables.episodes.files(), [_ID, "segment", "row_start", "row_count"]
+    )
+    ids = table.column(_ID).combine_chunks()
+    options = pc.SetLookupOptions(episodes.column(_ID).combine_chunks())
+    where = pc.call_function("index_in", [ids], options)
+    if where.null_count:
+        raise InvalidArgumentError(_unknown(operation, ids.unique()))
+    position = where.to_numpy().astype(np.int64)
+    t = table.column(_T).to_numpy()
+    counts = episodes.column("row_count").to_numpy()[position]
+    wrong = np.flatnonzero((t < 0) | (t >= counts))
+    if len(wrong):
+        first = int(wrong[0])
+        raise InvalidArgumentError(
+            f"The episode {ids[first].as_py()!r} has no step t={int(t[first])}; t goes from 0 to "
+            f"{int(counts[first]) - 1}."
+        )
+    if len(np.unique(np.stack([position, t]), axis=1).T) != len(t):
+        raise InvalidArgumentError("The frame has a pair of episode_id and t more than once.")
+    return _Targets(operation, episodes, position, t)
+
+
+def _scattered(
+    values: pa.ChunkedArray,
+    frame_rows: np.ndarray,
+    segment_rows: np.ndarray,
+    count: int,
+    old: pa.ChunkedArray | None,
+) -> pa.ChunkedArray:
+    """The given values at their rows of a segment, over the old ones."""
+    index = np.full(count, -1, np.int64)
+    index[segment_rows] = frame_rows
+    given = values.take(pa.array(index, mask=index < 0))
+    if old is None:
+        return given
+    return pc.call_function("if_else", [pa.array(index >= 0), given, old])
+
+
+def _write(place: Any, schema: pa.Schema, columns: Sequence[Any]) -> None:
+    with parquet_writer(place, schema, _ROW_BYTES) as writer:
+        writer.write_table(pa.table(list(columns), schema=schema), row_group_size=_ROW_GROUP)
+
+
+def plain_table(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """The frame with the types that annotations have.
+
+    Raises:
+        InvalidArgumentError: a key is missing or NULL, a name or a type cannot be stored, there is no column.
+    """
+    missing = [key for key in keys if key not in table.column_names]
+    if missing:
+        raise InvalidArgumentError(
+            f"The frame has no column {missing[0]!r}; it has {', '.join(table.column_names) or 'none'}."
+        )
+    if len(table.column_names) == len(keys):
+        raise InvalidArgumentError(f"The frame has no columns besides {', '.join(keys)}.")
+    columns: dict[str, Any] = {}
+    for name in table.column_names:
+        expected = {_ID: pa.string(), _T: pa.int64()}.get(name) if name in keys else None
+        wanted = expected or storable_type(name, table.schema.field(name).type)
+        try:
+            columns[name] = table.column(name).cast(wanted)
+        except pa.ArrowException as error:
+            raise InvalidArgumentError(f"The column {name!r} cannot be {wanted}: {error}.") from error
+        if name in keys and columns[name].null_count:
+            raise InvalidArgumentError(f"The key column {name!r} has NULLs. Every row needs its key.")
+    return pa.table(columns)
+
+
+def storable_type(name: str, kind: pa.DataType) -> pa.DataType:
+    """The annotation type for a column type.
+
+    Raises:
+        InvalidArgumentError: there is none.
+    """
+    if pa.types.is_dictionary(kind):
+        return storable_type(name, kind.value_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(storable_type(name, kind.value_type))
+    if pa.types.is_boolean(kind):
+        return pa.bool_()
+    if pa.types.is_integer(kind):
+        return pa.int64()
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return pa.float64()
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view":
+        return pa.string()
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return pa.timestamp("us", "UTC")
+    raise InvalidArgumentError(
+        f"The column {name!r} has the type {kind}; an annotation is boolean, integer, floating, string, "
+        "timestamp, or a list of those. Convert it first."
+    )
+
+
+def _fitting(
+    operation: Operation, table_name: str, frame: pa.Table, name: str
+) -> tuple[str, pa.ChunkedArray]:
+    """One column, cast to the type that the annotation has already.
+
+    Raises:
+        InvalidArgumentError: the name is taken by something else, cannot be one, or has another type.
+    """
+    if not name or _FORBIDDEN & set(name) or name.startswith("_"):
+        raise InvalidArgumentError(
+            f"{name!r} cannot be the name of an annotation: expected text without spaces, dots, quotes and "
+            "the characters ,;{}()=%, that does not begin with an underscore. Rename the column."
+        )
+    there = operation.tables.episodes if table_name == EPISODES else operation.tables.steps
+    known: dict[str, pa.DataType] = {}
+    taken: set[str] = set()
+    for column in there.schema:
+        if (column.metadata or {}).get(ANNOTATION_KEY):
+            known[column.name] = column.type
+        else:
+            taken.add(column.name.casefold())
+    if table_name == STEPS:
+        known = {each.name: each.type for each in annotation_files(operation).annotations.values()}
+    clash = name.casefold() in taken or (name not in known and name.casefold() in map(str.casefold, known))
+    if clash:
+        raise InvalidArgumentError(f"{table_name} has a column {name!r} already. Choose another name.")
+    values = frame.column(name)
+    if name in known and known[name] != values.type:
+        try:
+            values = values.cast(known[name])
+        except pa.ArrowException as error:
+            raise InvalidArgumentError(
+                f"The annotation {name!r} has the type {known[name]}; the frame gives {values.type}. Drop "
+                "the annotation first, or choose another name."
+            ) from error
+    return name, values
+
+
+def drop_annotation(store: StoreHandle, name: str) -> None:
+    """Take an annotation away, of episodes or of steps; older versions still show it.
+
+    Raises:
+        InvalidArgumentError: there is no such annotation; the message lists those that are.
+        StoreAccessError, ConcurrentCommitError: nothing was changed.
+    """
+    with Operation.begin(store, "drop") as operation:
+        steps = annotation_files(operation).annotations
+        episodes = {column.name for column in episode_annotations(operation.tables.episodes.schema)}
+        if name not in steps and name not in episodes:
+            known = ", ".join(sorted({*steps, *episodes})) or "none"
+            raise InvalidArgumentError(f"There is no annotation {name!r}. Annotations: {known}.")
+        if name in steps:
+            details = {"episodelake.operation": "drop", "episodelake.columns": name}
+            operation.tables.episodes.set_property(
+                PROPERTY, lambda text: _without(text, name, store), details
+            )
+        if name in episodes:
+            _drop_column(operation, name)
+
+
+def _without(text: str | None, name: str, store: StoreHandle) -> str:
+    there = parse_annotations(text, store.layout.root)
+    there.pop(name, None)
+    return annotations_text(there)
+
+
+def _drop_column(operation: Operation, name: str) -> None:
+    """Write all episodes files without a column, and the table's schema with them."""
+    old = operation.tables.episodes.files()
+    schema = operation.tables.episodes.schema
+    new = []
+    for file in old:
+        rows = operation.read_episodes([file]).drop_columns([name])
+        new.append(operation.write_episodes(operation.next_name(), rows, file.moment))
+    remaining = schema.remove(schema.get_field_index(name))
+    operation.commit(((), ()), (new, old), {"columns": name}, schema=remaining)
+
+
+def annotation_list(schema: pa.Schema, steps: Mapping[str, StepAnnotation]) -> list[dict[str, Any]]:
+    """What annotations there are: name, table and type."""
+    found = [
+        {"name": column.name, "table": EPISODES, "type": type_text(column.type) or str(column.type)}
+        for column in episode_annotations(schema)
+    ]
+    found += [{"name": each.name, "table": STEPS, "type": type_text(each.type)} for each in steps.values()]
+    return found

@@ -1,0 +1,75 @@
+"""Deletion: episodes away, from the newest version on; older versions show them until they are vacuumed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..handle import StoreHandle
+from ..listed_files import TableFile
+from .operation import Operation, Progress, reconcile
+from .rewriting import NewSegment, Written, freed_segments, write_segments
+
+
+@dataclass(frozen=True)
+class DeleteReport:
+    """What a deletion took away, or would take away.
+
+    Attributes:
+        episodes, steps: how many episodes and transitions.
+        segments: how many segments are written anew or go.
+    """
+
+    episodes: int
+    steps: int
+    segments: int
+
+
+def delete(
+    store: StoreHandle, ids: Sequence[str], *, dry_run: bool = False, progress: Progress | None = None
+) -> DeleteReport:
+    """Take episodes out of the store; those that are gone already do not count.
+
+    Their rows leave the tables with one commit; the files that hold them stay until `vacuum`.
+
+    Raises:
+        CorruptStoreError: an old file is damaged; nothing was changed.
+        StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
+    """
+    wanted = pa.array(ids, pa.string())
+    with Operation.begin(store, "delete") as operation:
+        if not dry_run:
+            reconcile(operation)
+        old, new, gone = _affected(operation, wanted)
+        freed = freed_segments(operation, old)
+        report = DeleteReport(gone.num_rows, sum(gone.column("length").to_pylist()), len(freed))
+        if dry_run or not old:
+            return report
+        written = (
+            write_segments(operation, new, shuffled=False, progress=progress) if new else Written((), ())
+        )
+        counts = {"episodes": -report.episodes, "steps": -report.steps}
+        operation.commit((written.steps, freed), (written.episodes, old), counts)
+    return report
+
+
+def _affected(operation: Operation, wanted: pa.Array) -> tuple[list[TableFile], list[NewSegment], pa.Table]:
+    """The episodes files with such episodes, what stays of each, and what goes."""
+    old: list[TableFile] = []
+    new: list[NewSegment] = []
+    gone = [operation.read_episodes([], ["length"])]
+    for file in operation.tables.episodes.files():
+        ids = operation.read_episodes([file], ["episode_id"]).column("episode_id")
+        hit = pc.call_function("is_in", [ids], pc.SetLookupOptions(wanted)).to_numpy()
+        if not hit.any():
+            continue
+        rows = operation.read_episodes([file])
+        gone.append(rows.take(pa.array(np.flatnonzero(hit))).select(["length"]))
+        old.append(file)
+        if not hit.all():
+            new.append(NewSegment(rows.take(pa.array(np.flatnonzero(~hit))), file.moment))
+    return old, new, pa.concat_tables(gone)

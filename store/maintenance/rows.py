@@ -1,0 +1,255 @@
+"""Rows of old files to a new one, as Arrow tables: nothing is decoded, no episode is looked into.
+
+A *strip* is a set of files that are aligned row by row with the segments: the steps themselves, or an
+annotation of them. Rows come in the order of the episodes asked for: `in_order` streams what lies in this
+order already; `Shuffled` sorts through temporary files, so that memory stays within one new segment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from ..errors import CorruptStoreError
+from ..files import guard_access
+from ..listed_files import NewFile
+from ..parquet import open_parquet, parquet_writer, reading_error
+from ..places import Place
+from ..sealing import GROUP_BYTES, GROUP_ROWS
+from ..snapshot import Pointers
+
+_RANK = "_rank"
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Files that are aligned with segments.
+
+    Attributes:
+        place: the file that goes with a segment, by the segment's name; None if all its rows are NULL.
+        schema: the columns that these files may have.
+        segments: names of all segments that rows are taken from.
+    """
+
+    place: Callable[[str], Place | None]
+    schema: pa.Schema
+    segments: tuple[str, ...]
+    _kept: dict[tuple[str, int], pa.Table] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def files(self) -> dict[str, pq.ParquetFile]:
+        """The open files by segment."""
+        places = {name: self.place(name) for name in self.segments}
+        return {name: open_parquet(place) for name, place in places.items() if place is not None}
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """The columns that at least one of the files has, in the order of the schema."""
+        names = {name for file in self.files.values() for name in file.schema_arrow.names}
+        return pa.schema([column.remove_metadata() for column in self.schema if column.name in names])
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """About how many bytes a row takes before compression."""
+        sizes = rows = 0
+        for file in self.files.values():
+            rows += file.metadata.num_rows
+            groups = range(file.metadata.num_row_groups)
+            sizes += sum(file.metadata.row_group(index).total_byte_size for index in groups)
+        return max(1, sizes // max(1, rows))
+
+    def rows(self, name: str, start: int, stop: int) -> Iterator[pa.Table]:
+        """Rows `[start, stop)` of the file of one segment, a row group at a time.
+
+        Raises:
+            CorruptStoreError: the file is damaged, or has fewer rows.
+        """
+        file = self.files.get(name)
+        if file is None:
+            yield self.align(self.columns.empty_table(), stop - start)
+            return
+        first = 0
+        for index in range(file.metadata.num_row_groups):
+            count = file.metadata.row_group(index).num_rows
+            low, high = max(start, first) - first, min(stop, first + count) - first
+            if low < high:
+                yield self.align(self._group(name, index).slice(low, high - low), high - low)
+            first += count
+        if stop > first:
+            raise CorruptStoreError(
+                f"{self.place(name)} has {first} rows; an episode points at rows up to {stop}. The file is "
+                "not the one that was committed."
+            )
+
+    def _group(self, name: str, index: int) -> pa.Table:
+        """A row group; the last one is kept, since the next range often begins in it."""
+        if (name, index) not in self._kept:
+            self._kept.clear()
+            try:
+                self._kept[name, index] = self.files[name].read_row_group(index)
+            except (pa.ArrowException, OSError) as error:
+                place = self.place(name)
+                assert place is not None
+                raise reading_error(place, error) from error
+        return self._kept[name, index]
+
+    def align(self, table: pa.Table, count: int) -> pa.Table:
+        """The table with all columns of the strip; those that it lacks are NULL."""
+        arrays = [
+            table.column(column.name)
+            if column.name in table.column_names and table.num_rows == count
+            else pa.nulls(count, column.type)
+            for column in self.columns
+        ]
+        return pa.table(arrays, schema=self.columns)
+
+
+def in_order(strip: Strip, pointers: Pointers) -> Iterator[pa.Table]:
+    """The rows of the episodes that `pointers` names, one after the other."""
+    starts, stops = pointers.row_start, pointers.row_start + pointers.row_count
+    breaks = (pointers.segment[1:] != pointers.segment[:-1]) | (starts[1:] != stops[:-1])
+    firsts = np.concatenate([[0], np.flatnonzero(breaks) + 1])
+    lasts = np.concatenate([firsts[1:], [len(starts)]]) - 1
+    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+        name = pointers.segments[pointers.segment[first]]
+        yield from strip.rows(name, int(starts[first]), int(stops[last]))
+
+
+class Shuffled:
+    """Rows in an order that has nothing to do with where they lie: sorted through temporary files.
+
+    Args:
+        strip: where the rows come from.
+        pointers: the episodes in their new order.
+        bucket: for each of them the number of the new segment it goes to; never decreasing.
+    """
+
+    def __init__(self, strip: Strip, pointers: Pointers, bucket: np.ndarray) -> None:
+        self._strip = strip
+        self._folder = tempfile.TemporaryDirectory(prefix="episodelake-")
+        columns = [*strip.columns, pa.field(_RANK, pa.int64())]
+        with guard_access("write temporary files", self._folder.name), ExitStack() as stack:
+            writers = [
+                stack.enter_context(pa.ipc.new_file(str(self._file(index)), pa.schema(columns)))
+                for index in range(int(bucket[-1]) + 1)
+            ]
+            for ranks, table in self._scattered(pointers):
+                for index in np.unique(bucket[ranks]):
+                    chosen = np.flatnonzero(bucket[ranks] == index)
+                    rows = table.take(pa.array(chosen)).append_column(_RANK, pa.array(ranks[chosen]))
+                    writers[index].write_table(rows)
+
+    def _file(self, index: int) -> Path:
+        return Path(self._folder.name, f"{index}.arrow")
+
+    def _scattered(self, pointers: Pointers) -> Iterator[tuple[np.ndarray, pa.Table]]:
+        """Rows where they lie, and for each the position of its episode in the new order."""
+        for index, name in enumerate(pointers.segments):
+            ranks = np.flatnonzero(pointers.segment == index)
+            ranks = ranks[np.argsort(pointers.row_start[ranks], kind="stable")]
+            for low, high in _adjacent(pointers.row_start[ranks], pointers.row_count[ranks]):
+                part = ranks[low:high]
+                start = int(pointers.row_start[part[0]])
+                stop = int(pointers.row_start[part[-1]] + pointers.row_count[part[-1]])
+                each = np.repeat(part, pointers.row_count[part])
+                done = 0
+                for table in self._strip.rows(name, start, stop):
+                    yield each[done : done + table.num_rows], table
+                    done += table.num_rows
+
+    def bucket(self, index: int) -> Iterator[pa.Table]:
+        """The rows of one new segment in their new order."""
+        with pa.memory_map(str(self._file(index))) as file:
+            table = pa.ipc.open_file(file).read_all()
+            order = np.argsort(table.column(_RANK).to_numpy(), kind="stable")
+            yield table.drop_columns([_RANK]).take(pa.array(order))
+        self._file(index).unlink()
+
+    def close(self) -> None:
+        """Delete the temporary files."""
+        self._folder.cleanup()
+
+
+def _adjacent(starts: np.ndarray, counts: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Stretches of episodes that lie next to each other, as index ranges."""
+    breaks = np.flatnonzero(starts[1:] != (starts + counts)[:-1]) + 1
+    edges = [0, *breaks.tolist(), len(starts)]
+    yield from itertools.pairwise(edges)
+
+
+def write_rows(
+    target: Place,
+    strip: Strip,
+    tables: Iterator[pa.Table],
+    counts: np.ndarray,
+    schema: pa.Schema | None = None,
+) -> tuple[int, dict[str, int]]:
+    """Write rows as a new file, whose row groups never split an episode that fits in one.
+
+    Args:
+        target: the new file.
+        strip: where they come from; says the columns.
+        tables: the rows.
+        counts: how many rows each episode has, in the same order.
+        schema: the columns, if they are not the strip's.
+
+    Returns:
+        Number of rows, and NULLs by column.
+
+    Raises:
+        StoreAccessError: the file could not be written.
+    """
+    columns = pa.schema([column.remove_metadata() for column in schema or strip.columns])
+    nulls = dict.fromkeys(columns.names, 0)
+    with parquet_writer(target, columns, strip.row_bytes) as writer:
+        for group in _regroup(tables, group_sizes(counts, strip.row_bytes)):
+            writer.write_table(group.cast(columns), row_group_size=max(1, group.num_rows))
+            for name, column in zip(group.column_names, group.columns, strict=True):
+                nulls[name] += column.null_count
+    return int(counts.sum()), nulls
+
+
+def group_sizes(counts: Sequence[int] | np.ndarray, row_bytes: int) -> list[int]:
+    """Rows of each row group: whole episodes as far as they fit, longer ones cut."""
+    most = max(1, min(GROUP_ROWS, GROUP_BYTES // row_bytes))
+    sizes: list[int] = []
+    filling = 0
+    for count in np.asarray(counts).tolist():
+        if filling and filling + count > most:
+            sizes.append(filling)
+            filling = 0
+        while count > most:
+            sizes.append(most)
+            count -= most
+        filling += count
+    return [*sizes, filling] if filling else sizes
+
+
+def _regroup(tables: Iterator[pa.Table], sizes: Sequence[int]) -> Iterator[pa.Table]:
+    rest: pa.Table | None = None
+    for size in sizes:
+        parts: list[pa.Table] = []
+        missing = size
+        while missing:
+            table = next(tables) if rest is None else rest
+            parts.append(table.slice(0, missing))
+            missing -= parts[-1].num_rows
+            rest = table.slice(parts[-1].num_rows) if table.num_rows > parts[-1].num_rows else None
+        yield pa.concat_tables(parts)
+
+
+def new_steps_file(name: str, ids: pa.ChunkedArray, written: tuple[int, dict[str, int]]) -> NewFile:
+    """How to list a new segment."""
+    low, high = (pc.call_function("min_max", [ids])[key].as_py() for key in ("min", "max"))
+    return NewFile(name, *written, {"episode_id": low}, {"episode_id": high})

@@ -1,0 +1,57 @@
+"""The seal log of a run's journal: which episodes went into which segment.
+
+A line is written before the seal that it tells of. With the last segment that was committed, the log says
+which episodes of the journal are in the store already, whatever became of them there: recovery must not
+bring back what was compacted or deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from .files import guard_access
+
+_NAME = "seals.log"
+
+
+def note_seal(directory: Path, segment: int, numbers: Iterable[int]) -> None:
+    """Write down, durably, that the next seal brings these episodes into a segment.
+
+    Raises:
+        StoreAccessError: it could not be written; nothing was sealed.
+    """
+    text = json.dumps({"segment": segment, "numbers": sorted(numbers)}).encode()
+    path = directory / _NAME
+    with guard_access("write the journal", path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            # The line begins with a line feed, so that a torn one before it spoils itself alone.
+            line = b"\n%08x %s\n" % (zlib.crc32(text), text)
+            while line:
+                line = line[os.write(descriptor, line) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sealed_numbers(directory: Path, committed: int) -> set[int]:
+    """Numbers of the episodes that the segments up to `committed` took; lines that are torn do not count.
+
+    Raises:
+        StoreAccessError: the log cannot be read.
+    """
+    by_segment: dict[int, list[int]] = {}
+    path = directory / _NAME
+    with guard_access("read the journal", path):
+        data = path.read_bytes() if path.exists() else b""
+    for line in data.split(b"\n"):
+        check, _, text = line.partition(b" ")
+        if text and check == b"%08x" % zlib.crc32(text):
+            content = json.loads(text)
+            # A segment that was never committed may have been begun again with other episodes.
+            by_segment[content["segment"]] = content["numbers"]
+    return {number for segment, found in by_segment.items() if segment <= committed for number in found}
