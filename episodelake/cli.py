@@ -1,4 +1,4 @@
-"""The command line: `episodelake demo | info | sql | show | recover`.
+"""The command line: `episodelake demo | info | sql | show`, and the maintenance of `_maintenance_cli`.
 
 Every command opens a store with the public API and writes to a `Page`. Errors of Episodelake's tree become
 one message on standard error and exit status 1; a command that is called wrongly ends with status 2.
@@ -16,16 +16,13 @@ import duckdb
 import typer
 from typer.core import TyperGroup
 
-from ._grid import Grid, grid_of
+from ._grid import grid_of
+from ._maintenance_cli import StorageOptions, StorePath, maintenance, storage_options
 from ._page import Page, report_error
 from ._reports import write_episode, write_info
-from ._store import open_store, recover
+from ._store import open_store
 from .demo import run_demo
 from .store.errors import EpisodelakeError
-
-StorePath = Annotated[
-    Path, typer.Argument(metavar="PATH", help="The folder of the store.", show_default=False)
-]
 
 
 class ReportingGroup(TyperGroup):
@@ -88,9 +85,9 @@ def demo(
 
 
 @app.command()
-def info(path: StorePath) -> None:
+def info(path: StorePath, storage: StorageOptions = None) -> None:
     """Show what a store is and what it holds."""
-    write_info(Page(), open_store(path))
+    write_info(Page(), open_store(path, storage_options=storage_options(storage)))
 
 
 @app.command()
@@ -105,6 +102,7 @@ def sql(
         ),
     ],
     limit: Annotated[int, typer.Option(min=0, help="Print at most so many rows; 0 prints all.")] = 100,
+    storage: StorageOptions = None,
 ) -> None:
     """Run an SQL query and print the result.
 
@@ -112,7 +110,7 @@ def sql(
     Where the output is not a terminal, cells are separated by tabs and numbers are written in full.
     """
     page = Page()
-    store = open_store(path)
+    store = open_store(path, storage_options=storage_options(storage))
     relation = store.sql(query, read_only=True)
     found = (relation.limit(limit) if limit else relation).to_arrow_table()
     page.table(grid_of(found, exact=not page.is_terminal))
@@ -134,9 +132,11 @@ def show(
             show_default=False,
         ),
     ],
+    storage: StorageOptions = None,
 ) -> None:
     """Show one episode: summary, rows and signals."""
-    write_episode(Page(), open_store(path), _episode_key(episode))
+    store = open_store(path, storage_options=storage_options(storage))
+    write_episode(Page(), store, _episode_key(episode))
 
 
 def _episode_key(text: str) -> int | str:
@@ -151,20 +151,7 @@ def _episode_key(text: str) -> int | str:
         return text
 
 
-@app.command(name="recover")
-def recover_command(path: StorePath) -> None:
-    """Seal what writers that died left behind.
-
-    Live writers are not touched. The next writer on the store does the same by itself.
-    """
-    page = Page()
-    runs = recover(path)
-    if not runs:
-        page.note("Nothing to recover: no dead writer left a journal.")
-        return
-    headers = ("run", "episodes", "interrupted", "transitions", "torn_bytes")
-    rows = [(run.run_id, run.episodes, run.interrupted, run.steps, run.torn_bytes) for run in runs]
-    page.table(Grid.of(headers, rows, (False, True, True, True, True)))
+app.add_typer(maintenance)
 
 
 def main() -> None:

@@ -24,6 +24,8 @@ from .places import Place
 _ATTEMPTS = 100
 _PAUSE_SECONDS = 0.002
 _CHECKPOINT_EVERY = 100
+#: Each commit since the last checkpoint is a request when a table is opened.
+_REMOTE_CHECKPOINT_EVERY = 10
 
 
 class CommitLog:
@@ -125,7 +127,8 @@ class CommitLog:
 
     def _checkpoint(self) -> None:
         """Sum up the log now and then; one that fails is made up for by the next."""
-        if self.version % _CHECKPOINT_EVERY == 0:
+        every = _CHECKPOINT_EVERY if self._table.local is not None else _REMOTE_CHECKPOINT_EVERY
+        if self.version % every == 0:
             with contextlib.suppress(DeltaError, OSError):
                 DeltaTable(str(self._table), storage_options=self._table.options).create_checkpoint()
 

@@ -122,6 +122,8 @@ def read_footer(place: Place) -> pq.FileMetaData:
 
 def reading_error(place: Place, error: Exception) -> EpisodelakeError:
     """What to raise where reading a file of the store failed: it is damaged, missing, or out of reach."""
+    if isinstance(error, EpisodelakeError):
+        return error
     if isinstance(error, FileNotFoundError):
         return CorruptStoreError(
             f"The file {place} is missing. Either it was vacuumed after this version was opened (refresh the "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from .commit_log import CommitLog
 from .errors import (
     ConcurrentCommitError,
     CorruptStoreError,
+    StoreAccessError,
     StoreExistsError,
     VersionNotFoundError,
 )
@@ -31,7 +33,10 @@ from .listed_files import NewFile, TableFile, files_of
 from .places import Place
 
 _ATTEMPTS = 30
+#: Colours in the messages of the table library.
+_ESCAPES = re.compile("\x1b\\[[0-9;]*m")
 _PAUSE_SECONDS = 0.02
+_LOSSES = 5
 _CONFIGURATION: dict[str, str | None] = {
     "delta.enableExpiredLogCleanup": "false",
     "delta.logRetentionDuration": "interval 36500 days",
@@ -59,6 +64,8 @@ class Table:
         self.path = path
         self._delta, self.newest = _open_delta(path, version)
         self._log: CommitLog | None = None
+        # Asking the table reads its log; whoever commits for an application is alone in that.
+        self._applied: dict[str, int] = {}
 
     @staticmethod
     def create(path: Place, schema: pa.Schema) -> None:
@@ -68,13 +75,15 @@ class Table:
             StoreExistsError: a table with other columns, or with files, is there already.
         """
         path.make_folder()
-        DeltaTable.create(
-            str(path),
-            Schema.from_arrow(schema),
-            mode="ignore",
-            configuration=_CONFIGURATION,
-            storage_options=path.options,
-        )
+        # Whoever creates it at the same time makes the same table; what is there then is looked at below.
+        with contextlib.suppress(CommitFailedError):
+            DeltaTable.create(
+                str(path),
+                Schema.from_arrow(schema),
+                mode="ignore",
+                configuration=_CONFIGURATION,
+                storage_options=path.options,
+            )
         there = Table(path)
         columns = {column.name: column.type for column in there.schema}
         if there.files() or columns != {column.name: column.type for column in schema}:
@@ -114,10 +123,13 @@ class Table:
 
     def applied(self, application: str) -> int:
         """The last transaction of an application, such as a run's last segment number; -1 without one."""
-        if self._log is not None and application in self._log.applied:
-            return self._log.applied[application]
-        found = self._delta.transaction_version(application)
-        return -1 if found is None else found
+        if application not in self._applied:
+            with guard_access("read", self.path):
+                found = self._delta.transaction_version(application)
+            if found is None:
+                return -1
+            self._applied[application] = found
+        return self._applied[application]
 
     def ensure_columns(self, columns: Sequence[pa.Field]) -> None:
         """Add the columns that the table does not have yet; columns of the same name are left alone.
@@ -162,6 +174,7 @@ class Table:
             return [*removals, *(_addition(new.action(self.path, moment)) for new in added)]
 
         self._log.append(actions, (run_id, segment), details or {})
+        self._applied[run_id] = segment
         if self._log.changed:
             self.refresh()
 
@@ -252,7 +265,12 @@ class Table:
                     self.refresh()
                     return
                 except CommitFailedError:
-                    time.sleep(_PAUSE_SECONDS * (1 + random.random()) * min(number + 1, 10))
+                    pass
+                except OSError:
+                    # A lost connection leaves open what became of the commit: look, and try again.
+                    if self.path.local is not None or number >= _LOSSES:
+                        raise
+            time.sleep(_PAUSE_SECONDS * (1 + random.random()) * min(number + 1, 10))
         raise ConcurrentCommitError(
             f"Could not {action} in {self.path}: other writers committed first, {_ATTEMPTS} times in a row. "
             "Nothing is lost: the journal keeps the rows. Try again, or run fewer writers at once."
@@ -334,9 +352,9 @@ def _open_delta(path: Place, version: int | None) -> tuple[DeltaTable, bool]:
     except (DeltaError, TableNotFoundError, OSError, ValueError) as error:
         if isinstance(error, VersionNotFoundError):
             raise
-        if isinstance(error, PermissionError):
-            with guard_access("read", path):
-                raise
+        told = _ESCAPES.sub("", str(error)).partition("\n")[0]
+        if isinstance(error, PermissionError) or (path.local is None and isinstance(error, OSError)):
+            raise StoreAccessError(f"Could not read {path}: {told}. Check the connection.") from error
         raise CorruptStoreError(
-            f"The log of the table {path} cannot be read: {error}. Restore {path / '_delta_log'} from a copy."
+            f"The log of the table {path} cannot be read: {told}. Restore {path / '_delta_log'} from a copy."
         ) from error

@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,12 +20,16 @@ from typing import Any
 import pyarrow.fs
 
 from ..errors import InvalidArgumentError
+from .object_errors import as_os_errors, first_line
 from .place import Entry, Place
 from .ranges import ObjectFiles, open_object
 
 _FLAGS = ("allow_http", "allow_invalid_certificates")
 _CLIENT_KEYS = (*_FLAGS, "connect_timeout", "timeout", "proxy_url", "user_agent")
 _RETRIES = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
+_CREATIONS = 6
+_PAUSE_SECONDS = 0.1
+_TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _SECONDS = re.compile(r"^(\d+(?:\.\d+)?) ?s?$")
 
 
@@ -61,7 +66,9 @@ def remote_place(url: str, options: Mapping[str, str]) -> RemotePlace:
     try:
         store = from_url(url, **_settings(options))
     except (BaseError, ValueError, TypeError) as error:
-        raise InvalidArgumentError(f"{url} or its storage_options are not valid: {error}") from error
+        raise InvalidArgumentError(
+            f"{url} or its storage_options are not valid: {first_line(error)}"
+        ) from error
     return RemotePlace(Bucket(url, options, store), "")
 
 
@@ -72,45 +79,33 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
     retry: dict[str, Any] = dict(_RETRIES)
     for name, value in options.items():
         bare = name.removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
-        if bare in _FLAGS:
-            client[bare] = value.lower() in ("true", "1", "yes")
-        elif bare in _CLIENT_KEYS:
-            client[bare] = value
-        elif bare == "max_retries":
-            retry[bare] = int(value)
-        elif bare == "retry_timeout":
-            retry[bare] = timedelta(seconds=_seconds(value))
-        else:
-            config[name] = value
+        try:
+            if bare in _FLAGS:
+                client[bare] = _TRUTHS[value.lower()]
+            elif bare in ("timeout", "connect_timeout"):
+                client[bare] = timedelta(seconds=_seconds(value))
+            elif bare in _CLIENT_KEYS:
+                client[bare] = value
+            elif bare == "max_retries":
+                retry[bare] = int(value)
+            elif bare == "retry_timeout":
+                retry[bare] = timedelta(seconds=_seconds(value))
+            else:
+                config[name] = value
+        except (KeyError, ValueError) as error:
+            expected = {"max_retries": "a whole number", **dict.fromkeys(_FLAGS, "true or false")}
+            raise InvalidArgumentError(
+                f"storage_options: {name}={value!r} is not valid; expected "
+                f"{expected.get(bare, 'seconds, as in 30s')}."
+            ) from error
     return {"config": config, "client_options": client, "retry_config": retry}
 
 
 def _seconds(text: str) -> float:
     found = _SECONDS.match(text)
     if found is None:
-        raise ValueError(f"retry_timeout={text!r}: expected seconds, as in '60s'")
+        raise ValueError(text)
     return float(found.group(1))
-
-
-@contextlib.contextmanager
-def _as_os_errors(place: object) -> Iterator[None]:
-    """Turn errors of the object store into the built-in ones of the same meaning."""
-    from obstore import exceptions as found
-
-    try:
-        yield
-    except (found.NotFoundError, FileNotFoundError) as error:
-        raise FileNotFoundError(2, "there is no such object", str(place)) from error
-    except (found.AlreadyExistsError, found.PreconditionError) as error:
-        raise FileExistsError(17, "the object exists already", str(place)) from error
-    except (found.PermissionDeniedError, found.UnauthenticatedError) as error:
-        raise PermissionError(13, f"the object store refused: {_first_line(error)}", str(place)) from error
-    except found.BaseError as error:
-        raise OSError(5, f"the object store failed: {_first_line(error)}", str(place)) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0][:500]
 
 
 class RemotePlace(Place):
@@ -171,24 +166,45 @@ class RemotePlace(Place):
 
     def size(self) -> int:
         """See `Place`."""
-        with _as_os_errors(self):
+        with as_os_errors(self):
             return int(self._store.head(self._key)["size"])
 
     def read(self) -> bytes:
         """See `Place`."""
-        with _as_os_errors(self):
+        with as_os_errors(self):
             return bytes(self._store.get(self._key).bytes())
 
     def read_tail(self, count: int) -> tuple[bytes, int]:
         """See `Place`."""
-        with _as_os_errors(self):
+        with as_os_errors(self):
             found = self._store.get(self._key, options={"range": {"suffix": count}})
             return bytes(found.bytes()), int(found.meta["size"])
 
     def write(self, data: bytes, *, exclusive: bool = False) -> None:
         """See `Place`; an exclusive write is a conditional put."""
-        with _as_os_errors(self):
-            self._store.put(self._key, data, mode="create" if exclusive else "overwrite", use_multipart=False)
+        if exclusive:
+            self._create(data)
+            return
+        with as_os_errors(self):
+            self._store.put(self._key, data, use_multipart=False)
+
+    def _create(self, data: bytes) -> None:
+        """A conditional put. One whose answer was lost is tried again; our own object is then no rival's."""
+        for attempt in range(_CREATIONS):
+            try:
+                with as_os_errors(self):
+                    self._store.put(self._key, data, mode="create", use_multipart=False)
+                return
+            except PermissionError:
+                raise
+            except FileExistsError:
+                if self.read() == data:
+                    return
+                raise
+            except OSError as error:
+                if isinstance(error, FileNotFoundError) or attempt == _CREATIONS - 1:
+                    raise
+                time.sleep(_PAUSE_SECONDS * 2**attempt)
 
     @contextlib.contextmanager
     def written(self) -> Iterator[Path]:
@@ -198,14 +214,14 @@ class RemotePlace(Place):
         path = Path(name)
         try:
             yield path
-            with _as_os_errors(self):
+            with as_os_errors(self):
                 self._store.put(self._key, path)
         finally:
             path.unlink(missing_ok=True)
 
     def copy_from(self, source: Place, *, link: bool = False) -> None:
         """See `Place`; within one bucket the object store copies by itself."""
-        with _as_os_errors(self):
+        with as_os_errors(self):
             if isinstance(source, RemotePlace) and source._bucket == self._bucket:
                 self._store.copy(source._key, self._key, overwrite=True)
             elif source.local is not None:
@@ -215,7 +231,7 @@ class RemotePlace(Place):
 
     def remove(self) -> None:
         """See `Place`."""
-        with contextlib.suppress(FileNotFoundError), _as_os_errors(self):
+        with contextlib.suppress(FileNotFoundError), as_os_errors(self):
             self._store.delete(self._key)
 
     def make_folder(self) -> None:
@@ -227,7 +243,7 @@ class RemotePlace(Place):
     def entries(self, *, deep: bool = False) -> Iterator[Entry]:
         """See `Place`."""
         prefix = f"{self._key}/" if self._key else ""
-        with _as_os_errors(self):
+        with as_os_errors(self):
             if deep:
                 pages = self._store.list(prefix or None)
             else:
@@ -240,8 +256,12 @@ class RemotePlace(Place):
     def names(self) -> list[str]:
         """See `Place`."""
         prefix = f"{self._key}/" if self._key else ""
-        with _as_os_errors(self):
-            found = self._store.list_with_delimiter(prefix or None)
+        try:
+            with as_os_errors(self):
+                found = self._store.list_with_delimiter(prefix or None)
+        except FileNotFoundError:
+            # The bucket itself is missing.
+            return []
         below = [path.rstrip("/").removeprefix(prefix) for path in found["common_prefixes"]]
         return sorted([*below, *(entry["path"].removeprefix(prefix) for entry in found["objects"])])
 
@@ -250,7 +270,7 @@ class RemotePlace(Place):
 
     def parquet_source(self) -> Any:
         """See `Place`: a file that asks for ranges of the object as they are read."""
-        with _as_os_errors(self):
+        with as_os_errors(self):
             return open_object(self._store, self._key)
 
     def filesystem(self) -> tuple[Any, str]:

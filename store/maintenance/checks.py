@@ -1,0 +1,401 @@
+"""Checks of a store's files, one function each: do they exist, can they be read, do they say what they should.
+
+Every check puts what it finds into `Findings` and goes on. The checks of episodes against their steps stand in
+`episode_checks`; `verification` calls both.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .. import kinds
+from ..annotation_files import ANNOTATION_KEY, PROPERTY, StepAnnotation, parse_annotations
+from ..errors import CorruptStoreError, EpisodelakeError, StoreAccessError, VersionNotFoundError
+from ..files import guard_access
+from ..handle import StoreHandle
+from ..journal import DAMAGED_SUFFIX, LOCK_SUFFIX, part_paths
+from ..layout import ANNOTATIONS, ARTIFACTS, CARD, EPISODES, JOURNAL, MANIFEST, STEPS, TABLES, TAGS, Layout
+from ..listed_files import TableFile
+from ..manifest import read_card, read_manifest
+from ..parquet import open_parquet, reading_error
+from ..places import Place
+from ..tables import Table
+
+_EXAMPLES = 3
+_LOG = "_delta_log"
+_HASH = re.compile(r"[0-9a-f]{64}")
+_LEFTOVER = re.compile(r"\..*\.tmp")
+#: Whoever still writes an unfinished file touches it more often.
+_LEFTOVER_SECONDS = 3600.0
+_CHUNK = 8 << 20
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something in a store that is not as it should be.
+
+    Attributes:
+        kind: what is wrong: "manifest", "log" (a table's log cannot be read), "schema", "missing", "size",
+            "unreadable", "rows" (a steps file's rows are not those of its episodes), "pointer", "episode",
+            "runs", "return", "flags", "listing", "annotation", "tag", "artifact", "journal" or "leftover".
+        file: relative to the store.
+        message: what was expected and what was found.
+        mended: whether a repair put it right.
+    """
+
+    kind: str
+    file: str
+    message: str
+    mended: bool
+
+
+@dataclass
+class _Sum:
+    count: int = 0
+    examples: tuple[str, ...] = ()
+    mended: bool = False
+
+
+class Findings:
+    """Faults as they are found; equal ones of one file become one.
+
+    Attributes:
+        files: how many files were read.
+    """
+
+    def __init__(self) -> None:
+        self.files = 0
+        self._found: dict[tuple[str, str, str, str | None], _Sum] = {}
+
+    def add(
+        self,
+        kind: str,
+        file: str,
+        message: str,
+        examples: Sequence[str] = (),
+        count: int | None = None,
+        mend: str | None = None,
+    ) -> None:
+        """Take note of a fault.
+
+        Args:
+            kind, file, message: see `Fault`; equal ones are counted together.
+            examples: where it was found.
+            count: in how many places; None for as many as there are examples.
+            mend: the repair that would mend it.
+        """
+        found = self._found.setdefault((kind, file, message, mend), _Sum())
+        found.count += len(examples) if count is None else count
+        found.examples = (*found.examples, *examples)[:_EXAMPLES]
+
+    def mended(self, mend: str, files: Collection[str]) -> None:
+        """Take note that a repair of some files succeeded."""
+        for (_, file, _, own), found in self._found.items():
+            found.mended |= own == mend and file in files
+
+    def waiting(self, mend: str) -> list[str]:
+        """The files that a repair would mend."""
+        return [file for (_, file, _, own), found in self._found.items() if own == mend and not found.mended]
+
+    def faults(self) -> tuple[Fault, ...]:
+        """All faults, by file."""
+        faults = [
+            Fault(kind, file, _text(message, found), found.mended)
+            for (kind, file, message, _), found in self._found.items()
+        ]
+        return tuple(sorted(faults, key=lambda fault: (fault.file, fault.kind, fault.message)))
+
+
+def _text(message: str, found: _Sum) -> str:
+    if not found.examples:
+        return message
+    more = found.count - len(found.examples)
+    return f"{message}: {'; '.join(found.examples)}{f'; and {more} more' if more > 0 else ''}."
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a table's log says at one version."""
+
+    name: str
+    place: Place
+    schema: pa.Schema
+    files: dict[str, TableFile]
+    properties: dict[str, str]
+
+    def file(self, name: str) -> str:
+        """A file's name relative to the store."""
+        return f"{self.name}/{name}"
+
+
+def read_listing(layout: Layout, name: str, findings: Findings, version: int | None = None) -> Listing | None:
+    """Read a table's log; None if it is damaged, which is a fault."""
+    try:
+        table = Table(layout.table(name), version)
+        files = {file.name: file for file in table.files()}
+        return Listing(name, layout.table(name), table.schema, files, table.properties())
+    except (CorruptStoreError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        findings.add("log", f"{name}/{_LOG}", str(error))
+        return None
+
+
+def check_manifest(handle: StoreHandle, findings: Findings) -> None:
+    """`store.json` can be read and names the columns that its spaces have; `card.json` can be read."""
+    findings.files += 1
+    try:
+        said = read_manifest(handle.layout).to_json()
+        with guard_access("read", handle.layout.manifest):
+            columns = json.loads(handle.layout.manifest.read()).get("columns")
+        if said["columns"] != columns:
+            message = f"It names the columns {columns}; its spaces have {said['columns']}."
+            findings.add("manifest", MANIFEST, message)
+    except EpisodelakeError as error:
+        if isinstance(error, StoreAccessError):
+            raise
+        findings.add("manifest", MANIFEST, str(error))
+    try:
+        read_card(handle.layout)
+    except CorruptStoreError as error:
+        findings.add("manifest", CARD, str(error))
+
+
+def check_schema(listing: Listing, standard: pa.Schema, findings: Findings) -> None:
+    """A table has the standard columns with their types, and the others are of kinds that we know."""
+    file = f"{listing.name}/{_LOG}"
+    known = {column.name: column for column in listing.schema}
+    for column in standard:
+        if column.name not in known:
+            findings.add("schema", file, f"The table has no column {column.name!r}.")
+        elif known[column.name].type != column.type:
+            found = known[column.name].type
+            findings.add(
+                "schema", file, f"The column {column.name!r} has the type {found}; expected {column.type}."
+            )
+    for name in known.keys() - set(standard.names):
+        problem = _loose_problem(known[name])
+        if problem:
+            findings.add("schema", file, f"The column {name!r} {problem}.")
+
+
+def _loose_problem(column: pa.Field) -> str | None:
+    kind = kinds.field_kind(column)
+    if kind is None:
+        return None if (column.metadata or {}).get(ANNOTATION_KEY) else "is neither of the format nor marked"
+    try:
+        expected = kinds.physical_type(kind)
+    except CorruptStoreError:
+        return f"is marked with the unknown kind {kind[:100]!r}"
+    return None if column.type == expected else f"has the type {column.type}; its kind {kind!r} has {expected}"
+
+
+def check_file(
+    place: Place,
+    file: str,
+    listed: TableFile | None,
+    findings: Findings,
+    dictionaries: Sequence[str] = (),
+    needed: str = "",
+) -> pq.ParquetFile | None:
+    """A file is there, has the size and the rows that the log lists, and its footer is whole.
+
+    Args:
+        place, file: where it lies, and its name relative to the store.
+        listed: what the log says of it; None if it says nothing.
+        dictionaries: columns to read dictionary-encoded.
+        needed: what to say about who needs it.
+
+    Returns:
+        The open file; None if it is damaged.
+    """
+    try:
+        with guard_access("read", place):
+            size = place.size()
+    except StoreAccessError as error:
+        if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+            raise
+        findings.add("missing", file, f"The file is missing.{needed}")
+        return None
+    findings.files += 1
+    if listed is not None and size != listed.size:
+        message = f"It has {size} bytes; {listed.size} were committed. It is not the file that was committed."
+        findings.add("size", file, message)
+        return None
+    try:
+        found = open_parquet(place, dictionaries=dictionaries)
+    except CorruptStoreError as error:
+        findings.add("unreadable", file, f"{error}{needed}")
+        return None
+    if listed is not None and found.metadata.num_rows != listed.rows:
+        findings.add(
+            "rows", file, f"It has {found.metadata.num_rows} rows; {listed.rows} were committed."
+        )
+    return found
+
+
+def read_groups(
+    parquet: pq.ParquetFile, place: Place, file: str, findings: Findings
+) -> Iterator[pa.Table | None]:
+    """Every row group with all its columns, each page decoded; None for one that is damaged."""
+    for index in range(parquet.metadata.num_row_groups):
+        try:
+            table = parquet.read_row_group(index)
+            table.validate(full=True)
+        except (pa.ArrowException, OSError) as error:
+            problem = reading_error(place, error)
+            if not isinstance(problem, CorruptStoreError):
+                raise problem from error
+            findings.add("unreadable", file, f"Its row groups cannot be read ({error})", [f"number {index}"])
+            yield None
+        else:
+            yield table
+
+
+def check_columns(
+    parquet: pq.ParquetFile, file: str, listing: Listing, standard: pa.Schema, findings: Findings
+) -> bool:
+    """A file has the standard columns, all with the types of its table, and those that the log lists."""
+    has = {
+        column.name: column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        for column in parquet.schema_arrow
+    }
+    usable = True
+    for column in [*standard, *(c for c in listing.schema if c.name not in standard.names)]:
+        if column.name in has and has[column.name] != column.type:
+            usable &= column.name not in standard.names
+            message = f"The column {column.name!r} has the type {has[column.name]}; expected {column.type}."
+            findings.add("schema", file, message)
+    missing = [name for name in standard.names if name not in has]
+    if missing:
+        findings.add("schema", file, f"It lacks the columns {missing}.")
+        return False
+    listed = listing.files.get(file.partition("/")[2])
+    differ = set() if listed is None else listed.columns ^ (has.keys() & set(listing.schema.names))
+    if differ:
+        findings.add("schema", file, f"The log and the file disagree on whether it has {sorted(differ)}.")
+    return usable
+
+
+def check_whole(
+    place: Place, file: str, listed: TableFile | None, findings: Findings, needed: str = ""
+) -> pa.Table | None:
+    """A small file as a table, every page read; None if it is damaged."""
+    parquet = check_file(place, file, listed, findings, needed=needed)
+    groups = [] if parquet is None else list(read_groups(parquet, place, file, findings))
+    tables = [table for table in groups if table is not None]
+    if parquet is None or len(tables) < len(groups):
+        return None
+    return pa.concat_tables(tables) if tables else parquet.schema_arrow.empty_table()
+
+
+def check_runs(listing: Listing, standard: pa.Schema, findings: Findings) -> set[str] | None:
+    """The runs that there are, each once; None if some of their files cannot be read."""
+    runs: set[str] = set()
+    whole = True
+    for name, listed in listing.files.items():
+        table = check_whole(listing.place / name, listing.file(name), listed, findings)
+        if table is None or "run_id" not in table.column_names:
+            whole = False
+        if table is None:
+            continue
+        missing = [column for column in standard.names if column not in table.column_names]
+        if missing:
+            findings.add("schema", listing.file(name), f"It lacks the columns {missing}.")
+            continue
+        found = table.column("run_id").to_pylist()
+        twice = sorted({str(run) for run in found if run is None or run in runs or found.count(run) > 1})
+        if twice:
+            findings.add("runs", listing.file(name), "There is more than one row of a run", twice)
+        runs.update(run for run in found if run is not None)
+    return runs if whole else None
+
+
+def check_artifacts(layout: Layout, findings: Findings) -> None:
+    """Each artifact has the content whose SHA-256 is its name."""
+    with guard_access("list", layout.artifacts):
+        names = [entry.name for entry in layout.artifacts.entries()]
+    for name in sorted(name for name in names if not _LEFTOVER.fullmatch(name)):
+        findings.files += 1
+        found = _sha256(layout.artifacts / name)
+        if not _HASH.fullmatch(name) or found != name:
+            findings.add("artifact", f"{ARTIFACTS}/{name}", f"Its content has the SHA-256 {found}.")
+
+
+def _sha256(place: Place) -> str:
+    digest = hashlib.sha256()
+    with guard_access("read", place):
+        if place.local is None:
+            digest.update(place.read())
+            return digest.hexdigest()
+        with open(place.local, "rb") as file:
+            while data := file.read(_CHUNK):
+                digest.update(data)
+    return digest.hexdigest()
+
+
+def journals(layout: Layout) -> list[Path]:
+    """Journals of writers that live, of dead ones, and damaged ones."""
+    with guard_access("list the journals", layout.journals):
+        if not layout.journals.is_dir():
+            return []
+        return sorted(entry for entry in layout.journals.iterdir() if entry.is_dir())
+
+
+def check_journals(layout: Layout, findings: Findings) -> None:
+    """No dead writer's journal waits for recovery, and none was set aside as damaged."""
+    for directory in journals(layout):
+        file = f"{JOURNAL}/{directory.name}"
+        if directory.name.endswith(DAMAGED_SUFFIX):
+            message = (
+                f"A damaged journal was set aside in {directory}; what could be read of it is in the store. "
+                "Delete the folder when you no longer need it."
+            )
+            findings.add("journal", file, message)
+        elif not _is_held(directory) and directory.is_dir():
+            size = sum(path.stat().st_size for path in part_paths(directory))
+            message = f"Its writer is dead; {size} bytes of journal wait for recovery (episodelake recover)."
+            findings.add("journal", file, message, mend="journal")
+
+
+def _is_held(directory: Path) -> bool:
+    """Whether a live process holds the lock of a journal; asks without taking it from anybody."""
+    path = directory.with_name(directory.name + LOCK_SUFFIX)
+    with guard_access("look at the journal's lock", path):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            # Shared, so that two who look do not take each other for the writer.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+
+
+def check_leftovers(layout: Layout, findings: Findings) -> None:
+    """No unfinished file was left by a process that died."""
+    latest = time.time() - _LEFTOVER_SECONDS
+    folders = ["", TAGS, ARTIFACTS, *TABLES, *(f"{table}/{_LOG}" for table in TABLES), ANNOTATIONS]
+    for folder in folders:
+        place = layout.root / folder if folder else layout.root
+        with guard_access("list", place):
+            for entry in place.entries(deep=folder == ANNOTATIONS):
+                unfinished = _LEFTOVER.fullmatch(entry.name.rpartition("/")[2])
+                if unfinished and entry.modified < latest:
+                    file = f"{folder}/{entry.name}" if folder else entry.name
+                    findings.add(
+                        "leftover", file, "It was never finished; its writer is gone.", mend="leftover"
+                    )
