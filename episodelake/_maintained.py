@@ -57,7 +57,7 @@ class MaintainedStore(EpisodeView):
         Args:
             segment_bytes: how large a segment may become, as a compressed file.
             order_by: sort all episodes by this column of episodes instead, so that a filter on it reads few
-                files; positions then follow the new order. NULLs come last.
+                files; positions then follow the new order. NULLs come last, NaN before them.
             descending: the largest first.
             progress: called with the rows written so far and all rows.
 

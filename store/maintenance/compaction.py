@@ -112,13 +112,13 @@ def _has_hidden_rows(operation: Operation, group: Sequence[TableFile]) -> bool:
     rows = operation.read_episodes(group, ["segment", "row_count"])
     names = set(rows.column("segment").to_pylist())
     there = sum(file.rows for file in operation.tables.steps.files() if file.name in names)
-    return len(names) > 1 or int(rows.column("row_count").to_numpy().sum()) != there
+    return len(names) > len(group) or int(rows.column("row_count").to_numpy().sum()) != there
 
 
 def _sorted(
     operation: Operation, segment_bytes: float, column: str, *, descending: bool
 ) -> tuple[list[TableFile], list[NewSegment]]:
-    """All episodes by a column, NULLs last, equal ones as they stood."""
+    """All episodes by a column; NULLs last, NaN before them, equal ones as they stood."""
     old = operation.tables.episodes.files()
     schema = operation.tables.episodes.schema
     if column not in schema.names or pa.types.is_list(schema.field(column).type):
@@ -139,6 +139,12 @@ def _sorted(
     bucket = ((np.cumsum(weights) - weights) // segment_bytes).astype(np.int64)
     edges = [0, *(np.flatnonzero(np.diff(bucket)) + 1).tolist(), rows.num_rows]
     parts = itertools.pairwise(edges)
+    if (
+        len(edges) > len(old)
+        and (np.diff(order.to_numpy().astype(np.int64)) > 0).all()
+        and not _has_hidden_rows(operation, old)
+    ):
+        return [], []
     return old, [NewSegment(rows.slice(low, high - low), None) for low, high in parts]
 
 
