@@ -200,8 +200,13 @@ class Episode:
         return self._by_key(EXTRA)
 
     def frame(self) -> pl.DataFrame:
-        """Its T+1 rows of the steps table as a Polars frame."""
-        table = self._block.table(list(self._columns), self._start, self.length + 1)
+        """Its T+1 rows of the steps table, with the columns that annotations add, as a Polars frame."""
+        files = self._rows.snapshot.annotation_files
+        columns = [column for column in self._columns if column.name not in files.annotations]
+        table = self._block.table(columns, self._start, self.length + 1)
+        for name, annotation in files.annotations.items():
+            values = self._block.added(files, annotation, self._start, self.length + 1)
+            table = table.append_column(name, values)
         frame = pl.from_arrow(table)
         assert isinstance(frame, pl.DataFrame)
         return frame
