@@ -21,8 +21,21 @@ from .errors import CorruptStoreError
 from .files import guard_access
 from .journal import HEADER_KEY, RunHeader
 from .journal_frames import BATCH, END, SCHEMA, Frame, decode, find_next
+from .values import load_object
 
 _KEPT_BYTES = 32 << 20
+_UNREADABLE = (
+    pa.ArrowException,
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    KeyError,
+    RecursionError,
+    struct.error,
+)
+#: Microseconds from 1970 to the end of the year 9999, beyond which no engine has a date.
+_LATEST_MOMENT = 253_402_300_799_999_999
 _PLAIN_TYPES = frozenset(
     {
         pa.bool_(),
@@ -39,8 +52,6 @@ _REASONS = frozenset({"terminated", "truncated", "cut", "interrupted", None})
 #: What may stand under each key of an event; a key may also be absent or null.
 _EVENT_TYPES = {
     "env_index": int,
-    "started_at": int,
-    "ended_at": int,
     "seed": int,
     "options": str,
     "metadata": str,
@@ -134,15 +145,7 @@ class PartReader:
                     rows = _read_batch(frame, schemas[frame.schema])
                 else:
                     gap = gap or frame.kind == BATCH  # its schema was in a frame that is lost
-            except (
-                pa.ArrowException,
-                OSError,
-                ValueError,
-                TypeError,
-                KeyError,
-                RecursionError,
-                struct.error,
-            ) as error:
+            except _UNREADABLE as error:
                 raise _not_ours(self.path, str(error)) from error
             if rows is not None:
                 fresh = rows.slice(min(max(seen - frame.first, 0), rows.num_rows))
@@ -190,7 +193,7 @@ class PartReader:
         wrong = [column.name for column in schema if not _is_plain(column.type)]
         if wrong or len(set(schema.names)) < len(schema):
             raise ValueError(f"columns of types that no column has, or of one name: {wrong[:8]}")
-        self.header = RunHeader.from_bytes((schema.metadata or {})[HEADER_KEY])
+        self.header = _checked_header((schema.metadata or {})[HEADER_KEY], self.path)
         return schema.remove_metadata()
 
     def release(self) -> None:
@@ -219,8 +222,22 @@ def _is_event(event: Any) -> bool:
         and type(event.get("number")) is int
         and 0 <= event["number"] < 2**63
         and event.get("reason") in _REASONS
+        and all(_is_moment(event.get(key, 0)) for key in ("started_at", "ended_at"))
         and all(event.get(key) is None or type(event[key]) is kind for key, kind in _EVENT_TYPES.items())
     )
+
+
+def _is_moment(value: Any) -> bool:
+    return type(value) is int and abs(value) <= _LATEST_MOMENT
+
+
+def _checked_header(data: bytes, path: Path) -> RunHeader:
+    header = RunHeader.from_bytes(data)
+    texts = (header.run_id, header.name, header.metadata, header.env_spec or "", header.versions or "")
+    if not all(isinstance(text, str) for text in texts) or not _is_moment(header.started_at):
+        raise ValueError("a run's header with values of other types")
+    load_object(header.metadata, f"the header of the journal part {path}")
+    return header
 
 
 def _read_batch(frame: Frame, schema: pa.Schema) -> pa.RecordBatch:

@@ -190,9 +190,11 @@ def _read_array(content: Any, _depth: int) -> np.ndarray:
     # Numpy takes whole expressions for a dtype; only what it writes for plain arrays is handed to it.
     if not isinstance(code, str) or not _ARRAY_CODE.fullmatch(code):
         raise ValueError(f"an array of the dtype {str(code)[:40]!r}")
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError("an array of a shape that is none")
     dtype = np.dtype(code)
     raw = base64.b64decode(data, validate=True)
-    return np.frombuffer(raw, dtype).reshape([int(size) for size in shape]).copy()
+    return np.frombuffer(raw, dtype).reshape(shape).copy()
 
 
 _READERS = {

@@ -1,6 +1,6 @@
-"""Checks of a store's files, one function each: do they exist, can they be read, do they say what they should.
+"""Checks of a store's files, one function each: are they there and readable, do they say what they should.
 
-Every check puts what it finds into `Findings` and goes on. The checks of episodes against their steps stand in
+Every check puts what it finds into `Findings` and goes on. The checks of episodes against their steps are in
 `episode_checks`; `verification` calls both.
 """
 
@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .. import kinds
-from ..annotation_files import ANNOTATION_KEY, PROPERTY, StepAnnotation, parse_annotations
-from ..errors import CorruptStoreError, EpisodelakeError, StoreAccessError, VersionNotFoundError
+from ..annotation_files import ANNOTATION_KEY
+from ..errors import CorruptStoreError, EpisodelakeError, StoreAccessError
 from ..files import guard_access
 from ..handle import StoreHandle
 from ..journal import DAMAGED_SUFFIX, LOCK_SUFFIX, part_paths
-from ..layout import ANNOTATIONS, ARTIFACTS, CARD, EPISODES, JOURNAL, MANIFEST, STEPS, TABLES, TAGS, Layout
+from ..layout import ANNOTATIONS, ARTIFACTS, CARD, JOURNAL, MANIFEST, TABLES, TAGS, Layout
 from ..listed_files import TableFile
 from ..manifest import read_card, read_manifest
 from ..parquet import open_parquet, reading_error
@@ -104,9 +104,15 @@ class Findings:
         for (_, file, _, own), found in self._found.items():
             found.mended |= own == mend and file in files
 
-    def waiting(self, mend: str) -> list[str]:
+    def waiting(self, mend: str) -> set[str]:
         """The files that a repair would mend."""
-        return [file for (_, file, _, own), found in self._found.items() if own == mend and not found.mended]
+        return {file for (_, file, _, own), found in self._found.items() if own == mend and not found.mended}
+
+    def absorb(self, other: Findings) -> None:
+        """Add what was found elsewhere."""
+        self.files += other.files
+        for (kind, file, message, mend), found in other._found.items():
+            self.add(kind, file, message, found.examples, found.count, mend)
 
     def faults(self) -> tuple[Fault, ...]:
         """All faults, by file."""
@@ -196,7 +202,9 @@ def _loose_problem(column: pa.Field) -> str | None:
         expected = kinds.physical_type(kind)
     except CorruptStoreError:
         return f"is marked with the unknown kind {kind[:100]!r}"
-    return None if column.type == expected else f"has the type {column.type}; its kind {kind!r} has {expected}"
+    return (
+        None if column.type == expected else f"has the type {column.type}; its kind {kind!r} has {expected}"
+    )
 
 
 def check_file(
@@ -206,6 +214,7 @@ def check_file(
     findings: Findings,
     dictionaries: Sequence[str] = (),
     needed: str = "",
+    mend: str | None = None,
 ) -> pq.ParquetFile | None:
     """A file is there, has the size and the rows that the log lists, and its footer is whole.
 
@@ -214,6 +223,7 @@ def check_file(
         listed: what the log says of it; None if it says nothing.
         dictionaries: columns to read dictionary-encoded.
         needed: what to say about who needs it.
+        mend: the repair that helps if it is missing.
 
     Returns:
         The open file; None if it is damaged.
@@ -224,7 +234,7 @@ def check_file(
     except StoreAccessError as error:
         if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             raise
-        findings.add("missing", file, f"The file is missing.{needed}")
+        findings.add("missing", file, f"The file is missing.{needed}", mend=mend)
         return None
     findings.files += 1
     if listed is not None and size != listed.size:
@@ -237,16 +247,22 @@ def check_file(
         findings.add("unreadable", file, f"{error}{needed}")
         return None
     if listed is not None and found.metadata.num_rows != listed.rows:
-        findings.add(
-            "rows", file, f"It has {found.metadata.num_rows} rows; {listed.rows} were committed."
-        )
+        findings.add("rows", file, f"It has {found.metadata.num_rows} rows; {listed.rows} were committed.")
     return found
 
 
 def read_groups(
-    parquet: pq.ParquetFile, place: Place, file: str, findings: Findings
+    parquet: pq.ParquetFile,
+    place: Place,
+    file: str,
+    findings: Findings,
+    columns: Sequence[str] | None = None,
 ) -> Iterator[pa.Table | None]:
-    """Every row group with all its columns, each page decoded; None for one that is damaged."""
+    """Every row group, each page of all columns decoded; None for one that is damaged.
+
+    Args:
+        columns: those that are wanted; None for all.
+    """
     for index in range(parquet.metadata.num_row_groups):
         try:
             table = parquet.read_row_group(index)
@@ -258,17 +274,22 @@ def read_groups(
             findings.add("unreadable", file, f"Its row groups cannot be read ({error})", [f"number {index}"])
             yield None
         else:
-            yield table
+            yield table if columns is None else table.select(columns)
+
+
+def column_types(parquet: pq.ParquetFile) -> dict[str, pa.DataType]:
+    """The types of a file's columns, whether or not they are read dictionary-encoded."""
+    return {
+        column.name: column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        for column in parquet.schema_arrow
+    }
 
 
 def check_columns(
     parquet: pq.ParquetFile, file: str, listing: Listing, standard: pa.Schema, findings: Findings
 ) -> bool:
     """A file has the standard columns, all with the types of its table, and those that the log lists."""
-    has = {
-        column.name: column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        for column in parquet.schema_arrow
-    }
+    has = column_types(parquet)
     usable = True
     for column in [*standard, *(c for c in listing.schema if c.name not in standard.names)]:
         if column.name in has and has[column.name] != column.type:
@@ -341,6 +362,24 @@ def _sha256(place: Place) -> str:
             while data := file.read(_CHUNK):
                 digest.update(data)
     return digest.hexdigest()
+
+
+def tag_version(place: Place) -> int:
+    """The version that the file of a tag names.
+
+    Raises:
+        CorruptStoreError: the file is damaged.
+    """
+    with guard_access("read the tag", place):
+        data = place.read()
+    try:
+        version = json.loads(data)["version"]
+        if type(version) is int and version >= 0:
+            return version
+        problem = f"the version is {version!r}"
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        problem = str(error)
+    raise CorruptStoreError(f"The tag {place} is damaged: {problem}. Restore or delete the file.")
 
 
 def journals(layout: Layout) -> list[Path]:

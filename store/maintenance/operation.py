@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ from ..table_files import list_steps_file, write_table_file
 Progress = Callable[[int, int], None]
 
 _LOCK = "maintenance.lock"
+_POLL_SECONDS = 0.05
 _OWN_FILE = re.compile(r"[a-z]+\.[0-9a-z]{15}-\d{6}\.parquet")
 
 
@@ -169,10 +171,20 @@ def _locked(store: StoreHandle) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while not _taken(descriptor):
+            time.sleep(_POLL_SECONDS)
         yield
     finally:
         os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    # Asked again and again instead of waiting: some libraries have the system call go on after Ctrl-C.
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def reconcile(operation: Operation) -> list[str]:

@@ -19,7 +19,7 @@ from ..listed_files import NewFile, TableFile
 from ..places import Place
 from ..snapshot import Pointers, pointers_of
 from .operation import Operation, Progress
-from .rows import Shuffled, Strip, in_order, new_steps_file, write_rows
+from .rows import Meter, Shuffled, Strip, in_order, new_steps_file, write_rows
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,9 @@ def write_segments(
         edges = np.cumsum([0, *(segment.rows.num_rows for segment in segments)])
         bucket = np.repeat(np.arange(len(segments)), np.diff(edges))
         listed: dict[str, tuple[int, dict[str, int]]] = {}
-        told = progress or (lambda done, total: None)
-        total = int(pointers.row_count.sum())
-        for strip, folder in strips(operation, pointers.segments):
-            done = 0
+        found = list(strips(operation, pointers.segments))
+        meter = Meter(progress, int(pointers.row_count.sum()) * len(found))
+        for strip, folder in found:
             with contextlib.ExitStack() as stack:
                 order = stack.enter_context(
                     contextlib.closing(_Order(strip, pointers, bucket, shuffled=shuffled))
@@ -76,10 +75,8 @@ def write_segments(
                 for index, name in enumerate(names):
                     counts = pointers.row_count[edges[index] : edges[index + 1]]
                     made.append(folder / name)
-                    written = write_rows(folder / name, strip, order.rows(index), counts)
+                    written = write_rows(folder / name, strip, meter.seen(order.rows(index)), counts)
                     listed.setdefault(name, written)
-                    done += int(counts.sum())
-                    told(done, total)
         return _listed(operation, segments, names, listed, made)
     except BaseException:
         for place in made:

@@ -28,6 +28,7 @@ from ..parquet import open_parquet, parquet_writer, reading_error
 from ..places import Place
 from ..sealing import GROUP_BYTES, GROUP_ROWS
 from ..snapshot import Pointers
+from .operation import Progress
 
 _RANK = "_rank"
 
@@ -186,6 +187,23 @@ def _adjacent(starts: np.ndarray, counts: np.ndarray) -> Iterator[tuple[int, int
     breaks = np.flatnonzero(starts[1:] != (starts + counts)[:-1]) + 1
     edges = [0, *breaks.tolist(), len(starts)]
     yield from itertools.pairwise(edges)
+
+
+class Meter:
+    """Tells how many of all rows have passed."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done = 0
+
+    def seen(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """The same tables, counted as they pass."""
+        for table in tables:
+            yield table
+            self._done += table.num_rows
+            if self._progress is not None:
+                self._progress(self._done, self._total)
 
 
 def write_rows(

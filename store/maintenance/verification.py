@@ -1,33 +1,461 @@
-"""First importable shape; the checks follow."""
+"""Verification: everything in the newest version is read and checked against everything else.
+
+`checks` looks at files, `episode_checks` at episodes and their steps; this module leads them through a store,
+compares what the steps say with the episodes table, and mends what follows from what is whole.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import time
 from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..annotation_files import PROPERTY, AnnotationFiles, parse_annotations
+from ..errors import ConcurrentCommitError, CorruptStoreError, StoreAccessError, VersionNotFoundError
+from ..files import guard_access
 from ..handle import StoreHandle
-from .operation import Progress
+from ..layout import ANNOTATIONS, EPISODES, RUNS, STEPS, TAGS
+from ..listed_files import TableFile
+from ..places import Place
+from ..recovery import recover
+from ..schema import FLAGS, RUNS_SCHEMA
+from .checks import (
+    Fault,
+    Findings,
+    Listing,
+    check_artifacts,
+    check_columns,
+    check_file,
+    check_journals,
+    check_leftovers,
+    check_manifest,
+    check_runs,
+    check_schema,
+    check_whole,
+    journals,
+    read_groups,
+    read_listing,
+    tag_version,
+)
+from .episode_checks import (
+    Episodes,
+    Segment,
+    StepsCheck,
+    check_annotation,
+    check_ids,
+    check_pointers,
+    is_file_name,
+    read_episodes,
+    segments_of,
+)
+from .operation import Operation, Progress, is_maintenance_file, reconcile
 
+__all__ = ["Fault", "VerifyReport", "verify"]
 
-@dataclass(frozen=True)
-class Fault:
-    """A fault."""
-
-    kind: str
-    file: str
-    message: str
-    mended: bool
+_ATTEMPTS = 3
+_PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What was found."""
+    """What a verification read, and what it found.
+
+    Attributes:
+        episodes, steps: how many episodes and transitions the newest version has.
+        files: how many files were read.
+        faults: what is wrong, and what of it was mended.
+    """
 
     episodes: int
     steps: int
     files: int
     faults: tuple[Fault, ...]
 
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong any more."""
+        return all(fault.mended for fault in self.faults)
+
 
 def verify(store: StoreHandle, *, repair: bool = False, progress: Progress | None = None) -> VerifyReport:
-    """Not there yet."""
-    raise NotImplementedError
+    """Read everything in the newest version and in tagged ones, and check it; see `Fault` for what.
+
+    Args:
+        repair: mend what follows from what is whole: seal dead writers' journals, make the list of `steps`
+            agree with the episodes, compute returns, lengths, flags and end reasons anew from the steps,
+            delete unfinished files. What cannot be mended stays as it is.
+        progress: called with the segments read so far and all of them.
+
+    Raises:
+        StoreAccessError: a file may not be read or cannot be reached, or a repair cannot write.
+    """
+    findings = Findings()
+    check_journals(store.layout, findings)
+    if not repair:
+        return _Inspection(store, findings, locked=False).run(progress).report()
+    _recover(store, findings)
+    with contextlib.ExitStack() as stack:
+        try:
+            operation = stack.enter_context(Operation.begin(store, "repair"))
+        except CorruptStoreError:
+            # A table's log is damaged, which the inspection says.
+            return _Inspection(store, findings, locked=False).run(progress).report()
+        inspection = _Inspection(store, findings, locked=True).run(progress)
+        _mend(operation, inspection)
+        return inspection.report()
+
+
+class _Inspection:
+    """One pass through a store.
+
+    Args:
+        findings: where faults go.
+        locked: whether the caller keeps other maintenance out.
+
+    Attributes:
+        episodes: what was found of them; none if their table's log cannot be read.
+    """
+
+    def __init__(self, store: StoreHandle, findings: Findings, *, locked: bool) -> None:
+        self.store = store
+        self.findings = findings
+        schema = store.schema
+        self._standard = {EPISODES: schema.episodes, STEPS: schema.steps, RUNS: RUNS_SCHEMA}
+        self.episodes = read_episodes(self._blank(EPISODES), schema, findings)
+        self._steps = self._blank(STEPS)
+        self._annotations = AnnotationFiles(store.layout, {})
+        self._locked = locked
+        self._read: set[str] = set()
+
+    def _blank(self, name: str) -> Listing:
+        """What stands for a table whose log cannot be read."""
+        return Listing(name, self.store.layout.table(name), self._standard[name], {}, {})
+
+    def run(self, progress: Progress | None) -> _Inspection:
+        """Look at everything."""
+        layout = self.store.layout
+        check_manifest(self.store, self.findings)
+        check_artifacts(layout, self.findings)
+        check_leftovers(layout, self.findings)
+        self._take()
+        self._check_segments(progress or (lambda done, total: None))
+        self._check_tags()
+        _compare(self.episodes, self.findings)
+        return self
+
+    def report(self) -> VerifyReport:
+        """What was found."""
+        found = self.episodes
+        steps = int((found.numbers("row_count")[found.sound] - 1).sum())
+        return VerifyReport(found.rows.num_rows, steps, self.findings.files, self.findings.faults())
+
+    def _take(self) -> None:
+        """Read the logs and the episodes of the newest version.
+
+        Between the two commits of a maintenance operation the tables disagree, and a vacuum may delete what
+        was listed a moment ago. So what looks wrong is looked at once more, without such company.
+        """
+        attempts = _ATTEMPTS if self.store.layout.root.local is None else 2
+        found = Findings()
+        for attempt in range(attempts):
+            found = Findings()
+            with contextlib.ExitStack() as stack:
+                if attempt and not self._locked:
+                    with contextlib.suppress(StoreAccessError, CorruptStoreError):
+                        stack.enter_context(Operation.begin(self.store, "verify"))
+                if attempt > 1:
+                    time.sleep(_PAUSE_SECONDS)
+                if self._look(found):
+                    break
+        self.findings.absorb(found)
+
+    def _look(self, findings: Findings) -> bool:
+        """One look at the newest version; False if it may have been a moment too early."""
+        layout = self.store.layout
+        # A recovery writes the row of its run last, and then removes the journal.
+        recovering = {directory.name for directory in journals(layout)}
+        # Episodes before steps, as readers do it.
+        read = [read_listing(layout, name, findings) for name in (EPISODES, STEPS, RUNS)]
+        for listing in read:
+            if listing is not None:
+                check_schema(listing, self._standard[listing.name], findings)
+        episodes, self._steps = read[0] or self._blank(EPISODES), read[1] or self._blank(STEPS)
+        known = None if read[2] is None else check_runs(read[2], RUNS_SCHEMA, findings)
+        self._read |= {episodes.file(name) for name in episodes.files}
+        self._annotations = self._read_annotations(episodes, findings)
+        self.episodes = read_episodes(episodes, self.store.schema, findings)
+        self.episodes.complete &= read[0] is not None
+        check_ids(self.episodes, known, recovering, findings)
+        check_pointers(self.episodes, findings)
+        agreed = read[1] is None or self._check_listing(findings)
+        return agreed and known is not None and self.episodes.complete
+
+    def _read_annotations(self, episodes: Listing, findings: Findings) -> AnnotationFiles:
+        layout = self.store.layout
+        try:
+            found = parse_annotations(episodes.properties.get(PROPERTY), layout.root)
+        except CorruptStoreError as error:
+            findings.add("annotation", f"{EPISODES}/_delta_log", str(error))
+            found = {}
+        return AnnotationFiles(layout, found)
+
+    def _check_listing(self, findings: Findings) -> bool:
+        """The table `steps` lists the segments that episodes point at, and no leftover of maintenance."""
+        episodes, steps = self.episodes, self._steps
+        pointed = set(episodes.rows.column("segment").filter(pa.array(episodes.sound)).unique().to_pylist())
+        lost = sorted(pointed - steps.files.keys())
+        stray = [name for name in steps.files if name not in pointed and is_maintenance_file(name)]
+        # Those that are not there are reported as missing.
+        lost, stray = ([name for name in names if (steps.place / name).exists()] for names in (lost, stray))
+        for name in lost:
+            message = "Episodes point at it, and the table steps does not list it."
+            findings.add("listing", steps.file(name), message, mend="listing")
+        for name in stray if episodes.complete else ():
+            message = "The table steps lists it, and no episode points at it."
+            findings.add("listing", steps.file(name), message, mend="listing")
+        return not lost and not stray
+
+    def _check_segments(self, progress: Progress) -> None:
+        """Read every steps file that is listed or pointed at, and the annotations beside it."""
+        schema, findings, steps = self.store.schema, self.findings, self._steps
+        segments = segments_of(self.episodes)
+        check = StepsCheck(schema, self.episodes, findings)
+        names = list(dict.fromkeys([*steps.files, *segments]))
+        for done, name in enumerate(names, 1):
+            place, file, segment = steps.place / name, steps.file(name), segments.get(name)
+            self._read.add(file)
+            own = Findings()
+            mend = "unlist" if segment is None and self.episodes.complete else None
+            parquet = check_file(place, file, steps.files.get(name), own, ["episode_id"], mend=mend)
+            if parquet is None and self._replaced(name):
+                continue
+            findings.absorb(own)
+            if parquet is not None:
+                usable = check_columns(parquet, file, steps, schema.steps, findings)
+                check.check(parquet, place, file, segment if usable else None)
+            if segment is not None:
+                self._check_annotations(segment, None if parquet is None else parquet.metadata.num_rows)
+            progress(done, len(names))
+
+    def _replaced(self, name: str) -> bool:
+        """Whether a steps file was listed, and is no longer: others replaced it meanwhile."""
+        newest = read_listing(self.store.layout, STEPS, Findings())
+        return newest is not None and name in self._steps.files and name not in newest.files
+
+    def _check_annotations(self, segment: Segment, rows: int | None) -> None:
+        for name, annotation in self._annotations.annotations.items():
+            with guard_access("list", self.store.layout.annotations):
+                place = self._annotations.find(name, segment.name)
+            if place is not None:
+                file = f"{ANNOTATIONS}/{place.parent.name}/{place.name}"
+                self._read.add(file)
+                check_annotation(place, file, annotation, segment, rows, self.findings)
+
+    def _check_tags(self) -> None:
+        """The version of each tag can be opened, and all its files can be read."""
+        tags = self.store.layout.tags
+        with guard_access("list", tags):
+            names = [name for name in tags.names() if name.endswith(".json") and not name.startswith(".")]
+        for name in names:
+            self.findings.files += 1
+            problem = None
+            try:
+                version = tag_version(tags / name)
+                listing = read_listing(self.store.layout, EPISODES, Findings(), version)
+                problem = "The log of the table episodes cannot be read." if listing is None else None
+            except (CorruptStoreError, VersionNotFoundError) as error:
+                listing, problem = None, str(error)
+            if problem:
+                self.findings.add("tag", f"{TAGS}/{name}", problem)
+            if listing is not None:
+                self._read_version(listing, f" The tag {name.removesuffix('.json')!r} needs it.")
+
+    def _read_version(self, episodes: Listing, needed: str) -> None:
+        """Read the files of an older version, as far as the newest does not have them."""
+        segments: set[str] = set()
+        for name, listed in episodes.files.items():
+            file = episodes.file(name)
+            if file not in self._read:
+                self._read.add(file)
+                table = check_whole(episodes.place / name, file, listed, self.findings, needed)
+                if table is not None and "segment" in table.column_names:
+                    segments |= set(table.column("segment").unique().to_pylist())
+        annotations = self._read_annotations(episodes, self.findings)
+        for name in sorted(filter(is_file_name, segments)):
+            places = [(self._steps.place / name, self._steps.file(name))]
+            for annotation in annotations.annotations:
+                place = annotations.find(annotation, name)
+                if place is not None:
+                    places.append((place, f"{ANNOTATIONS}/{place.parent.name}/{name}"))
+            for place, file in places:
+                self._read_file(place, file, self._steps.files.get(name), needed)
+
+    def _read_file(self, place: Place, file: str, listed: TableFile | None, needed: str) -> None:
+        if file not in self._read:
+            self._read.add(file)
+            listed = listed if file.startswith(f"{STEPS}/") else None
+            parquet = check_file(place, file, listed, self.findings, needed=needed)
+            if parquet is not None:
+                for _ in read_groups(parquet, place, file, self.findings):
+                    pass
+
+
+@dataclass(frozen=True)
+class _Derived:
+    """What the columns of episodes that follow from their steps should be; one entry per episode."""
+
+    length: np.ndarray
+    returns: np.ndarray
+    flags: np.ndarray
+    reasons: pa.Array
+
+    @staticmethod
+    def of(episodes: Episodes) -> _Derived:
+        told = [episodes.rows.column(name).fill_null(False).to_numpy() for name in FLAGS]
+        flags = np.where(episodes.whole[:, None], episodes.flags, np.stack(told, axis=1))
+        where = pa.array(np.where(flags[:, 0], 0, 1), mask=~flags.any(axis=1))
+        reasons = pa.array(FLAGS).take(where)
+        return _Derived(episodes.numbers("row_count") - 1, episodes.returns, flags, reasons)
+
+    def columns(self, episodes: Episodes) -> dict[str, pa.Array]:
+        """The columns; an end reason that no flag tells is NULL."""
+        kind = episodes.rows.schema.field("episode_return").type
+        flat = pa.array(self.returns.ravel())
+        edges = np.arange(len(self.returns) + 1, dtype=np.int32) * self.returns.shape[1]
+        listed = pa.types.is_list(kind)
+        return {
+            "length": pa.array(self.length),
+            "episode_return": pa.ListArray.from_arrays(pa.array(edges), flat).cast(kind) if listed else flat,
+            FLAGS[0]: pa.array(self.flags[:, 0]),
+            FLAGS[1]: pa.array(self.flags[:, 1]),
+            "end_reason": self.reasons,
+        }
+
+
+def _compare(episodes: Episodes, findings: Findings) -> None:
+    """The columns of episodes that follow from their steps are what the steps say."""
+    derived, rows = _Derived.of(episodes), episodes.rows
+    differs = episodes.numbers("length") != derived.length
+    said, found = episodes.numbers("length"), derived.length
+    for mend, chosen in (("derived", episodes.whole), (None, ~episodes.whole & episodes.sound)):
+        episodes.tell(
+            findings,
+            "pointer",
+            differs & chosen,
+            "Its length is not row_count - 1",
+            lambda i: f" has the length {said[i]} and {found[i] + 1} rows",
+            mend,
+        )
+    returns = rows.column("episode_return")
+    episodes.tell(
+        findings,
+        "return",
+        episodes.whole & ~_equal_returns(returns, derived.returns),
+        "Its return is not the sum of its rewards",
+        lambda i: f" has {returns[i].as_py()}, its rewards add up to {derived.returns[i].tolist()}",
+        "derived",
+    )
+    flags = np.zeros(len(differs), bool)
+    for index, name in enumerate(FLAGS):
+        equal = pc.call_function("equal", [rows.column(name), pa.array(derived.flags[:, index])])
+        flags |= ~equal.fill_null(False).to_numpy()
+    reasons = rows.column("end_reason")
+    episodes.tell(
+        findings,
+        "flags",
+        episodes.whole & flags,
+        "Its flags are not those of its last transition",
+        mend="derived",
+    )
+    told = derived.reasons.is_valid().to_numpy(zero_copy_only=False)
+    named = pc.call_function("equal", [reasons, derived.reasons]).fill_null(False).to_numpy()
+    options = pc.SetLookupOptions(pa.array(["cut", "interrupted"]))
+    wrong = np.where(told, ~named, ~pc.call_function("is_in", [reasons], options).to_numpy())
+    for mend, chosen in (("derived", episodes.whole & told), (None, ~(episodes.whole & told))):
+        episodes.tell(
+            findings,
+            "flags",
+            wrong & chosen,
+            "Its end reason does not go with its flags",
+            lambda i: f" has {reasons[i].as_py()!r} with {derived.flags[i].tolist()}",
+            mend,
+        )
+
+
+def _equal_returns(stored: pa.ChunkedArray, computed: np.ndarray) -> np.ndarray:
+    """Where both are the same to the last bit, or both NaN."""
+    width = computed.shape[1]
+    known = stored.is_valid().to_numpy()
+    values = np.zeros(computed.shape)
+    if pa.types.is_list(stored.type):
+        lists = stored.combine_chunks()
+        known = pc.call_function("list_value_length", [lists]).fill_null(-1).to_numpy() == width
+        flat = lists.filter(pa.array(known)).flatten().to_numpy(zero_copy_only=False)
+        values[known] = flat.reshape(-1, width)
+    else:
+        values[:, 0] = stored.fill_null(0.0).to_numpy()
+    same = (values == computed) | (np.isnan(values) & np.isnan(computed))
+    return known & same.all(axis=1)
+
+
+def _recover(store: StoreHandle, findings: Findings) -> None:
+    """Seal the journals of dead writers."""
+    waiting = findings.waiting("journal")
+    if not waiting:
+        return
+    # What cannot be sealed stays reported.
+    with contextlib.suppress(CorruptStoreError, ConcurrentCommitError):
+        recover(store.layout, store.schema)
+    after = Findings()
+    check_journals(store.layout, after)
+    findings.absorb(after)
+    findings.mended("journal", waiting - after.waiting("journal"))
+
+
+def _mend(operation: Operation, inspection: _Inspection) -> None:
+    """Mend what follows from what is whole; what others changed meanwhile stays as it is."""
+    findings, layout = inspection.findings, inspection.store.layout
+    if findings.waiting("listing"):
+        with contextlib.suppress(CorruptStoreError, ConcurrentCommitError):
+            findings.mended("listing", {f"{STEPS}/{name}" for name in reconcile(operation)})
+    gone = findings.waiting("unlist")
+    if gone:
+        with contextlib.suppress(ConcurrentCommitError):
+            listed = [file.name for file in operation.tables.steps.files() if f"{STEPS}/{file.name}" in gone]
+            details = {"episodelake.operation": "list mended"}
+            operation.tables.steps.replace([], listed, f"{operation.id}.unlist", details)
+            findings.mended("unlist", gone)
+    for file in findings.waiting("leftover"):
+        place = layout.root / file
+        with guard_access("delete", place):
+            place.remove()
+        findings.mended("leftover", {file})
+    _mend_episodes(operation, inspection)
+
+
+def _mend_episodes(operation: Operation, inspection: _Inspection) -> None:
+    """Write episodes files anew with what follows from the steps; every episode keeps its position."""
+    findings, episodes = inspection.findings, inspection.episodes
+    wrong = findings.waiting("derived")
+    columns = _Derived.of(episodes).columns(episodes)
+    listed = {f"{EPISODES}/{file.name}": file for file in operation.tables.episodes.files()}
+    old = [listed[file] for file in sorted(wrong & listed.keys())]
+    new = []
+    for file in old:
+        own = episodes.file == episodes.files.index(f"{EPISODES}/{file.name}")
+        rows = operation.read_episodes([file])
+        for name, values in columns.items():
+            values = values.filter(pa.array(own))
+            whole = pc.call_function("and", [pa.array(episodes.whole[own]), values.is_valid()])
+            merged = pc.call_function("if_else", [whole, values, rows.column(name)])
+            index = rows.schema.get_field_index(name)
+            rows = rows.set_column(index, rows.schema.field(index), merged)
+        new.append(operation.write_episodes(operation.next_name(), rows, file.moment))
+    if old:
+        with contextlib.suppress(ConcurrentCommitError):
+            operation.commit(((), ()), (new, old))
+            findings.mended("derived", {f"{EPISODES}/{file.name}" for file in old})

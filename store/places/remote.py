@@ -77,6 +77,9 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
     config: dict[str, str] = {}
     client: dict[str, Any] = {}
     retry: dict[str, Any] = dict(_RETRIES)
+    environment = os.environ.get("AWS_ALLOW_HTTP")
+    if environment is not None:
+        options = {"aws_allow_http": environment, **options}
     for name, value in options.items():
         bare = name.removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
         try:
