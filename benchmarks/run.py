@@ -14,9 +14,14 @@ import typer
 from rich.console import Console
 
 import bulk_writing
+import commit_latency
+import compaction
 import filtering
 import iteration
+import many_writers
+import opening
 import recording
+import recovery_speed
 import size
 import sql
 from measure import Row
@@ -31,6 +36,11 @@ BENCHMARKS = {
     "filtering": filtering.run,
     "sql": sql.run,
     "size": size.run,
+    "opening": opening.run,
+    "commit-latency": commit_latency.run,
+    "many-writers": many_writers.run,
+    "recovery": recovery_speed.run,
+    "compaction": compaction.run,
 }
 WIDTH_OF_A_FILE = 170
 ENVIRONMENTS = Path(__file__).resolve().parent / ".venv"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from os import PathLike
 from typing import Any, Self
 
 import polars as pl
@@ -189,11 +188,11 @@ class MaintainedStore(EpisodeView):
                 stored, or differs from what the annotation has.
             StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
         """
-        keys = (on,) if isinstance(on, str) else tuple(on)
+        keys = (on,) if isinstance(on, str) else on
         table = _arrow_table(frame)
         if keys == ("episode_id",):
             annotate_episodes(self.handle, table)
-        elif keys == ("episode_id", "t"):
+        elif isinstance(keys, tuple | list) and tuple(keys) == ("episode_id", "t"):
             annotate_steps(self.handle, table)
         else:
             raise InvalidArgumentError(f"on={on!r}: expected 'episode_id' or ('episode_id', 't').")
@@ -241,10 +240,11 @@ class MaintainedStore(EpisodeView):
 
 
 def _arrow_table(frame: Any) -> pa.Table:
-    if isinstance(frame, pl.LazyFrame):
-        frame = frame.collect()
-    if isinstance(frame, str | PathLike) or not hasattr(frame, "__arrow_c_stream__"):
-        raise InvalidArgumentError(
-            f"frame is {type(frame).__name__}; expected a Polars, pandas or Arrow frame."
-        )
-    return pa.table(frame)
+    try:
+        if isinstance(frame, pl.LazyFrame):
+            frame = frame.collect()
+        if hasattr(frame, "__arrow_c_stream__"):
+            return pa.table(frame)
+    except (pl.exceptions.PolarsError, pa.ArrowException) as error:
+        raise InvalidArgumentError(f"The frame cannot be read: {str(error).partition(chr(10))[0]}") from error
+    raise InvalidArgumentError(f"frame is {type(frame).__name__}; expected a Polars, pandas or Arrow frame.")

@@ -18,7 +18,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ._page import report_error
 from ._store import EpisodeStore, open_store
-from .store.errors import StoreNotFoundError
 from .store.maintenance.operation import Progress as Tell
 
 INTERRUPTED = 130
@@ -79,42 +78,26 @@ class Change:
         path: the store that is changed.
         storage: how to reach it.
         operation: what its history calls the commit.
-        before: the version before; None where there was no store.
-        begun: whether `before` is known.
+        before: the version before; None until the store is open.
     """
 
     path: str
     storage: dict[str, str] | None
     operation: str
     before: int | None = None
-    begun: bool = False
 
     def open(self) -> EpisodeStore:
         """Open the store that is about to be changed."""
         store = open_store(self.path, storage_options=self.storage)
-        self.before, self.begun = store.version, True
+        self.before = store.version
         return store
-
-    def open_or_none(self) -> EpisodeStore | None:
-        """The same; None where a store is about to be made."""
-        try:
-            return self.open()
-        except StoreNotFoundError:
-            self.begun = True
-            return None
 
     def told(self) -> str:
         """Whether the commit was made."""
-        if not self.begun:
+        if self.before is None:
             return unchanged()
-        try:
-            history = open_store(self.path, storage_options=self.storage).history()
-        except StoreNotFoundError:
-            return f"There is no store at {self.path}."
-        since = -1 if self.before is None else self.before
-        made = history.filter((pl.col("version") > since) & (pl.col("operation") == self.operation))
+        history = open_store(self.path, storage_options=self.storage).history()
+        made = history.filter((pl.col("version") > self.before) & (pl.col("operation") == self.operation))
         if made.height:
             return f"The change was committed before that, as version {made['version'].min()}."
-        if self.before is None:
-            return f"{self.path} is an empty store now; remove it before you begin again."
         return unchanged()

@@ -1,13 +1,16 @@
 """What the tests of maintenance share: stores of awkward episodes, and the comparison of whole contents.
 
-`contents` takes everything that the Episode API gives, before an operation; `assert_contents` compares it with
-what there is afterwards. `assert_faces_agree` reads a store as a user of Polars, of DuckDB and of a bare Delta
-reader would, and compares the three with the episodes, row by row.
+`contents` takes everything that the Episode API gives, before an operation; `assert_contents` compares it
+with what there is afterwards. `assert_faces_agree` reads a store as a user of Polars, of DuckDB and of a bare
+Delta reader would, and compares the three with the episodes, row by row.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import shutil
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ import episodelake as el
 from real_environments import equal_values
 from strategies import value_of
 
-AWKWARD_SPACES: dict[str, spaces.Space] = {
+AWKWARD_SPACES: dict[str, Any] = {
     "observation_space": spaces.Dict(
         {
             "frame": spaces.Box(0, 255, (2, 3), np.uint8),
@@ -35,11 +38,14 @@ AWKWARD_SPACES: dict[str, spaces.Space] = {
     ),
     "action_space": spaces.Tuple([spaces.Discrete(4), spaces.Box(-1, 1, (1,), np.float64)]),
 }
-FIELDS = (
-    "id run_id number env_index observations actions rewards terminations truncations infos policy extra seed "
-    "options metadata episode_return length terminated truncated end_reason started_at ended_at annotations "
-    "step_annotations"
-).split()
+# fmt: off
+FIELDS = [
+    "id", "run_id", "number", "env_index", "observations", "actions", "rewards", "terminations",
+    "truncations", "infos", "policy", "extra", "seed", "options", "metadata", "episode_return",
+    "length", "terminated", "truncated", "end_reason", "started_at", "ended_at", "annotations",
+    "step_annotations",
+]
+# fmt: on
 
 # Infos of four segments: the kind of "x" changes from file to file, columns come late, and one file has none.
 INFOS: list[list[dict[str, Any]]] = [
@@ -79,7 +85,9 @@ def write_awkward(writer: el.EpisodeWriter, number: int, length: int, infos: lis
     return episode.end().episode_id
 
 
-def awkward_store(path: Path, files: int = 4, infos: list[list[dict[str, Any]]] = INFOS) -> el.EpisodeStore:
+def make_awkward_store(
+    path: Path, files: int = 4, infos: list[list[dict[str, Any]]] = INFOS
+) -> el.EpisodeStore:
     """Make a store of `files` segments with two awkward episodes each, from two runs."""
     store = el.create(path, **AWKWARD_SPACES)
     for half in range(2):
@@ -89,6 +97,19 @@ def awkward_store(path: Path, files: int = 4, infos: list[list[dict[str, Any]]] 
                     write_awkward(writer, number, 1 + number * 3 % 7, infos[file % len(infos)])
                 writer.seal()
     return store.refresh()
+
+
+@functools.cache
+def _template() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="episodelake-awkward-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return make_awkward_store(folder / "store").path
+
+
+def awkward_store(path: Path) -> el.EpisodeStore:
+    """Give a store of eight awkward episodes in four segments: a copy, so ids are the same in all of them."""
+    shutil.copytree(_template(), path)
+    return el.open(path)
 
 
 def contents(view: Iterable[el.Episode]) -> list[dict[str, Any]]:
@@ -114,7 +135,9 @@ def assert_contents(
     for one, other in zip(found, expected, strict=True):
         for name in FIELDS:
             if name not in without:
-                assert equal(one[name], other[name]), f"{one['id']}.{name}: {one[name]!r}, not {other[name]!r}"
+                assert equal(one[name], other[name]), (
+                    f"{one['id']}.{name}: {one[name]!r}, not {other[name]!r}"
+                )
 
 
 def ids_of(view: el.EpisodeView) -> list[str]:
@@ -166,7 +189,7 @@ def same_rows(left: pl.DataFrame, right: pl.DataFrame, keys: list[str]) -> None:
 
 
 def crashed_copy(store: el.EpisodeStore, path: Path) -> Path:
-    """Copy a store with all its journals, whose locks nobody holds there: as if every writer was killed now."""
+    """Copy a store with all its journals, whose locks nobody holds there: as if all writers died now."""
     shutil.copytree(store.path, path)
     return path
 

@@ -244,6 +244,12 @@ def plain_table(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     Raises:
         InvalidArgumentError: a key is missing or NULL, a name or a type cannot be stored, there is no column.
     """
+    folded = [name.casefold() for name in table.column_names]
+    twice = [name for name in table.column_names if folded.count(name.casefold()) > 1]
+    if twice:
+        raise InvalidArgumentError(
+            f"The frame has columns that differ in case at most: {', '.join(twice)}. Rename one of them."
+        )
     missing = [key for key in keys if key not in table.column_names]
     if missing:
         raise InvalidArgumentError(
@@ -253,10 +259,18 @@ def plain_table(table: pa.Table, keys: Sequence[str]) -> pa.Table:
         raise InvalidArgumentError(f"The frame has no columns besides {', '.join(keys)}.")
     columns: dict[str, Any] = {}
     for name in table.column_names:
+        if name in keys and name == _T and not pa.types.is_integer(table.schema.field(name).type):
+            raise InvalidArgumentError(
+                f"The key column 't' has the type {table.schema.field(name).type}; expected integers."
+            )
         expected = {_ID: pa.string(), _T: pa.int64()}.get(name) if name in keys else None
         wanted = expected or storable_type(name, table.schema.field(name).type)
+        values = table.column(name)
         try:
-            columns[name] = table.column(name).cast(wanted)
+            if pa.types.is_dictionary(values.type):
+                # The dictionary's own type may be one that cannot be taken from, such as string_view.
+                values = values.cast(pa.dictionary(values.type.index_type, wanted))
+            columns[name] = values.cast(wanted)
         except pa.ArrowException as error:
             raise InvalidArgumentError(f"The column {name!r} cannot be {wanted}: {error}.") from error
         if name in keys and columns[name].null_count:
@@ -273,7 +287,9 @@ def storable_type(name: str, kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind):
         return storable_type(name, kind.value_type)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.list_(storable_type(name, kind.value_type))
+        inner = storable_type(name, kind.value_type)
+        if not pa.types.is_list(inner):
+            return pa.list_(inner)
     if pa.types.is_boolean(kind):
         return pa.bool_()
     if pa.types.is_integer(kind):

@@ -16,7 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .. import kinds
-from ..annotation_files import ANNOTATION_KEY, PROPERTY, StepAnnotation, annotations_text, parse_annotations
+from ..annotation_files import (
+    ANNOTATION_KEY,
+    PROPERTY,
+    StepAnnotation,
+    annotations_text,
+    episode_annotations,
+    parse_annotations,
+)
 from ..errors import InvalidArgumentError, SpaceMismatchError
 from ..families import METADATA, ColumnSet, merge_rows
 from ..handle import StoreHandle
@@ -32,9 +39,6 @@ from ..table_files import list_steps_file, write_table_file
 from .operation import Operation, Progress
 from .rewriting import annotation_files
 from .rows import Strip, in_order, new_steps_file, write_rows
-
-#: Of a segment with fewer wanted rows than this share, the wanted rows are copied instead of the file.
-_LINK_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class _Brought:
     linked: int = 0
     rewritten: int = 0
     rows: int = 0
+    transitions: int = 0
 
 
 def merge(
@@ -107,7 +112,7 @@ def merge(
         if brought.episodes:
             if annotations:
                 _announce(operation, annotations)
-            told = {"episodes": brought.rows}
+            told = {"episodes": brought.rows, "steps": brought.transitions}
             operation.commit((brought.steps, []), (brought.episodes, []), told)
     return MergeReport(brought.rows, brought.linked, brought.rewritten)
 
@@ -159,7 +164,6 @@ class _Source:
         self._ids = selection.ids
         self._link = link
         self._here = {file.name: file for file in selection.snapshot.step_files}
-        self._moved: dict[str, str] = {}
         self._runs: set[str] = set()
         self.annotations = self._own_annotations(number)
         self._grow_columns()
@@ -192,18 +196,22 @@ class _Source:
         if any(self._differs(column, tables.episodes.schema) for column in extra):
             extra.append(kinds.field(METADATA.json_column, kinds.JSON_KIND))
         tables.episodes.ensure_columns(extra)
-        for column in extra:
-            there = tables.episodes.schema.field(column.name)
-            if (column.metadata or {}).get(ANNOTATION_KEY) and there.type != column.type:
+        known = {column.name.casefold(): column for column in tables.episodes.schema}
+        for column in episode_annotations(self._snapshot.episodes_schema):
+            there = known[column.name.casefold()]
+            if there.remove_metadata() != column.remove_metadata():
                 raise InvalidArgumentError(
-                    f"The annotation {column.name!r} of {self._snapshot.layout.root} has the type "
-                    f"{column.type}; here it has {there.type}. Drop one of them first."
+                    f"The annotation {column.name!r} ({column.type}) of {self._snapshot.layout.root} meets "
+                    f"{there.name!r} ({there.type}) here. Drop one of them first."
                 )
 
     @staticmethod
     def _differs(column: pa.Field, schema: pa.Schema) -> bool:
-        index = schema.get_field_index(column.name)
-        return index >= 0 and kinds.field_kind(schema.field(index)) != kinds.field_kind(column)
+        known = {there.name.casefold(): there for there in schema}
+        there = known.get(column.name.casefold())
+        return there is not None and (
+            there.name != column.name or kinds.field_kind(there) != kinds.field_kind(column)
+        )
 
     def _columns(self, seen: Sequence[pa.Schema]) -> SegmentColumns:
         names = self._operation.store.schema.steps.names
@@ -239,9 +247,7 @@ class _Source:
         for index, segment in enumerate(pointers.segments):
             members = rows.take(pa.array(np.flatnonzero(pointers.segment == index)))
             used = int(members.column("row_count").to_numpy().sum())
-            if segment in self._moved:
-                part.append(_pointing(members, self._moved[segment]))
-            elif used >= _LINK_SHARE * self._here[segment].rows and self._fits(segment):
+            if used == self._here[segment].rows and self._fits(segment):
                 part.append(self._take_over(segment, members, brought))
             else:
                 part.append(self._rewrite(segment, members, brought))
@@ -249,6 +255,7 @@ class _Source:
         brought.episodes.append(self._operation.write_episodes(self._operation.next_name(), moved, None))
         brought.ids += rows.column("episode_id").chunks
         brought.rows += rows.num_rows
+        brought.transitions += int(rows.column("length").to_numpy().sum())
 
     def _fits(self, segment: str) -> bool:
         """Whether all columns of a segment have the same kind here."""
@@ -275,7 +282,6 @@ class _Source:
         new = list_steps_file(target) if listed.source is None else listed.as_new(name)
         brought.steps.append(new)
         brought.linked += 1
-        self._moved[segment] = name
         return _pointing(members, name)
 
     def _sidecars(self, segment: str) -> Iterator[tuple[StepAnnotation, Place]]:

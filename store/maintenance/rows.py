@@ -200,10 +200,10 @@ class Meter:
     def seen(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """The same tables, counted as they pass."""
         for table in tables:
-            yield table
             self._done += table.num_rows
             if self._progress is not None:
                 self._progress(self._done, self._total)
+            yield table
 
 
 def write_rows(

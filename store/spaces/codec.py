@@ -22,6 +22,16 @@ from .ragged import CustomNode, OneOfNode, TextNode
 from .registry import find
 from .sequence import GraphNode, SequenceNode
 
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
+_SORTS = {
+    "integer": pa.types.is_integer,
+    "float": pa.types.is_floating,
+    "text": lambda kind: kind in (pa.string(), pa.large_string(), pa.string_view()),
+    "binary": lambda kind: (
+        kind in (pa.binary(), pa.large_binary(), pa.binary_view()) or pa.types.is_fixed_size_binary(kind)
+    ),
+}
+
 
 class SpaceCodec:
     """The columns of one space.
@@ -96,13 +106,26 @@ def _of_type(array: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | p
     # Engines that rewrite a store, or frames that pass rows on, may come back with large or view types.
     if array.type == field.type:
         return array
-    try:
-        return array.cast(field.type)
-    except pa.ArrowException as error:
-        raise CorruptStoreError(
-            f"column '{field.name}': has type {array.type}, expected {field.type} ({error}). "
-            "Hint: the file is damaged or was written by something else."
-        ) from error
+    problem: Exception | str = "the two do not go together"
+    if _family(array.type) == _family(field.type):
+        try:
+            return array.cast(field.type)
+        except pa.ArrowException as error:
+            problem = error
+    raise CorruptStoreError(
+        f"column '{field.name}': has type {array.type}, expected {field.type} ({problem}). "
+        "Hint: the file is damaged or was written by something else."
+    )
+
+
+def _family(kind: pa.DataType) -> tuple[str, ...]:
+    """What types have in common whose values are of the same sort, whatever their width or layout."""
+    if isinstance(kind, _LISTS):
+        return ("list", *_family(kind.value_type))
+    for name, belongs in _SORTS.items():
+        if belongs(kind):
+            return (name,)
+    return (str(kind),)
 
 
 def _build(space: Space, column: str, depth: int) -> Node:

@@ -39,7 +39,10 @@ def measure(description: Any, depth: int = 0) -> int:
             f"a space is described by {_short(description)}, expected an object with a type."
         )
     total = _SPACE_BYTES + _own_bytes(description)
-    total += sum(measure(child, depth + 1) for child in _children(description))
+    children = _children(description)
+    if len(children) > MAX_BYTES // _SPACE_BYTES:
+        raise CorruptStoreError(f"a space has {len(children)} parts, expected at most 16,384.")
+    total += sum(measure(child, depth + 1) for child in children)
     if description["type"] == "Graph" or description.get("stack") is True:
         total *= 2  # Gymnasium keeps a batched copy of what is stacked
     if total > MAX_BYTES:
