@@ -13,7 +13,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow lint format types wheel-check bench check clean
+.PHONY: help demo test test-slow test-faults lint format types wheel-check bench check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ test: $(VENV)/.installed-test ## run the tests, doctests and documentation examp
 
 test-slow: $(VENV)/.installed-test ## run everything, with many more generated examples
 	EPISODELAKE_TEST_PROFILE=long $(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
+
+test-faults: $(VENV)/.installed-test ## every crash and failure at every point, and combinations
+	EPISODELAKE_FAULT_TRIALS=$${EPISODELAKE_FAULT_TRIALS:-20000} $(BIN)/python -m pytest -m slow tests/test_faults_long.py $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style and format with ruff
 	$(BIN)/ruff check .

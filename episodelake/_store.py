@@ -6,6 +6,7 @@ Only this package knows both sides; it forwards, and decides nothing.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -40,6 +41,8 @@ from .writers.callbacks import EpisodeCallback, StepCallback
 from .writers.episode_writer import EpisodeWriter
 from .writers.options import Durability, SessionOptions
 from .writers.recorder import Recorder
+
+_LEFTOVER = re.compile(r"\.store\.json\.[0-9a-f]+\.tmp")
 
 
 class EpisodeStore(MaintainedStore):
@@ -297,8 +300,9 @@ def _check_free(layout: Layout) -> None:
             raise StoreExistsError(
                 f"{layout.root} is a store already. Open it with episodelake.open, or choose another path."
             )
-        ours = [name for name in TABLES if "_delta_log" in layout.table(name).names()]
-        others = [name for name in found if name not in (*ours, JOURNAL)]
+        # What a creation that was cut short leaves behind is taken over.
+        ours = [name for name in TABLES if set(layout.table(name).names()) <= {"_delta_log"}]
+        others = [name for name in found if name not in (*ours, JOURNAL) and not _LEFTOVER.fullmatch(name)]
     if others:
         raise StoreExistsError(
             f"{layout.root} is not empty (it holds {', '.join(others[:5])}). Choose a new or empty folder."

@@ -64,21 +64,12 @@ class CommitLog:
 
         Raises:
             ConcurrentCommitError: others took the next number too many times; nothing was committed.
-            StoreAccessError: the log cannot be read or written; nothing was committed.
+            StoreAccessError: the log cannot be read or written; whether the commit was made is open.
             CorruptStoreError: a commit of others cannot be read.
         """
         application, wanted = transaction
         for attempt in range(_ATTEMPTS):
-            if self.applied.get(application, -1) >= wanted:
-                return
-            moment = max(time.time_ns() // 1_000_000, self.moment + 1)
-            lines = [_information(moment, details), *actions(moment)]
-            lines.append({"txn": {"appId": application, "version": wanted}})
-            if self._write(self.version + 1, lines):
-                self.version += 1
-                self.moment = moment
-                self.applied[application] = wanted
-                self._checkpoint()
+            if self.applied.get(application, -1) >= wanted or self.append_next(actions, transaction, details):
                 return
             self._follow()
             time.sleep(_PAUSE_SECONDS * random.random() * min(attempt, 20))
@@ -86,6 +77,29 @@ class CommitLog:
             f"Could not commit in {self._table}: other writers committed first, {_ATTEMPTS} times in a row. "
             "Nothing is lost: the journal keeps the rows. Try again, or run fewer writers at once."
         )
+
+    def append_next(
+        self,
+        actions: Callable[[int], Sequence[Mapping[str, Any]]],
+        transaction: tuple[str, int],
+        details: Mapping[str, Any],
+    ) -> bool:
+        """Add a commit right behind the last one that is known; False if another is there already.
+
+        Raises:
+            StoreAccessError: the log cannot be written; whether the commit was made is open.
+        """
+        application, wanted = transaction
+        moment = max(time.time_ns() // 1_000_000, self.moment + 1)
+        lines = [_information(moment, details), *actions(moment)]
+        lines.append({"txn": {"appId": application, "version": wanted}})
+        if not self._write(self.version + 1, lines):
+            return False
+        self.version += 1
+        self.moment = moment
+        self.applied[application] = wanted
+        self._checkpoint()
+        return True
 
     def _place(self, version: int) -> Place:
         return self._table / "_delta_log" / f"{version:020d}.json"

@@ -102,9 +102,12 @@ class JournalLock:
         """
         with _held_guard:
             if _held.pop(os.path.realpath(self._path), None) is not None:
-                if remove:
-                    self._path.unlink(missing_ok=True)
-                os.close(self._descriptor)
+                try:
+                    with guard_access("remove the journal's lock", self._path):
+                        if remove:
+                            self._path.unlink(missing_ok=True)
+                finally:
+                    os.close(self._descriptor)
 
 
 def _lock(path: Path, descriptor: int) -> bool:
@@ -148,10 +151,16 @@ class PartWriter:
         self._sync = sync
         self._schema: pa.Schema | None = None
         self._schema_number = 0
+        self._torn = False
         with guard_access("create the journal", path):
             self._file = open(path, "xb", buffering=0)  # noqa: SIM115 (kept open until close)
-            if sync:
-                sync_directory(path.parent)
+            try:
+                if sync:
+                    sync_directory(path.parent)
+            except BaseException:
+                self._file.close()
+                path.unlink(missing_ok=True)
+                raise
 
     def append(self, batch: pa.RecordBatch, events: Sequence[dict[str, Any]], first: int) -> None:
         """Append one batch with the events that belong to it.
@@ -181,15 +190,26 @@ class PartWriter:
             raise RecorderStateError(f"The journal part {self.path} is closed already.")
         with guard_access("write the journal", self.path):
             try:
+                self._cut()
+                self._torn = True
                 for piece in pieces:
                     self._write_all(piece)
                 if self._sync:
                     os.fsync(self._file.fileno())
                 self.size = self._file.tell()
+                self._torn = False
             except BaseException:
-                os.ftruncate(self._file.fileno(), self.size)
-                self._file.seek(self.size)
+                # Where even this fails the next write begins with it.
+                with contextlib.suppress(OSError):
+                    self._cut()
                 raise
+
+    def _cut(self) -> None:
+        """Cut off what a write that failed may have left behind the last whole batch."""
+        if self._torn:
+            os.ftruncate(self._file.fileno(), self.size)
+            self._file.seek(self.size)
+            self._torn = False
 
     def _write_all(self, piece: bytes | memoryview) -> None:
         rest = memoryview(piece)

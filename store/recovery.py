@@ -16,16 +16,25 @@ import numpy as np
 import pyarrow as pa
 
 from .errors import CorruptStoreError
-from .journal import DAMAGED_SUFFIX, JournalLock, RunHeader, part_paths, remove_journal, set_aside
+from .families import METADATA, merge_rows
+from .journal import (
+    DAMAGED_SUFFIX,
+    LOCK_SUFFIX,
+    JournalLock,
+    RunHeader,
+    part_paths,
+    remove_journal,
+    set_aside,
+)
 from .journal_reading import JournalBatch, PartReader
-from .layout import EPISODES, Layout
-from .parquet import open_parquet
+from .layout import EPISODES, RUNS, Layout
+from .parquet import open_parquet, reading_error
 from .records import EpisodeRecord, add_in_order, end_reason_of
 from .schema import JOURNAL_KIND, REWARD, STEP_ROW, TERMINATED, TRUNCATED, StepSchema
 from .seal_log import sealed_numbers
-from .sealer import Seal, Tables, commit_run, seal
+from .sealer import Seal, Tables, commit_run, live_name, seal
 from .sealing import Piece, split
-from .values import load_json
+from .values import dump_json, load_json
 
 
 @dataclass(frozen=True)
@@ -104,6 +113,8 @@ def recover(layout: Layout, schema: StepSchema) -> list[RecoveredRun]:
         return []
     recovered, damaged = [], []
     for directory in sorted(layout.journals.iterdir()):
+        if directory.name.endswith(LOCK_SUFFIX):
+            _remove_stray_lock(directory.with_name(directory.name.removesuffix(LOCK_SUFFIX)))
         if not directory.is_dir() or directory.name.endswith(DAMAGED_SUFFIX):
             continue
         lock = JournalLock.acquire(directory)
@@ -124,6 +135,7 @@ def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> Recover
     paths = part_paths(directory)
     if not paths:
         if directory.is_dir():
+            _close_run(layout, directory)
             remove_journal(directory)
         return None
     readers = [PartReader(path) for path in paths]
@@ -153,6 +165,35 @@ def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> Recover
     else:
         remove_journal(directory)
     return replace(run, torn_bytes=torn)
+
+
+def _remove_stray_lock(directory: Path) -> None:
+    """Remove a lock whose owner died after its journal was gone."""
+    if not directory.exists():
+        lock = JournalLock.acquire(directory)
+        if lock is not None:
+            lock.release(remove=not directory.exists())
+
+
+def _close_run(layout: Layout, directory: Path) -> None:
+    """Commit the end of a run whose writer died after its last seal; its row says what is needed."""
+    run_id = directory.name
+    tables = Tables.open(layout)
+    if tables.runs.applied(run_id) != 0:
+        return
+    place = layout.table(RUNS) / live_name(run_id)
+    try:
+        row = open_parquet(place).read()
+    except (pa.ArrowException, OSError) as error:
+        raise reading_error(place, error) from error
+    schema = pa.schema([column for column in tables.runs.schema if column.name in row.column_names])
+    row = row.select(schema.names).cast(schema)
+    metadata = dump_json(merge_rows(METADATA, row)[0])
+    names = ("run_id", "name", "env_spec", "versions")
+    texts = {name: row.column(name)[0].as_py() for name in names}
+    started_at = row.column("started_at").cast(pa.int64())[0].as_py()
+    header = RunHeader(**texts, started_at=started_at, metadata=metadata)
+    commit_run(tables, header, int(directory.stat().st_mtime * 1e6))
 
 
 def _seal_all(

@@ -77,14 +77,17 @@ def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
     readers = [PartReader(path) for path in job.parts]
     found = collect_rows(readers, frozenset(record.number for record in job.records))
     in_order = [(record.number, found[record.number].cut(record.length + 1)) for record in job.records]
-    steps = _write_steps(tables, schema, job, name, in_order, readers)
+    # A file that is listed already, by an attempt that got so far, is never written over.
+    done = tables.steps.applied(run_id) >= job.segment
+    steps = None if done else _write_steps(tables, schema, job, name, in_order, readers)
     rows = _segment_rows(name, in_order)
     metadata = ColumnSet(METADATA, tables.episodes.schema)
     table = episodes_table(schema, run_id, job.records, rows, metadata)
     tables.episodes.ensure_columns([column for column in table.schema if kinds.field_kind(column)])
     table = _in_line(table, job, schema, rows, tables)
     episodes = write_table_file(tables.layout.table(EPISODES) / name, table)
-    tables.steps.commit([steps], run_id, job.segment, removed=_orphans(tables, job))
+    if steps is not None:
+        tables.steps.commit([steps], run_id, job.segment, removed=_orphans(tables, job))
     counts = {
         "episodelake.episodes": len(job.records),
         "episodelake.steps": sum(r.length for r in job.records),
@@ -150,13 +153,18 @@ def commit_run(tables: Tables, header: RunHeader, ended_at: int | None) -> None:
     state = 0 if ended_at is None else 1
     if tables.runs.applied(header.run_id) >= state:
         return
-    live, closed = f"{header.run_id}-live.parquet", f"{header.run_id}-closed.parquet"
+    live, closed = live_name(header.run_id), f"{header.run_id}-closed.parquet"
     name = live if ended_at is None else closed
     table = _runs_table(tables.runs, header, ended_at)
     new = write_table_file(tables.layout.table(RUNS) / name, table)
     tables.runs.refresh()
     removed = [live] if state and tables.runs.applied(header.run_id) == 0 else []
     tables.runs.commit([new], header.run_id, state, removed=removed)
+
+
+def live_name(run_id: str) -> str:
+    """The file of the runs table with the row of a run that goes on."""
+    return f"{run_id}-live.parquet"
 
 
 def _runs_table(runs: Table, header: RunHeader, ended_at: int | None) -> pa.Table:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import Field as DeltaField
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import AddAction
 
 from .commit_log import CommitLog
 from .errors import (
@@ -66,6 +66,8 @@ class Table:
         self._log: CommitLog | None = None
         # Asking the table reads its log; whoever commits for an application is alone in that.
         self._applied: dict[str, int] = {}
+        # Whether a commit failed in a way that leaves open if it was made.
+        self._uncertain = False
 
     @staticmethod
     def create(path: Place, schema: pa.Schema) -> None:
@@ -123,6 +125,11 @@ class Table:
 
     def applied(self, application: str) -> int:
         """The last transaction of an application, such as a run's last segment number; -1 without one."""
+        if self._uncertain:
+            with guard_access("read", self.path):
+                self.refresh()
+            self._applied.clear()
+            self._uncertain = False
         if application not in self._applied:
             with guard_access("read", self.path):
                 found = self._delta.transaction_version(application)
@@ -169,11 +176,12 @@ class Table:
             self._log.applied[run_id] = self.applied(run_id)
 
         def actions(moment: int) -> list[dict[str, Any]]:
-            gone = {"deletionTimestamp": moment, "dataChange": True}
-            removals = [{"remove": {"path": name, **gone}} for name in removed]
-            return [*removals, *(_addition(new.action(self.path, moment)) for new in added)]
+            new = [file.action(self.path, moment) for file in added]
+            return [*_removals(removed, moment), *map(_addition, new)]
 
+        self._uncertain = True
         self._log.append(actions, (run_id, segment), details or {})
+        self._uncertain = False
         self._applied[run_id] = segment
         if self._log.changed:
             self.refresh()
@@ -184,7 +192,7 @@ class Table:
         removed: Sequence[str],
         operation: str,
         details: Mapping[str, Any] | None = None,
-        schema: pa.Schema | None = None,
+        columns: Callable[[pa.Schema], pa.Schema] | None = None,
     ) -> None:
         """Put files in the place of others in one atomic commit, once per operation.
 
@@ -193,41 +201,46 @@ class Table:
             removed: names of files that this version of the table has.
             operation: a name that no other operation has.
             details: what the table's history says of it.
-            schema: new columns of the table; then `removed` must be all its files.
+            columns: gives the table's new columns for those of the newest version.
 
         Raises:
             ConcurrentCommitError: others removed one of these files first, or kept winning; nothing was
                 committed.
         """
-        properties = CommitProperties(
-            custom_metadata={key: str(value) for key, value in (details or {}).items()},
-            max_commit_retries=0,
-            app_transactions=[Transaction(operation, 0)],
-        )
 
         def attempt() -> None:
             if self.applied(operation) >= 0:
                 return
-            there = {file.name for file in self.files()}
-            if not there.issuperset(removed) or (schema is not None and there != set(removed)):
+            if not {file.name for file in self.files()}.issuperset(removed):
                 raise ConcurrentCommitError(
                     f"Another operation changed {self.path} meanwhile; nothing was committed. Call again."
                 )
-            now = max(time.time_ns() // 1_000_000, self._newest_moment() + 1)
-            actions: list[AddAction | RemoveAction] = [
-                new.action(self.path, now + index) for index, new in enumerate(added)
-            ]
-            if schema is None:
-                actions += [RemoveAction(name, True, now) for name in removed]
-            self._delta.create_write_transaction(
-                actions,
-                "append" if schema is None else "overwrite",
-                self._delta.schema() if schema is None else _delta_schema(schema),
-                commit_properties=properties,
-            )
+
+            def actions(moment: int) -> list[dict[str, Any]]:
+                new = [file.action(self.path, moment + index) for index, file in enumerate(added)]
+                changed = [] if columns is None else [self._metadata(columns(self.schema))]
+                return [*changed, *_removals(removed, moment), *map(_addition, new)]
+
+            log = CommitLog(self.path, self.version, self._newest_moment())
+            if not log.append_next(actions, (operation, 0), details or {}):
+                raise CommitFailedError
 
         self._retry(attempt, "commit")
-        self._sync_log()
+
+    def _metadata(self, schema: pa.Schema) -> dict[str, Any]:
+        """The action that gives the table other columns, and leaves the rest of its metadata as it is."""
+        known = self._delta.metadata()
+        content = {
+            "id": known.id,
+            "name": known.name,
+            "description": known.description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": _delta_schema(schema).to_json(),
+            "partitionColumns": list(known.partition_columns),
+            "configuration": dict(known.configuration),
+            "createdTime": known.created_time,
+        }
+        return {"metaData": {key: value for key, value in content.items() if value is not None}}
 
     def properties(self) -> dict[str, str]:
         """The properties of the pinned version."""
@@ -279,10 +292,16 @@ class Table:
     def _sync_log(self) -> None:
         log = self.path / "_delta_log"
         entry = log / f"{self.version:020d}.json"
-        with contextlib.suppress(FileNotFoundError):
-            entry.sync()
-        log.sync()
-        self.path.sync()
+        with guard_access("sync the log", log):
+            with contextlib.suppress(FileNotFoundError):
+                entry.sync()
+            log.sync()
+            self.path.sync()
+
+
+def _removals(names: Sequence[str], moment: int) -> list[dict[str, Any]]:
+    gone = {"deletionTimestamp": moment, "dataChange": True}
+    return [{"remove": {"path": name, **gone}} for name in names]
 
 
 def _addition(action: AddAction) -> dict[str, Any]:

@@ -62,13 +62,16 @@ class JournalParts:
         """
         if self._writer is None:
             path = part_path(self._directory, self._count)
+            # Counted first: a name that could not be made may be taken all the same.
+            self._count += 1
             self._writer = PartWriter(path, self._header, sync=self._sync)
             self._parts.append(_Part(path))
-            self._count += 1
         before = self._writer.size
         self._writer.append(batch, events, first)
         self.unsealed_bytes += self._writer.size - before
-        self._parts[-1].pending |= self._needed.intersection(numbers)
+        # An event may come in a later part than the rows of its episode; it must not go before they do.
+        told = (event["number"] for event in events)
+        self._parts[-1].pending |= self._needed.intersection([*numbers, *told])
 
     def close_part(self) -> None:
         """Close the part that is being written; the next batch begins another.

@@ -7,6 +7,7 @@ steps lies in files beside the segments (see `annotation_files`). Both come and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from ..annotation_files import (
     type_text,
 )
 from ..errors import InvalidArgumentError
+from ..files import guard_access
 from ..handle import StoreHandle
 from ..layout import EPISODES, STEPS
 from ..listed_files import NewFile, TableFile
@@ -75,11 +77,15 @@ def annotate_episodes(store: StoreHandle, table: pa.Table, *, known: bool = True
         fields = [
             pa.field(name, values.type, metadata={ANNOTATION_KEY: b"episodes"}) for name, values in columns
         ]
-        operation.tables.episodes.ensure_columns(fields)
         new = [_overlaid(operation, file, *found, columns) for file, found in zip(old, rows, strict=True)]
         if old:
             names = ", ".join(name for name, _ in columns)
-            operation.commit(((), ()), (new, old), {"columns": names})
+            operation.commit(((), ()), (new, old), {"columns": names}, partial(_with_columns, fields))
+
+
+def _with_columns(fields: Sequence[pa.Field], schema: pa.Schema) -> pa.Schema:
+    """The schema with the fields that it lacks."""
+    return pa.schema([*schema, *(field for field in fields if field.name not in schema.names)])
 
 
 def _overlaid(
@@ -135,7 +141,8 @@ def annotate_steps(store: StoreHandle, table: pa.Table) -> None:
                 before = files.find(name, segment) if name in files.annotations else None
                 old = None if before is None else open_parquet(before).read(columns=[name]).column(name)
                 place = store.layout.annotations / added[name].ids[0]
-                place.make_folder()
+                with guard_access("write", place):
+                    place.make_folder()
                 whole = _scattered(values, frame_rows, segment_rows, target.rows_of(segment), old)
                 key = target.keys(segment)
                 _write(place / segment, added[name].schema, [*key, whole])
@@ -373,15 +380,17 @@ def _without(text: str | None, name: str, store: StoreHandle) -> str:
 
 
 def _drop_column(operation: Operation, name: str) -> None:
-    """Write all episodes files without a column, and the table's schema with them."""
-    old = operation.tables.episodes.files()
-    schema = operation.tables.episodes.schema
+    """Write the episodes files that have a column without it, and the table's schema with them."""
+    old = [file for file in operation.tables.episodes.files() if name in file.columns]
     new = []
     for file in old:
         rows = operation.read_episodes([file]).drop_columns([name])
         new.append(operation.write_episodes(operation.next_name(), rows, file.moment))
-    remaining = schema.remove(schema.get_field_index(name))
-    operation.commit(((), ()), (new, old), {"columns": name}, schema=remaining)
+    operation.commit(((), ()), (new, old), {"columns": name}, partial(_without_column, name))
+
+
+def _without_column(name: str, schema: pa.Schema) -> pa.Schema:
+    return pa.schema([column for column in schema if column.name != name])
 
 
 def annotation_list(schema: pa.Schema, steps: Mapping[str, StepAnnotation]) -> list[dict[str, Any]]:

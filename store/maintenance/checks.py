@@ -12,6 +12,7 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from ..journal import DAMAGED_SUFFIX, LOCK_SUFFIX, part_paths
 from ..layout import ANNOTATIONS, ARTIFACTS, CARD, JOURNAL, MANIFEST, TABLES, TAGS, Layout
 from ..listed_files import TableFile
 from ..manifest import read_card, read_manifest
-from ..parquet import open_parquet, reading_error
+from ..parquet import open_parquet, read_footer, reading_error
 from ..places import Place
 from ..tables import Table
 
@@ -242,7 +243,9 @@ def check_file(
         findings.add("size", file, message)
         return None
     try:
-        found = open_parquet(place, dictionaries=dictionaries)
+        footer = read_footer(place)
+        paths = {footer.schema.column(index).path for index in range(footer.num_columns)}
+        found = open_parquet(place, footer, [name for name in dictionaries if name in paths])
     except CorruptStoreError as error:
         findings.add("unreadable", file, f"{error}{needed}")
         return None
@@ -301,7 +304,8 @@ def check_columns(
         findings.add("schema", file, f"It lacks the columns {missing}.")
         return False
     listed = listing.files.get(file.partition("/")[2])
-    differ = set() if listed is None else listed.columns ^ (has.keys() & set(listing.schema.names))
+    known = set(listing.schema.names)
+    differ = set() if listed is None else (listed.columns & known) ^ (has.keys() & known)
     if differ:
         findings.add("schema", file, f"The log and the file disagree on whether it has {sorted(differ)}.")
     return usable
@@ -334,7 +338,8 @@ def check_runs(listing: Listing, standard: pa.Schema, findings: Findings) -> set
             findings.add("schema", listing.file(name), f"It lacks the columns {missing}.")
             continue
         found = table.column("run_id").to_pylist()
-        twice = sorted({str(run) for run in found if run is None or run in runs or found.count(run) > 1})
+        counts = Counter(found)
+        twice = sorted(str(run) for run in counts if run is None or run in runs or counts[run] > 1)
         if twice:
             findings.add("runs", listing.file(name), "There is more than one row of a run", twice)
         runs.update(run for run in found if run is not None)

@@ -310,12 +310,13 @@ class StepsCheck:
             self._episodes.whole[segment.members] = ~segment.bad
 
     def _check_range(self, rows: int, segment: Segment) -> None:
-        wrong = np.zeros(len(self._episodes.sound), bool)
         beyond = segment.stops > rows
-        wrong[segment.members[beyond]] = True
-        message = f"It points at rows behind the end of its segment, which has {rows} rows"
-        self._episodes.tell(self._findings, "pointer", wrong, message)
-        segment.bad |= beyond
+        if beyond.any():
+            wrong = np.zeros(len(self._episodes.sound), bool)
+            wrong[segment.members[beyond]] = True
+            message = f"It points at rows behind the end of its segment, which has {rows} rows"
+            self._episodes.tell(self._findings, "pointer", wrong, message)
+            segment.bad |= beyond
 
     def _tell(
         self, kind: str, file: str, segment: Segment, group: _Group, wrong: np.ndarray, message: str

@@ -26,6 +26,7 @@ from ..annotation_files import (
 )
 from ..errors import InvalidArgumentError, SpaceMismatchError
 from ..families import METADATA, ColumnSet, merge_rows
+from ..files import guard_access
 from ..handle import StoreHandle
 from ..layout import EPISODES, RUNS, STEPS
 from ..listed_files import NewFile
@@ -36,7 +37,7 @@ from ..places import Place
 from ..snapshot import Selection, Snapshot, pointers_of
 from ..spaces import space_to_json
 from ..table_files import list_steps_file, write_table_file
-from .operation import Operation, Progress
+from .operation import Operation, Progress, reconcile
 from .rewriting import annotation_files
 from .rows import Strip, in_order, new_steps_file, write_rows
 
@@ -93,6 +94,7 @@ def merge(
     for source in sources:
         check_spaces(store, source.snapshot)
     with Operation.begin(store, "merge") as operation:
+        reconcile(operation)
         here = operation.read_episodes(operation.tables.episodes.files(), ["episode_id"])
         brought = _Brought(here.column("episode_id").chunks)
         total = sum(len(source.snapshot.episode_files) for source in sources)
@@ -273,11 +275,12 @@ class _Source:
         name = self._operation.next_name()
         layout = self._operation.store.layout
         target = layout.table(STEPS) / name
-        target.copy_from(self._snapshot.segment_path(segment), link=self._link)
-        for annotation, place in self._sidecars(segment):
-            folder = layout.annotations / annotation.ids[0]
-            folder.make_folder()
-            (folder / name).copy_from(place, link=self._link)
+        with guard_access("take over the segment", target):
+            target.copy_from(self._snapshot.segment_path(segment), link=self._link)
+            for annotation, place in self._sidecars(segment):
+                folder = layout.annotations / annotation.ids[0]
+                folder.make_folder()
+                (folder / name).copy_from(place, link=self._link)
         listed = self._here[segment]
         new = list_steps_file(target) if listed.source is None else listed.as_new(name)
         brought.steps.append(new)
@@ -310,7 +313,8 @@ class _Source:
             find = partial(self._snapshot.annotation_files.find, annotation.name)
             side = Strip(find, annotation.schema, pointers.segments)
             folder = layout.annotations / annotation.ids[0]
-            folder.make_folder()
+            with guard_access("write", folder):
+                folder.make_folder()
             write_rows(folder / name, side, in_order(side, pointers), pointers.row_count)
         brought.rewritten += 1
         counts = pointers.row_count

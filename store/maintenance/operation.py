@@ -125,13 +125,13 @@ class Operation:
         steps: tuple[Sequence[NewFile], Sequence[TableFile]],
         episodes: tuple[Sequence[NewFile], Sequence[TableFile]],
         details: Mapping[str, Any] | None = None,
-        schema: pa.Schema | None = None,
+        columns: Callable[[pa.Schema], pa.Schema] | None = None,
     ) -> None:
         """Commit `(added, removed)` files, first to `steps`, then to `episodes`.
 
         Args:
             details: what the history says besides the kind.
-            schema: new columns of the episodes table.
+            columns: gives the episodes table's new columns for those of the newest version.
 
         Raises:
             ConcurrentCommitError: the episodes were changed by others meanwhile; nothing shows.
@@ -142,7 +142,7 @@ class Operation:
         try:
             new, old = episodes
             self.tables.episodes.replace(
-                new, [file.name for file in old], self.id, self._details(details), schema
+                new, [file.name for file in old], self.id, self._details(details), columns
             )
         except ConcurrentCommitError:
             self._take_back(added, removed)

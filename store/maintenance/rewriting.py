@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..annotation_files import PROPERTY, AnnotationFiles, parse_annotations
+from ..files import guard_access
 from ..layout import STEPS
 from ..listed_files import NewFile, TableFile
 from ..places import Place
@@ -128,7 +129,8 @@ def strips(operation: Operation, segments: tuple[str, ...]) -> Iterator[tuple[St
         found = {name: files.find(annotation.name, name) for name in segments}
         if any(place is not None for place in found.values()):
             target = layout.annotations / annotation.ids[0]
-            target.make_folder()
+            with guard_access("write", target):
+                target.make_folder()
             yield Strip(found.__getitem__, annotation.schema, segments), target
 
 

@@ -1,0 +1,237 @@
+"""Crashes and failures at every kind of call that changes a file: what was promised holds, whatever happens.
+
+Each test strikes one workload at some of its points (`faults.plans.choose`); `test_faults_long.py` strikes it
+at all of them. A report names the trials that went wrong; `python tests/faults TRIAL` runs one of them again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import episodelake as el
+from faults.campaign import Campaign, campaign, report
+from faults.faults import WRITE, Outcome, Stage, Trial
+from faults.plans import PLAIN, after_a_failure, choose, failing, half_committed, killed, then
+from faults.shim import Call
+from faults.truth import SPACES
+
+#: How many points of each workload are chosen for kills, and how many for failures.
+KILLED = {
+    "create": 20,
+    "change_card": 6,
+    "record": 50,
+    "roll_out": 20,
+    "record_busily": 20,
+    "recover": 24,
+    "recover beside a live writer": 8,
+    "two recoveries": 10,
+    "succeed": 14,
+    "checkpoint": 8,
+    "compact": 12,
+    "cluster": 6,
+    "delete": 12,
+    "vacuum": 8,
+    "annotate": 12,
+    "drop_annotations": 6,
+    "tag": 6,
+    "merge": 12,
+}
+FAILING = {
+    "create": 6,
+    "change_card": 3,
+    "record": 26,
+    "roll_out": 10,
+    "record_busily": 8,
+    "recover": 12,
+    "succeed": 6,
+    "compact": 6,
+    "delete": 6,
+    "vacuum": 4,
+    "annotate": 6,
+    "tag": 3,
+    "merge": 6,
+}
+MAINTENANCE = ("compact", "cluster", "delete", "vacuum", "annotate", "drop_annotations", "tag", "merge")
+
+#: Function, and a part of the path: among the points of the workloads there must be such calls.
+EXPECTED = {
+    ("mkdir", "/journal/"),
+    ("open", ".frames"),
+    ("write", ".frames"),
+    ("fsync", "/journal/"),
+    ("unlink", ".frames"),
+    ("rmdir", "/journal/"),
+    ("write", "/steps/"),
+    ("fsync", "/steps/"),
+    ("write", "/episodes/"),
+    ("fsync", "/episodes/"),
+    ("write", "/runs/"),
+    ("write", "/_delta_log/"),
+    ("fsync", "/_delta_log/"),
+    ("link", "/steps/_delta_log/"),
+    ("link", "/episodes/_delta_log/"),
+    ("link", "/runs/_delta_log/"),
+    ("unlink", "/.lock"),
+    ("link", "/store.json"),
+    ("rename", "/card.json"),
+}
+
+#: What damage is done to which template, and the invariant that must notice.
+DAMAGES = {
+    "lose_the_journal": ("dead", "nothing_journalled_is_lost"),
+    "leave_a_lock": ("empty", "journals_are_gone_after_recovery"),
+    "change_a_reward": ("full", "sums_agree_between_episodes_and_steps"),
+    "double_the_rows": ("full", "nothing_appears_twice"),
+    "shorten_a_segment": ("full", "as found"),
+    "forget_the_last_commit": ("full", "what_was_visible_stays_visible"),
+    "lose_an_old_segment": ("worn", "old_snapshot_still_reads"),
+}
+
+
+@pytest.fixture(scope="module")
+def harness() -> Iterator[Campaign]:
+    """Processes that run trials, and the folder that they use."""
+    with campaign() as started:
+        yield started
+
+
+def assert_right(outcomes: Sequence[Outcome]) -> None:
+    """Fail with a report unless every invariant held in every trial, and nearly all faults acted."""
+    assert not any(outcome.wrong for outcome in outcomes), f"\n{report(outcomes)}"
+    acted = sum(bool(outcome.acted) for outcome in outcomes)
+    assert acted >= 0.75 * len(outcomes), f"\n{report(outcomes)}"
+
+
+def _name(call: Call) -> str:
+    return call.name.removesuffix("at")
+
+
+def test_points_are_at_all_calls_that_matter(harness: Campaign) -> None:
+    """The points include writes, syncs, links, renames and removals of journals, segments, logs and names."""
+    found = {
+        (_name(call), path)
+        for name in ("create", "change_card", "record", "roll_out", "recover")
+        for call in harness.survey(PLAIN[name])
+        for path in (call.path, call.other)
+    }
+    lacking = {
+        (name, part)
+        for name, part in EXPECTED
+        if not any(name == seen and part.lstrip("/") in path for seen, path in found)
+    }
+    assert not lacking
+
+
+@pytest.mark.parametrize("name", ["create", "record", "roll_out", "compact", "annotate", "merge"])
+def test_no_change_escapes_the_shim(harness: Campaign, name: str) -> None:
+    """Every byte of every file that a workload makes was written, linked or renamed by a counted call."""
+    calls, before, after = harness.observe(PLAIN[name])
+    written: dict[str, int] = {}
+    for call in calls:
+        if call.kind == WRITE:
+            written[call.path] = written.get(call.path, 0) + call.size
+        elif call.other:
+            written[call.other] = written.get(call.path, 0)
+    made = {path: size for path, size in after.items() if path not in before and size}
+    linked = {
+        call.other for call in calls if not call.path.startswith(("/runs", "/steps", "/episodes", "/."))
+    }
+    lacking = {path for path, size in made.items() if written.get(path, 0) < size} - linked
+    assert made
+    assert not lacking
+    assert not any(call.name == "fopen" for call in calls)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_invariants_notice_damage(harness: Campaign, damage: str) -> None:
+    """Damage done on purpose is noticed by the invariant that speaks of it."""
+    template, invariant = DAMAGES[damage]
+    (outcome,) = harness.run([Trial(template, (Stage(damage),))])
+    assert any(invariant in sentence for sentence in outcome.wrong), outcome
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_a_kill_loses_and_doubles_nothing(harness: Campaign, name: str) -> None:
+    """Killed before or after any call that changes a file, a store keeps every invariant."""
+    trials = killed(PLAIN[name], choose(harness.survey(PLAIN[name]), KILLED[name]))
+    if name in MAINTENANCE:
+        again = Stage(PLAIN[name].stages[-1].workload)
+        trials = [then(trial, again) if number % 2 else trial for number, trial in enumerate(trials)]
+    outcomes = harness.run(trials)
+    assert_right(outcomes)
+
+
+def test_a_kill_between_the_commits_and_in_the_recovery(harness: Campaign) -> None:
+    """A writer dies between the commits of steps and episodes, then its recovery dies too, anywhere."""
+    first = then(half_committed(PLAIN["record"], harness.survey(PLAIN["record"])), Stage("recover"))
+    assert_right(harness.run(killed(first, choose(harness.survey(first), 12))))
+
+
+# Two seals wait in line. While the first is at work, an episode ends in a journal part that holds none of its
+# rows; the first is finished, and the process dies as the second begins.
+END_APART = """
+import os, sys, threading, time
+import numpy as np
+import episodelake as el
+from episodelake.writers import seal_queue
+
+true_seal, begun, go_on = seal_queue.seal, [], threading.Event()
+
+def seal(*arguments):
+    begun.append(arguments)
+    if len(begun) > 1:
+        os._exit(0)
+    go_on.wait()
+    true_seal(*arguments)
+
+seal_queue.seal = seal
+writer = el.open(sys.argv[1]).writer(segment_bytes=1, flush_seconds=1e6, seal_seconds=1e6)
+zero = np.zeros(2, np.float32)
+episode = writer.begin(zero, seed=7)
+for _ in range(3):
+    episode.append(0, 1.0, zero)
+whole = {"observations": np.zeros((71, 2), np.float32), "actions": np.zeros(70, np.int64)}
+writer.write_episode(**whole, rewards=np.ones(70), terminations=True, truncations=False)
+while not begun:
+    time.sleep(0.001)
+episode.end({"note": "done"})
+journal = writer._session._directory
+before = {path.name: path.stat().st_size for path in journal.iterdir()}
+
+def wait_for_the_end():
+    while {path.name: path.stat().st_size for path in journal.iterdir()} == before:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    go_on.set()
+
+threading.Thread(target=wait_for_the_end, daemon=True).start()
+writer.seal()
+"""
+
+
+def test_an_end_in_a_part_without_rows_is_kept(tmp_path: Path) -> None:
+    """The part of the journal that holds an episode's end and none of its rows stays until it is sealed."""
+    el.create(tmp_path / "store", **SPACES)
+    subprocess.run([sys.executable, "-c", END_APART, str(tmp_path / "store")], check=True, timeout=100)
+    el.recover(tmp_path / "store")
+    (episode,) = el.open(tmp_path / "store").filter("seed = 7")
+    assert (len(episode), episode.end_reason, episode.metadata) == (3, "cut", {"note": "done"})
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_failure_loses_and_doubles_nothing(harness: Campaign, name: str) -> None:
+    """Full disk, short or failing writes, failing sync, link, rename or removal, read-only folder: an error
+    of the tree or none; when the fault has gone, going on, closing or recovering brings everything in.
+    """
+    assert_right(harness.run(failing(PLAIN[name], choose(harness.survey(PLAIN[name]), FAILING[name]))))
+
+
+@pytest.mark.parametrize("name", ["record", "record_busily"])
+def test_a_kill_after_a_failure(harness: Campaign, name: str) -> None:
+    """A writer that went on after a failure and is killed soon after keeps every invariant too."""
+    assert_right(harness.run(after_a_failure(PLAIN[name], harness.survey(PLAIN[name]), 14)))
