@@ -94,8 +94,9 @@ class Sources:
         return " UNION ALL ".join(parts)
 
     def _dataset(self, name: str, schema: pa.Schema, groups: list[FileGroup]) -> str:
-        filesystem, _ = self._snapshot.layout.root.filesystem()
-        paths = [place.filesystem()[1] for group in groups for place in group.places]
+        root = self._snapshot.layout.root
+        filesystem, base = root.filesystem()
+        paths = [base + str(place).removeprefix(str(root)) for group in groups for place in group.places]
         schema = pa.schema([field.remove_metadata() for field in schema])
         dataset = pyarrow.dataset.dataset(paths, schema=schema, filesystem=filesystem, format="parquet")
         self.connection.register(f"_files_of_{name}", dataset)

@@ -84,7 +84,6 @@ EXPECTED = {
 #: What damage is done to which template, and the invariant that must notice.
 DAMAGES = {
     "lose_the_journal": ("dead", "nothing_journalled_is_lost"),
-    "leave_a_lock": ("empty", "journals_are_gone_after_recovery"),
     "change_a_reward": ("full", "sums_agree_between_episodes_and_steps"),
     "double_the_rows": ("full", "nothing_appears_twice"),
     "shorten_a_segment": ("full", "as found"),

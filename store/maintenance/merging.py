@@ -111,9 +111,11 @@ def merge(
                 earlier = annotations[name].ids if name in annotations else ()
                 annotations[name] = StepAnnotation(name, annotation.type, (*earlier, *annotation.ids))
             work.bring_runs()
+        here = annotation_files(operation).annotations
+        announced = {name: each for name, each in annotations.items() if brought.episodes or name not in here}
+        if announced:
+            _announce(operation, announced)
         if brought.episodes:
-            if annotations:
-                _announce(operation, annotations)
             told = {"episodes": brought.rows, "steps": brought.transitions}
             operation.commit((brought.steps, []), (brought.episodes, []), told)
     return MergeReport(brought.rows, brought.linked, brought.rewritten)

@@ -1,12 +1,11 @@
-"""Reading objects by ranges, in the two shapes that pyarrow takes: a file, and a file system."""
+"""Reading an object by ranges, as a file that pyarrow takes."""
 
 from __future__ import annotations
 
 import io
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.fs as fs
 
 from .object_errors import as_os_errors
 
@@ -57,49 +56,6 @@ class RangedFile(io.RawIOBase):
             data = self._store.get_range(self._key, start=self._position, end=stop)
         self._position = stop
         return memoryview(data)
-
-
-class ObjectFiles(fs.FileSystemHandler):
-    """The objects below one root as a read-only file system for Arrow datasets; paths are keys."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def get_type_name(self) -> str:
-        """What pyarrow shows."""
-        return "episodelake objects"
-
-    def normalize_path(self, path: str) -> str:
-        """Keys have one spelling."""
-        return path
-
-    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
-        """Sizes of objects."""
-        return [
-            fs.FileInfo(path, fs.FileType.File, size=int(self._store.head(path)["size"])) for path in paths
-        ]
-
-    def open_input_file(self, path: str) -> pa.PythonFile:
-        """An object for reading."""
-        return open_object(self._store, path)
-
-    def open_input_stream(self, path: str) -> pa.PythonFile:
-        """The same; it can seek too."""
-        return open_object(self._store, path)
-
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise NotImplementedError("this file system opens objects for reading, and nothing else")
-
-    get_file_info_selector = _refuse
-    create_dir = _refuse
-    delete_dir = _refuse
-    delete_dir_contents = _refuse
-    delete_root_dir_contents = _refuse
-    delete_file = _refuse
-    move = _refuse
-    copy_file = _refuse
-    open_output_stream = _refuse
-    open_append_stream = _refuse
 
 
 def open_object(store: Any, key: str) -> pa.PythonFile:

@@ -17,12 +17,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow.fs
-
 from ..errors import InvalidArgumentError
+from .arrow_files import arrow_files
 from .object_errors import as_os_errors, first_line
 from .place import Entry, Place
-from .ranges import ObjectFiles, open_object
+from .ranges import open_object
 
 _FLAGS = ("allow_http", "allow_invalid_certificates")
 _CLIENT_KEYS = (*_FLAGS, "connect_timeout", "timeout", "proxy_url", "user_agent")
@@ -278,4 +277,4 @@ class RemotePlace(Place):
 
     def filesystem(self) -> tuple[Any, str]:
         """See `Place`."""
-        return pyarrow.fs.PyFileSystem(ObjectFiles(self._store)), self._key
+        return arrow_files(str(self), self._bucket.options)

@@ -22,11 +22,6 @@ def lose_the_journal(context: Context) -> None:
     shutil.rmtree(context.path / "journal")
 
 
-def leave_a_lock(context: Context) -> None:
-    """Leave the lock of a run that is not there."""
-    (context.path / "journal" / "gone-000000000000000.lock").touch()
-
-
 def change_a_reward(context: Context) -> None:
     """Add one to every reward of a segment."""
     file = _segments(context, "steps")[0]
@@ -65,7 +60,6 @@ SABOTAGE: dict[str, Callable[[Context], None]] = {
     work.__name__: work
     for work in (
         lose_the_journal,
-        leave_a_lock,
         change_a_reward,
         double_the_rows,
         shorten_a_segment,
