@@ -125,7 +125,7 @@ class MaintainedStore(EpisodeView):
             StoreAccessError: a file may not be read or cannot be reached.
         """
         report = verify(self.handle, repair=repair, progress=progress)
-        if repair:
+        if any(fault.mended for fault in report.faults):
             self.refresh()
         return report
 

@@ -255,7 +255,7 @@ def create(
     schema = StepSchema.of(manifest)
     columns = {RUNS: RUNS_SCHEMA, EPISODES: schema.episodes, STEPS: schema.steps}
     manifest.to_json()
-    layout = Layout.at(path, storage_options)
+    layout = Layout.at(path, storage_options).of_store(manifest.store_id)
     _check_free(layout)
     with guard_access("create the store", layout.root):
         for table, table_schema in columns.items():
@@ -331,7 +331,7 @@ def open_store(
         wanted = None if version is None else operator.index(version)
     except TypeError as error:
         raise VersionNotFoundError(f"There is no version {version!r}: expected a whole number.") from error
-    store = EpisodeStore(layout, manifest, wanted)
+    store = EpisodeStore(layout.of_store(manifest.store_id), manifest, wanted)
     if wanted is not None:
         store._reader.snapshot.check_retained()
     return store
@@ -425,4 +425,5 @@ def recover(
         StoreAccessError, ConcurrentCommitError: nothing is lost; call again.
     """
     layout = Layout.at(path, storage_options)
-    return recover_journals(layout, StepSchema.of(read_manifest(layout)))
+    manifest = read_manifest(layout)
+    return recover_journals(layout.of_store(manifest.store_id), StepSchema.of(manifest))

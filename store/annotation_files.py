@@ -16,11 +16,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from .errors import CorruptStoreError
+from .files import guard_access
 from .layout import Layout
 from .places import Place
 
 PROPERTY = "episodelake.annotations"
 ANNOTATION_KEY = b"annotation"
+#: In each folder of an annotation's files.
+MARKER = "annotation.json"
 _ID = re.compile(r"[a-z]+\.[0-9a-z]{15}-\d{1,6}")
 _TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -50,6 +53,23 @@ class StepAnnotation:
     def schema(self) -> pa.Schema:
         """Columns of its files."""
         return pa.schema([("episode_id", pa.string()), ("t", pa.int64()), (self.name, self.type)])
+
+
+def write_marker(layout: Layout, annotation: StepAnnotation) -> None:
+    """Make the folders of an annotation's new files, each with a file that says what they are.
+
+    A version that lists the annotation and whose folder lacks it was vacuumed: without it, missing values and
+    missing files would look alike.
+
+    Raises:
+        StoreAccessError: it could not be written.
+    """
+    content = {"name": annotation.name, "type": type_text(annotation.type)}
+    for name in annotation.ids:
+        folder = layout.annotations / name
+        with guard_access("write the annotation", folder):
+            folder.make_folder()
+            (folder / MARKER).write(json.dumps(content).encode())
 
 
 def type_text(kind: pa.DataType) -> str | None:
@@ -107,12 +127,31 @@ class AnnotationFiles:
         self._layout = layout
         self._names: dict[str, frozenset[str]] = {}
 
+    def _listed(self, folder: Place) -> frozenset[str]:
+        with guard_access("list", folder):
+            names = frozenset(folder.names())
+        if MARKER not in names:
+            raise CorruptStoreError(
+                f"The files of an annotation in {folder} are missing. Either they were vacuumed after this "
+                "version was opened (refresh the store), or deleted by hand: restore them from a copy."
+            )
+        return names
+
+    def missing_folders(self) -> list[str]:
+        """Folders that this version needs and that are gone."""
+        ids = {folder for annotation in self.annotations.values() for folder in annotation.ids}
+        return sorted(folder for folder in ids if MARKER not in (self._layout.annotations / folder).names())
+
     def find(self, name: str, segment: str) -> Place | None:
-        """The file with the values of the annotation `name` for a segment; None if it has none."""
+        """The file with the values of the annotation `name` for a segment; None if it has none.
+
+        Raises:
+            CorruptStoreError: the annotation's files were vacuumed, or deleted.
+        """
         for folder in self.annotations[name].ids:
             place = self._layout.annotations / folder
             if folder not in self._names:
-                self._names[folder] = frozenset(place.names())
+                self._names[folder] = self._listed(place)
             if segment in self._names[folder]:
                 return place / segment
         return None

@@ -145,6 +145,11 @@ class CommitLog:
         if self.version % every == 0:
             with contextlib.suppress(DeltaError, OSError):
                 DeltaTable(str(self._table), storage_options=self._table.options).create_checkpoint()
+                log = self._table / "_delta_log"
+                for name in log.names():
+                    if name == "_last_checkpoint" or name.startswith(f"{self.version:020d}.checkpoint"):
+                        (log / name).sync()
+                log.sync()
 
 
 def _information(moment: int, details: Mapping[str, Any]) -> dict[str, Any]:

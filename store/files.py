@@ -39,8 +39,8 @@ def _hint(error: OSError) -> str:
     return "Check the path and the file system."
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable (fsync of the directory itself)."""
+def sync_path(path: Path) -> None:
+    """Make a file, or the names in a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

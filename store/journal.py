@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from .errors import RecorderStateError
-from .files import guard_access, sync_directory
+from .files import guard_access, sync_path
 from .journal_frames import BATCH, END, SCHEMA, encode
 
 LOCK_SUFFIX = ".lock"
@@ -156,7 +156,7 @@ class PartWriter:
             self._file = open(path, "xb", buffering=0)  # noqa: SIM115 (kept open until close)
             try:
                 if sync:
-                    sync_directory(path.parent)
+                    sync_path(path.parent)
             except BaseException:
                 self._file.close()
                 path.unlink(missing_ok=True)
@@ -267,4 +267,7 @@ def set_aside(directory: Path) -> Path:
 def remove_journal(directory: Path) -> None:
     """Delete a run's journal directory with all that is in it."""
     with guard_access("remove the sealed journal", directory):
+        # The seal log goes last: it says which episodes of the parts are sealed.
+        for path in part_paths(directory):
+            path.unlink()
         shutil.rmtree(directory)

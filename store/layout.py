@@ -54,6 +54,12 @@ class Layout:
         root = locate(path, storage_options)
         return Layout(root, _spool(str(root)) if root.local is None else root.local / JOURNAL)
 
+    def of_store(self, store_id: str) -> Layout:
+        """The same for a store whose identity is known: another one at that URL has other journals."""
+        if self.root.local is not None:
+            return self
+        return Layout(self.root, self.journals.parent / store_id / JOURNAL)
+
     @property
     def manifest(self) -> Place:
         """`store.json`, the identity of the store."""

@@ -8,12 +8,14 @@ bring back what was compacted or deleted meanwhile.
 from __future__ import annotations
 
 import json
+import operator
 import os
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from .files import guard_access
+from .errors import CorruptStoreError
+from .files import guard_access, sync_path
 
 _NAME = "seals.log"
 
@@ -27,7 +29,9 @@ def note_seal(directory: Path, segment: int, numbers: Iterable[int]) -> None:
     text = json.dumps({"segment": segment, "numbers": sorted(numbers)}).encode()
     path = directory / _NAME
     with guard_access("write the journal", path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        new = not path.exists()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o644)
         try:
             # The line begins with a line feed, so that a torn one before it spoils itself alone.
             line = b"\n%08x %s\n" % (zlib.crc32(text), text)
@@ -36,6 +40,8 @@ def note_seal(directory: Path, segment: int, numbers: Iterable[int]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        if new:
+            sync_path(directory)
 
 
 def sealed_numbers(directory: Path, committed: int) -> set[int]:
@@ -47,11 +53,18 @@ def sealed_numbers(directory: Path, committed: int) -> set[int]:
     by_segment: dict[int, list[int]] = {}
     path = directory / _NAME
     with guard_access("read the journal", path):
-        data = path.read_bytes() if path.exists() else b""
+        data = path.read_bytes() if path.exists() and not path.is_symlink() else b""
     for line in data.split(b"\n"):
         check, _, text = line.partition(b" ")
         if text and check == b"%08x" % zlib.crc32(text):
-            content = json.loads(text)
+            try:
+                content = json.loads(text)
+                segment, numbers = (
+                    operator.index(content["segment"]),
+                    [*map(operator.index, content["numbers"])],
+                )
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise CorruptStoreError(f"The seal log {path} has an impossible line: {error}.") from error
             # A segment that was never committed may have been begun again with other episodes.
-            by_segment[content["segment"]] = content["numbers"]
+            by_segment[segment] = numbers
     return {number for segment, found in by_segment.items() if segment <= committed for number in found}

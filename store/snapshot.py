@@ -228,7 +228,8 @@ class Snapshot:
         folder = self.layout.table(EPISODES)
         with guard_access("list", folder):
             there = {entry.name for entry in folder.entries()}
-        if not there.issuperset(file.name for file in self.episode_files):
+            lost = self.annotation_files.missing_folders()
+        if lost or not there.issuperset(file.name for file in self.episode_files):
             raise VersionNotFoundError(
                 f"Version {self.version} of {self.layout.root} was vacuumed: some of its files are gone. "
                 "Open the newest version, or a tagged one."

@@ -15,21 +15,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.schema import Field as DeltaField
 from deltalake.transaction import AddAction
 
 from .commit_log import CommitLog
 from .errors import (
     ConcurrentCommitError,
     CorruptStoreError,
+    EpisodelakeError,
     StoreAccessError,
     StoreExistsError,
     VersionNotFoundError,
 )
 from .files import guard_access
 from .listed_files import NewFile, TableFile, files_of
+from .names import time_ordered_suffix
 from .places import Place
 
 _ATTEMPTS = 30
@@ -37,6 +38,8 @@ _ATTEMPTS = 30
 _ESCAPES = re.compile("\x1b\\[[0-9;]*m")
 _PAUSE_SECONDS = 0.02
 _LOSSES = 5
+#: Under this key the history says what a commit did.
+_OPERATION = "episodelake.operation"
 _CONFIGURATION: dict[str, str | None] = {
     "delta.enableExpiredLogCleanup": "false",
     "delta.logRetentionDuration": "interval 36500 days",
@@ -87,6 +90,7 @@ class Table:
                 storage_options=path.options,
             )
         there = Table(path)
+        there._sync_log()
         columns = {column.name: column.type for column in there.schema}
         if there.files() or columns != {column.name: column.type for column in schema}:
             raise StoreExistsError(
@@ -104,8 +108,16 @@ class Table:
         return pa.schema(self._delta.schema())
 
     def refresh(self) -> None:
-        """Move to the newest version."""
-        self._delta.update_incremental()
+        """Move to the newest version.
+
+        Raises:
+            CorruptStoreError: a commit is damaged.
+            StoreAccessError: the log cannot be read.
+        """
+        try:
+            self._delta.update_incremental()
+        except (DeltaError, OSError) as error:
+            raise _log_error(self.path, error) from error
         self._log = None
 
     def files(self) -> list[TableFile]:
@@ -149,12 +161,12 @@ class Table:
             known = {column.name.casefold() for column in self.schema}
             missing = [column for column in columns if column.name.casefold() not in known]
             if missing:
-                self._delta.alter.add_columns([_delta_field(column) for column in missing])
+                grown = self._metadata(pa.schema([*self.schema, *missing]))
+                self._append_next([grown], f"columns.{time_ordered_suffix()}", {_OPERATION: "add columns"})
 
         known = {column.name.casefold() for column in self.schema}
         if any(column.name.casefold() not in known for column in columns):
             self._retry(attempt, "add columns")
-            self._sync_log()
 
     def commit(
         self,
@@ -176,7 +188,8 @@ class Table:
             self._log.applied[run_id] = self.applied(run_id)
 
         def actions(moment: int) -> list[dict[str, Any]]:
-            new = [file.action(self.path, moment) for file in added]
+            with guard_access("list the new files", self.path):
+                new = [file.action(self.path, moment) for file in added]
             return [*_removals(removed, moment), *map(_addition, new)]
 
         self._uncertain = True
@@ -193,6 +206,7 @@ class Table:
         operation: str,
         details: Mapping[str, Any] | None = None,
         columns: Callable[[pa.Schema], pa.Schema] | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         """Put files in the place of others in one atomic commit, once per operation.
 
@@ -202,6 +216,7 @@ class Table:
             operation: a name that no other operation has.
             details: what the table's history says of it.
             columns: gives the table's new columns for those of the newest version.
+            check: called when the newest version is known; raises if the commit must not follow it.
 
         Raises:
             ConcurrentCommitError: others removed one of these files first, or kept winning; nothing was
@@ -216,16 +231,28 @@ class Table:
                     f"Another operation changed {self.path} meanwhile; nothing was committed. Call again."
                 )
 
-            def actions(moment: int) -> list[dict[str, Any]]:
-                new = [file.action(self.path, moment + index) for index, file in enumerate(added)]
-                changed = [] if columns is None else [self._metadata(columns(self.schema))]
-                return [*changed, *_removals(removed, moment), *map(_addition, new)]
-
-            log = CommitLog(self.path, self.version, self._newest_moment())
-            if not log.append_next(actions, (operation, 0), details or {}):
-                raise CommitFailedError
+            if check is not None:
+                check()
+            moment = max(time.time_ns() // 1_000_000, self._newest_moment() + 1)
+            new = [file.action(self.path, moment + index) for index, file in enumerate(added)]
+            changed = [] if columns is None else [self._metadata(columns(self.schema))]
+            self._append_next(
+                [*changed, *_removals(removed, moment), *map(_addition, new)], operation, details or {}
+            )
 
         self._retry(attempt, "commit")
+
+    def _append_next(
+        self, actions: Sequence[Mapping[str, Any]], application: str, details: Mapping[str, Any]
+    ) -> None:
+        """Commit right behind the pinned version.
+
+        Raises:
+            CommitFailedError: another commit is there already.
+        """
+        log = CommitLog(self.path, self.version, self._newest_moment())
+        if not log.append_next(lambda moment: actions, (application, 0), details):
+            raise CommitFailedError
 
     def _metadata(self, schema: pa.Schema) -> dict[str, Any]:
         """The action that gives the table other columns, and leaves the rest of its metadata as it is."""
@@ -249,25 +276,26 @@ class Table:
         }
 
     def set_property(
-        self, name: str, change: Callable[[str | None], str], details: Mapping[str, Any]
+        self,
+        name: str,
+        change: Callable[[str | None], str],
+        details: Mapping[str, Any],
+        check: Callable[[], None] | None = None,
     ) -> None:
         """Change a property in a commit of its own; `change` gets its value in the newest version.
 
         Raises:
             ConcurrentCommitError: other writers kept winning; nothing was committed.
         """
-        properties = CommitProperties(
-            custom_metadata={key: str(value) for key, value in details.items()}, max_commit_retries=0
-        )
 
         def attempt() -> None:
-            value = change(self.properties().get(name))
-            self._delta.alter.set_table_properties(
-                {name: value}, raise_if_not_exists=False, commit_properties=properties
-            )
+            if check is not None:
+                check()
+            changed = self._metadata(self.schema)
+            changed["metaData"]["configuration"][name] = change(self.properties().get(name))
+            self._append_next([changed], f"property.{time_ordered_suffix()}", details)
 
         self._retry(attempt, "set a property")
-        self._sync_log()
 
     def _retry(self, attempt: Callable[[], None], action: str) -> None:
         for number in range(_ATTEMPTS):
@@ -326,11 +354,6 @@ def _delta_schema(schema: pa.Schema) -> Schema:
     return Schema.from_arrow(pa.schema(columns))
 
 
-def _delta_field(column: pa.Field) -> DeltaField:
-    (field,) = _delta_schema(pa.schema([column])).fields
-    return field
-
-
 def _check_log(path: Place) -> None:
     """Refuse what the table library takes for a table without its last commits."""
     log = path / "_delta_log"
@@ -371,9 +394,14 @@ def _open_delta(path: Place, version: int | None) -> tuple[DeltaTable, bool]:
     except (DeltaError, TableNotFoundError, OSError, ValueError) as error:
         if isinstance(error, VersionNotFoundError):
             raise
-        told = _ESCAPES.sub("", str(error)).partition("\n")[0]
-        if isinstance(error, PermissionError) or (path.local is None and isinstance(error, OSError)):
-            raise StoreAccessError(f"Could not read {path}: {told}. Check the connection.") from error
-        raise CorruptStoreError(
-            f"The log of the table {path} cannot be read: {told}. Restore {path / '_delta_log'} from a copy."
-        ) from error
+        raise _log_error(path, error) from error
+
+
+def _log_error(path: Place, error: Exception) -> EpisodelakeError:
+    """What to raise where the table library could not read a log: it is damaged, or out of reach."""
+    told = _ESCAPES.sub("", str(error)).partition("\n")[0]
+    if isinstance(error, PermissionError) or (path.local is None and isinstance(error, OSError)):
+        return StoreAccessError(f"Could not read {path}: {told}. Check the connection.")
+    return CorruptStoreError(
+        f"The log of the table {path} cannot be read: {told}. Restore {path / '_delta_log'} from a copy."
+    )

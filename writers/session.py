@@ -24,7 +24,7 @@ import pyarrow as pa
 from ..store.arrivals import ArrivalBuffer, LiveEpisode
 from ..store.errors import CorruptStoreError, EpisodelakeError, RecorderStateError
 from ..store.families import STEP_FAMILIES, ColumnSet, check_extra
-from ..store.files import guard_access
+from ..store.files import guard_access, sync_path
 from ..store.handle import StoreHandle
 from ..store.journal import JournalLock, RunHeader, remove_journal
 from ..store.layout import episode_id
@@ -362,12 +362,13 @@ class RunSession:
 def _claim(directory: Path) -> JournalLock:
     """Take the lock of a new run, then make its journal directory."""
     with guard_access("create the journal", directory):
-        directory.parent.mkdir(exist_ok=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
         lock = JournalLock.acquire(directory)
         if lock is None:
             raise RecorderStateError(f"The run {directory.name!r} is being written already.")
         try:
             directory.mkdir()
+            sync_path(directory.parent)
         except BaseException:
             lock.release(remove=True)
             raise

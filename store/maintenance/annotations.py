@@ -16,15 +16,14 @@ import pyarrow.compute as pc
 
 from ..annotation_files import (
     ANNOTATION_KEY,
-    PROPERTY,
     StepAnnotation,
     annotations_text,
     episode_annotations,
     parse_annotations,
     type_text,
+    write_marker,
 )
 from ..errors import InvalidArgumentError
-from ..files import guard_access
 from ..handle import StoreHandle
 from ..layout import EPISODES, STEPS
 from ..listed_files import NewFile, TableFile
@@ -40,12 +39,11 @@ _ROW_GROUP = 131_072
 _ROW_BYTES = 32
 
 
-def annotate_episodes(store: StoreHandle, table: pa.Table, *, known: bool = True) -> None:
+def annotate_episodes(store: StoreHandle, table: pa.Table) -> None:
     """Add or overwrite columns of episodes.
 
     Args:
         table: `episode_id`, each once, and the columns; episodes that it leaves out keep what they have.
-        known: refuse ids that the store does not have.
 
     Raises:
         InvalidArgumentError: a key is missing, unknown or there twice; a column cannot be an annotation.
@@ -72,7 +70,7 @@ def annotate_episodes(store: StoreHandle, table: pa.Table, *, known: bool = True
                 found += len(where) - where.null_count
                 old.append(file)
                 rows.append((operation.read_episodes([file]), where))
-        if known and found < len(ids):
+        if found < len(ids):
             raise InvalidArgumentError(_unknown(operation, ids))
         fields = [
             pa.field(name, values.type, metadata={ANNOTATION_KEY: b"episodes"}) for name, values in columns
@@ -136,13 +134,13 @@ def annotate_steps(store: StoreHandle, table: pa.Table) -> None:
             name: StepAnnotation(name, values.type, (f"{operation.id}-{number}",))
             for number, (name, values) in enumerate(columns)
         }
+        for annotation in added.values():
+            write_marker(store.layout, annotation)
         for segment, frame_rows, segment_rows in target.by_segment():
             for name, values in columns:
                 before = files.find(name, segment) if name in files.annotations else None
                 old = None if before is None else open_parquet(before).read(columns=[name]).column(name)
                 place = store.layout.annotations / added[name].ids[0]
-                with guard_access("write", place):
-                    place.make_folder()
                 whole = _scattered(values, frame_rows, segment_rows, target.rows_of(segment), old)
                 key = target.keys(segment)
                 _write(place / segment, added[name].schema, [*key, whole])
@@ -155,7 +153,7 @@ def annotate_steps(store: StoreHandle, table: pa.Table) -> None:
             return annotations_text(there)
 
         details = {"episodelake.operation": "annotate", "episodelake.columns": ", ".join(names)}
-        operation.tables.episodes.set_property(PROPERTY, change, details)
+        operation.set_property(change, details)
 
 
 class _Targets:
@@ -366,9 +364,7 @@ def drop_annotation(store: StoreHandle, name: str) -> None:
             raise InvalidArgumentError(f"There is no annotation {name!r}. Annotations: {known}.")
         if name in steps:
             details = {"episodelake.operation": "drop", "episodelake.columns": name}
-            operation.tables.episodes.set_property(
-                PROPERTY, lambda text: _without(text, name, store), details
-            )
+            operation.set_property(lambda text: _without(text, name, store), details)
         if name in episodes:
             _drop_column(operation, name)
 

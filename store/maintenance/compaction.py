@@ -7,7 +7,7 @@ and the new file takes the place of the first. What no episode points at is left
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,8 +86,9 @@ def _joined(operation: Operation, segment_bytes: float) -> tuple[list[TableFile]
     """Neighbouring files as far as they fit into one segment."""
     old: list[TableFile] = []
     new: list[NewSegment] = []
+    there = {file.name: file.rows for file in operation.tables.steps.files()}
     for group in _groups(operation, segment_bytes):
-        if len(group) > 1 or _has_hidden_rows(operation, group):
+        if len(group) > 1 or _has_hidden_rows(operation, group, there):
             old += group
             new.append(NewSegment(operation.read_episodes(group), group[0].moment))
     return old, new
@@ -108,11 +109,12 @@ def _groups(operation: Operation, segment_bytes: float) -> Iterator[list[TableFi
         yield group
 
 
-def _has_hidden_rows(operation: Operation, group: Sequence[TableFile]) -> bool:
+def _has_hidden_rows(operation: Operation, group: Sequence[TableFile], there: Mapping[str, int]) -> bool:
+    """Whether the segments of some files have rows that no episode of theirs points at."""
     rows = operation.read_episodes(group, ["segment", "row_count"])
     names = set(rows.column("segment").to_pylist())
-    there = sum(file.rows for file in operation.tables.steps.files() if file.name in names)
-    return len(names) > len(group) or int(rows.column("row_count").to_numpy().sum()) != there
+    listed = sum(there.get(name, 0) for name in names)
+    return len(names) > len(group) or int(rows.column("row_count").to_numpy().sum()) != listed
 
 
 def _sorted(
@@ -142,7 +144,7 @@ def _sorted(
     if (
         len(edges) > len(old)
         and (np.diff(order.to_numpy().astype(np.int64)) > 0).all()
-        and not _has_hidden_rows(operation, old)
+        and not _has_hidden_rows(operation, old, {f.name: f.rows for f in operation.tables.steps.files()})
     ):
         return [], []
     return old, [NewSegment(rows.slice(low, high - low), None) for low, high in parts]

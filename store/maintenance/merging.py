@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 from .. import kinds
 from ..annotation_files import (
     ANNOTATION_KEY,
-    PROPERTY,
     StepAnnotation,
     annotations_text,
     episode_annotations,
     parse_annotations,
+    write_marker,
 )
-from ..errors import InvalidArgumentError, SpaceMismatchError
+from ..errors import CorruptStoreError, InvalidArgumentError, SpaceMismatchError
 from ..families import METADATA, ColumnSet, merge_rows
 from ..files import guard_access
 from ..handle import StoreHandle
@@ -32,7 +32,7 @@ from ..layout import EPISODES, RUNS, STEPS
 from ..listed_files import NewFile
 from ..loose_merge import SegmentColumns
 from ..loose_rows import LooseRows
-from ..parquet import open_parquet, reading_error
+from ..parquet import open_parquet, read_footer, reading_error
 from ..places import Place
 from ..snapshot import Selection, Snapshot, pointers_of
 from ..spaces import space_to_json
@@ -156,7 +156,9 @@ def _announce(operation: Operation, annotations: dict[str, StepAnnotation]) -> N
         return annotations_text(there)
 
     details = {"episodelake.operation": "annotate", "episodelake.columns": ", ".join(annotations)}
-    operation.tables.episodes.set_property(PROPERTY, change, details)
+    for annotation in annotations.values():
+        write_marker(operation.store.layout, annotation)
+    operation.set_property(change, details)
 
 
 class _Source:
@@ -277,10 +279,13 @@ class _Source:
         name = self._operation.next_name()
         layout = self._operation.store.layout
         target = layout.table(STEPS) / name
+        source = self._snapshot.segment_path(segment)
+        self._check(source, segment)
         with guard_access("take over the segment", target):
-            target.copy_from(self._snapshot.segment_path(segment), link=self._link)
+            target.copy_from(source, link=self._link)
             for annotation, place in self._sidecars(segment):
                 folder = layout.annotations / annotation.ids[0]
+                self._check(place, segment)
                 folder.make_folder()
                 (folder / name).copy_from(place, link=self._link)
         listed = self._here[segment]
@@ -288,6 +293,14 @@ class _Source:
         brought.steps.append(new)
         brought.linked += 1
         return _pointing(members, name)
+
+    def _check(self, place: Place, segment: str) -> None:
+        """Refuse to take over a file that is missing, damaged at its end, or of another length."""
+        rows = read_footer(place).num_rows
+        if rows != self._here[segment].rows:
+            raise CorruptStoreError(
+                f"The file {place} has {rows} rows; {self._here[segment].rows} were committed."
+            )
 
     def _sidecars(self, segment: str) -> Iterator[tuple[StepAnnotation, Place]]:
         for name, annotation in self.annotations.items():

@@ -13,10 +13,12 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from ..annotation_files import PROPERTY
 from ..errors import ConcurrentCommitError
 from ..files import guard_access
 from ..handle import StoreHandle
@@ -57,6 +59,11 @@ class Operation:
     tables: Tables
     id: str
     _files: int = field(default=0)
+
+    def __post_init__(self) -> None:
+        #: The list of step annotations, and the episodes files, when the operation began.
+        self.annotations_text = self.tables.episodes.properties().get(PROPERTY)
+        self.began_with = frozenset(file.name for file in self.tables.episodes.files())
 
     @staticmethod
     @contextlib.contextmanager
@@ -137,16 +144,55 @@ class Operation:
             ConcurrentCommitError: the episodes were changed by others meanwhile; nothing shows.
         """
         added, removed = steps
+        brought = [file for file in episodes[0] if not episodes[1]]
         if added or removed:
             self.tables.steps.replace(added, [file.name for file in removed], self.id, self._details())
         try:
             new, old = episodes
             self.tables.episodes.replace(
-                new, [file.name for file in old], self.id, self._details(details), columns
+                new,
+                [file.name for file in old],
+                self.id,
+                self._details(details),
+                columns,
+                partial(self._check_unchanged, brought),
             )
         except ConcurrentCommitError:
             self._take_back(added, removed)
             raise
+
+    def set_property(self, change: Callable[[str | None], str], details: Mapping[str, Any]) -> None:
+        """Change the list of step annotations.
+
+        Raises:
+            ConcurrentCommitError: other machines rewrote segments meanwhile, or kept winning.
+        """
+
+        def check() -> None:
+            there = {file.name for file in self.tables.episodes.files()}
+            if not self.began_with <= there:
+                raise ConcurrentCommitError(self._lost())
+
+        self.tables.episodes.set_property(PROPERTY, change, details, check)
+        self.annotations_text = self.tables.episodes.properties().get(PROPERTY)
+
+    def _check_unchanged(self, brought: Sequence[NewFile]) -> None:
+        """Refuse a commit over one of another machine that this operation knows nothing of.
+
+        Args:
+            brought: files with episodes that the store did not have when the operation began.
+        """
+        episodes = self.tables.episodes
+        fresh = [file for file in episodes.files() if file.name not in self.began_with]
+        overlap = any(_may_share_episodes(old, new) for old in fresh for new in brought)
+        if overlap or episodes.properties().get(PROPERTY) != self.annotations_text:
+            raise ConcurrentCommitError(self._lost())
+
+    def _lost(self) -> str:
+        return (
+            f"Another operation changed {self.store.layout.root} meanwhile; nothing of this one shows. Call "
+            "again."
+        )
 
     def _take_back(self, added: Sequence[NewFile], removed: Sequence[TableFile]) -> None:
         if not added and not removed:
@@ -162,6 +208,11 @@ class Operation:
     def _details(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
         told = {f"episodelake.{key}": value for key, value in (more or {}).items()}
         return {"episodelake.operation": self.kind, **told}
+
+
+def _may_share_episodes(old: TableFile, new: NewFile) -> bool:
+    low, high = old.smallest.get("episode_id", ""), old.largest.get("episode_id", "\U0010ffff")
+    return low <= new.largest["episode_id"] and new.smallest["episode_id"] <= high
 
 
 @contextlib.contextmanager

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ..annotation_files import PROPERTY, AnnotationFiles, parse_annotations
-from ..files import guard_access
+from ..annotation_files import AnnotationFiles, parse_annotations
 from ..layout import STEPS
 from ..listed_files import NewFile, TableFile
 from ..places import Place
@@ -129,16 +128,13 @@ def strips(operation: Operation, segments: tuple[str, ...]) -> Iterator[tuple[St
         found = {name: files.find(annotation.name, name) for name in segments}
         if any(place is not None for place in found.values()):
             target = layout.annotations / annotation.ids[0]
-            with guard_access("write", target):
-                target.make_folder()
             yield Strip(found.__getitem__, annotation.schema, segments), target
 
 
 def annotation_files(operation: Operation) -> AnnotationFiles:
     """The step annotations of the newest version."""
     layout = operation.store.layout
-    text = operation.tables.episodes.properties().get(PROPERTY)
-    return AnnotationFiles(layout, parse_annotations(text, layout.root))
+    return AnnotationFiles(layout, parse_annotations(operation.annotations_text, layout.root))
 
 
 def _listed(

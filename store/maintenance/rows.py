@@ -24,13 +24,14 @@ import pyarrow.parquet as pq
 from ..errors import CorruptStoreError
 from ..files import guard_access
 from ..listed_files import NewFile
-from ..parquet import open_parquet, parquet_writer, reading_error
+from ..parquet import open_parquet, parquet_writer, read_footer, reading_error
 from ..places import Place
 from ..sealing import GROUP_BYTES, GROUP_ROWS
 from ..snapshot import Pointers
 from .operation import Progress
 
 _RANK = "_rank"
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 @dataclass(frozen=True)
@@ -46,28 +47,28 @@ class Strip:
     place: Callable[[str], Place | None]
     schema: pa.Schema
     segments: tuple[str, ...]
+    _open: dict[str, pq.ParquetFile] = field(default_factory=dict, init=False, repr=False)
     _kept: dict[tuple[str, int], pa.Table] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
-    def files(self) -> dict[str, pq.ParquetFile]:
-        """The open files by segment."""
+    def footers(self) -> dict[str, pq.FileMetaData]:
+        """What the files say of themselves, by segment; at most one of them is open at a time."""
         places = {name: self.place(name) for name in self.segments}
-        return {name: open_parquet(place) for name, place in places.items() if place is not None}
+        return {name: read_footer(place) for name, place in places.items() if place is not None}
 
     @cached_property
     def columns(self) -> pa.Schema:
         """The columns that at least one of the files has, in the order of the schema."""
-        names = {name for file in self.files.values() for name in file.schema_arrow.names}
+        names = {name for footer in self.footers.values() for name in footer.schema.to_arrow_schema().names}
         return pa.schema([column.remove_metadata() for column in self.schema if column.name in names])
 
     @cached_property
     def row_bytes(self) -> int:
         """About how many bytes a row takes before compression."""
         sizes = rows = 0
-        for file in self.files.values():
-            rows += file.metadata.num_rows
-            groups = range(file.metadata.num_row_groups)
-            sizes += sum(file.metadata.row_group(index).total_byte_size for index in groups)
+        for footer in self.footers.values():
+            rows += footer.num_rows
+            sizes += sum(footer.row_group(index).total_byte_size for index in range(footer.num_row_groups))
         return max(1, sizes // max(1, rows))
 
     def rows(self, name: str, start: int, stop: int) -> Iterator[pa.Table]:
@@ -76,13 +77,13 @@ class Strip:
         Raises:
             CorruptStoreError: the file is damaged, or has fewer rows.
         """
-        file = self.files.get(name)
-        if file is None:
+        footer = self.footers.get(name)
+        if footer is None:
             yield self.align(self.columns.empty_table(), stop - start)
             return
         first = 0
-        for index in range(file.metadata.num_row_groups):
-            count = file.metadata.row_group(index).num_rows
+        for index in range(footer.num_row_groups):
+            count = footer.row_group(index).num_rows
             low, high = max(start, first) - first, min(stop, first + count) - first
             if low < high:
                 yield self.align(self._group(name, index).slice(low, high - low), high - low)
@@ -97,13 +98,20 @@ class Strip:
         """A row group; the last one is kept, since the next range often begins in it."""
         if (name, index) not in self._kept:
             self._kept.clear()
+            place = self.place(name)
+            assert place is not None
+            if name not in self._open:
+                self._close()
+                self._open[name] = open_parquet(place, self.footers[name])
             try:
-                self._kept[name, index] = self.files[name].read_row_group(index)
+                self._kept[name, index] = self._open[name].read_row_group(index)
             except (pa.ArrowException, OSError) as error:
-                place = self.place(name)
-                assert place is not None
                 raise reading_error(place, error) from error
         return self._kept[name, index]
+
+    def _close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
 
     def align(self, table: pa.Table, count: int) -> pa.Table:
         """The table with all columns of the strip; those that it lacks are NULL."""
@@ -142,7 +150,9 @@ class Shuffled:
         columns = [*strip.columns, pa.field(_RANK, pa.int64())]
         with guard_access("write temporary files", self._folder.name), ExitStack() as stack:
             writers = [
-                stack.enter_context(pa.ipc.new_file(str(self._file(index)), pa.schema(columns)))
+                stack.enter_context(
+                    pa.ipc.new_file(str(self._file(index)), pa.schema(columns), options=_COMPRESSED)
+                )
                 for index in range(int(bucket[-1]) + 1)
             ]
             for ranks, table in self._scattered(pointers):
@@ -172,10 +182,26 @@ class Shuffled:
     def bucket(self, index: int) -> Iterator[pa.Table]:
         """The rows of one new segment in their new order."""
         with pa.memory_map(str(self._file(index))) as file:
-            table = pa.ipc.open_file(file).read_all()
-            order = np.argsort(table.column(_RANK).to_numpy(), kind="stable")
-            yield table.drop_columns([_RANK]).take(pa.array(order))
+            reader = pa.ipc.open_file(file)
+            batch: int | None = None
+            table = None
+            for number, start, count in self._pieces(reader):
+                if number != batch:
+                    batch, table = number, pa.Table.from_batches([reader.get_batch(number)])
+                assert table is not None
+                yield table.slice(start, count).drop_columns([_RANK])
         self._file(index).unlink()
+
+    @staticmethod
+    def _pieces(reader: pa.ipc.RecordBatchFileReader) -> Iterator[tuple[int, int, int]]:
+        """Where the rows of each episode are: batch, first row, number of rows; in the new order."""
+        found: list[tuple[int, int, int, int]] = []
+        for number in range(reader.num_record_batches):
+            ranks = reader.get_batch(number).column(_RANK).to_numpy()
+            edges = [0, *(np.flatnonzero(np.diff(ranks)) + 1).tolist(), len(ranks)]
+            found += [(int(ranks[low]), number, low, high - low) for low, high in itertools.pairwise(edges)]
+        found.sort()
+        return ((number, start, count) for _, number, start, count in found)
 
     def close(self) -> None:
         """Delete the temporary files."""

@@ -15,7 +15,7 @@ from datetime import timedelta
 
 import pyarrow as pa
 
-from ..annotation_files import PROPERTY, parse_annotations
+from ..annotation_files import MARKER, PROPERTY, parse_annotations
 from ..errors import CorruptStoreError, InvalidArgumentError
 from ..files import guard_access
 from ..handle import StoreHandle
@@ -28,7 +28,7 @@ from .tags import read_tags
 
 _LOG = "_delta_log"
 _RUN_FILE = re.compile(r"(?P<run>.+)-(?:\d{6}|live|closed)\.parquet")
-_LEFTOVER = re.compile(r"\..*\.tmp")
+_DELETED = re.compile(rf"(.*/)?([^/.][^/]*\.parquet|{re.escape(MARKER)}|\.[^/]*\.tmp)")
 #: Writers on other machines may be about to commit a file of an object store that is younger.
 _REMOTE_GRACE = timedelta(days=1)
 
@@ -91,7 +91,7 @@ def _candidates(layout: Layout) -> Iterator[tuple[str, Entry]]:
     for table in (*TABLES, ANNOTATIONS):
         with guard_access("list", layout.root / table):
             for entry in (layout.root / table).entries(deep=table == ANNOTATIONS):
-                if entry.name.endswith(".parquet") or _LEFTOVER.fullmatch(entry.name):
+                if _DELETED.fullmatch(entry.name):
                     yield table, entry
 
 
@@ -112,7 +112,7 @@ def _is_needed(table: str, name: str, needed: _Needed) -> bool:
     if table != ANNOTATIONS:
         return name in needed.files[table]
     folder, _, segment = name.partition("/")
-    return folder in needed.annotations and segment in needed.files[STEPS]
+    return folder in needed.annotations and segment in (*needed.files[STEPS], MARKER)
 
 
 def _needed(layout: Layout, since: float) -> _Needed:

@@ -88,6 +88,6 @@ def _check(options: Mapping[str, str], names: Mapping[str, str]) -> None:
     unknown = sorted(set(options) - set(names) - _PASSED_OVER)
     if unknown:
         raise InvalidArgumentError(
-            f"SQL cannot reach this store with the storage option {unknown[0]!r}. Give the setting through the "
-            "environment instead, or read with Polars: episodes, steps and filter take every option."
+            f"SQL cannot reach this store with the storage option {unknown[0]!r}. Give the setting through "
+            "the environment instead, or read with Polars: episodes, steps and filter take every option."
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow.fs
 
+from ..files import sync_path
 from .place import Entry, Place
 
 
@@ -99,7 +100,8 @@ class LocalPlace(Place):
     def written(self) -> Iterator[Path]:
         """See `Place`."""
         yield self._path
-        _sync(self._path)
+        sync_path(self._path)
+        self.parent.sync()
 
     def copy_from(self, source: Place, *, link: bool = False) -> None:
         """See `Place`; a link is made where both lie on one file system."""
@@ -107,6 +109,7 @@ class LocalPlace(Place):
             self.write(source.read())
             return
         if link and _linked(source.local, self._path):
+            self.parent.sync()
             return
         with self.written() as path:
             shutil.copyfile(source.local, path)
@@ -117,7 +120,9 @@ class LocalPlace(Place):
 
     def make_folder(self) -> None:
         """See `Place`."""
-        self._path.mkdir(parents=True, exist_ok=True)
+        if not self._path.is_dir():
+            self._path.mkdir(parents=True, exist_ok=True)
+            self.parent.sync()
 
     def remove_folder(self) -> None:
         """See `Place`."""
@@ -147,7 +152,7 @@ class LocalPlace(Place):
 
     def sync(self) -> None:
         """See `Place`."""
-        _sync(self._path)
+        sync_path(self._path)
 
     def parquet_source(self) -> str:
         """See `Place`."""
@@ -170,11 +175,3 @@ def _linked(source: Path, target: Path) -> bool:
             return False
         raise
     return True
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

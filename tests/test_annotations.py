@@ -1,0 +1,629 @@
+"""Annotations: what is said of episodes and steps afterwards, by whatever frame, and what becomes of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import episodelake as el
+from maintenance_stores import (
+    INFOS,
+    assert_contents,
+    assert_faces_agree,
+    awkward_store,
+    contents,
+    ids_of,
+    write_awkward,
+)
+from real_environments import NUMBERED_SPACES, numbered_store, write_numbered
+
+STEP = ("episode_id", "t")
+
+
+def as_pandas(frame: pl.DataFrame) -> Any:
+    """Return it as a pandas frame, whose index is not 0, 1, 2."""
+    pandas = pytest.importorskip("pandas")
+    result = pandas.DataFrame({name: frame[name].to_list() for name in frame.columns})
+    return result.set_index(np.arange(10, 10 + len(result)))
+
+
+FRAMES: dict[str, Callable[[pl.DataFrame], Any]] = {
+    "polars": lambda frame: frame,
+    "lazy": lambda frame: frame.lazy(),
+    "arrow": lambda frame: frame.to_arrow(),
+    "batches": lambda frame: frame.to_arrow().to_reader(),
+    "chunks": lambda frame: pl.concat([frame[:1], frame[1:]], rechunk=False),
+    "large": lambda frame: frame.to_arrow().cast(
+        pa.schema(
+            [
+                (one.name, pa.large_string() if one.name == "episode_id" else one.type)
+                for one in frame.to_arrow().schema
+            ]
+        )
+    ),
+    "pandas": as_pandas,
+}
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four episodes of 2, 3, 4 and 5 transitions, in two segments; tests work on copies."""
+    return numbered_store(tmp_path_factory.mktemp("template") / "store", [2, 3, 4, 5], seal_every=2).path
+
+
+@pytest.fixture
+def store(template: Path, tmp_path: Path) -> el.EpisodeStore:
+    """A copy of the four episodes."""
+    return el.open(shutil.copytree(template, tmp_path / "store"))
+
+
+def labels(store: el.EpisodeView, name: str) -> list[Any]:
+    """Return an annotation by every way of reading; they must agree."""
+    by_episode = [one.annotations[name] for one in store]
+    assert store.episodes.collect()[name].to_list() == by_episode
+    rows = dict(store.sql(f'select episode_id, "{name}" from episodes').fetchall())
+    assert [rows[one] for one in ids_of(store)] == by_episode
+    return by_episode
+
+
+def advantages(store: el.EpisodeView, name: str) -> list[list[Any]]:
+    """Return an annotation of steps by row, T+1 an episode, by every table; they must agree."""
+    frame = store.steps.collect()
+    rows = store.sql(f'select episode_id, t, "{name}" from steps order by all').pl()
+    assert rows.equals(frame.select("episode_id", "t", name).sort("episode_id", "t"))
+    moves = store.sql(f'select episode_id, t, "{name}" from transitions order by all').pl()
+    assert moves.equals(store.transitions.select("episode_id", "t", name).sort("episode_id", "t").collect())
+    result = [frame.filter(pl.col("episode_id") == one)[name].to_list() for one in ids_of(store)]
+    for episode, values in zip(store, result, strict=True):
+        own = list(episode.step_annotations.get(name, []))
+        length = len(values) if values[-1] is not None else len(values) - 1
+        assert own in (values[:length], []) and (own or not any(value is not None for value in values))
+    return result
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_episodes_by_every_kind_of_frame(store: el.EpisodeStore, kind: str) -> None:
+    """Labels from a frame in another order land on their episodes, for filters, SQL, Polars and episodes."""
+    before = contents(store)
+    frame = pl.DataFrame(
+        {"episode_id": ids_of(store)[::-1], "score": [3, 2, 1, 0], "word": ["d", "c", "", None]}
+    )
+    store.annotate(FRAMES[kind](frame))
+    assert labels(store, "score") == [0, 1, 2, 3]
+    assert labels(store, "word") == [None, "", "c", "d"]
+    assert len(store.filter("score > 1")) == len(store.filter(pl.col("score") > 1)) == 2
+    assert store.annotations.sort("name").select("name", "table").rows() == [
+        ("score", "episodes"),
+        ("word", "episodes"),
+    ]
+    assert_contents(store, before, without=("annotations",))
+    assert_faces_agree(store)
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_steps_by_every_kind_of_frame(store: el.EpisodeStore, kind: str) -> None:
+    """Values from a shuffled frame of steps land on their rows."""
+    before = contents(store)
+    frame = store.transitions.select("episode_id", "t", gain=pl.col("reward") * 2).collect()
+    store.annotate(FRAMES[kind](frame.sample(fraction=1.0, shuffle=True, seed=1)), on=STEP)
+    expected = [[*(2 * one.rewards).tolist(), None] for one in store]
+    assert advantages(store, "gain") == expected
+    assert [one.step_annotations["gain"].tolist() for one in store] == [one[:-1] for one in expected]
+    assert store.annotations.select("name", "table").rows() == [("gain", "steps")]
+    assert_contents(store, before, without=("step_annotations",))
+
+
+def test_no_step_is_rewritten(store: el.EpisodeStore) -> None:
+    """Annotating neither changes nor adds a file of steps."""
+    files = {file: file.stat().st_mtime_ns for file in (store.path / "steps").rglob("*")}
+    store.annotate(store.episodes.select("episode_id", a=pl.lit(1)))
+    store.annotate(store.steps.select("episode_id", "t", b=pl.lit(1)), on=STEP)
+    assert {file: file.stat().st_mtime_ns for file in (store.path / "steps").rglob("*")} == files
+
+
+def test_an_episode_frame_is_rows_of_the_steps_table(store: el.EpisodeStore) -> None:
+    """`Episode.frame()` has the annotations of its steps, as the steps table has."""
+    store.annotate(store.steps.select("episode_id", "t", b=pl.col("t") * 2), on=STEP)
+    expected = store.steps.collect().filter(pl.col("episode_id") == store[1].id)
+    assert store[1].frame().equals(expected)
+
+
+VALUES: dict[str, tuple[pl.Series, list[Any]]] = {
+    "bool": (pl.Series([True, None, False, True]), [True, None, False, True]),
+    "int8": (pl.Series([-128, 127, None, 0], dtype=pl.Int8), [-128, 127, None, 0]),
+    "uint32": (pl.Series([2**32 - 1, 0, None, 1], dtype=pl.UInt32), [2**32 - 1, 0, None, 1]),
+    "int64": (pl.Series([-(2**63), 2**63 - 1, None, 0]), [-(2**63), 2**63 - 1, None, 0]),
+    "float32": (
+        pl.Series([0.5, float("inf"), None, -0.0], dtype=pl.Float32),
+        [0.5, float("inf"), None, -0.0],
+    ),
+    "text": (pl.Series(["", "ü\x00😀", None, "NULL"]), ["", "ü\x00😀", None, "NULL"]),
+    "categorical": (pl.Series(["a", "b", None, "a"], dtype=pl.Categorical), ["a", "b", None, "a"]),
+    "enum": (pl.Series(["a", "b", None, "a"], dtype=pl.Enum(["b", "a"])), ["a", "b", None, "a"]),
+    "list": (pl.Series([[1, 2], [], None, [3]]), [[1, 2], [], None, [3]]),
+    "list of text": (pl.Series([["a"], [], None, ["", "b"]]), [["a"], [], None, ["", "b"]]),
+    "array": (
+        pl.Series([[1.0, 2.0], [0.0, 0.5], None, [3.0, 4.0]], dtype=pl.Array(pl.Float64, 2)),
+        [[1.0, 2.0], [0.0, 0.5], None, [3.0, 4.0]],
+    ),
+    "time": (
+        pl.Series([datetime(2026, 1, 2, 3, 4, 5, 678901, timezone.utc), None] * 2),  # noqa: UP017
+        [datetime(2026, 1, 2, 3, 4, 5, 678901, timezone.utc), None] * 2,  # noqa: UP017
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_values_of_every_type(store: el.EpisodeStore, kind: str) -> None:
+    """Every plain type, with NULLs, comes back by every way of reading, for episodes and for steps."""
+    series, expected = VALUES[kind]
+    store.annotate(pl.DataFrame({"episode_id": ids_of(store), "v": series}))
+    assert labels(el.open(store.path), "v") == expected
+    keys = {"episode_id": ids_of(store), "t": [1] * 4}
+    store.annotate(pl.DataFrame({**keys, "w": series}), on=STEP)
+    assert [one[1] for one in advantages(el.open(store.path), "w")] == expected
+    before = contents(store)
+    store.compact()
+    assert_contents(store, before)
+    assert labels(store, "v") == expected
+
+
+@pytest.mark.parametrize("on", ["episode_id", STEP], ids=["episodes", "steps"])
+def test_nan_is_not_null(store: el.EpisodeStore, on: Any) -> None:
+    """NaN in a Polars frame is a value and stays NaN."""
+    frame = pl.DataFrame({"episode_id": ids_of(store), "t": [0] * 4, "v": [float("nan"), None, 1.0, 0.0]})
+    store.annotate(frame if on == STEP else frame.drop("t"), on=on)
+    table = store.steps.filter(pl.col("t") == 0) if on == STEP else store.episodes
+    values = table.collect()["v"]
+    assert values.is_nan().to_list() == [True, None, False, False]
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        pl.Series([2**63, 2**64 - 1, 0, 1], dtype=pl.UInt64),
+        pl.Series([{"a": 1}] * 4),
+        pl.Series([b"x"] * 4),
+        pl.Series([[[1]]] * 4),
+        pl.Series([object()] * 4, dtype=pl.Object),
+        pl.Series([date(2026, 1, 2)] * 4),
+        pl.Series([None] * 4),
+        pl.Series(["1.5"] * 4).cast(pl.Decimal(10, 2)),
+    ],
+    ids=["uint64", "struct", "binary", "nested list", "object", "date", "null", "decimal"],
+)
+@pytest.mark.parametrize("on", ["episode_id", STEP], ids=["episodes", "steps"])
+def test_other_types_are_refused_or_kept_right(store: el.EpisodeStore, series: pl.Series, on: Any) -> None:
+    """A type that cannot be stored is an error of ours and changes nothing; others come back right."""
+    version = store.version
+    keys = {"episode_id": ids_of(store), **({"t": [0] * 4} if on == STEP else {})}
+    try:
+        store.annotate(pl.DataFrame({**keys, "v": series}), on=on)
+    except el.InvalidArgumentError:
+        assert el.open(store.path).version == version
+        assert el.open(store.path).annotations.height == 0
+        return
+    table = store.steps.filter(pl.col("t") == 0) if on == STEP else store.episodes
+    found = table.collect()["v"]
+    if series.dtype.is_nested():
+        assert found.to_list() == series.to_list()
+        return
+    assert found.cast(series.dtype).to_list() == series.to_list()
+
+
+BAD_FRAMES: dict[str, Callable[[el.EpisodeStore], Any]] = {
+    "no key": lambda store: pl.DataFrame({"v": [1]}),
+    "key only": lambda store: pl.DataFrame({"episode_id": [store[0].id]}),
+    "unknown id": lambda store: pl.DataFrame({"episode_id": [store[0].id, "nobody/000000"], "v": [1, 2]}),
+    "twice": lambda store: pl.DataFrame({"episode_id": [store[0].id] * 2, "v": [1, 1]}),
+    "null key": lambda store: pl.DataFrame({"episode_id": [store[0].id, None], "v": [1, 2]}),
+    "number as key": lambda store: pl.DataFrame({"episode_id": [0], "v": [1]}),
+    "no frame": lambda store: 7,
+    "none": lambda store: None,
+    "rows": lambda store: [{"episode_id": store[0].id, "v": 1}],
+    "series": lambda store: pl.Series("v", [1]),
+    "bad lazy frame": lambda store: store.episodes.select("episode_id", v=pl.col("no_such")),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FRAMES)
+def test_bad_frames_of_episodes(store: el.EpisodeStore, kind: str) -> None:
+    """A frame that does not say what it is about changes nothing."""
+    version = store.version
+    with pytest.raises(el.EpisodelakeError):
+        store.annotate(BAD_FRAMES[kind](store))
+    assert el.open(store.path).version == version
+    assert el.open(store.path).annotations.height == 0
+
+
+BAD_STEPS: dict[str, dict[str, list[Any]]] = {
+    "t too large": {"t": [3]},
+    "t negative": {"t": [-1]},
+    "t null": {"t": [None]},
+    "t float": {"t": [0.5]},
+    "t text": {"t": ["0"]},
+    "t huge": {"t": [2**63 - 1]},
+    "twice": {"t": [1, 1]},
+    "no t": {},
+}
+
+
+@pytest.mark.parametrize("kind", BAD_STEPS)
+def test_bad_frames_of_steps(store: el.EpisodeStore, kind: str) -> None:
+    """A step that is not there, or is there twice, changes nothing."""
+    version = store.version
+    times = BAD_STEPS[kind]
+    count = len(times.get("t", [0]))
+    frame = pl.DataFrame({"episode_id": [store[0].id] * count, **times, "v": [1] * count})
+    with pytest.raises(el.InvalidArgumentError):
+        store.annotate(frame, on=STEP)
+    assert el.open(store.path).version == version
+    assert el.open(store.path).annotations.height == 0
+
+
+@pytest.mark.parametrize(
+    "on", ["t", "", ("t", "episode_id"), ("episode_id",), ["episode_id", "t"], None, "run_id"], ids=repr
+)
+def test_other_keys(store: el.EpisodeStore, on: Any) -> None:
+    """Only the two kinds of key are taken; a list or another order of the same names may be."""
+    frame = pl.DataFrame({"episode_id": [store[0].id], "t": [0], "v": [1]})
+    try:
+        store.annotate(frame, on=on)
+    except el.InvalidArgumentError:
+        assert el.open(store.path).annotations.height == 0
+    else:
+        assert set(on) <= {"episode_id", "t"}
+        assert store.annotations.height > 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "length",
+        "Length",
+        "segment",
+        "row_start",
+        "number",
+        "metadata.value",
+        "Metadata.Value",
+        "",
+        "a,b",
+        "x" * 5000,
+        "_json",
+        "metadata._json",
+        "seed",
+    ],
+)
+def test_names_of_episodes_that_clash(store: el.EpisodeStore, name: str) -> None:
+    """A name that the episodes table has, also in other case, or that no table can have, is refused."""
+    before, version = contents(store), store.version
+    frame = pl.DataFrame({"episode_id": ids_of(store), name: [9] * 4})
+    if name in ("x" * 5000, "_json"):
+        try:
+            store.annotate(frame)
+        except el.InvalidArgumentError:
+            assert_contents(el.open(store.path), before)
+        else:
+            assert labels(store, name) == [9] * 4
+        return
+    with pytest.raises(el.InvalidArgumentError):
+        store.annotate(frame)
+    assert el.open(store.path).version == version
+    assert_contents(el.open(store.path), before)
+
+
+@pytest.mark.parametrize(
+    "name", ["reward", "Reward", "info.clock", "INFO.clock", "observation", "terminated", "", "a b"]
+)
+def test_names_of_steps_that_clash(store: el.EpisodeStore, name: str) -> None:
+    """The same for steps: no annotation takes the place of a recorded column."""
+    before, version = contents(store), store.version
+    frame = pl.DataFrame({"episode_id": [store[0].id], "t": [0], name: [9.0]})
+    with pytest.raises(el.InvalidArgumentError):
+        store.annotate(frame, on=STEP)
+    assert el.open(store.path).version == version
+    assert_contents(el.open(store.path), before)
+
+
+@pytest.mark.parametrize("on", ["episode_id", STEP], ids=["episodes", "steps"])
+def test_names_that_differ_only_in_case(store: el.EpisodeStore, on: Any) -> None:
+    """Two annotations whose names differ only in case cannot both be: neither in one frame nor one by one."""
+    keys = {"episode_id": ids_of(store), **({"t": [0] * 4} if on == STEP else {})}
+    with pytest.raises(el.InvalidArgumentError):
+        store.annotate(pl.DataFrame({**keys, "good": [1] * 4, "Good": [2] * 4}), on=on)
+    assert el.open(store.path).annotations.height == 0
+    store.annotate(pl.DataFrame({**keys, "good": [1] * 4}), on=on)
+    with pytest.raises(el.InvalidArgumentError):
+        store.annotate(pl.DataFrame({**keys, "GOOD": [2] * 4}), on=on)
+    assert store.annotations["name"].to_list() == ["good"]
+    assert_faces_agree(store)
+
+
+def test_a_later_recorded_column_of_the_same_name(store: el.EpisodeStore) -> None:
+    """A user's column that a writer brings later under an annotation's name spoils neither."""
+    store.annotate(pl.DataFrame({"episode_id": ids_of(store), "t": [0] * 4, "height": [9.0] * 4}), on=STEP)
+    with store.writer(run="late") as writer:
+        episode = writer.begin(np.zeros(2, np.float32), extra={"height": 1.5})
+        episode.append(1, 1.0, np.ones(2, np.float32), terminated=True, extra={"height": 2.5})
+        episode.end()
+    store.refresh()
+    assert len(store) == 5
+    assert [value for value in store[-1].extra["height"]] == [1.5, 2.5]
+    assert [one.step_annotations["height"][0] for one in store[:4]] == [9.0] * 4
+    store.steps.collect()
+    assert store.sql("select count(*) from steps").fetchall() == [(20,)]
+
+
+def test_an_empty_frame(store: el.EpisodeStore) -> None:
+    """No rows are no error: the column is there, NULL everywhere, or nothing changed at all."""
+    for on, keys in (("episode_id", {}), (STEP, {"t": pl.Int64})):
+        schema = {"episode_id": pl.String, **keys, f"v{len(keys)}": pl.Float64}
+        store.annotate(pl.DataFrame(schema=schema), on=on)
+    if "v0" in store.annotations["name"].to_list():
+        assert labels(store, "v0") == [None] * 4
+    if "v1" in store.annotations["name"].to_list():
+        assert [set(one) for one in advantages(store, "v1")] == [{None}] * 4
+    assert_faces_agree(store)
+
+
+def test_in_an_empty_store(tmp_path: Path) -> None:
+    """An empty store takes an empty frame; an id there is unknown; later episodes have NULL."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    store.annotate(pl.DataFrame(schema={"episode_id": pl.String, "v": pl.Int64}))
+    with pytest.raises(el.InvalidArgumentError):
+        store.annotate(pl.DataFrame({"episode_id": ["x"], "v": [1]}))
+    with store.writer() as writer:
+        write_numbered(writer, 1, 2)
+    assert store.refresh()[0].annotations.get("v") is None
+    assert_faces_agree(store)
+
+
+@pytest.mark.parametrize("on", ["episode_id", STEP], ids=["episodes", "steps"])
+def test_part_and_then_the_rest(store: el.EpisodeStore, on: Any) -> None:
+    """Rows that a frame leaves out keep what they have; given rows are overwritten, with NULL too."""
+
+    def give(positions: list[int], values: list[int | None], t: int = 1) -> None:
+        keys = {"episode_id": [store[one].id for one in positions]}
+        times = {"t": [t] * len(positions)} if on == STEP else {}
+        frame = pl.DataFrame({**keys, **times, "v": values}, schema_overrides={"v": pl.Int64})
+        store.annotate(frame, on=on)
+
+    def got() -> list[Any]:
+        return labels(store, "v") if on != STEP else [one[1] for one in advantages(store, "v")]
+
+    give([1, 3], [10, 30])
+    assert got() == [None, 10, None, 30]
+    give([0, 2], [0, 20])
+    assert got() == [0, 10, 20, 30]
+    give([3, 1], [31, None])
+    assert got() == [0, None, 20, 31]
+    if on == STEP:
+        give([0, 2], [5, 6], t=2)
+        assert [one[:3] for one in advantages(store, "v")] == [
+            [None, 0, 5],
+            [None, None, None],
+            [None, 20, 6],
+            [None, 31, None],
+        ]
+    assert store.annotations.height == 1
+
+
+@pytest.mark.parametrize("on", ["episode_id", STEP], ids=["episodes", "steps"])
+def test_another_type(store: el.EpisodeStore, on: Any) -> None:
+    """Another type under the same name is refused until it is dropped; older versions show the older one."""
+    keys = {"episode_id": ids_of(store), **({"t": [0] * 4} if on == STEP else {})}
+
+    def got(shown: el.EpisodeStore) -> list[Any]:
+        return labels(shown, "v") if on != STEP else [one[0] for one in advantages(shown, "v")]
+
+    store.annotate(pl.DataFrame({**keys, "v": [1, 2, 3, 4]}), on=on)
+    numbers = store.version
+    with pytest.raises(el.InvalidArgumentError):
+        store.annotate(pl.DataFrame({**keys, "v": ["a", "b", "c", "d"]}), on=on)
+    assert got(store) == [1, 2, 3, 4]
+    store.drop_annotation("v")
+    assert store.annotations.height == 0
+    assert "v" not in (store.steps if on == STEP else store.episodes).collect().columns
+    dropped = store.version
+    store.annotate(pl.DataFrame({**keys, "v": ["a", "b", "c", "d"]}), on=on)
+    assert got(store) == ["a", "b", "c", "d"]
+    assert got(el.open(store.path, version=numbers)) == [1, 2, 3, 4]
+    old = el.open(store.path, version=dropped)
+    assert old.annotations.height == 0
+    assert "v" not in {**old[0].annotations, **old[0].step_annotations}
+    assert_faces_agree(store)
+    assert_faces_agree(old, raw=False)
+    store.compact()
+    assert got(store) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("on", ["episode_id", STEP], ids=["episodes", "steps"])
+def test_dropped_values_do_not_come_back(store: el.EpisodeStore, on: Any) -> None:
+    """After a drop the same name with the same type starts from NULL."""
+    keys = {"episode_id": ids_of(store), **({"t": [0] * 4} if on == STEP else {})}
+    store.annotate(pl.DataFrame({**keys, "v": [1, 2, 3, 4]}), on=on)
+    store.drop_annotation("v")
+    store.annotate(pl.DataFrame({**keys, "v": [1, 2, 3, 4]})[:1].with_columns(v=pl.lit(9, pl.Int64)), on=on)
+    found = labels(store, "v") if on != STEP else [one[0] for one in advantages(store, "v")]
+    assert found == [9, None, None, None]
+
+
+def test_one_name_for_both_tables(store: el.EpisodeStore) -> None:
+    """The same name for episodes and for steps is refused, or both are kept and told apart."""
+    store.annotate(store.episodes.select("episode_id", v=pl.lit(1)))
+    try:
+        store.annotate(store.steps.select("episode_id", "t", v=pl.lit(2)), on=STEP)
+    except el.InvalidArgumentError:
+        assert "v" not in store.steps.collect().columns
+    else:
+        assert set(store.steps.collect()["v"]) == {2}
+    assert labels(store, "v") == [1] * 4
+
+
+def test_dropping_what_is_not_there(store: el.EpisodeStore) -> None:
+    """Only annotations can be dropped, by their exact name, once."""
+    store.annotate(store.episodes.select("episode_id", v=pl.lit(1)))
+    for name in ("w", "length", "reward", "V", "", "metadata.value"):
+        with pytest.raises(el.InvalidArgumentError):
+            store.drop_annotation(name)
+    store.drop_annotation("v")
+    with pytest.raises(el.InvalidArgumentError):
+        store.drop_annotation("v")
+    assert len(store[0]) == 2
+
+
+def test_deleted_episodes_cannot_be_annotated(store: el.EpisodeStore) -> None:
+    """An id that was deleted is unknown, for episodes and steps, also through an object that shows it."""
+    old = el.open(store.path)
+    gone = store[1].id
+    store.delete("length = 3")
+    for one in (store, old):
+        with pytest.raises(el.InvalidArgumentError):
+            one.annotate(pl.DataFrame({"episode_id": [gone], "v": [1]}))
+        with pytest.raises(el.InvalidArgumentError):
+            one.annotate(pl.DataFrame({"episode_id": [gone], "t": [0], "v": [1]}), on=STEP)
+    assert store.refresh().annotations.height == 0
+
+
+def test_they_survive_everything(tmp_path: Path) -> None:
+    """Annotations stay with their rows through deletion, both compactions, copies, links and merges."""
+    store = awkward_store(tmp_path / "store")
+    store.annotate(
+        store.episodes.select("episode_id", score=pl.col("number") * 1.5, tag=pl.col("end_reason"))
+    )
+    part = store.transitions.filter(pl.col("t") % 2 == 0).select("episode_id", "t", gain=pl.col("t") * 0.5)
+    store.annotate(part, on=STEP)
+    store.annotate(store.steps.select("episode_id", "t", whole=pl.col("t").cast(pl.String)), on=STEP)
+    kept = {one["id"]: one for one in contents(store)}
+
+    def check(found: el.EpisodeStore) -> None:
+        assert_contents(found, [kept[name] for name in ids_of(found)])
+        assert found.annotations.height == 4
+        advantages(found, "gain")
+        advantages(found, "whole")
+        labels(found, "score")
+
+    copied = store.copy(tmp_path / "copy")
+    linked = store.copy(tmp_path / "link", link=True)
+    some = store.copy(tmp_path / "some", "score > 0")
+    el.merge([some, store], tmp_path / "merged")
+    store.delete("length = 1")
+    store.compact()
+    check(store)
+    store.compact(order_by="score", descending=True)
+    check(store)
+    store.delete("score = 0")
+    check(store)
+    for one in (copied, linked, some, el.open(tmp_path / "merged")):
+        check(one)
+        one.compact(order_by="tag")
+        check(one)
+
+
+def test_new_episodes_have_null(store: el.EpisodeStore) -> None:
+    """Episodes that come after an annotation have NULL, beside those before, and can be given a value."""
+    store.annotate(store.episodes.select("episode_id", v=pl.lit(1)))
+    store.annotate(store.steps.select("episode_id", "t", w=pl.lit(2.0)), on=STEP)
+    with store.writer(run="late") as writer:
+        write_numbered(writer, 7, 2)
+    store.refresh()
+    assert labels(store, "v") == [1, 1, 1, 1, None]
+    assert advantages(store, "w")[-1] == [None] * 3
+    store.annotate(pl.DataFrame({"episode_id": [store[-1].id], "v": [5]}, schema_overrides={"v": pl.Int32}))
+    store.annotate(pl.DataFrame({"episode_id": [store[-1].id], "t": [2], "w": [7.0]}), on=STEP)
+    assert labels(store, "v") == [1, 1, 1, 1, 5]
+    assert advantages(store, "w")[-1] == [None, None, 7.0]
+    assert_faces_agree(store)
+
+
+def test_beside_an_open_writer(tmp_path: Path) -> None:
+    """An annotation between two seals of one writer is lost by neither."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    with store.writer() as writer:
+        write_numbered(writer, 0, 2)
+        writer.seal()
+        store.refresh().annotate(store.episodes.select("episode_id", v=pl.lit("x")))
+        store.annotate(store.steps.select("episode_id", "t", w=pl.col("t")), on=STEP)
+        write_numbered(writer, 1, 2)
+        writer.seal()
+    store.refresh()
+    assert labels(store, "v") == ["x", None]
+    assert advantages(store, "w") == [[0, 1, 2], [None] * 3]
+    assert_faces_agree(store)
+
+
+def test_through_an_object_at_an_old_version(store: el.EpisodeStore) -> None:
+    """Annotating through an object at an old version adds to the newest, and moves the object there."""
+    old = el.open(store.path)
+    store.annotate(store.episodes.select("episode_id", v=pl.lit(1)))
+    old.annotate(old.episodes.select("episode_id", w=pl.lit(2)))
+    assert labels(old, "v") == [1] * 4
+    assert labels(old, "w") == [2] * 4
+
+
+def test_views_and_old_objects_show_their_version(store: el.EpisodeStore) -> None:
+    """A view made before an annotation does not have it, one made after has."""
+    before, version = store.filter("length > 2"), store.version
+    store.annotate(store.episodes.select("episode_id", v=pl.col("length")))
+    store.annotate(store.steps.select("episode_id", "t", w=pl.col("t")), on=STEP)
+    assert [one.annotations for one in before] == [{}] * 3
+    assert [one.step_annotations for one in before] == [{}] * 3
+    assert "v" not in before.episodes.collect().columns
+    after = store.filter("length > 2")
+    assert labels(after, "v") == [3, 4, 5]
+    assert advantages(after, "w") == [list(range(one)) for one in (4, 5, 6)]
+    with pytest.raises(el.QueryError):
+        el.open(store.path, version=version).filter("v > 1")
+    assert el.open(store.path, version=version).annotations.height == 0
+
+
+def test_history_names_them(store: el.EpisodeStore) -> None:
+    """The history says `annotate` and `drop`."""
+    store.annotate(store.episodes.select("episode_id", v=pl.lit(1)))
+    store.annotate(store.steps.select("episode_id", "t", w=pl.lit(1)), on=STEP)
+    store.drop_annotation("v")
+    assert store.history()["operation"].to_list()[:3] == ["drop", "annotate", "annotate"]
+
+
+def test_long_episodes(tmp_path: Path) -> None:
+    """An annotation of an episode of many row groups meets every row, before and after a compaction."""
+    length = 150_000
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    with store.writer() as writer:
+        write_numbered(writer, 1, 3)
+        writer.write_episode(
+            observations=np.zeros((length + 1, 2), np.float32),
+            actions=np.zeros(length, np.int64),
+            rewards=np.ones(length),
+            terminations=True,
+            truncations=False,
+        )
+    store.refresh().annotate(store.transitions.select("episode_id", "t", w=pl.col("t") * 3), on=STEP)
+    expected = np.arange(length) * 3
+    assert np.array_equal(store[1].step_annotations["w"], expected)
+    store.compact(order_by="length", descending=True)
+    assert np.array_equal(store[0].step_annotations["w"], expected)
+    assert store[1].step_annotations["w"].tolist() == [0, 3, 6]
+
+
+def test_awkward_infos_are_untouched(tmp_path: Path) -> None:
+    """Annotating an awkward store, with a segment that has no info, changes nothing else."""
+    store = awkward_store(tmp_path / "store")
+    before = contents(store)
+    store.annotate(store.episodes.select("episode_id", v=pl.lit(1)))
+    store.annotate(store.steps.select("episode_id", "t", w=pl.lit(1)), on=STEP)
+    with store.writer() as writer:
+        write_awkward(writer, 30, 2, INFOS[0])
+    assert_contents(store.refresh()[:8], before, without=("annotations", "step_annotations"))
+    store.drop_annotation("v")
+    store.drop_annotation("w")
+    assert_contents(store[:8], before)
+    assert_faces_agree(store)

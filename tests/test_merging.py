@@ -1,0 +1,492 @@
+"""Merging and copying: episodes of several stores in one, every one once, and no step touched."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from gymnasium import spaces
+
+import episodelake as el
+from maintenance_stores import (
+    AWKWARD_SPACES,
+    INFOS,
+    assert_contents,
+    assert_faces_agree,
+    awkward_store,
+    contents,
+    files_under,
+    ids_of,
+    make_awkward_store,
+    segments_of,
+    write_awkward,
+)
+from real_environments import NUMBERED_SPACES, numbered_store, values_of, write_numbered
+
+STEP = ("episode_id", "t")
+NOW = timedelta(0)
+
+
+def shared_files(left: el.EpisodeStore, right: el.EpisodeStore) -> int:
+    """Return how many steps files of one store are the same files as some of the other."""
+    others = list((right.path / "steps").glob("*.parquet"))
+    own = (left.path / "steps").glob("*.parquet")
+    return sum(any(os.path.samefile(one, other) for other in others) for one in own)
+
+
+def test_two_stores_become_one(tmp_path: Path) -> None:
+    """Contents, ids, runs and order of stores whose infos differ in kind come through as they were."""
+    left = awkward_store(tmp_path / "left")
+    right = make_awkward_store(tmp_path / "right", infos=INFOS[::-1])
+    report = el.merge([left, right], tmp_path / "both")
+    both = el.open(tmp_path / "both")
+    assert_contents(both, contents(left) + contents(right))
+    assert_faces_agree(both)
+    assert report.episodes == 16
+    assert report.segments_linked + report.segments_rewritten == 8
+    runs = pl.concat([left.runs.collect(), right.runs.collect()], how="diagonal")
+    assert both.runs.collect().sort("run_id").equals(runs.sort("run_id").select(both.runs.collect().columns))
+    assert both.id not in (left.id, right.id)
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_files_are_linked_or_copied(tmp_path: Path, link: bool) -> None:
+    """With `link` the steps files are the sources' own, without not; either way each store is whole."""
+    left, right = (numbered_store(tmp_path / name, [2, 3, 4], seal_every=1) for name in ("left", "right"))
+    report = el.merge([left.path, str(right.path)], tmp_path / "both", link=link)
+    both = el.open(tmp_path / "both")
+    assert report == el.MergeReport(6, 6, 0)
+    assert shared_files(both, left) == shared_files(both, right) == (3 if link else 0)
+    left.delete("true")
+    left.vacuum(older_than=NOW)
+    assert values_of(both) == [0, 1, 2, 0, 1, 2]
+    before = contents(right)
+    both.compact()
+    both.delete("length = 3")
+    assert_contents(right, before)
+    assert_faces_agree(both)
+    assert_faces_agree(right)
+
+
+def test_linked_files_are_not_written_to(tmp_path: Path) -> None:
+    """No operation on the merged store changes a byte of the source."""
+    source = awkward_store(tmp_path / "source")
+    source.annotate(source.steps.select("episode_id", "t", w=pl.col("t")), on=STEP)
+    files = {name: (source.path / name).read_bytes() for name in files_under(source.path)}
+    el.merge([source], tmp_path / "into")
+    into = el.open(tmp_path / "into")
+    into.annotate(into.steps.select("episode_id", "t", w=pl.col("t") * 2), on=STEP)
+    into.compact(order_by="length")
+    into.delete("length > 2")
+    into.vacuum(older_than=NOW)
+    assert {name: (source.path / name).read_bytes() for name in files_under(source.path)} == files
+
+
+def test_again_and_again(tmp_path: Path) -> None:
+    """A merge may be repeated, makes no version then, and goes on where new episodes were recorded."""
+    left, right = (numbered_store(tmp_path / name, [2, 3], seal_every=1) for name in ("left", "right"))
+    into = el.create(tmp_path / "into", **NUMBERED_SPACES)
+    assert el.merge([left, right], into).episodes == 4
+    version = el.open(into.path).version
+    assert el.merge([right, left], into) == el.MergeReport(0, 0, 0)
+    assert el.open(into.path).version == version
+    with left.writer() as writer:
+        write_numbered(writer, 5, 2)
+    assert el.merge([left.refresh(), right], into).episodes == 1
+    assert values_of(into.refresh()) == [0, 1, 0, 1, 5]
+    assert_faces_agree(into)
+
+
+def test_overlapping_sources(tmp_path: Path) -> None:
+    """An episode that several sources have comes once, from whichever way they overlap."""
+    source = awkward_store(tmp_path / "source")
+    expected = {one["id"]: one for one in contents(source)}
+    short, long = source.copy(tmp_path / "short", "length <= 4"), source.copy(tmp_path / "long", "length > 2")
+    long.compact(order_by="length", descending=True)
+    report = el.merge([short, long, source, source.filter("length = 1")], tmp_path / "into")
+    into = el.open(tmp_path / "into")
+    assert report.episodes == len(into) == 8
+    ids = ids_of(into)
+    assert ids[: len(short)] == ids_of(short)
+    assert_contents(into, [expected[name] for name in ids])
+    assert_faces_agree(into)
+
+
+def test_overlapping_sources_with_annotations(tmp_path: Path) -> None:
+    """With annotations of steps too, every row of an overlap comes once."""
+    source = awkward_store(tmp_path / "source")
+    source.annotate(source.transitions.select("episode_id", "t", w=pl.col("t") * 0.5), on=STEP)
+    source.annotate(source.episodes.select("episode_id", v=pl.col("number")))
+    expected = {one["id"]: one for one in contents(source)}
+    some = source.copy(tmp_path / "some", "length > 2")
+    el.merge([some, source], tmp_path / "into")
+    into = el.open(tmp_path / "into")
+    assert_contents(into, [expected[name] for name in ids_of(into)])
+    assert_faces_agree(into)
+
+
+def test_an_overlap_with_what_was_there(tmp_path: Path) -> None:
+    """What `into` has already stays as it is there: its annotations are not the source's."""
+    source = numbered_store(tmp_path / "source", [2, 3, 4], seal_every=2)
+    into = source.copy(tmp_path / "into", "length < 4")
+    into.annotate(into.episodes.select("episode_id", v=pl.lit("mine")))
+    into.annotate(into.steps.select("episode_id", "t", w=pl.lit("mine")), on=STEP)
+    source.annotate(source.episodes.select("episode_id", v=pl.lit("yours")))
+    source.annotate(source.steps.select("episode_id", "t", w=pl.lit("yours")), on=STEP)
+    assert el.merge([source], into).episodes == 1
+    assert [one.annotations["v"] for one in into.refresh()] == ["mine", "mine", "yours"]
+    assert [set(one.step_annotations["w"]) for one in into] == [{"mine"}, {"mine"}, {"yours"}]
+    assert_faces_agree(into)
+
+
+def test_deleted_episodes_are_not_there_already(tmp_path: Path) -> None:
+    """What was deleted in `into` is not there, so a merge brings it, once, and once more later."""
+    source = numbered_store(tmp_path / "source", [2, 3, 4], seal_every=1)
+    into = source.copy(tmp_path / "into")
+    before = contents(source)
+    for _ in range(2):
+        into.delete("length = 3")
+        report = el.merge([source], into)
+        assert report.episodes == 1
+        into.refresh()
+        assert_contents(sorted(into, key=lambda one: one.number), before)
+        assert_faces_agree(into)
+        into.compact(order_by="number")
+        into.vacuum(older_than=NOW)
+        assert_contents(into, before)
+
+
+def test_a_store_into_itself(tmp_path: Path) -> None:
+    """A store has all its own episodes, so nothing comes, also through a view or an older version."""
+    store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
+    before, version = contents(store), store.version
+    old = el.open(store.path, version=version - 1)
+    assert el.merge([store, store.path, old, store.filter("length > 2")], store).episodes == 0
+    assert store.refresh().version == version
+    assert_contents(store, before)
+
+
+def test_sources_at_an_old_version_and_tags(tmp_path: Path) -> None:
+    """A source gives the version that it shows, also when newer ones moved or deleted its episodes."""
+    source = awkward_store(tmp_path / "source")
+    source.tag("all")
+    before = contents(source)
+    source.delete("length > 2")
+    source.compact(order_by="length")
+    old = el.open(source.path, version="all")
+    assert el.merge([old], tmp_path / "into").episodes == 8
+    into = el.open(tmp_path / "into")
+    assert_contents(into, before)
+    assert_faces_agree(into)
+    assert_contents(old.copy(tmp_path / "copy"), before)
+
+
+def test_views_as_sources(tmp_path: Path) -> None:
+    """Views, slices and reversed ones give their episodes, and nothing of others in the same files."""
+    source = awkward_store(tmp_path / "source")
+    view = source.filter(pl.col("length") > 2)
+    el.merge([view[1:], source[:1]], tmp_path / "into")
+    into = el.open(tmp_path / "into")
+    assert_contents(into, contents(view[1:]) + contents(source[:1]))
+    assert_faces_agree(into)
+    reverse = source[::-1]
+    el.merge([reverse], tmp_path / "reverse")
+    turned = el.open(tmp_path / "reverse")
+    expected = {one["id"]: one for one in contents(source)}
+    assert_contents(turned, [expected[name] for name in ids_of(turned)])
+    assert len(turned) == 8
+    assert_faces_agree(turned)
+
+
+def test_an_empty_view_and_an_empty_store(tmp_path: Path) -> None:
+    """Sources without episodes bring nothing but are no error."""
+    store = numbered_store(tmp_path / "store", [2, 3])
+    empty = el.create(tmp_path / "empty", **NUMBERED_SPACES)
+    assert el.merge([empty, store.filter("false")], tmp_path / "into") == el.MergeReport(0, 0, 0)
+    into = el.open(tmp_path / "into")
+    assert len(into) == 0
+    assert el.merge([store], into).episodes == 2
+    assert el.merge([empty], store).episodes == 0
+    assert len(empty.copy(tmp_path / "copy")) == 0
+
+
+def test_no_source(tmp_path: Path) -> None:
+    """Nothing to merge is an error, and creates nothing."""
+    with pytest.raises(el.InvalidArgumentError):
+        el.merge([], tmp_path / "into")
+    with pytest.raises(el.StoreNotFoundError):
+        el.merge([tmp_path / "nowhere"], tmp_path / "into")
+    assert not (tmp_path / "into").exists()
+
+
+OTHER_SPACES: dict[str, dict[str, Any]] = {
+    "shape": {**NUMBERED_SPACES, "observation_space": spaces.Box(-np.inf, np.inf, (3,), np.float32)},
+    "dtype": {**NUMBERED_SPACES, "observation_space": spaces.Box(-np.inf, np.inf, (2,), np.float64)},
+    "bounds": {**NUMBERED_SPACES, "observation_space": spaces.Box(-1, 1, (2,), np.float32)},
+    "actions": {**NUMBERED_SPACES, "action_space": spaces.Discrete(11)},
+    "rewards": {**NUMBERED_SPACES, "reward_shape": (2,)},
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_SPACES)
+def test_other_spaces_are_refused(tmp_path: Path, kind: str) -> None:
+    """A source with other spaces or rewards is refused before anything is done, also as the last one."""
+    store = numbered_store(tmp_path / "store", [2, 3])
+    more = numbered_store(tmp_path / "more", [4])
+    other = el.create(tmp_path / "other", **OTHER_SPACES[kind])
+    version = store.version
+    with pytest.raises(el.SpaceMismatchError):
+        el.merge([more, other], store)
+    assert el.open(store.path).version == version
+    with pytest.raises(el.SpaceMismatchError):
+        el.merge([store, other], tmp_path / "into")
+    assert not (tmp_path / "into" / "store.json").exists() or len(el.open(tmp_path / "into")) == 0
+
+
+def test_annotations_of_another_type(tmp_path: Path) -> None:
+    """The same annotation with another type is refused, and nothing was changed."""
+    left, right = (numbered_store(tmp_path / name, [2, 3]) for name in ("left", "right"))
+    for on in ("episode_id", STEP):
+        keys = ["episode_id"] if on == "episode_id" else ["episode_id", "t"]
+        left.annotate(left.steps.filter(pl.col("t") == 0).select(*keys, v=pl.lit(1)), on=on)
+        right.annotate(right.steps.filter(pl.col("t") == 0).select(*keys, v=pl.lit("x")), on=on)
+        version = left.version
+        with pytest.raises(el.InvalidArgumentError):
+            el.merge([right], left)
+        assert el.open(left.path).version == version
+        left.drop_annotation("v")
+        right.drop_annotation("v")
+    assert el.merge([right], left).episodes == 2
+
+
+def test_annotations_that_only_one_has(tmp_path: Path) -> None:
+    """An annotation that one source lacks is NULL for its episodes; a later value for them is taken."""
+    left, right = (numbered_store(tmp_path / name, [2, 3], seal_every=1) for name in ("left", "right"))
+    left.annotate(left.episodes.select("episode_id", v=pl.lit(1.5)))
+    right.annotate(right.steps.select("episode_id", "t", w=pl.lit(True)), on=STEP)
+    el.merge([left, right], tmp_path / "both")
+    both = el.open(tmp_path / "both")
+    assert [one.annotations["v"] for one in both] == [1.5, 1.5, None, None]
+    assert both.steps.collect()["w"].to_list() == [None] * 7 + [True] * 7
+    both.annotate(both.steps.select("episode_id", "t", w=pl.lit(False)), on=STEP)
+    assert set(both.steps.collect()["w"]) == {False}
+    both.compact()
+    assert set(both.steps.collect()["w"]) == {False}
+    assert_faces_agree(both)
+
+
+@pytest.mark.parametrize("first", ["annotation", "column"])
+def test_an_annotation_against_a_recorded_column(tmp_path: Path, first: str) -> None:
+    """What is an annotation here and a recorded column there is refused, or both are told apart."""
+    annotated = numbered_store(tmp_path / "annotated", [2])
+    annotated.annotate(annotated.steps.select("episode_id", "t", height=pl.lit(9.0)), on=STEP)
+    recorded = el.create(tmp_path / "recorded", **NUMBERED_SPACES)
+    with recorded.writer() as writer:
+        episode = writer.begin(np.zeros(2, np.float32), extra={"height": 1.5})
+        episode.append(1, 1.0, np.ones(2, np.float32), terminated=True, extra={"height": 2.5})
+        episode.end()
+    sources = [annotated, recorded.refresh()]
+    try:
+        el.merge(sources if first == "annotation" else sources[::-1], tmp_path / "into")
+    except el.InvalidArgumentError:
+        return
+    found = {len(one): one for one in el.open(tmp_path / "into")}
+    assert list(found[1].extra["height"]) == [1.5, 2.5]
+    assert found[2].step_annotations["height"].tolist() == [9.0] * 3
+
+
+def test_kinds_that_contradict(tmp_path: Path) -> None:
+    """An info that is a number here, a text there and a list elsewhere comes back as it was, in any order."""
+    stores = []
+    for number, value in enumerate([1, "one", [1, 2], 1.5, {"deep": 1}]):
+        store = el.create(tmp_path / f"source{number}", **NUMBERED_SPACES)
+        with store.writer(metadata={"x": value}) as writer:
+            episode = writer.begin(np.zeros(2, np.float32), {"x": value}, metadata={"x": value})
+            episode.append(
+                1, 1.0, np.ones(2, np.float32), terminated=True, info={"x": value}, policy={"x": value}
+            )
+            episode.end()
+        stores.append(store.refresh())
+    for number, order in enumerate([stores, stores[::-1]]):
+        el.merge(order, tmp_path / f"into{number}")
+        into = el.open(tmp_path / f"into{number}")
+        assert_contents(into, [one for store in order for one in contents(store)])
+        assert_faces_agree(into)
+        into.compact()
+        assert_contents(into, [one for store in order for one in contents(store)])
+        assert_faces_agree(into)
+        with into.writer() as writer:
+            episode = writer.begin(np.zeros(2, np.float32), {"x": b"new"})
+            episode.append(1, 1.0, np.ones(2, np.float32), terminated=True)
+            episode.end()
+        assert into.refresh()[-1].infos[0] == {"x": b"new"}
+
+
+def test_keys_that_differ_only_in_case(tmp_path: Path) -> None:
+    """An info `speed` here and `Speed` there come back under their own names."""
+    stores = []
+    for key in ("speed", "Speed", "SPEED"):
+        store = el.create(tmp_path / f"source-{key}", **NUMBERED_SPACES)
+        with store.writer() as writer:
+            episode = writer.begin(np.zeros(2, np.float32), {key: 1.5}, metadata={key: 1})
+            episode.append(1, 1.0, np.ones(2, np.float32), terminated=True, info={key: 2.5})
+            episode.end()
+        stores.append(store.refresh())
+    el.merge(stores, tmp_path / "into")
+    into = el.open(tmp_path / "into")
+    assert [one.infos for one in into] == [[{key: 1.5}, {key: 2.5}] for key in ("speed", "Speed", "SPEED")]
+    assert [one.metadata for one in into] == [{key: 1} for key in ("speed", "Speed", "SPEED")]
+    assert_faces_agree(into)
+
+
+def test_after_compaction_of_sources(tmp_path: Path) -> None:
+    """Compacted segments, with episodes of several runs, are linked and split like any other."""
+    left, right = awkward_store(tmp_path / "left"), make_awkward_store(tmp_path / "right")
+    left.compact()
+    right.compact(order_by="length")
+    report = el.merge([left, right.filter("length < 4")], tmp_path / "into")
+    into = el.open(tmp_path / "into")
+    assert_contents(into, contents(left) + contents(right.filter("length < 4")))
+    assert report.segments_linked + report.segments_rewritten == 2
+    assert_faces_agree(into)
+
+
+def test_sources_whose_segments_have_equal_names(tmp_path: Path) -> None:
+    """Two copies of one store, changed in different ways, meet again without taking each other's files."""
+    source = numbered_store(tmp_path / "source", [2, 3, 4, 5], seal_every=2)
+    one, two = source.copy(tmp_path / "one"), source.copy(tmp_path / "two", link=True)
+    one.delete("length = 2")
+    two.delete("length in (3, 4, 5)")
+    into = el.create(tmp_path / "into", **NUMBERED_SPACES)
+    assert el.merge([one, two], into).episodes == 4
+    assert values_of(into.refresh()) == [1, 2, 3, 0]
+    assert segments_of(into)
+    assert_faces_agree(into)
+
+
+def test_a_live_writer_in_source_and_target(tmp_path: Path) -> None:
+    """Merging beside open writers takes what is sealed; what they seal later comes by the next one."""
+    source, into = (el.create(tmp_path / name, **NUMBERED_SPACES) for name in ("source", "into"))
+    with source.writer() as there, into.writer() as here:
+        write_numbered(there, 0, 2)
+        there.seal()
+        write_numbered(there, 1, 2)
+        write_numbered(here, 2, 2)
+        assert el.merge([source.refresh()], into).episodes == 1
+        here.seal()
+        there.seal()
+        assert el.merge([source.refresh()], into).episodes == 1
+        write_numbered(here, 3, 2)
+    assert values_of(into.refresh()) == [0, 2, 1, 3]
+    assert into.runs.collect().height == 2
+    el.merge([source.refresh()], into)
+    runs = into.refresh().runs.collect()
+    assert runs.height == 2
+    assert_faces_agree(into)
+
+
+def test_merging_on_into_a_store_with_a_writer_of_the_same_run(tmp_path: Path) -> None:
+    """The part of a run that was merged does not keep the rest from coming."""
+    source = el.create(tmp_path / "source", **NUMBERED_SPACES)
+    into = el.create(tmp_path / "into", **NUMBERED_SPACES)
+    with source.writer() as writer:
+        for value in range(4):
+            write_numbered(writer, value, 2)
+            writer.seal()
+            el.merge([source.refresh()], into)
+    assert values_of(into.refresh()) == [0, 1, 2, 3]
+    assert_faces_agree(into)
+
+
+def test_copy_is_the_store(tmp_path: Path) -> None:
+    """A copy has contents, runs, card and spaces, an identity of its own, and takes episodes."""
+    store = awkward_store(tmp_path / "store")
+    store.card = {"description": "copied"}
+    store.annotate(store.episodes.select("episode_id", v=pl.col("length")))
+    copied = store.copy(tmp_path / "copy")
+    assert_contents(copied, contents(store))
+    assert copied.card == store.card and copied.id != store.id
+    assert copied.observation_space == store.observation_space
+    assert copied.runs.collect().equals(store.runs.collect())
+    assert shared_files(copied, store) == 0
+    with copied.writer() as writer:
+        write_awkward(writer, 40, 2, INFOS[1])
+    assert len(copied.refresh()) == 9 and len(store.refresh()) == 8
+    assert_faces_agree(copied)
+
+
+@pytest.mark.parametrize("condition", ["length > 2", pl.col("length") > 2, "false", "true", "v = 1"], ids=str)
+def test_copy_with_a_filter(tmp_path: Path, condition: str | pl.Expr) -> None:
+    """A filtered copy has just those, and no row of others in its files; a view copies the same."""
+    store = awkward_store(tmp_path / "store")
+    store.annotate(store.episodes.select("episode_id", v=pl.col("length")))
+    expected = contents(store.filter(condition))
+    copied = store.copy(tmp_path / "copy", condition, link=True)
+    assert_contents(copied, expected)
+    assert_faces_agree(copied)
+
+
+def test_copy_refuses(tmp_path: Path) -> None:
+    """A wrong condition creates nothing, and what is there already is not touched."""
+    store = numbered_store(tmp_path / "store", [2, 3])
+    with pytest.raises(el.QueryError):
+        store.copy(tmp_path / "copy", "no_such > 1")
+    assert not (tmp_path / "copy").exists()
+    for _ in range(2):
+        with pytest.raises(el.StoreExistsError):
+            store.copy(store.path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("mine", "utf-8")
+    with pytest.raises(el.StoreExistsError):
+        store.copy(tmp_path / "other")
+    assert files_under(tmp_path / "other") == {"file"}
+    assert values_of(el.open(store.path)) == [0, 1]
+
+
+def test_vector_rewards(tmp_path: Path) -> None:
+    """Stores of vector rewards merge like others."""
+    stores = []
+    for name in ("left", "right"):
+        store = el.create(tmp_path / name, **NUMBERED_SPACES, reward_shape=(2,))
+        with store.writer() as writer:
+            episode = writer.begin(np.zeros(2, np.float32))
+            episode.append(0, np.array([1.0, float("nan")]), np.ones(2, np.float32), truncated=True)
+            episode.end()
+        stores.append(store.refresh())
+    el.merge(stores, tmp_path / "into")
+    assert_contents(el.open(tmp_path / "into"), [one for store in stores for one in contents(store)])
+
+
+def test_history_and_progress(tmp_path: Path) -> None:
+    """The history says `merge` with what came, and the progress counts all segments."""
+    store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
+    into = el.create(tmp_path / "into", **NUMBERED_SPACES)
+    calls: list[tuple[int, int]] = []
+    el.merge([store], into, progress=lambda done, total: calls.append((done, total)))
+    assert calls[-1] == (2, 2)
+    row = into.refresh().history().row(0, named=True)
+    assert (row["operation"], row["episodes"], row["steps"]) == ("merge", 2, 5)
+
+
+def test_a_new_store_takes_the_sources_spaces(tmp_path: Path) -> None:
+    """A path without a store becomes one with the first source's spaces and rewards."""
+    store = awkward_store(tmp_path / "store")
+    el.merge([store], tmp_path / "into")
+    into = el.open(tmp_path / "into")
+    assert into.observation_space == AWKWARD_SPACES["observation_space"]
+    assert into.action_space == AWKWARD_SPACES["action_space"]
+
+
+def test_an_empty_copy_has_the_annotations(tmp_path: Path) -> None:
+    """A copy without episodes has the columns that the source has, of episodes and of steps."""
+    store = numbered_store(tmp_path / "store", [2, 3])
+    store.annotate(store.episodes.select("episode_id", v=pl.lit(1)))
+    store.annotate(store.steps.select("episode_id", "t", w=pl.lit(2)), on=STEP)
+    copied = store.copy(tmp_path / "copy", "false")
+    assert copied.annotations.sort("name").equals(store.annotations.sort("name"))
+    assert copied.sql("select w from steps").fetchall() == []

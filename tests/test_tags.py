@@ -1,0 +1,174 @@
+"""Tags: names for versions, which last, and cannot be abused."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import episodelake as el
+from maintenance_stores import assert_contents, awkward_store, contents, files_under
+from real_environments import numbered_store, values_of
+
+HOSTILE = [
+    "../x",
+    "a/b",
+    "",
+    ".",
+    "..",
+    "/etc/passwd",
+    "a\\b",
+    "a\x00b",
+    "a b",
+    "-x",
+    ".hidden",
+    "ü",
+    "x\n",
+    "x" * 101,
+    "CON/",
+    "٣",
+]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three episodes, sealed one by one; tests work on copies."""
+    return numbered_store(tmp_path_factory.mktemp("template") / "store", [2, 3, 4], seal_every=1).path
+
+
+@pytest.fixture
+def store(template: Path, tmp_path: Path) -> el.EpisodeStore:
+    """A copy of the three episodes."""
+    return el.open(shutil.copytree(template, tmp_path / "store"))
+
+
+def test_a_tag_names_the_version_shown(store: el.EpisodeStore) -> None:
+    """Without a number the version that the object shows is meant, also when there are newer ones."""
+    old = el.open(store.path, version=store.version - 1)
+    old.tag("two")
+    store.tag("three")
+    store.tag("one", version=store.version - 2)
+    assert store.tags == {"one": store.version - 2, "two": store.version - 1, "three": store.version}
+    assert old.tags == store.tags
+    for name, count in (("one", 1), ("two", 2), ("three", 3)):
+        opened = el.open(store.path, version=name)
+        assert values_of(opened) == list(range(count))
+        assert opened.version == store.tags[name]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=repr)
+def test_hostile_names_are_refused(store: el.EpisodeStore, name: str) -> None:
+    """No name leads out of the store or confuses a file system; nothing is written for it, nothing read."""
+    files = files_under(store.path.parent)
+    with pytest.raises(el.InvalidArgumentError):
+        store.tag(name)
+    assert files_under(store.path.parent) == files
+    assert store.tags == {}
+    with pytest.raises((el.VersionNotFoundError, el.InvalidArgumentError)):
+        el.open(store.path, version=name)
+    with pytest.raises((el.VersionNotFoundError, el.InvalidArgumentError)):
+        store.untag(name)
+
+
+@pytest.mark.parametrize("name", ["paper-v1", "3", "a", "A.b_c-d", "x" * 100, "v1.json", "0"])
+def test_good_names_are_taken(store: el.EpisodeStore, name: str) -> None:
+    """Letters, digits, dots, dashes and underscores make a name, numbers included; case counts."""
+    store.tag(name, version=store.version - 1)
+    assert store.tags == {name: store.version - 1}
+    assert len(el.open(store.path, version=name)) == 2
+    store.untag(name)
+    assert store.tags == {}
+
+
+def test_a_name_means_one_version(store: el.EpisodeStore) -> None:
+    """The same tag again is no error, the same name for another version is; taken away, it is free again."""
+    store.tag("x")
+    store.tag("x")
+    with pytest.raises(el.StoreExistsError):
+        store.tag("x", version=store.version - 1)
+    assert store.tags == {"x": store.version}
+    store.untag("x")
+    store.tag("x", version=store.version - 1)
+    assert store.tags == {"x": store.version - 1}
+
+
+def test_tags_that_are_not_there(store: el.EpisodeStore) -> None:
+    """Unknown tags and versions are errors that name them."""
+    store.tag("there")
+    with pytest.raises(el.VersionNotFoundError, match="nowhere"):
+        el.open(store.path, version="nowhere")
+    with pytest.raises(el.VersionNotFoundError, match="nowhere"):
+        store.untag("nowhere")
+    for version in (store.version + 1, -1, 10**30):
+        with pytest.raises(el.VersionNotFoundError):
+            store.tag("new", version=version)
+    assert set(store.tags) == {"there"}
+
+
+def test_old_versions_survive_under_their_tags(tmp_path: Path) -> None:
+    """Every version of an awkward store's making, tagged, reads as it did after compaction and vacuum."""
+    store = awkward_store(tmp_path / "store")
+    kept = {}
+    for version in range(1, store.version + 1):
+        try:
+            opened = el.open(store.path, version=version)
+        except el.VersionNotFoundError:
+            continue
+        store.tag(f"v{version}", version)
+        kept[version] = contents(opened)
+    store.compact()
+    store.delete("length > 2")
+    store.vacuum(timedelta(0))
+    assert len(kept) > 3
+    for version, expected in kept.items():
+        assert_contents(el.open(store.path, version=f"v{version}"), expected)
+        assert_contents(el.open(store.path, version=version), expected)
+
+
+def test_writing_through_a_tagged_object(store: el.EpisodeStore) -> None:
+    """An object opened by a tag deletes in the newest version; the tag stays where it was."""
+    store.tag("one", version=store.version - 2)
+    tagged = el.open(store.path, version="one")
+    tagged.delete("length = 4")
+    assert values_of(tagged) == [0, 1]
+    assert values_of(el.open(store.path, version="one")) == [0]
+
+
+def test_two_at_once_with_one_name(store: el.EpisodeStore) -> None:
+    """Of several who give one name to different versions, one wins and the others are told."""
+    outcomes: list[str] = []
+
+    def tag(version: int) -> None:
+        try:
+            el.open(store.path).tag("race", version)
+            outcomes.append("won")
+        except el.StoreExistsError:
+            outcomes.append("told")
+
+    threads = [threading.Thread(target=tag, args=(store.version - back,)) for back in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["told", "told", "won"]
+    assert list(store.tags) == ["race"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"version": "1"}', '{"version": -4}', '{"version": true}', "[" * 9999]
+)
+def test_a_damaged_tag_is_named(store: el.EpisodeStore, text: str) -> None:
+    """A tag file with anything else in it is a fault that names it, and stops a vacuum before it deletes."""
+    store.tag("spoilt", version=store.version - 1)
+    store.compact()
+    (store.path / "tags" / "spoilt.json").write_text(text, "utf-8")
+    files = files_under(store.path)
+    with pytest.raises(el.CorruptStoreError, match="spoilt"):
+        el.open(store.path, version="spoilt")
+    with pytest.raises(el.CorruptStoreError, match="spoilt"):
+        store.vacuum(timedelta(0))
+    assert files_under(store.path) == files
+    assert values_of(el.open(store.path)) == [0, 1, 2]

@@ -1,0 +1,275 @@
+"""Vacuum: what nobody needs goes, and nothing that a retained version or a live writer needs."""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import episodelake as el
+from maintenance_stores import (
+    assert_contents,
+    assert_faces_agree,
+    awkward_store,
+    contents,
+    crashed_copy,
+    files_under,
+)
+from real_environments import NUMBERED_SPACES, delta_files, numbered_store, values_of, write_numbered
+
+NOW = timedelta(0)
+
+
+def data_files(store: el.EpisodeStore) -> set[str]:
+    """Return the Parquet files of a store, relative to it."""
+    return {name for name in files_under(store.path) if name.endswith(".parquet")}
+
+
+def test_exactly_the_old_files_go(tmp_path: Path) -> None:
+    """After a vacuum the Parquet files are those that the Delta tables list; the report is true."""
+    store = awkward_store(tmp_path / "store")
+    store.compact()
+    before = contents(store)
+    files = files_under(store.path)
+    sizes = {name: (store.path / name).stat().st_size for name in files}
+    report = store.vacuum(NOW)
+    gone = files - files_under(store.path)
+    assert set(report.files) & data_files(store) == set()
+    assert list(report.files) == sorted(gone)
+    assert report.bytes == sum(sizes[name] for name in gone) > 0
+    for table in ("steps", "episodes"):
+        assert {str(one) for one in (store.path / table).glob("*.parquet")} == set(
+            delta_files(store.path / table)
+        )
+    assert_contents(store, before)
+    assert_contents(el.open(store.path), before)
+    assert_faces_agree(store)
+    assert store.vacuum(NOW) == el.VacuumReport((), 0)
+
+
+def test_a_dry_run_only_says_so(tmp_path: Path) -> None:
+    """The dry run names the same files, and every one of them is still there."""
+    store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
+    version = store.version
+    store.compact()
+    files = files_under(store.path)
+    dry = store.vacuum(NOW, dry_run=True)
+    assert files_under(store.path) == files
+    assert values_of(el.open(store.path, version=version)) == [0, 1, 2]
+    assert store.vacuum(NOW) == dry
+    assert dry.files
+
+
+@pytest.mark.parametrize("age", [timedelta(days=7), timedelta(hours=1), timedelta.max], ids=str)
+def test_young_versions_are_retained(tmp_path: Path, age: timedelta) -> None:
+    """What was the newest version within the time is kept, however long that is."""
+    store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
+    versions = {store.version: [0, 1, 2], store.version - 1: [0, 1]}
+    store.delete("length = 3")
+    store.compact()
+    assert store.vacuum(age) == el.VacuumReport((), 0)
+    for version, values in versions.items():
+        assert values_of(el.open(store.path, version=version)) == values
+
+
+def test_the_default_keeps_a_week(tmp_path: Path) -> None:
+    """Without arguments nothing of today is deleted."""
+    store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
+    store.compact()
+    assert store.vacuum().files == ()
+
+
+def test_a_negative_age_is_refused(tmp_path: Path) -> None:
+    """No version can be retained from the future."""
+    store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
+    store.compact()
+    files = files_under(store.path)
+    with pytest.raises(el.InvalidArgumentError):
+        store.vacuum(timedelta(seconds=-1))
+    assert files_under(store.path) == files
+
+
+def test_an_empty_store_and_one_that_was_emptied(tmp_path: Path) -> None:
+    """Nothing goes from an empty store; of an emptied one no data stays."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    assert store.vacuum(NOW).files == ()
+    with store.writer() as writer:
+        write_numbered(writer, 1, 3)
+    store.refresh().delete("true")
+    store.vacuum(NOW)
+    assert [name for name in data_files(store) if name.startswith("steps/")] == []
+    assert len(el.open(store.path)) == 0
+    with store.writer() as writer:
+        write_numbered(writer, 2, 3)
+    assert values_of(store.refresh()) == [2]
+    assert_faces_agree(store)
+
+
+def test_tagged_versions_survive_all_of_it(tmp_path: Path) -> None:
+    """A tagged version reads as it did, after sorting, deletion, compaction and vacuum of everything else."""
+    store = awkward_store(tmp_path / "store")
+    store.annotate(store.episodes.select("episode_id", long=pl.col("length") > 3))
+    store.annotate(
+        store.transitions.select("episode_id", "t", double=pl.col("t") * 2.0), on=("episode_id", "t")
+    )
+    store.tag("all")
+    before = contents(store)
+    store.delete("length > 3")
+    store.tag("short")
+    short = contents(store)
+    store.compact(order_by="length", descending=True)
+    store.drop_annotation("double")
+    store.drop_annotation("long")
+    store.delete("length > 1")
+    newest = contents(store)
+    for _ in range(2):
+        store.vacuum(NOW)
+        assert_contents(el.open(store.path, version="all"), before)
+        assert_contents(el.open(store.path, version="short"), short)
+        assert_contents(el.open(store.path), newest)
+    assert_faces_agree(el.open(store.path, version="all"), raw=False)
+    store.untag("all")
+    assert store.vacuum(NOW).files
+    assert_contents(el.open(store.path, version="short"), short)
+    with pytest.raises(el.VersionNotFoundError):
+        el.open(store.path, version="all")
+
+
+def test_what_was_vacuumed_says_so(tmp_path: Path) -> None:
+    """Opening a vacuumed version, and reading on in an object at one, are errors that say so."""
+    store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
+    version = store.version
+    old = el.open(store.path)
+    store.compact()
+    store.delete("length = 3")
+    store.vacuum(NOW)
+    with pytest.raises(el.VersionNotFoundError, match="vacuum"):
+        el.open(store.path, version=version)
+    with pytest.raises(el.CorruptStoreError, match="vacuum"):
+        list(old)
+    with pytest.raises(el.VersionNotFoundError):
+        store.tag("late", version=version)
+    assert values_of(old.refresh()) == [0, 2]
+
+
+def test_versions_that_lost_nothing_stay(tmp_path: Path) -> None:
+    """Versions before the newest whose files are all still needed are not spoilt by a vacuum."""
+    store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
+    store.vacuum(NOW)
+    assert values_of(el.open(store.path, version=store.version - 1)) == [0, 1]
+
+
+def test_what_a_crash_left_goes(tmp_path: Path) -> None:
+    """A file that no version ever named goes; what is not the store's own stays."""
+    store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
+    name = Path(delta_files(store.path / "steps")[0])
+    orphan = name.with_name("compact.0123456789abcde-000000.parquet")
+    orphan.write_bytes(name.read_bytes())
+    (store.path / "notes.txt").write_text("mine", "utf-8")
+    os.utime(orphan, (0, 0))
+    report = store.vacuum(NOW)
+    assert [name for name in report.files if not name.startswith("runs/")] == [f"steps/{orphan.name}"]
+    assert not orphan.exists()
+    assert (store.path / "notes.txt").exists() and (store.path / "store.json").exists()
+    assert values_of(store) == [0, 1, 2]
+
+
+def test_card_tags_and_journals_stay(tmp_path: Path) -> None:
+    """The dataset card, the tags and the tables' logs are no rubbish."""
+    store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
+    store.card = {"description": "kept"}
+    store.tag("kept")
+    store.delete("true")
+    store.vacuum(NOW)
+    opened = el.open(store.path)
+    assert opened.card == {"description": "kept"}
+    assert opened.tags == {"kept": store.version - 1}
+    assert values_of(el.open(store.path, version="kept")) == [0, 1]
+    assert opened.runs.collect().height == 1
+
+
+def test_beside_a_writer_that_seals(tmp_path: Path) -> None:
+    """Vacuum, compaction and deletion in a loop never take a file from a writer that seals all the time."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    failures: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            with el.open(store.path).writer(run="live", flush_seconds=0.01) as writer:
+                for value in range(12):
+                    write_numbered(writer, value, 3)
+                    writer.seal()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    while thread.is_alive():
+        store.vacuum(NOW)
+        store.compact()
+    thread.join()
+    assert failures == []
+    store.refresh()
+    store.vacuum(NOW)
+    assert values_of(el.open(store.path)) == list(range(12))
+    assert_faces_agree(store.refresh())
+
+
+def test_dead_and_live_journals_are_left_alone(tmp_path: Path) -> None:
+    """What waits in a live writer's journal, or in a dead one's, comes in after a vacuum."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    with store.writer(run="dying", durability="fsync", flush_seconds=0.01) as writer:
+        write_numbered(writer, 0, 3)
+        writer.seal()
+        pending = writer.begin(np.array([7, 0], np.float32))
+        pending.append(1, 1.0, np.array([7, 1], np.float32))
+        write_numbered(writer, 1, 3)
+        writer.seal()
+        store.refresh().compact()
+        store.vacuum(NOW)
+        path = crashed_copy(store, tmp_path / "crashed")
+    assert values_of(store.refresh()) == [0, 1, 7]
+    dead = el.open(path)
+    journals = {name for name in files_under(path) if name.startswith("journal/")}
+    assert not journals & set(dead.vacuum(NOW).files)
+    el.recover(path)
+    assert values_of(dead.refresh())[:2] == [0, 1]
+    assert_faces_agree(dead)
+
+
+def test_progress_counts_files(tmp_path: Path) -> None:
+    """The progress counts the files up to all of them."""
+    store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
+    store.compact()
+    calls: list[tuple[int, int]] = []
+    report = store.vacuum(NOW, progress=lambda done, total: calls.append((done, total)))
+    assert calls[-1] == (len(report.files), len(report.files))
+
+
+def test_annotation_files_that_nobody_shows_go(tmp_path: Path) -> None:
+    """The files of a dropped and of an overwritten annotation of steps go; those that are shown stay."""
+    store = numbered_store(tmp_path / "store", [2, 3])
+    steps = store.transitions.select("episode_id", "t")
+    store.annotate(steps.with_columns(a=pl.lit(1.0)), on=("episode_id", "t"))
+    store.annotate(steps.with_columns(b=pl.lit(2.0)), on=("episode_id", "t"))
+    store.annotate(steps.with_columns(b=pl.lit(3.0)), on=("episode_id", "t"))
+    store.drop_annotation("a")
+    report = store.vacuum(NOW)
+    assert [name for name in report.files if name.startswith("annotations/")]
+    assert [one.step_annotations["b"].tolist() for one in el.open(store.path)] == [[3.0] * 2, [3.0] * 3]
+
+
+def test_a_linked_store_is_not_harmed(tmp_path: Path) -> None:
+    """Vacuum in the source takes nothing from a store that shares its files."""
+    store = awkward_store(tmp_path / "store")
+    linked = store.copy(tmp_path / "linked", link=True)
+    before = contents(linked)
+    store.delete("true")
+    store.vacuum(NOW)
+    assert_contents(linked, before)
+    assert_faces_agree(linked)
