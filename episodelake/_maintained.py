@@ -235,8 +235,7 @@ class MaintainedStore(EpisodeView):
             )
         frame = self.episodes.select("episode_id", pl.col(column).alias("key")).collect()
         parts = parts_of(frame["key"].to_list(), shares, seed)
-        if frame.height:
-            self.annotate(frame.select("episode_id", pl.Series(name, parts, dtype=pl.String)))
+        self.annotate(frame.select("episode_id", pl.Series(name, parts, dtype=pl.String)))
 
 
 def _arrow_table(frame: Any) -> pa.Table:

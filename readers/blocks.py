@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from ..store.annotation_files import AnnotationFiles, StepAnnotation
 from ..store.errors import CorruptStoreError
-from ..store.parquet import open_parquet
+from ..store.parquet import open_parquet, reading_error
 from ..store.places import Place
 from ..store.schema import StepSchema
 from ..store.snapshot import Snapshot
@@ -73,10 +73,7 @@ class SegmentFile:
         try:
             return reader.read_row_groups(list(groups), columns=wanted, use_threads=threads)
         except (pa.ArrowException, OSError) as error:
-            raise CorruptStoreError(
-                f"The file {self.path} is damaged in row groups {list(groups)}: {error}. Other "
-                f"files are not affected."
-            ) from error
+            raise reading_error(self.path, error) from error
         finally:
             self._free.append(reader)
 
@@ -124,7 +121,10 @@ class Block:
             else pa.nulls(count, field.type)
             for field in columns
         ]
-        return pa.table(arrays, schema=pa.schema(list(columns)))
+        try:
+            return pa.table(arrays, schema=pa.schema(list(columns)))
+        except pa.ArrowException as error:
+            raise reading_error(self.file.path, error) from error
 
     def added(
         self, files: AnnotationFiles, annotation: StepAnnotation, start: int, count: int

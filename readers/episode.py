@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ..store.annotation_files import episode_annotations
 from ..store.batches import slice_batch
+from ..store.errors import CorruptStoreError
 from ..store.families import EXTRA, INFO, METADATA, POLICY, Family, merge_rows
 from ..store.values import load_json
 from .blocks import Block
@@ -92,7 +93,12 @@ class Episode:
     def seed(self) -> int | None:
         """The seed of its reset, if known; of any size."""
         wide = self._value("wide_seed")
-        return self._value("seed") if wide is None else int(wide)
+        if wide is None:
+            return self._value("seed")
+        try:
+            return int(wide)
+        except ValueError as error:
+            raise CorruptStoreError(f"The seed of {self.id!r} is no number: {wide[:50]!r}.") from error
 
     @property
     def options(self) -> Any:
@@ -159,7 +165,13 @@ class Episode:
 
     def _flags(self, name: str) -> np.ndarray:
         first = self._block.transitions_before(self._start)
-        return self._block.flags(name)[first : first + self.length]
+        found = self._block.flags(name)[first : first + self.length]
+        if len(found) < self.length:
+            raise CorruptStoreError(
+                f"{self._block.file.path} has {len(found)} flags where {self.id!r} has {self.length} "
+                "transitions."
+            )
+        return found
 
     @cached_property
     def infos(self) -> list[dict[Any, Any]]:

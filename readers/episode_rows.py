@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ..store.errors import CorruptStoreError
 from ..store.layout import EPISODES
-from ..store.parquet import open_parquet
+from ..store.parquet import open_parquet, reading_error
 from ..store.snapshot import Snapshot
 
 _KEPT_FILES = 4
@@ -66,4 +66,7 @@ class EpisodeRowReader:
             else pa.nulls(found.num_rows, field.type)
             for field in self.snapshot.episodes_schema
         ]
-        return pa.table(arrays, schema=self.snapshot.episodes_schema)
+        try:
+            return pa.table(arrays, schema=self.snapshot.episodes_schema)
+        except pa.ArrowException as error:
+            raise reading_error(path, error) from error

@@ -34,9 +34,10 @@ def connect(
         read_only: the connection can read these views and compute, and nothing else.
 
     Raises:
-        CorruptStoreError: a file that a view needs is damaged; the message names it.
+        CorruptStoreError: a file of episodes or runs is damaged; the message names it. Files of steps are
+            checked when `run_sql` reads them; DuckDB itself checks less.
     """
-    for table in TABLES:
+    for table in (RUNS, EPISODES):
         snapshot.places(table)
     sources = Sources(snapshot, confined=read_only)
     connection = sources.connection
@@ -79,6 +80,8 @@ def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
                 f"{text!r} is not a query: expected SELECT, FROM, WITH, DESCRIBE, SUMMARIZE or EXPLAIN. "
                 "Use a connection of your own, from connect(), for other statements."
             )
+        if _may_read_steps(text):
+            snapshot.places(STEPS)
         relation = connection.sql(text)
     except duckdb.Error as error:
         if not isinstance(error, duckdb.ProgrammingError):
@@ -88,6 +91,17 @@ def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
     if relation is None:
         raise QueryError(f"The text {text!r} holds no query, such as SELECT ... FROM episodes.")
     return relation
+
+
+def _may_read_steps(text: str) -> bool:
+    """Whether a query names the steps; where DuckDB cannot tell, it may."""
+    try:
+        # On a connection without our views, which would be looked into instead of named.
+        with duckdb.connect(":memory:") as bare:
+            names = bare.get_table_names(text)
+    except duckdb.Error:
+        return True
+    return not names.isdisjoint((STEPS, "transitions"))
 
 
 def check_files(snapshot: Snapshot, table: str) -> None:

@@ -24,6 +24,9 @@ _NAMES = {
     pa.binary(): "BLOB",
     pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
 }
+_PARQUET = pyarrow.dataset.ParquetFileFormat(
+    default_fragment_scan_options=pyarrow.dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
 _CONFINED = {
     "python_enable_replacements": "false",
     "temp_directory": "",
@@ -98,7 +101,7 @@ class Sources:
         filesystem, base = root.filesystem()
         paths = [base + str(place).removeprefix(str(root)) for group in groups for place in group.places]
         schema = pa.schema([field.remove_metadata() for field in schema])
-        dataset = pyarrow.dataset.dataset(paths, schema=schema, filesystem=filesystem, format="parquet")
+        dataset = pyarrow.dataset.dataset(paths, schema=schema, filesystem=filesystem, format=_PARQUET)
         self.connection.register(f"_files_of_{name}", dataset)
         return f"SELECT * FROM _files_of_{name}"
 

@@ -98,6 +98,7 @@ class PartReader:
         torn_bytes: how many bytes belong to no whole frame; known once all batches were read.
         damaged: whether whole frames stand behind such bytes, so that this is no end torn by a crash;
             known then.
+        seen: rows of the run up to the end of this part; known then.
         rows, row_bytes: how many rows were read, and how many bytes they take in the journal.
     """
 
@@ -106,6 +107,7 @@ class PartReader:
         self.header: RunHeader | None = None
         self.torn_bytes = 0
         self.damaged = False
+        self.seen = 0
         self.rows = 0
         self.row_bytes = 0
         self._ended = False
@@ -117,7 +119,7 @@ class PartReader:
             empty = os.fstat(file.fileno()).st_size == 0
             self._map = None if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    def batches(self, *, after_gap: bool = False) -> Iterator[JournalBatch]:
+    def batches(self, *, after_gap: bool = False, seen: int = 0) -> Iterator[JournalBatch]:
         """Yield every whole batch in the order of arrival.
 
         Rows that were written twice, because an interrupt came between writing and noting it, are given
@@ -125,13 +127,15 @@ class PartReader:
 
         Args:
             after_gap: whether batches before this part may be lost.
+            seen: rows of the run up to the end of the part before.
 
         Raises:
             CorruptStoreError: a frame is whole, but its content is not what a journal holds.
         """
         self.rows = self.row_bytes = 0
         schemas: dict[int, pa.Schema] = {}
-        seen = released = 0
+        self.seen = seen
+        released = 0
         gap = after_gap
         for frame in self._frames():
             if frame is None:
@@ -148,8 +152,8 @@ class PartReader:
             except _UNREADABLE as error:
                 raise _not_ours(self.path, str(error)) from error
             if rows is not None:
-                fresh = rows.slice(min(max(seen - frame.first, 0), rows.num_rows))
-                seen = max(seen, frame.first + rows.num_rows)
+                fresh = rows.slice(min(max(self.seen - frame.first, 0), rows.num_rows))
+                self.seen = max(self.seen, frame.first + rows.num_rows)
                 # The frame's size, since asking a batch for its own touches every page of it again.
                 self.rows += rows.num_rows
                 self.row_bytes += len(frame.body)

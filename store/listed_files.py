@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,8 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.transaction import AddAction
 
+from .errors import CorruptStoreError
 from .places import Place
 
+_PLAIN = re.compile(r"[^/\\\\:%\x00.][^/\\\\:%\x00]*")
+_MOST_ROWS = 2**40
 _NULLS, _MIN, _MAX = "null_count.", "min.", "max."
 
 
@@ -100,8 +104,12 @@ class TableFile:
         return {name: value for name, value in cells.items() if value is not None}
 
 
-def files_of(actions: pa.Table) -> list[TableFile]:
-    """The files that the flattened add actions of a version name, in the order of their moments."""
+def files_of(actions: pa.Table, table: Place) -> list[TableFile]:
+    """The files that the flattened add actions of a version name, in the order of their moments.
+
+    Raises:
+        CorruptStoreError: a name leads out of the table's folder, or a number of rows is none.
+    """
     order = pc.call_function(
         "sort_indices",
         [actions.select(["modification_time", "path"])],
@@ -110,6 +118,12 @@ def files_of(actions: pa.Table) -> list[TableFile]:
     actions = actions.take(order).combine_chunks()
     names = ("path", "num_records", "size_bytes", "modification_time")
     columns = [actions.column(name).to_pylist() for name in names]
+    for name, rows in zip(columns[0], columns[1], strict=True):
+        if not _PLAIN.fullmatch(name) or not 0 <= (rows or 0) < _MOST_ROWS:
+            raise CorruptStoreError(
+                f"The log of {table} lists the file {name!r} with {rows} rows; expected the name of a "
+                "file in that folder. The log is damaged."
+            )
     sets = _column_sets(actions)
     return [
         TableFile(name, rows or 0, size, moment, found, (actions, row))

@@ -27,6 +27,8 @@ from .layout import FORMAT_VERSION, MANIFEST, Layout
 from .places import Place
 from .spaces import SpaceCodec, space_from_json, space_to_json
 
+_LARGEST = 64 << 20
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -156,6 +158,13 @@ def write_card(layout: Layout, text: str) -> None:
         layout.card.write(text.encode())
 
 
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a key twice")
+    return found
+
+
 def _not_found(root: Place) -> str:
     if root.local is not None and root.local.is_file():
         return f"{root} is a file, not a store. Give the folder that holds {MANIFEST}."
@@ -171,13 +180,15 @@ def _not_found(root: Place) -> str:
 def _read_object(path: Place, missing: Callable[[], str]) -> dict[str, Any]:
     try:
         with guard_access("read", path):
+            if path.local is not None and path.local.is_file() and path.size() > _LARGEST:
+                raise CorruptStoreError(f"{path} has {path.size()} bytes; {_LARGEST} are the most.")
             data = path.read()
     except OSError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             raise StoreNotFoundError(missing()) from None
         raise
     try:
-        content = json.loads(data)
+        content = json.loads(data, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise CorruptStoreError(
             f"{path} is no valid JSON ({error}). Restore the file from a copy."

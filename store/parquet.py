@@ -9,6 +9,7 @@ the length that the file gives for it, where readers that do not know it pass ov
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 import zlib
@@ -129,7 +130,7 @@ def reading_error(place: Place, error: Exception) -> EpisodelakeError:
             f"The file {place} is missing. Either it was vacuumed after this version was opened (refresh the "
             "store), or it was deleted by hand: restore it from a copy."
         )
-    if isinstance(error, OSError) and error.errno is not None:
+    if isinstance(error, OSError) and error.errno not in (None, errno.EISDIR):
         return StoreAccessError(f"Could not read {place}: {error.strerror or error}.")
     return CorruptStoreError(
         f"The file {place} cannot be read: {error}. It is damaged; the other files of the store are not "

@@ -219,14 +219,16 @@ def _read(readers: Iterable[PartReader]) -> dict[int, _Found]:
     found: dict[int, _Found] = {}
     lost: set[int] = set()
     whole = True
+    seen = 0
     for reader in readers:
-        for batch in reader.batches(after_gap=not whole):
+        for batch in reader.batches(after_gap=not whole, seen=seen):
             if batch.after_gap:
                 # Rows of the episodes that were open before the gap do not follow on: they end where it
                 # begins.
                 lost |= {number for number, episode in found.items() if episode.end is None}
             _read_batch(batch, found, lost)
         whole = reader.ended
+        seen = reader.seen
     return found
 
 

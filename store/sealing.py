@@ -88,11 +88,13 @@ class EpisodeRows:
 def collect_rows(readers: Iterable[PartReader], wanted: frozenset[int]) -> dict[int, EpisodeRows]:
     """Find the rows of the wanted episodes in all batches of the given parts."""
     found: dict[int, EpisodeRows] = {number: EpisodeRows() for number in wanted}
+    seen = 0
     for reader in readers:
-        for batch in reader.batches():
+        for batch in reader.batches(seen=seen):
             for number, piece, late in split(batch.rows):
                 if number in found:
                     found[number].add(piece, late)
+        seen = reader.seen
     return found
 
 

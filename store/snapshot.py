@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from . import kinds
 from .annotation_files import PROPERTY, AnnotationFiles, parse_annotations
 from .errors import CorruptStoreError, VersionNotFoundError
 from .files import guard_access
@@ -21,7 +22,7 @@ from .listed_files import TableFile
 from .manifest import Manifest
 from .parquet import open_parquet, read_footer, reading_error
 from .places import Place
-from .schema import StepSchema
+from .schema import RUNS_SCHEMA, StepSchema
 from .tables import Table
 
 _POINTERS = ["segment", "row_start", "row_count"]
@@ -35,7 +36,7 @@ _POINTER_SCHEMA = pa.schema(
 
 
 #: Files whose footer was checked by this process; a committed file never changes.
-_checked: set[str] = set()
+_checked: set[object] = set()
 
 
 @dataclass(frozen=True)
@@ -95,17 +96,17 @@ class Snapshot:
     @cached_property
     def episodes_schema(self) -> pa.Schema:
         """Columns of the episodes table with their kinds."""
-        return self._episodes.schema
+        return checked_schema(self._episodes, self.schema.episodes)
 
     @cached_property
     def steps_schema(self) -> pa.Schema:
         """Columns of the steps table with their kinds."""
-        return self._steps.schema
+        return checked_schema(self._steps, self.schema.steps)
 
     @cached_property
     def runs_schema(self) -> pa.Schema:
         """Columns of the runs table with their kinds."""
-        return self._runs.schema
+        return checked_schema(self._runs, RUNS_SCHEMA)
 
     @cached_property
     def run_files(self) -> list[TableFile]:
@@ -177,8 +178,7 @@ class Snapshot:
 
     def groups(self, table: str) -> Iterator[FileGroup]:
         """The files of a table as runs of consecutive files with the same columns."""
-        files = {EPISODES: self.episode_files, RUNS: self.run_files}.get(table)
-        files = self.step_files if files is None else files
+        files = self._files(table)
         folder = self.layout.table(table)
         start = 0
         for stop in range(1, len(files) + 1):
@@ -193,7 +193,10 @@ class Snapshot:
         Raises:
             CorruptStoreError: one is damaged or missing; the message names the file.
         """
-        return self.checked(place for group in self.groups(table) for place in group.places)
+        folder = self.layout.table(table)
+        for file in self._files(table):
+            _check_listed(folder / file.name, file)
+        return [place for group in self.groups(table) for place in group.places]
 
     @staticmethod
     def checked(places: Iterable[Place]) -> list[Place]:
@@ -204,6 +207,11 @@ class Snapshot:
                 read_footer(place)
                 _checked.add(str(place))
         return found
+
+    def _files(self, table: str) -> list[TableFile]:
+        return {EPISODES: self.episode_files, RUNS: self.run_files}.get(table) or (
+            self.step_files if table == STEPS else []
+        )
 
     def table_schema(self, table: str) -> pa.Schema:
         """Columns of one of the three tables."""
@@ -236,6 +244,46 @@ class Snapshot:
             )
 
 
+def checked_schema(table: Table, standard: pa.Schema) -> pa.Schema:
+    """The columns of a table.
+
+    Raises:
+        CorruptStoreError: a standard column is missing or has another type; a kind does not fit its type.
+    """
+    schema = table.schema
+    known = {column.name: column.type for column in schema}
+    for column in standard:
+        if known.get(column.name) != column.type:
+            raise CorruptStoreError(
+                f"The table {table.path} has {known.get(column.name, 'nothing')} as its column "
+                f"{column.name!r}; expected {column.type}. Its log is damaged."
+            )
+    for column in schema:
+        kind = kinds.field_kind(column)
+        if kind is not None and kinds.physical_type(kind) != column.type:
+            raise CorruptStoreError(
+                f"The column {column.name!r} of {table.path} has the type {column.type}, but its kind "
+                f"{kind!r} has {kinds.physical_type(kind)}. The table's log is damaged."
+            )
+    return schema
+
+
+def _check_listed(place: Place, file: TableFile) -> None:
+    """Compare a file's footer with what the table's log says of it, once in this process."""
+    key = (str(place), file.rows, file.columns)
+    if key in _checked:
+        return
+    footer = read_footer(place)
+    columns = frozenset(footer.schema.to_arrow_schema().names)
+    if footer.num_rows != file.rows or columns != file.columns:
+        lost = ", ".join(sorted(columns ^ file.columns)) or "none"
+        raise CorruptStoreError(
+            f"The file {place} has {footer.num_rows} rows where {file.rows} were committed; columns that "
+            f"only one of the two has: {lost}. The file or the table's log is damaged."
+        )
+    _checked.add(key)
+
+
 @dataclass(frozen=True)
 class Selection:
     """Episodes of a snapshot: all, or those with certain ids.
@@ -255,6 +303,8 @@ def pointers_of(table: pa.Table, root: Place) -> Pointers:
     Raises:
         CorruptStoreError: a pointer leads out of the store, or cannot be one.
     """
+    if any(table.column(name).null_count for name in _POINTERS):
+        raise CorruptStoreError(f"The episodes table of {root} has row pointers that are NULL.")
     table = table.select(_POINTERS).cast(_POINTER_SCHEMA).unify_dictionaries().combine_chunks()
     if not table.num_rows:
         empty = np.zeros(0, np.int64)
@@ -266,7 +316,21 @@ def pointers_of(table: pa.Table, root: Place) -> Pointers:
     starts, counts = (table.column(name).to_numpy() for name in _POINTERS[1:])
     if encoded.null_count or (starts < 0).any() or (counts < 2).any():
         raise CorruptStoreError(f"The episodes table of {root} has impossible row pointers.")
-    return Pointers(names, encoded.indices.to_numpy(), starts, counts)
+    segment = encoded.indices.to_numpy()
+    _check_apart(segment, starts, counts, root)
+    return Pointers(names, segment, starts, counts)
+
+
+def _check_apart(segment: np.ndarray, starts: np.ndarray, counts: np.ndarray, root: Place) -> None:
+    """Refuse two episodes that share rows."""
+    stops = starts + counts
+    together = segment[1:] == segment[:-1]
+    ordered = not (together & (starts[1:] < stops[:-1])).any()
+    if not ordered or np.count_nonzero(~together) + 1 != len(np.unique(segment)):
+        order = np.lexsort((starts, segment))
+        segment, starts, stops = segment[order], starts[order], stops[order]
+        if ((segment[1:] == segment[:-1]) & (starts[1:] < stops[:-1])).any() or (stops < 0).any():
+            raise CorruptStoreError(f"The episodes table of {root} has episodes that share rows.")
 
 
 def _check_segment(name: object, root: Place) -> None:

@@ -24,6 +24,7 @@ from .errors import (
     ConcurrentCommitError,
     CorruptStoreError,
     EpisodelakeError,
+    FormatVersionError,
     StoreAccessError,
     StoreExistsError,
     VersionNotFoundError,
@@ -34,6 +35,8 @@ from .names import time_ordered_suffix
 from .places import Place
 
 _ATTEMPTS = 30
+#: The year 10000, in milliseconds.
+_LATEST = 253_402_300_800_000
 #: Colours in the messages of the table library.
 _ESCAPES = re.compile("\x1b\\[[0-9;]*m")
 _PAUSE_SECONDS = 0.02
@@ -66,6 +69,7 @@ class Table:
     def __init__(self, path: Place, version: int | None = None) -> None:
         self.path = path
         self._delta, self.newest = _open_delta(path, version)
+        _check_protocol(path, self._delta)
         self._log: CommitLog | None = None
         # Asking the table reads its log; whoever commits for an application is alone in that.
         self._applied: dict[str, int] = {}
@@ -122,7 +126,7 @@ class Table:
 
     def files(self) -> list[TableFile]:
         """The files of the pinned version, in the order in which they were committed."""
-        return files_of(pa.table(self._delta.get_add_actions(flatten=True)))
+        return files_of(pa.table(self._delta.get_add_actions(flatten=True)), self.path)
 
     def _newest_moment(self) -> int:
         """The latest modification time of a file: later commits count from there, whatever the clock says."""
@@ -132,7 +136,14 @@ class Table:
     def history(self) -> list[dict[str, Any]]:
         """One entry per commit up to the pinned version, newest first, as the log has them."""
         # A pinned handle numbers the whole log down from its own version; the newest one numbers it right.
-        entries = DeltaTable(str(self.path), storage_options=self.path.options).history()
+        try:
+            entries = DeltaTable(str(self.path), storage_options=self.path.options).history()
+            if not all(
+                type(entry["timestamp"]) is int and 0 <= entry["timestamp"] < _LATEST for entry in entries
+            ):
+                raise ValueError("a commit has an impossible time")
+        except (DeltaError, OSError, KeyError, ValueError) as error:
+            raise _log_error(self.path, error) from error
         return [entry for entry in entries if entry["version"] <= self.version]
 
     def applied(self, application: str) -> int:
@@ -354,10 +365,23 @@ def _delta_schema(schema: pa.Schema) -> Schema:
     return Schema.from_arrow(pa.schema(columns))
 
 
+def _check_protocol(path: Place, delta: DeltaTable) -> None:
+    """Refuse a table that another program gave features which readers of it must heed."""
+    protocol = delta.protocol()
+    if protocol.min_reader_version > 1 or delta.metadata().partition_columns:
+        raise FormatVersionError(
+            f"The table {path} needs version {protocol.min_reader_version} of the Delta protocol or has "
+            "partitions: another program changed it. Episodelake reads version 1 without partitions."
+        )
+
+
 def _check_log(path: Place) -> None:
     """Refuse what the table library takes for a table without its last commits."""
     log = path / "_delta_log"
     with guard_access("read", log):
+        for folder in (path, log):
+            if folder.local is not None and folder.local.is_symlink():
+                raise CorruptStoreError(f"{folder} is a link; a store has folders of its own only.")
         try:
             names = log.names()
         except NotADirectoryError:

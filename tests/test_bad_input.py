@@ -483,7 +483,7 @@ def test_a_damaged_steps_file_stops_iteration_and_frames_clearly(path: Path) -> 
         [episode.observations for episode in store]
     assert store.sql("select count(*) from episodes").fetchall() == [(6,)]
     assert store.filter("length = 300").episodes.collect().height == 6
-    with pytest.raises(pl.exceptions.PolarsError):
+    with pytest.raises(el.CorruptStoreError, match=file.name):
         store.steps.collect()
     with pytest.raises((el.CorruptStoreError, duckdb.Error), match=file.name):
         store.sql("select sum(reward) from steps").fetchall()

@@ -249,7 +249,7 @@ def test_create_does_not_take_over_other_tables(tmp_path: Path) -> None:
     with pytest.raises(el.StoreExistsError):
         el.create(tmp_path / "store", observation_space=spaces.Discrete(2), action_space=spaces.Discrete(2))
     assert len(el.create(tmp_path / "store", **SPACES)) == 0
-    (tmp_path / "other" / "runs").mkdir(parents=True)
+    (tmp_path / "other" / "runs" / "mine").mkdir(parents=True)
     with pytest.raises(el.StoreExistsError, match="runs"):
         el.create(tmp_path / "other", **SPACES)
 

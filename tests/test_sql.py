@@ -452,7 +452,14 @@ def test_rows_whose_episode_is_gone_are_not_shown(own: el.EpisodeStore) -> None:
         rows.take([rows["number"].to_pylist().index(number) for number in numbers]), episodes / "less.parquet"
     )
     size = (episodes / "less.parquet").stat().st_size
-    add = AddAction("less.parquet", size, {}, int(time.time() * 1000), True, json.dumps({"numRecords": 4}))
+    add = AddAction(
+        "less.parquet",
+        size,
+        {},
+        int(time.time() * 1000),
+        True,
+        json.dumps({"numRecords": 4, "nullCount": dict.fromkeys(rows.column_names, 0)}),
+    )
     table.create_write_transaction([add], "overwrite", schema)
     check_shown(own, range(8))
     check_shown(own.refresh(), numbers)

@@ -43,6 +43,8 @@ from .options import SessionOptions
 from .seal_queue import SealQueue
 
 _FIRST_ROWS = 256
+_CLAIMS = 100
+_CLAIM_SECONDS = 0.01
 _FIRST_SEGMENT_BYTES = 16 << 20
 
 
@@ -363,7 +365,7 @@ def _claim(directory: Path) -> JournalLock:
     """Take the lock of a new run, then make its journal directory."""
     with guard_access("create the journal", directory):
         directory.parent.mkdir(parents=True, exist_ok=True)
-        lock = JournalLock.acquire(directory)
+        lock = _acquired(directory)
         if lock is None:
             raise RecorderStateError(f"The run {directory.name!r} is being written already.")
         try:
@@ -373,6 +375,16 @@ def _claim(directory: Path) -> JournalLock:
             lock.release(remove=True)
             raise
     return lock
+
+
+def _acquired(directory: Path) -> JournalLock | None:
+    """The lock of a new run; a recovery may hold it for a moment to see whether it is a stray one."""
+    for _ in range(_CLAIMS):
+        lock = JournalLock.acquire(directory)
+        if lock is not None:
+            return lock
+        time.sleep(_CLAIM_SECONDS)
+    return None
 
 
 def _recover_others(store: StoreHandle) -> None:

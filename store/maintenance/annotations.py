@@ -76,7 +76,7 @@ def annotate_episodes(store: StoreHandle, table: pa.Table) -> None:
             pa.field(name, values.type, metadata={ANNOTATION_KEY: b"episodes"}) for name, values in columns
         ]
         new = [_overlaid(operation, file, *found, columns) for file, found in zip(old, rows, strict=True)]
-        if old:
+        if old or not {name for name, _ in columns} <= set(operation.tables.episodes.schema.names):
             names = ", ".join(name for name, _ in columns)
             operation.commit(((), ()), (new, old), {"columns": names}, partial(_with_columns, fields))
 

@@ -7,12 +7,14 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
 
+from ..errors import CorruptStoreError
 from ..files import sync_path
 from .place import Entry, Place
 
@@ -68,11 +70,12 @@ class LocalPlace(Place):
 
     def read(self) -> bytes:
         """See `Place`."""
-        return self._path.read_bytes()
+        with open(_open_plain(self._path), "rb") as file:
+            return file.read()
 
     def read_tail(self, count: int) -> tuple[bytes, int]:
         """See `Place`."""
-        descriptor = os.open(self._path, os.O_RDONLY)
+        descriptor = _open_plain(self._path)
         try:
             size = os.fstat(descriptor).st_size
             start = max(0, size - count)
@@ -161,6 +164,23 @@ class LocalPlace(Place):
     def filesystem(self) -> tuple[Any, str]:
         """See `Place`."""
         return pyarrow.fs.LocalFileSystem(), str(self._path)
+
+
+def _open_plain(path: Path) -> int:
+    """Open a file for reading; a link, which may lead out of the store, or a pipe is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise CorruptStoreError(f"{path} is a link; a store has files of its own only.") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        os.close(descriptor)
+        if is_folder:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise CorruptStoreError(f"{path} is neither a file nor a folder.")
+    return descriptor
 
 
 def _linked(source: Path, target: Path) -> bool:
