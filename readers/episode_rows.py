@@ -11,7 +11,7 @@ import pyarrow as pa
 from ..store.errors import CorruptStoreError
 from ..store.layout import EPISODES
 from ..store.parquet import open_parquet, reading_error
-from ..store.snapshot import Snapshot
+from ..store.snapshot import Snapshot, check_listed
 
 _KEPT_FILES = 4
 
@@ -60,6 +60,10 @@ class EpisodeRowReader:
             raise CorruptStoreError(
                 f"{path} has no column {', '.join(sorted(missing))}. The file is damaged."
             )
+        check_listed(path, file, self.snapshot.episodes_schema)
+        lengths, counts = (found.column(name).to_numpy() for name in ("length", "row_count"))
+        if found.column("episode_id").null_count or not np.array_equal(lengths + 1, counts):
+            raise CorruptStoreError(f"{path} has an episode without an id, or with an impossible length.")
         arrays = [
             found.column(field.name)
             if field.name in found.column_names

@@ -46,6 +46,7 @@ class Sources:
     def __init__(self, snapshot: Snapshot, *, confined: bool = False) -> None:
         self.connection = duckdb.connect(":memory:")
         self.connection.execute("SET TimeZone = 'UTC'")
+        self.connection.execute("SET enable_progress_bar = false")
         self._snapshot = snapshot
         self._through_arrow = confined or snapshot.layout.root.local is None
 
@@ -86,6 +87,8 @@ class Sources:
             return self._dataset(name, schema, groups)
         parts = []
         for group in groups:
+            for place in group.places:
+                place.check_plain()
             columns = ", ".join(
                 quote(field.name)
                 if field.name in group.columns

@@ -17,7 +17,7 @@ from .errors import CorruptStoreError
 from .places import Place
 
 _PLAIN = re.compile(r"[^/\\\\:%\x00.][^/\\\\:%\x00]*")
-_MOST_ROWS = 2**40
+_MOST_ROWS = 2**36
 _NULLS, _MIN, _MAX = "null_count.", "min.", "max."
 
 

@@ -28,6 +28,8 @@ _PAGE_BYTES = 1 << 20
 _FRAME_PAGE_BYTES = 4 << 20
 _COMPRESSION_LEVEL = 1
 _TAIL_BYTES = 64 << 10
+#: Row groups that we write hold some 32 MiB, or one row.
+_LARGEST_GROUP = 1 << 30
 _MAGIC = b"PAR1"
 #: Marks the checksum behind the footer.
 _CHECKED = b"ELF1"
@@ -116,7 +118,11 @@ def read_footer(place: Place) -> pq.FileMetaData:
             tail, _ = place.read_tail(needed)
         footer = tail[-needed:]
         _verify(footer)
-        return pq.read_metadata(pa.BufferReader(_MAGIC + footer))
+        found = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
+        sizes = (found.row_group(index).total_byte_size for index in range(found.num_row_groups))
+        if max(sizes, default=0) > _LARGEST_GROUP:
+            raise ValueError(f"a row group unpacks to more than {_LARGEST_GROUP} bytes")
+        return found
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise reading_error(place, error) from error
 

@@ -117,6 +117,9 @@ def recover(layout: Layout, schema: StepSchema) -> list[RecoveredRun]:
             _remove_stray_lock(directory.with_name(directory.name.removesuffix(LOCK_SUFFIX)))
         if not directory.is_dir() or directory.name.endswith(DAMAGED_SUFFIX):
             continue
+        if directory.is_symlink():
+            damaged.append(f"The journal {directory} is a link, which may lead out of the store. Remove it.")
+            continue
         lock = JournalLock.acquire(directory)
         if lock is None:
             continue
@@ -139,7 +142,7 @@ def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> Recover
             remove_journal(directory)
         return None
     readers = [PartReader(path) for path in paths]
-    found = _read(readers)
+    found = _read(readers, schema)
     header = next((reader.header for reader in readers if reader.header is not None), None)
     torn = sum(reader.torn_bytes for reader in readers)
     if header is None:
@@ -215,13 +218,14 @@ def _seal_all(
     return RecoveredRun(header.run_id, len(records), interrupted, steps, 0)
 
 
-def _read(readers: Iterable[PartReader]) -> dict[int, _Found]:
+def _read(readers: Iterable[PartReader], schema: StepSchema) -> dict[int, _Found]:
     found: dict[int, _Found] = {}
     lost: set[int] = set()
     whole = True
     seen = 0
     for reader in readers:
         for batch in reader.batches(after_gap=not whole, seen=seen):
+            _check_columns(batch, schema)
             if batch.after_gap:
                 # Rows of the episodes that were open before the gap do not follow on: they end where it
                 # begins.
@@ -230,6 +234,16 @@ def _read(readers: Iterable[PartReader]) -> dict[int, _Found]:
         whole = reader.ended
         seen = reader.seen
     return found
+
+
+def _check_columns(batch: JournalBatch, schema: StepSchema) -> None:
+    known = {column.name: column.type for column in batch.rows.schema}
+    for column in schema.journal:
+        if known.get(column.name) != column.type:
+            raise CorruptStoreError(
+                f"The journal part {batch.source} has {known.get(column.name, 'nothing')} as its column "
+                f"{column.name!r}; the store's spaces want {column.type}."
+            )
 
 
 def _read_batch(batch: JournalBatch, found: dict[int, _Found], lost: set[int]) -> None:

@@ -194,8 +194,9 @@ class Snapshot:
             CorruptStoreError: one is damaged or missing; the message names the file.
         """
         folder = self.layout.table(table)
+        schema = self.table_schema(table)
         for file in self._files(table):
-            _check_listed(folder / file.name, file)
+            check_listed(folder / file.name, file, schema)
         return [place for group in self.groups(table) for place in group.places]
 
     @staticmethod
@@ -268,19 +269,26 @@ def checked_schema(table: Table, standard: pa.Schema) -> pa.Schema:
     return schema
 
 
-def _check_listed(place: Place, file: TableFile) -> None:
+def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
     """Compare a file's footer with what the table's log says of it, once in this process."""
     key = (str(place), file.rows, file.columns)
     if key in _checked:
         return
     footer = read_footer(place)
-    columns = frozenset(footer.schema.to_arrow_schema().names)
+    found = footer.schema.to_arrow_schema()
+    columns = frozenset(found.names)
     if footer.num_rows != file.rows or columns != file.columns:
         lost = ", ".join(sorted(columns ^ file.columns)) or "none"
         raise CorruptStoreError(
             f"The file {place} has {footer.num_rows} rows where {file.rows} were committed; columns that "
             f"only one of the two has: {lost}. The file or the table's log is damaged."
         )
+    for column in schema:
+        if column.name in columns and found.field(column.name).type != column.type:
+            raise CorruptStoreError(
+                f"The file {place} has {found.field(column.name).type} as its column {column.name!r}; the "
+                f"table has {column.type}. The file or the table's log is damaged."
+            )
     _checked.add(key)
 
 

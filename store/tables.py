@@ -12,7 +12,8 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
@@ -41,6 +42,8 @@ _LATEST = 253_402_300_800_000
 _ESCAPES = re.compile("\x1b\\[[0-9;]*m")
 _PAUSE_SECONDS = 0.02
 _LOSSES = 5
+_LOOKS = 10
+_Found = TypeVar("_Found")
 #: Under this key the history says what a commit did.
 _OPERATION = "episodelake.operation"
 _CONFIGURATION: dict[str, str | None] = {
@@ -119,7 +122,7 @@ class Table:
             StoreAccessError: the log cannot be read.
         """
         try:
-            self._delta.update_incremental()
+            _looked_again(self._delta.update_incremental)
         except (DeltaError, OSError) as error:
             raise _log_error(self.path, error) from error
         self._log = None
@@ -137,7 +140,8 @@ class Table:
         """One entry per commit up to the pinned version, newest first, as the log has them."""
         # A pinned handle numbers the whole log down from its own version; the newest one numbers it right.
         try:
-            entries = DeltaTable(str(self.path), storage_options=self.path.options).history()
+            opened = partial(DeltaTable, str(self.path), storage_options=self.path.options)
+            entries = _looked_again(opened).history()
             if not all(
                 type(entry["timestamp"]) is int and 0 <= entry["timestamp"] < _LATEST for entry in entries
             ):
@@ -403,18 +407,31 @@ def _is_commit(name: str) -> bool:
     return name.endswith(".json") and name[:-5].isdigit()
 
 
+def _looked_again(look: Callable[[], _Found]) -> _Found:
+    """What a look at the log finds. A folder that is listed while others commit may show a gap that is none."""
+    for _ in range(_LOOKS - 1):
+        try:
+            return look()
+        except DeltaError as error:
+            if "gap" not in str(error):
+                raise
+            time.sleep(_PAUSE_SECONDS * (1 + random.random()))
+    return look()
+
+
 def _open_delta(path: Place, version: int | None) -> tuple[DeltaTable, bool]:
     """The table at a version, and whether that is the newest."""
     _check_log(path)
     try:
-        newest = DeltaTable(str(path), storage_options=path.options)
+        opened = partial(DeltaTable, str(path), storage_options=path.options)
+        newest = _looked_again(opened)
         if version is None or version == newest.version():
             return newest, True
         if not 0 <= version <= newest.version():
             raise VersionNotFoundError(
                 f"There is no version {version} of {path.parent}; there are 0 to {newest.version()}."
             )
-        return DeltaTable(str(path), version=version, storage_options=path.options), False
+        return _looked_again(partial(opened, version=version)), False
     except (DeltaError, TableNotFoundError, OSError, ValueError) as error:
         if isinstance(error, VersionNotFoundError):
             raise

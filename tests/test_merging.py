@@ -490,3 +490,21 @@ def test_an_empty_copy_has_the_annotations(tmp_path: Path) -> None:
     copied = store.copy(tmp_path / "copy", "false")
     assert copied.annotations.sort("name").equals(store.annotations.sort("name"))
     assert copied.sql("select w from steps").fetchall() == []
+
+
+def test_both_sides_need_the_json_column(tmp_path: Path) -> None:
+    """A source with values of two kinds under a metadata key meets a store that has a third kind there."""
+    stores = []
+    for name, kept in (("source", [1, None]), ("into", ["text"])):
+        store = el.create(tmp_path / name, **NUMBERED_SPACES)
+        with store.writer() as writer:
+            for value in kept:
+                episode = writer.begin(np.zeros(2, np.float32), {"x": value}, metadata={"x": value})
+                episode.append(1, 1.0, np.ones(2, np.float32), terminated=True, info={"x": value})
+                episode.end()
+        stores.append(store.refresh())
+    source, into = stores
+    expected = contents(into) + contents(source)
+    assert el.merge([source], into).episodes == 2
+    assert_contents(into.refresh(), expected)
+    assert_faces_agree(into)

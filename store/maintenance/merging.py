@@ -201,7 +201,7 @@ class _Source:
         ]
         if any(self._differs(column, tables.episodes.schema) for column in extra):
             extra.append(kinds.field(METADATA.json_column, kinds.JSON_KIND))
-        tables.episodes.ensure_columns(extra)
+        tables.episodes.ensure_columns(list({column.name: column for column in extra}.values()))
         known = {column.name.casefold(): column for column in tables.episodes.schema}
         for column in episode_annotations(self._snapshot.episodes_schema):
             there = known[column.name.casefold()]
@@ -366,7 +366,7 @@ class _Source:
         loose = [column for column in rows.schema if kinds.field_kind(column)]
         if any(self._differs(column, tables.runs.schema) for column in loose):
             loose.append(kinds.field(METADATA.json_column, kinds.JSON_KIND))
-        tables.runs.ensure_columns(loose)
+        tables.runs.ensure_columns(list({column.name: column for column in loose}.values()))
         rows = metadata_in_kind(rows, tables.runs.schema)
         name = self._operation.next_name()
         new = write_table_file(folder / name, rows)

@@ -68,6 +68,15 @@ class LocalPlace(Place):
         """See `Place`."""
         return os.path.getsize(self._path)
 
+    def check_plain(self) -> None:
+        """See `Place`."""
+        try:
+            mode = os.lstat(self._path).st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise CorruptStoreError(f"{self._path} is a link or a pipe; a store has files of its own only.")
+
     def read(self) -> bytes:
         """See `Place`."""
         with open(_open_plain(self._path), "rb") as file:

@@ -77,6 +77,14 @@ class Place(ABC):
         """Bytes of the file."""
 
     @abstractmethod
+    def check_plain(self) -> None:
+        """Refuse what is no file of its own.
+
+        Raises:
+            CorruptStoreError: it is a link, which may lead out of the store, or a pipe.
+        """
+
+    @abstractmethod
     def read(self) -> bytes:
         """The whole file."""
 

@@ -171,6 +171,9 @@ class RemotePlace(Place):
         with as_os_errors(self):
             return int(self._store.head(self._key)["size"])
 
+    def check_plain(self) -> None:
+        """See `Place`; objects are plain."""
+
     def read(self) -> bytes:
         """See `Place`."""
         with as_os_errors(self):

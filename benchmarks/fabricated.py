@@ -1,0 +1,147 @@
+"""Stores with a long history, made from one recorded segment instead of recorded at length.
+
+Ten thousand seals take minutes. Here one segment is recorded, its files are multiplied, and the tables' logs
+are continued with the entries that as many seals would have written, checkpoints included. What is measured
+on such a store goes through the public API.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+TABLES = ("steps", "episodes")
+#: A table gets a checkpoint at every multiple of this version.
+CHECKPOINT = 100
+_FIRST = "-000000.parquet"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The one recorded segment of a store.
+
+    Attributes:
+        store: the store's folder.
+        run_id: the run that recorded it.
+    """
+
+    store: Path
+    run_id: str
+
+    @staticmethod
+    def of(store: Path) -> Segment:
+        """The segment of a store in which one run sealed once."""
+        (file,) = (store / "steps").glob("*.parquet")
+        return Segment(store, file.name.removesuffix(_FIRST))
+
+    def path(self, table: str, run_id: str | None = None, number: int = 0) -> Path:
+        """Where the file of a table is, or the file of another segment would be."""
+        return self.store / table / f"{run_id or self.run_id}-{number:06d}.parquet"
+
+    def read(self, table: str) -> pa.Table:
+        """The segment's rows in a table."""
+        return pq.read_table(self.path(table))
+
+
+def link_segments(segment: Segment, version: int, seals_per_run: int = 100) -> None:
+    """Bring a store to a version by segments whose files are hard links to the recorded one.
+
+    Its episodes are that many copies of one, so such a store is good for writing to it, not for reading.
+    """
+    for table in TABLES:
+
+        def prepare(number: int, table: str = table) -> tuple[str, int]:
+            run, seal = divmod(number - 1, seals_per_run)
+            run_id = f"{segment.run_id[:-6]}{run:06d}"
+            os.link(segment.path(table), segment.path(table, run_id, seal))
+            return run_id, seal
+
+        _continue_log(segment, table, version, prepare)
+
+
+def write_segments(segment: Segment, count: int) -> None:
+    """Give the run of a segment `count` segments, each with as many episodes, which differ in their ids."""
+    episodes, steps = segment.read("episodes"), segment.read("steps")
+    height = episodes.num_rows
+    owners = pa.array(
+        [row for row, count in enumerate(episodes["row_count"].to_pylist()) for _ in range(count)]
+    )
+    options = {table: _options(segment.path(table)) for table in TABLES}
+    for number in range(1, count):
+        numbers = range(number * height, (number + 1) * height)
+        ids = pa.array([f"{segment.run_id}/{episode:06d}" for episode in numbers])
+        changed = {
+            "episode_id": ids,
+            "number": pa.array(numbers, pa.int64()),
+            "segment": pa.array([segment.path("steps", number=number).name] * height),
+        }
+        rows = {"episodes": _with(episodes, changed), "steps": _with(steps, {"episode_id": ids.take(owners)})}
+        for table in TABLES:
+            pq.write_table(rows[table], segment.path(table, number=number), **options[table])
+    for table in TABLES:
+        _continue_log(segment, table, count, lambda number: (segment.run_id, number), height)
+
+
+def _with(table: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
+    for name, column in columns.items():
+        table = table.set_column(table.column_names.index(name), name, column)
+    return table
+
+
+def _options(path: Path) -> dict[str, Any]:
+    """What makes pyarrow write files with the compression and the dictionaries of another one."""
+    group = pq.read_metadata(path).row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    dictionaries = [column.path_in_schema for column in columns if column.has_dictionary_page]
+    return {
+        "compression": columns[0].compression.lower(),
+        "use_dictionary": dictionaries,
+        "store_schema": False,
+    }
+
+
+def _continue_log(
+    segment: Segment, table: str, version: int, prepare: Callable[[int], tuple[str, int]], height: int = 0
+) -> None:
+    """Continue a table's log up to a version.
+
+    Args:
+        prepare: makes the file of the segment with a number, counted from 1, and gives its run and number
+            within the run.
+        height: episodes in a segment, if its ids have to be right.
+    """
+    folder = segment.store / table
+    log = folder / "_delta_log"
+    entries = [json.loads(line) for line in (log / f"{1:020d}.json").read_text().splitlines()]
+    checkpoint = version // CHECKPOINT * CHECKPOINT
+    for number in range(1, version):
+        run_id, seal = prepare(number)
+        path = segment.path(table, run_id, seal)
+        lines = [json.dumps(_entry(entry, run_id, seal, path, height)) for entry in entries]
+        (log / f"{number + 1:020d}.json").write_text("\n".join(lines))
+        if number + 1 == checkpoint:
+            DeltaTable(folder).create_checkpoint()
+
+
+def _entry(entry: dict[str, Any], run_id: str, seal: int, path: Path, height: int) -> dict[str, Any]:
+    """A line of the recorded segment's commit as the commit of another segment has it."""
+    if "txn" in entry:
+        return {"txn": {**entry["txn"], "appId": run_id, "version": seal}}
+    if "add" not in entry:
+        return entry
+    add = entry["add"]
+    statistics = json.loads(add["stats"])
+    first = seal * height
+    statistics["minValues"]["episode_id"] = f"{run_id}/{first:06d}"
+    statistics["maxValues"]["episode_id"] = f"{run_id}/{first + max(height - 1, 0):06d}"
+    moment = add["modificationTime"] + seal
+    changed = {"path": path.name, "size": path.stat().st_size, "modificationTime": moment}
+    return {"add": {**add, **changed, "stats": json.dumps(statistics)}}

@@ -1,0 +1,899 @@
+"""What only object stores have: lost connections, credentials, conditional puts, a local spool folder.
+
+The S3 server is moto's, on loopback; `FaultyProxy` stands in front of it where a connection must fail.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow.fs
+import pytest
+from gymnasium import spaces
+from typer.testing import CliRunner
+
+import episodelake as el
+from conformance import FolderBackend, ObjectBackend, all_of, assert_numbered, fill
+from episodelake.cli import app
+from episodelake.store.places.arrow_files import arrow_files
+from object_server import BUCKET, FaultyProxy, ObjectServer, Rule, new_url, shared_server
+from real_environments import NUMBERED_SPACES, numbered_return, write_numbered
+from strategies import same
+
+# A port of loopback that nobody listens on.
+NOBODY = "http://127.0.0.1:9"
+IMPATIENT = {"max_retries": "1", "retry_timeout": "2s", "connect_timeout": "1s", "timeout": "5s"}
+
+SCRIPT = """
+import json, os, sys, time
+import numpy as np
+import episodelake as el
+from real_environments import NUMBERED_SPACES, write_numbered
+url, options = sys.argv[1], json.loads(sys.argv[2])
+"""
+
+
+@pytest.fixture(autouse=True)
+def spool(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A spool folder of the test's own."""
+    folder = tmp_path_factory.mktemp("spool")
+    monkeypatch.setenv("EPISODELAKE_SPOOL", str(folder))
+    return folder
+
+
+@pytest.fixture
+def backend() -> ObjectBackend:
+    """A prefix that no other test uses."""
+    return ObjectBackend(shared_server())
+
+
+@pytest.fixture(scope="module")
+def one_proxy() -> Iterator[FaultyProxy]:
+    """A proxy in front of the server."""
+    proxy = FaultyProxy(shared_server())
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def proxy(one_proxy: FaultyProxy) -> FaultyProxy:
+    """A proxy without rules."""
+    one_proxy.rules()
+    return one_proxy
+
+
+@pytest.fixture
+def shaky(backend: ObjectBackend, proxy: FaultyProxy) -> ObjectBackend:
+    """A prefix whose stores are reached by way of the proxy."""
+    backend.storage_options = proxy.storage_options()
+    return backend
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[ObjectServer]:
+    """A server that checks signatures."""
+    server = ObjectServer(guarded=True)
+    yield server
+    server.close()
+
+
+def start(script: str, backend: ObjectBackend, *arguments: object) -> subprocess.Popen[str]:
+    """Start a process of its own that works on a store."""
+    told = [backend.at(), json.dumps(backend.storage_options), *map(str, arguments)]
+    folders = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT + script, *told],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+    )
+
+
+def said(child: subprocess.Popen[str]) -> str:
+    """Wait for the next line that a process prints."""
+    assert child.stdout is not None
+    line = child.stdout.readline()
+    assert line, f"the process ended with {child.wait()}"
+    return line.strip()
+
+
+def spooled(folder: Path) -> list[Path]:
+    """The journal parts in a spool folder."""
+    return sorted(path for path in folder.rglob("*.frames") if path.is_file())
+
+
+# Many processes
+
+MANY = """
+number = int(sys.argv[3])
+made = True
+try:
+    el.create(url, **NUMBERED_SPACES, storage_options=options)
+except el.StoreExistsError:
+    made = False
+with el.open(url, storage_options=options).writer(run=f"w{number}") as writer:
+    for value in range(100 * number, 100 * number + 6):
+        write_numbered(writer, value, value % 4 + 1)
+        if value % 2:
+            writer.seal()
+print(made)
+"""
+
+
+def test_processes_create_and_record_at_once(backend: ObjectBackend) -> None:
+    """Of processes that create a store at once one wins; then all record, and each episode is there once."""
+    children = [start(MANY, backend, number) for number in range(3)]
+    made = [child.communicate()[0].strip() for child in children]
+    assert [child.returncode for child in children] == [0] * 3
+    assert sorted(made) == ["False", "False", "True"]
+    store = backend.open()
+    wanted = [100 * k + v for k in range(3) for v in range(6)]
+    assert_numbered(store, wanted, ordered=False, engines=True)
+    assert store.history()["episodes"].sum() == 18
+    assert len(set(store.episodes.collect()["episode_id"])) == 18
+
+
+def test_commits_and_creation_are_conditional(shaky: ObjectBackend, proxy: FaultyProxy) -> None:
+    """What two writers may both want to be the first to write is put only if it is not there."""
+    fill(shaky.create(), range(4), seal_every=2)
+    puts = [request for request in proxy.requests() if request.method == "PUT"]
+    log = [put for put in puts if "/_delta_log/" in put.path and put.path.endswith(".json")]
+    manifest = [put for put in puts if put.path.endswith("/store.json")]
+    assert len(manifest) == 1
+    assert len(log) >= 3 + 2 * 2 + 2
+    assert all(put.conditional for put in [*log, *manifest])
+    names = [put.path for put in puts]
+    assert len(set(names)) == len(names)
+
+
+# Lost connections
+
+PUTS = ["/steps/[^_]", "/episodes/[^_]", "/steps/_delta_log", "/episodes/_delta_log"]
+LOSSES = ["lose request", "cut request", "lose answer", "spoil answer"]
+
+
+def test_a_connection_lost_in_a_seal_costs_nothing(
+    shaky: ObjectBackend, proxy: FaultyProxy, spool: Path
+) -> None:
+    """Whichever upload of a seal is lost, before or after the server did it, each episode is there once."""
+    store = shaky.create()
+    lost = [(action, path) for path in PUTS for action in (LOSSES if "log" in path else LOSSES[1:3])]
+    with store.writer() as writer:
+        for value, (action, path) in enumerate(lost):
+            write_numbered(writer, value, value % 4 + 1)
+            proxy.rules(Rule(action, "PUT", f"/store{path}", times=2, status=500))
+            try:
+                writer.seal()
+            except (el.StoreAccessError, el.ConcurrentCommitError):
+                proxy.rules()
+                writer.seal()
+            else:
+                assert proxy.touched(), (action, path)
+            proxy.rules()
+    assert_numbered(store.refresh(), range(len(lost)))
+    assert spooled(spool) == []
+
+
+def test_one_lost_connection_is_not_even_noticed(shaky: ObjectBackend, proxy: FaultyProxy) -> None:
+    """A single loss at a commit is mended by trying again, within the seal."""
+    store = shaky.create()
+    lost = [(action, table) for action in LOSSES for table in ("steps", "episodes")]
+    with store.writer() as writer:
+        for value, (action, table) in enumerate(lost):
+            write_numbered(writer, value, value % 4 + 1)
+            proxy.rules(Rule(action, "PUT", f"/{table}/_delta_log", status=500))
+            writer.seal()
+            assert len(proxy.touched()) == 1, (action, table)
+    assert_numbered(store.refresh(), range(len(lost)))
+
+
+@pytest.mark.parametrize(
+    ("action", "path"),
+    [
+        ("lose request", "/store.json"),
+        ("lose answer", "/store.json"),
+        ("spoil answer", "/store.json"),
+        ("cut request", "/episodes/_delta_log"),
+        ("lose answer", "/episodes/_delta_log"),
+    ],
+)
+def test_a_connection_lost_in_a_creation(
+    shaky: ObjectBackend, proxy: FaultyProxy, action: Any, path: str
+) -> None:
+    """A creation whose upload was lost has made the store, or says so and can be repeated."""
+    proxy.rules(Rule(action, "PUT", path, status=500))
+    try:
+        store = shaky.create()
+    except el.StoreAccessError:
+        proxy.rules()
+        store = shaky.create()
+    assert shaky.open().id == store.id
+    assert_numbered(fill(store, range(2)), range(2))
+
+
+def test_an_outage_keeps_all_in_the_journal(shaky: ObjectBackend, proxy: FaultyProxy, spool: Path) -> None:
+    """While the store cannot be reached recording goes on; afterwards closing brings it all in."""
+    store = shaky.create()
+    shaky.storage_options = proxy.storage_options(**IMPATIENT)
+    writer = shaky.open().writer()
+    write_numbered(writer, 0, 1)
+    proxy.rules(Rule("lose request", times=None))
+    for value in range(1, 4):
+        with pytest.raises(el.StoreAccessError) as caught:
+            writer.seal()
+        assert isinstance(caught.value, OSError)
+        write_numbered(writer, value, value % 4 + 1)
+    with pytest.raises(el.StoreAccessError):
+        writer.close()
+    assert spooled(spool)
+    proxy.rules()
+    writer.close()
+    assert_numbered(store.refresh(), range(4))
+    assert spooled(spool) == []
+
+
+def test_what_an_outage_outlasts_is_recovered(shaky: ObjectBackend, proxy: FaultyProxy, spool: Path) -> None:
+    """A process that ends during an outage leaves its spool; the next writer of this machine brings it in."""
+    script = """
+writer = el.open(url, storage_options=options).writer(run="outage")
+write_numbered(writer, 0, 1)
+writer.seal()
+write_numbered(writer, 1, 2)
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    writer.close()
+except el.StoreAccessError:
+    print("kept", flush=True)
+os._exit(0)
+"""
+    shaky.create()
+    shaky.storage_options = proxy.storage_options(**IMPATIENT)
+    with start(script, shaky) as child:
+        assert said(child) == "ready"
+        proxy.rules(Rule("lose request", times=None))
+        assert child.stdin is not None
+        child.stdin.close()
+        assert said(child) == "kept"
+    proxy.rules()
+    assert spooled(spool)
+    assert_numbered(shaky.open(), [0])
+    fill(shaky.open(), [2], run="next")
+    assert_numbered(shaky.open(), range(3), ordered=False)
+    assert spooled(spool) == []
+
+
+def test_a_server_in_trouble_is_asked_again(shaky: ObjectBackend, proxy: FaultyProxy) -> None:
+    """Answers of 500 and 503 to every kind of request for a while are waited out, by writers and readers."""
+    store = shaky.create()
+    kinds = [("PUT", "parquet"), ("PUT", "json"), ("GET", "list-type"), ("GET", "json")]
+    busy = [
+        Rule("answer", method, path, skip=2 * k, times=2, status=status)
+        for method, path in kinds
+        for k, status in enumerate((500, 503))
+    ]
+    with store.writer() as writer:
+        write_numbered(writer, 0, 1)
+        proxy.rules(*busy[:4])
+        writer.seal()
+        assert {request.status for request in proxy.touched()} == {500, 503}
+    proxy.rules(*busy[4:], Rule("answer", "GET", "parquet", times=2))
+    assert_numbered(shaky.open(), [0], engines=True)
+    assert len(proxy.touched()) >= 8
+
+
+def test_readers_wait_for_a_lost_connection(shaky: ObjectBackend, proxy: FaultyProxy) -> None:
+    """A read whose connection is lost is repeated; every reader gives the right data."""
+    fill(shaky.create(), range(6), seal_every=3)
+    actions: list[Any] = ["lose request", "lose answer", "cut answer"]
+    for action in actions:
+        spread = [Rule(action, "GET", "parquet", skip=8 * k) for k in range(5)]
+        proxy.rules(*spread, Rule(action, "GET", "_delta_log/0"))
+        assert_numbered(shaky.open(), range(6), engines=True)
+        assert len(proxy.touched()) >= 4
+
+
+def test_an_unreachable_store_is_not_called_damaged(shaky: ObjectBackend, proxy: FaultyProxy) -> None:
+    """Readers that lose the store get a StoreAccessError or their engine's error, not CorruptStoreError."""
+    fill(shaky.create(), range(4), seal_every=2)
+    shaky.storage_options = proxy.storage_options(**IMPATIENT)
+    store, other = shaky.open(), shaky.open()
+    proxy.rules(Rule("lose request", times=None))
+    attempts = [
+        shaky.open,
+        shaky.create,
+        store.refresh,
+        lambda: all_of(other),
+        lambda: other[1],
+        lambda: other.filter("length > 1"),
+        lambda: other.filter(pl.col("length") > 1),
+        lambda: other["nobody"],
+        lambda: other.card,
+        lambda: other.writer(),
+        shaky.recover,
+    ]
+    for attempt in attempts:
+        with pytest.raises(el.StoreAccessError) as caught:
+            attempt()
+        assert "Debug source" not in str(caught.value)
+    for query in (
+        lambda: other.sql("select sum(reward) from steps").fetchall(),
+        lambda: other.steps.select("reward").collect(),
+    ):
+        with pytest.raises((el.StoreAccessError, duckdb.Error, pl.exceptions.PolarsError, OSError)):
+            query()
+    proxy.rules()
+    assert_numbered(other, range(4))
+
+
+def test_a_large_upload_survives_a_cut(shaky: ObjectBackend, proxy: FaultyProxy) -> None:
+    """A segment of many megabytes goes up in parts; a part that is cut short is sent again."""
+    store = shaky.create(
+        observation_space=spaces.Box(0, 255, (64, 64, 3), np.uint8), action_space=spaces.Discrete(2)
+    )
+    frames = np.random.default_rng(0).integers(0, 255, (1501, 64, 64, 3), np.uint8)
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=frames,
+            actions=np.zeros(1500, np.int64),
+            rewards=np.zeros(1500),
+            terminations=True,
+            truncations=False,
+        )
+        proxy.rules(
+            Rule("cut request", "PUT", "/steps/.*partNumber=2"),
+            Rule("spoil answer", "PUT", "/steps/.*partNumber=1"),
+        )
+        writer.seal()
+        assert len(proxy.touched()) == 2
+    assert same(store.refresh()[0].observations, frames)
+
+
+# Maintenance
+
+
+def changes(store: el.EpisodeStore) -> dict[str, Any]:
+    """The operations that commit, by the name that the history gives them."""
+    first = store[0].id
+    labels = pl.DataFrame({"episode_id": [first], "label": ["x"]})
+    advantages = pl.DataFrame({"episode_id": [first], "t": [0], "advantage": [1.0]})
+    return {
+        "compact": store.compact,
+        "delete": lambda: store.delete('"metadata.value" = 1'),
+        "annotate episodes": lambda: store.annotate(labels),
+        "annotate steps": lambda: store.annotate(advantages, on=("episode_id", "t")),
+        "drop": lambda: store.drop_annotation("label"),
+        "tag": lambda: store.tag("tagged"),
+    }
+
+
+@pytest.mark.parametrize(
+    "action",
+    ["lose answer", *(pytest.param(a, marks=pytest.mark.slow) for a in LOSSES if a != "lose answer")],
+)
+def test_maintenance_outlives_a_lost_connection(
+    shaky: ObjectBackend, proxy: FaultyProxy, action: Any
+) -> None:
+    """Whichever commit of an operation is lost, repeating the operation leaves the store right."""
+    store = fill(shaky.create(), range(4), seal_every=2)
+    for name, change in changes(store).items():
+        proxy.rules(
+            *(Rule(action, "PUT", path, status=500) for path in ("/steps/_", "/episodes/_", "/tags/"))
+        )
+        try:
+            change()
+        except (el.StoreAccessError, el.ConcurrentCommitError):
+            change()
+        assert proxy.touched(), name
+    proxy.rules()
+    assert_numbered(shaky.open(), [0, 2, 3])
+    assert shaky.open().verify().ok
+    assert shaky.open().sql("select sum(advantage) from steps").fetchall() == [(1.0,)]
+    assert shaky.open().annotations["name"].to_list() == ["advantage"]
+    assert shaky.open().tags.keys() == {"tagged"}
+
+
+def test_operations_of_two_machines_do_not_spoil_each_other(
+    backend: ObjectBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machines share no lock: of two operations at once one may lose, and what is there stays right."""
+    fill(backend.create(), range(6), seal_every=1)
+    stores = []
+    for machine in ("a", "b"):
+        monkeypatch.setenv("EPISODELAKE_SPOOL", str(tmp_path / machine))
+        stores.append(backend.open())
+    ids = {episode.id for episode in stores[0] if episode.length == 1}
+    together = threading.Barrier(2)
+
+    def work(store: el.EpisodeStore, change: Any) -> int:
+        lost = 0
+        for _ in range(3):
+            together.wait()
+            try:
+                change(store)
+            except el.ConcurrentCommitError:
+                lost += 1
+        return lost
+
+    with ThreadPoolExecutor(2) as pool:
+        compacting = pool.submit(work, stores[0], lambda store: store.compact(order_by="episode_id"))
+        deleting = pool.submit(work, stores[1], lambda store: store.delete("length = 1"))
+        lost = compacting.result() + deleting.result()
+    found = backend.open()
+    assert lost < 6
+    assert found.verify().ok
+    found.delete("length = 1")
+    assert not ids & set(all_of(found))
+    assert_numbered(found, [1, 2, 3, 5])
+
+
+def test_a_store_is_copied_from_place_to_place(backend: ObjectBackend, tmp_path: Path) -> None:
+    """A store copied from S3 to a folder, to memory and back to S3 holds the same all along."""
+    first = fill(backend.create(**NUMBERED_SPACES, card={"author": "A"}), range(6), seal_every=2)
+    first.annotate(pl.DataFrame({"episode_id": [first[0].id], "label": ["good"]}))
+    local = first.copy(tmp_path / "local")
+    memory = local.copy(f"memory://copied-{os.getpid()}-{tmp_path.name}")
+    back = memory.copy(backend.at("back"), storage_options=backend.storage_options)
+    for store in (local, memory, back, backend.open("back")):
+        assert all_of(store) == all_of(first)
+        assert_numbered(store, range(6))
+        assert store.card == {"author": "A"}
+        assert store.filter("label = 'good'")[0].id == first[0].id
+        assert store.verify().ok
+    fill(local, [6])
+    assert el.merge([local], back).episodes == 1
+    assert_numbered(backend.open("back"), range(7))
+
+
+# Credentials and addresses
+
+
+def test_wrong_credentials_are_refused(guarded: ObjectServer) -> None:
+    """Keys that the server does not take are a StoreAccessError everywhere and not told."""
+    url = new_url()
+    right = guarded.storage_options()
+    store = el.create(url, **NUMBERED_SPACES, storage_options=right)
+    fill(store, range(2))
+    assert_numbered(el.open(url, storage_options=right), range(2))
+    for name in ("aws_secret_access_key", "aws_access_key_id"):
+        wrong = {**right, name: "wrong-and-not-to-be-told"}
+        attempts = [
+            lambda wrong=wrong: el.open(url, storage_options=wrong),
+            lambda wrong=wrong: el.create(f"{url}/other", **NUMBERED_SPACES, storage_options=wrong),
+            lambda wrong=wrong: el.recover(url, storage_options=wrong),
+        ]
+        for attempt in attempts:
+            with pytest.raises(el.StoreAccessError) as caught:
+                attempt()
+            assert "wrong-and-not-to-be-told" not in str(caught.value)
+            assert right["aws_secret_access_key"] not in str(caught.value)
+
+
+def test_credentials_that_expire_keep_the_journal(shaky: ObjectBackend, proxy: FaultyProxy) -> None:
+    """When the server stops taking the keys a seal fails at once; later nothing is missing."""
+    store = shaky.create()
+    with store.writer() as writer:
+        write_numbered(writer, 0, 1)
+        writer.seal()
+        write_numbered(writer, 1, 2)
+        proxy.rules(Rule("answer", times=None, status=403))
+        with pytest.raises(el.StoreAccessError):
+            writer.seal()
+        assert len(proxy.touched()) <= 3
+        with pytest.raises(el.StoreAccessError):
+            shaky.open()
+        proxy.rules()
+    assert_numbered(store.refresh(), range(2))
+
+
+def test_a_missing_bucket_is_named() -> None:
+    """A bucket that is not there is no store to open, and none can be created in it."""
+    options = shared_server().storage_options()
+    with pytest.raises((el.StoreNotFoundError, el.StoreAccessError), match="no-such-bucket"):
+        el.open("s3://no-such-bucket/store", storage_options=options)
+    with pytest.raises(el.StoreAccessError, match="no-such-bucket"):
+        el.create("s3://no-such-bucket/store", **NUMBERED_SPACES, storage_options=options)
+
+
+def test_no_secret_is_kept(spool: Path) -> None:
+    """No object, no journal, no message and no text of an object holds the keys that reached the store."""
+    server = shared_server()
+    url = new_url()
+    hidden = {"aws_access_key_id": "hidden-name", "aws_secret_access_key": "hidden-word"}
+    options = server.storage_options(**hidden)
+    store = el.create(url, **NUMBERED_SPACES, storage_options=options)
+    with store.writer() as writer:
+        write_numbered(writer, 0, 1)
+        writer.seal()
+        write_numbered(writer, 1, 2)
+        shown = [repr(thing) for thing in (store, store.handle, store[:1], writer, store.connect())]
+        shown += [store.url, repr(store.steps), str(store.history())]
+        local = [path.read_bytes() for path in spool.rglob("*") if path.is_file()]
+    prefix = url.removeprefix(f"s3://{BUCKET}/")
+    remote = [server.read(f"{prefix}/{key}") for key in server.keys(prefix)]
+    for word in hidden.values():
+        assert not any(word in text for text in shown)
+        assert not any(word.encode() in data for data in [*local, *remote])
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        (
+            "s3://bucket/store",
+            {"aws_endpoint": NOBODY, "aws_access_key_id": "k", "aws_secret_access_key": "s"},
+        ),
+        ("gs://bucket/store", {"google_base_url": NOBODY, "google_skip_signature": "true"}),
+        (
+            "az://container/store",
+            {
+                "azure_storage_account_name": "account",
+                "azure_storage_account_key": "a2V5",
+                "azure_storage_endpoint": NOBODY,
+            },
+        ),
+        (
+            "abfss://container@account.dfs.core.windows.net/store",
+            {"azure_storage_account_key": "a2V5", "azure_storage_endpoint": NOBODY},
+        ),
+    ],
+    ids=["s3", "gs", "az", "abfss"],
+)
+def test_a_service_that_does_not_answer_is_named(url: str, options: dict[str, str]) -> None:
+    """Every kind of URL is understood; where nobody listens, the error says so and names the place."""
+    scheme = url.partition(":")[0]
+    reach = {f"{'aws_' if scheme == 's3' else ''}allow_http": "true", **IMPATIENT}
+    for attempt in (
+        lambda: el.open(url, storage_options={**options, **reach}),
+        lambda: el.create(url, **NUMBERED_SPACES, storage_options={**options, **reach}),
+    ):
+        with pytest.raises(el.StoreAccessError) as caught:
+            attempt()
+        assert "store" in str(caught.value)
+        assert scheme in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"aws_no_such_option": "1"},
+        {"max_retries": "many"},
+        {"retry_timeout": "soon"},
+        {"timeout": "soon"},
+        {"aws_allow_http": "perhaps"},
+        {"google_base_url": "x"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_an_option_that_is_none_is_refused(options: dict[str, str]) -> None:
+    """An unknown key, or a value that is none, is an InvalidArgumentError that names the key."""
+    with pytest.raises(el.InvalidArgumentError, match=next(iter(options))):
+        el.open(new_url(), storage_options=shared_server().storage_options(**options))
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://", "s3:///store", "ftp://host/store", "http://host/store", "s3://UPPER CASE/x", "memory://"]
+)
+def test_a_url_that_names_no_place_is_refused(url: str) -> None:
+    """A URL without a bucket or of an unknown kind is an InvalidArgumentError, and makes no folder."""
+    before = set(Path.cwd().iterdir())
+    for attempt in (lambda: el.open(url), lambda: el.create(url, **NUMBERED_SPACES)):
+        with pytest.raises(el.InvalidArgumentError):
+            attempt()
+    assert set(Path.cwd().iterdir()) == before
+
+
+KEYS = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "aws_region": "us-east-1"}
+ACCOUNT = {"azure_storage_account_name": "account", "azure_storage_account_key": "a2V5"}
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (KEYS, {}),
+        ({**KEYS, "aws_session_token": "token"}, {"session_token": "token"}),
+        ({**KEYS, "aws_virtual_hosted_style_request": "true"}, {"force_virtual_addressing": True}),
+        ({**KEYS, "aws_endpoint": NOBODY}, {"endpoint_override": "127.0.0.1:9", "scheme": "http"}),
+    ],
+    ids=["keys", "token", "virtual", "endpoint"],
+)
+def test_options_mean_the_same_to_arrow(options: dict[str, str], settings: dict[str, Any]) -> None:
+    """Where to ask and who is asking are told to pyarrow's file system as to the other engines."""
+    files, path = arrow_files("s3://bucket/store", options)
+    known = {"access_key": "key", "secret_key": "secret", "region": "us-east-1"}
+    assert files.equals(pyarrow.fs.S3FileSystem(**known, **settings))
+    assert path == "bucket/store"
+
+
+@pytest.mark.parametrize("text", ["true", "True", "1", "yes"])
+def test_unsigned_requests_are_unsigned_by_arrow_too(text: str) -> None:
+    """Whoever asks for unsigned requests sends no keys of the environment along."""
+    options = {"aws_skip_signature": text, "aws_region": "us-east-1"}
+    files, _ = arrow_files("s3://bucket/store", options)
+    assert files.equals(pyarrow.fs.S3FileSystem(anonymous=True, region="us-east-1"))
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("az://container/store", ACCOUNT),
+        ("abfss://container@account.dfs.core.windows.net/store", {"azure_storage_account_key": "a2V5"}),
+    ],
+    ids=["az", "abfss"],
+)
+def test_azure_urls_name_account_and_container(url: str, options: dict[str, str]) -> None:
+    """Both kinds of URL lead pyarrow to the same account and container."""
+    files, path = arrow_files(url, options)
+    assert files.equals(pyarrow.fs.AzureFileSystem("account", account_key="a2V5"))
+    assert path == "container/store"
+
+
+def test_an_azure_account_is_needed() -> None:
+    """A URL without an account, which no option names either, is refused by name."""
+    with pytest.raises(el.InvalidArgumentError, match="account"):
+        arrow_files("az://container/store", {})
+
+
+def test_no_other_place_is_asked_than_the_one_named() -> None:
+    """An endpoint of one's own is either taken by pyarrow too, or refused; the public one is never asked."""
+    try:
+        files, _ = arrow_files("az://container/store", {**ACCOUNT, "azure_storage_endpoint": NOBODY})
+    except el.InvalidArgumentError:
+        return
+    assert not files.equals(pyarrow.fs.AzureFileSystem("account", account_key="a2V5"))
+
+
+@pytest.mark.parametrize("change", [str.upper, lambda key: key.removeprefix("aws_")], ids=["upper", "bare"])
+def test_options_have_several_spellings(backend: ObjectBackend, change: Any) -> None:
+    """Options in capitals, as in environment variables, and without `aws_` reach the store by all engines."""
+    fill(backend.create(), range(3))
+    backend.storage_options = {change(key): value for key, value in (backend.storage_options or {}).items()}
+    assert_numbered(backend.open(), range(3), engines=True)
+    fill(backend.open(), [3])
+    assert_numbered(backend.open(), range(4), engines=True)
+
+
+def test_options_may_come_from_the_environment(
+    backend: ObjectBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variables of AWS stand in for options that are not given, for all engines."""
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name, value in (backend.storage_options or {}).items():
+        monkeypatch.setenv({"aws_endpoint": "AWS_ENDPOINT_URL"}.get(name, name.upper()), value)
+    backend.storage_options = None
+    fill(backend.create(), range(3))
+    assert_numbered(backend.open(), range(3), engines=True)
+
+
+def test_the_command_line_takes_urls(backend: ObjectBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands work on a URL, with the variables of AWS for options."""
+    fill(backend.create(), range(4), seal_every=2)
+    for name, value in (backend.storage_options or {}).items():
+        monkeypatch.setenv({"aws_endpoint": "AWS_ENDPOINT_URL"}.get(name, name.upper()), value)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for command, arguments, shown in [
+        ("info", [], "4"),
+        ("show", ["0"], "numbered"),
+        ("sql", ["select sum(length) from episodes"], "10"),
+        ("delete", ["length = 1", "--yes"], "1"),
+        ("compact", [], ""),
+        ("tag", ["paper-v1"], "paper-v1"),
+        ("history", [], "compact"),
+        ("vacuum", ["--dry-run"], ""),
+        ("recover", [], ""),
+        ("verify", [], "no faults"),
+    ]:
+        result = CliRunner().invoke(app, [command, backend.at(), *arguments])
+        assert result.exit_code == 0, f"{command}: {result.output}"
+        assert shown in result.output
+    assert_numbered(backend.open(version="paper-v1"), [1, 2, 3])
+
+
+def test_patience_reaches_every_engine(backend: ObjectBackend) -> None:
+    """Options of patience, given as text, are taken by all engines."""
+    patience = {"timeout": "20s", "connect_timeout": "3s", "max_retries": "2", "retry_timeout": "9s"}
+    backend.storage_options = {**(backend.storage_options or {}), **patience}
+    fill(backend.create(), range(3))
+    assert_numbered(backend.open(), range(3), engines=True)
+
+
+# The spool
+
+DYING = """
+store = el.open(url, storage_options=options)
+writer = store.writer(run="dying", flush_seconds=0.02)
+write_numbered(writer, 0, 1)
+writer.seal()
+write_numbered(writer, 1, 2)
+episode = writer.begin(np.array([7, 0], np.float32), {"clock": 0}, seed=5)
+for t in range(3):
+    episode.append(t, t / 2, np.array([7, t + 1], np.float32), info={"clock": t + 1})
+time.sleep(0.5)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_writers_spool_is_recovered(backend: ObjectBackend, spool: Path) -> None:
+    """What a killed writer had journalled comes in by `recover`, once; a live one is left alone."""
+    backend.create()
+    with start(DYING, backend) as child:
+        try:
+            assert said(child) == "ready"
+            assert backend.recover() == []
+            assert_numbered(backend.open(), [0])
+        finally:
+            child.send_signal(signal.SIGKILL)
+    assert spooled(spool)
+    (run,) = backend.recover()
+    assert (run.episodes, run.interrupted) == (2, 1)
+    assert backend.recover() == []
+    assert spooled(spool) == []
+    store = backend.open()
+    assert_numbered(store[:2], [0, 1])
+    assert len(store) == 3
+    last = store[2]
+    assert (last.end_reason, last.seed, last.length) == ("interrupted", 5, 3)
+    assert last.observations.tolist() == [[7, t] for t in range(4)]
+    assert last.rewards.tolist() == [0.0, 0.5, 1.0]
+    assert last.infos == [{"clock": t} for t in range(4)]
+
+
+def test_the_next_writer_recovers_by_itself(backend: ObjectBackend, spool: Path) -> None:
+    """A new writer on the same machine brings in what a killed one left, without being asked."""
+    backend.create()
+    with start(DYING, backend) as child:
+        said(child)
+        child.send_signal(signal.SIGKILL)
+    fill(backend.open(), [2], run="next")
+    store = backend.open()
+    assert sorted(episode.length for episode in store) == [1, 2, 3, 3]
+    assert spooled(spool) == []
+
+
+def test_each_store_has_a_spool_of_its_own(backend: ObjectBackend, spool: Path) -> None:
+    """Recovering one store does not touch what writers of another, of the same last name, left behind."""
+    backend.create()
+    other = ObjectBackend(shared_server())
+    other.create()
+    with start(DYING, backend) as child:
+        said(child)
+        child.send_signal(signal.SIGKILL)
+    left = spooled(spool)
+    assert other.recover() == []
+    assert spooled(spool) == left
+    assert backend.recover() != []
+
+
+def test_a_spool_that_cannot_be_written_is_named(
+    backend: ObjectBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A spool folder that is a file is a StoreAccessError that names it; readers need no spool."""
+    fill(backend.create(), range(2))
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("EPISODELAKE_SPOOL", str(tmp_path / "file"))
+    assert_numbered(backend.open(), range(2))
+    with pytest.raises(el.StoreAccessError, match="file"):
+        backend.open().writer()
+
+
+# Engines
+
+WITHOUT_EXTENSIONS = """
+import duckdb, polars as pl
+store = el.open(url, storage_options=options)
+print(store.sql("select count(*), sum(reward) from transitions where t >= 1").fetchall())
+print(store.sql("select count(*), sum(reward) from transitions where t >= 1", read_only=True).fetchall())
+with store.connect() as connection:
+    loaded = connection.sql("select extension_name from duckdb_extensions() where loaded").fetchall()
+print(sorted(name for (name,) in loaded if name in ("httpfs", "aws", "azure", "delta")))
+"""
+
+
+def test_duckdb_reads_without_an_extension(
+    backend: ObjectBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB reads a store on S3 with nothing installed or downloaded: its home stays empty."""
+    values = range(8)
+    fill(backend.create(), values, seal_every=3)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, NOBODY)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with start(WITHOUT_EXTENSIONS, backend) as child:
+        lines = child.communicate()[0].splitlines()
+    rows = [(value, t) for value in values for t in range(1, value % 4 + 1)]
+    wanted = str([(len(rows), sum(value + t / 8 for value, t in rows))])
+    assert lines[:2] == [wanted, wanted]
+    assert lines[2] == "[]"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+STOPPING_EARLY = """
+from concurrent.futures import ThreadPoolExecutor
+store = el.open(url, storage_options=options)
+
+def query(_):
+    with store.connect() as connection:
+        assert len(connection.sql("select * from steps limit 3").fetchall()) == 3
+        connection.sql("select sum(s.reward) from steps s join episodes e using (episode_id)").fetchall()
+
+with ThreadPoolExecutor(4) as pool:
+    list(pool.map(query, range(12)))
+print(len(store.sql("select * from steps limit 1").fetchall()), flush=True)
+"""
+
+
+def test_queries_in_threads_that_stop_early_neither_hang_nor_crash(backend: ObjectBackend) -> None:
+    """Queries at once over many files, which leave reads unfinished, end, and so does the process."""
+    fill(backend.create(), range(12), seal_every=1)
+    for _ in range(2):
+        with start(STOPPING_EARLY, backend) as child:
+            assert child.communicate(timeout=120)[0] == "1\n"
+        assert child.returncode == 0
+
+
+def test_other_engines_read_the_tables(backend: ObjectBackend) -> None:
+    """The Delta tables of a store on S3 are read by delta-rs and Polars with no code of ours."""
+    fill(backend.create(), range(4), seal_every=2)
+    url, options = backend.at(), backend.storage_options
+    steps = deltalake.DeltaTable(f"{url}/steps", storage_options=options)
+    assert steps.to_pyarrow_dataset().count_rows() == sum(value % 4 + 2 for value in range(4))
+    found = pl.scan_delta(f"{url}/episodes", storage_options=options).select("episode_return").collect()
+    assert sorted(found["episode_return"]) == sorted(numbered_return(v, v % 4 + 1) for v in range(4))
+
+
+def test_a_store_is_its_files(backend: ObjectBackend, tmp_path: Path) -> None:
+    """The objects of a store downloaded into a folder are the same store, and so are they uploaded again."""
+    first = fill(backend.create(), range(6), seal_every=2)
+    local = FolderBackend(tmp_path)
+    for file, data in backend.contents().items():
+        local.write(file, data)
+    copied = local.open()
+    assert copied.id == first.id
+    assert all_of(copied) == all_of(first)
+    fill(copied, [6], run="local")
+    for file, data in local.contents().items():
+        backend.write(file, data, "back")
+    assert_numbered(backend.open("back"), range(7))
+    assert_numbered(backend.open(), range(6))
+
+
+def test_a_query_asks_for_the_columns_it_needs(shaky: ObjectBackend, proxy: FaultyProxy) -> None:
+    """A query over small columns does not download the frames, and one episode not the others."""
+    store = shaky.create(
+        observation_space=spaces.Box(0, 255, (64, 64, 3), np.uint8), action_space=spaces.Discrete(2)
+    )
+    frames = np.random.default_rng(0).integers(0, 255, (201, 64, 64, 3), np.uint8)
+    with store.writer() as writer:
+        for _ in range(3):
+            writer.write_episode(
+                observations=frames,
+                actions=np.zeros(200, np.int64),
+                rewards=np.ones(200),
+                terminations=True,
+                truncations=False,
+            )
+            writer.seal()
+    store.refresh()
+    proxy.rules()
+    assert store.sql("select sum(reward) from transitions").fetchall() == [(600.0,)]
+    assert store.transitions.select(pl.sum("reward")).collect().item() == 600.0
+    assert proxy.bytes_sent() < 3 * frames.nbytes / 4
+    proxy.rules()
+    assert same(store[1].observations, frames)
+    assert proxy.bytes_sent() < 2 * frames.nbytes
