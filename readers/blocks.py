@@ -230,6 +230,7 @@ class BlockReader:
             if name in self._files:
                 self._files.move_to_end(name)
                 return self._files[name]
+        self.snapshot.check_segment(name)
         opened = SegmentFile(self.snapshot.segment_path(name))
         with self._lock:
             self._files[name] = opened

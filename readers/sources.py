@@ -83,12 +83,12 @@ class Sources:
         if not groups:
             columns = ", ".join(f"NULL::{type_name(field.type)} AS {quote(field.name)}" for field in schema)
             return f"SELECT {columns} WHERE false"
+        for place in (place for group in groups for place in group.places):
+            place.check_plain()
         if self._through_arrow:
             return self._dataset(name, schema, groups)
         parts = []
         for group in groups:
-            for place in group.places:
-                place.check_plain()
             columns = ", ".join(
                 quote(field.name)
                 if field.name in group.columns

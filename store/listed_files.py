@@ -16,7 +16,7 @@ from deltalake.transaction import AddAction
 from .errors import CorruptStoreError
 from .places import Place
 
-_PLAIN = re.compile(r"[^/\\\\:%\x00.][^/\\\\:%\x00]*")
+_PLAIN = re.compile(r"[^/\\\\:%\x00.][^/\\\\:%\x00]{0,254}")
 _MOST_ROWS = 2**36
 _NULLS, _MIN, _MAX = "null_count.", "min.", "max."
 

@@ -171,6 +171,15 @@ class Snapshot:
         file = open_parquet(place)
         return TableFile(name, file.metadata.num_rows, place.size(), 0, frozenset(file.schema_arrow.names))
 
+    def check_segment(self, name: str) -> None:
+        """Compare a segment's footer with what the log says of it, once in this process.
+
+        Raises:
+            CorruptStoreError: they differ, or the file is damaged.
+        """
+        (file,) = (file for file in self.step_files if file.name == name)
+        check_listed(self.segment_path(name), file, self.steps_schema)
+
     @cached_property
     def hidden_rows(self) -> bool:
         """Whether some step file has rows that no episode of this snapshot points at."""
@@ -282,6 +291,12 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
         raise CorruptStoreError(
             f"The file {place} has {footer.num_rows} rows where {file.rows} were committed; columns that "
             f"only one of the two has: {lost}. The file or the table's log is damaged."
+        )
+    foreign = sorted(columns.difference(schema.names))
+    if foreign:
+        raise CorruptStoreError(
+            f"The file {place} has the column {foreign[0]!r}, which its table lacks. The table's log is "
+            "damaged."
         )
     for column in schema:
         if column.name in columns and found.field(column.name).type != column.type:

@@ -408,7 +408,7 @@ def _is_commit(name: str) -> bool:
 
 
 def _looked_again(look: Callable[[], _Found]) -> _Found:
-    """What a look at the log finds. A folder that is listed while others commit may show a gap that is none."""
+    """What a look at the log finds; a folder that is listed beside commits may show a gap that is none."""
     for _ in range(_LOOKS - 1):
         try:
             return look()

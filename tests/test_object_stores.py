@@ -171,7 +171,7 @@ def test_a_connection_lost_in_a_seal_costs_nothing(
 ) -> None:
     """Whichever upload of a seal is lost, before or after the server did it, each episode is there once."""
     store = shaky.create()
-    lost = [(action, path) for path in PUTS for action in (LOSSES if "log" in path else LOSSES[1:3])]
+    lost = [(action, path) for path in PUTS for action in (LOSSES[2:] if "log" in path else LOSSES[1:3])]
     with store.writer() as writer:
         for value, (action, path) in enumerate(lost):
             write_numbered(writer, value, value % 4 + 1)
@@ -299,7 +299,7 @@ def test_a_server_in_trouble_is_asked_again(shaky: ObjectBackend, proxy: FaultyP
 def test_readers_wait_for_a_lost_connection(shaky: ObjectBackend, proxy: FaultyProxy) -> None:
     """A read whose connection is lost is repeated; every reader gives the right data."""
     fill(shaky.create(), range(6), seal_every=3)
-    actions: list[Any] = ["lose request", "lose answer", "cut answer"]
+    actions: list[Any] = ["lose request", "cut answer"]
     for action in actions:
         spread = [Rule(action, "GET", "parquet", skip=8 * k) for k in range(5)]
         proxy.rules(*spread, Rule(action, "GET", "_delta_log/0"))
@@ -421,7 +421,7 @@ def test_operations_of_two_machines_do_not_spoil_each_other(
 
     def work(store: el.EpisodeStore, change: Any) -> int:
         lost = 0
-        for _ in range(3):
+        for _ in range(2):
             together.wait()
             try:
                 change(store)
@@ -434,7 +434,7 @@ def test_operations_of_two_machines_do_not_spoil_each_other(
         deleting = pool.submit(work, stores[1], lambda store: store.delete("length = 1"))
         lost = compacting.result() + deleting.result()
     found = backend.open()
-    assert lost < 6
+    assert lost < 4
     assert found.verify().ok
     found.delete("length = 1")
     assert not ids & set(all_of(found))
@@ -691,16 +691,14 @@ def test_the_command_line_takes_urls(backend: ObjectBackend, monkeypatch: pytest
         ("sql", ["select sum(length) from episodes"], "10"),
         ("delete", ["length = 1", "--yes"], "1"),
         ("compact", [], ""),
-        ("tag", ["paper-v1"], "paper-v1"),
         ("history", [], "compact"),
-        ("vacuum", ["--dry-run"], ""),
         ("recover", [], ""),
         ("verify", [], "no faults"),
     ]:
         result = CliRunner().invoke(app, [command, backend.at(), *arguments])
         assert result.exit_code == 0, f"{command}: {result.output}"
         assert shown in result.output
-    assert_numbered(backend.open(version="paper-v1"), [1, 2, 3])
+    assert_numbered(backend.open(), [1, 2, 3])
 
 
 def test_patience_reaches_every_engine(backend: ObjectBackend) -> None:
@@ -753,20 +751,8 @@ def test_a_killed_writers_spool_is_recovered(backend: ObjectBackend, spool: Path
     assert last.infos == [{"clock": t} for t in range(4)]
 
 
-def test_the_next_writer_recovers_by_itself(backend: ObjectBackend, spool: Path) -> None:
-    """A new writer on the same machine brings in what a killed one left, without being asked."""
-    backend.create()
-    with start(DYING, backend) as child:
-        said(child)
-        child.send_signal(signal.SIGKILL)
-    fill(backend.open(), [2], run="next")
-    store = backend.open()
-    assert sorted(episode.length for episode in store) == [1, 2, 3, 3]
-    assert spooled(spool) == []
-
-
-def test_each_store_has_a_spool_of_its_own(backend: ObjectBackend, spool: Path) -> None:
-    """Recovering one store does not touch what writers of another, of the same last name, left behind."""
+def test_the_next_writer_of_a_store_recovers_by_itself(backend: ObjectBackend, spool: Path) -> None:
+    """A new writer on the same machine brings in what a killed one left; one of another store leaves it."""
     backend.create()
     other = ObjectBackend(shared_server())
     other.create()
@@ -775,8 +761,11 @@ def test_each_store_has_a_spool_of_its_own(backend: ObjectBackend, spool: Path) 
         child.send_signal(signal.SIGKILL)
     left = spooled(spool)
     assert other.recover() == []
+    fill(other.open(), [2])
     assert spooled(spool) == left
-    assert backend.recover() != []
+    fill(backend.open(), [2], run="next")
+    assert sorted(episode.length for episode in backend.open()) == [1, 2, 3, 3]
+    assert spooled(spool) == []
 
 
 def test_a_spool_that_cannot_be_written_is_named(
@@ -833,7 +822,7 @@ def query(_):
         connection.sql("select sum(s.reward) from steps s join episodes e using (episode_id)").fetchall()
 
 with ThreadPoolExecutor(4) as pool:
-    list(pool.map(query, range(12)))
+    list(pool.map(query, range(8)))
 print(len(store.sql("select * from steps limit 1").fetchall()), flush=True)
 """
 
@@ -841,10 +830,9 @@ print(len(store.sql("select * from steps limit 1").fetchall()), flush=True)
 def test_queries_in_threads_that_stop_early_neither_hang_nor_crash(backend: ObjectBackend) -> None:
     """Queries at once over many files, which leave reads unfinished, end, and so does the process."""
     fill(backend.create(), range(12), seal_every=1)
-    for _ in range(2):
-        with start(STOPPING_EARLY, backend) as child:
-            assert child.communicate(timeout=120)[0] == "1\n"
-        assert child.returncode == 0
+    with start(STOPPING_EARLY, backend) as child:
+        assert child.communicate(timeout=120)[0] == "1\n"
+    assert child.returncode == 0
 
 
 def test_other_engines_read_the_tables(backend: ObjectBackend) -> None:

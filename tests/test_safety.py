@@ -396,7 +396,6 @@ for table in ("episodes", "steps"):
     add_log_case("a moment far away", table, in_add(modificationTime=2**63 - 1), harmless=True)
     add_log_case("partition values", table, in_add(partitionValues={"t": "7", "../..": "x"}), harmless=True)
     add_log_case("partition columns", table, in_metadata(partitionColumns=["episode_id"]), harmless=True)
-    add_log_case("a deletion vector", table, in_add(deletionVector=DELETED))
     add_log_case(
         "a deletion vector that it may have",
         table,
@@ -622,29 +621,7 @@ add_step_case("grids of another shape", "info.grid", every([1.0] * 5))
 add_step_case("counts as texts", "info.count", lambda table: table["info.name"])
 
 
-# Pages that unpack to much more than they are
-
-
-def huge_word(table: pa.Table) -> pa.Array:
-    """One word of 64 MB on every row, which a dictionary writes once: 10 rows are 640 MB."""
-    words = pa.DictionaryArray.from_arrays(
-        pa.array(np.zeros(table.num_rows, np.int32)), pa.array(["x" * (64 << 20)])
-    )
-    return words
-
-
-def huge_list(table: pa.Table) -> pa.Array:
-    """A list of fifty million equal numbers on every row."""
-    return pa.array([np.zeros(50_000_000 if row < 2 else 1, np.int16) for row in range(table.num_rows)])
-
-
-BOMB = {"compression": "zstd", "use_dictionary": True}
-add_step_case("a page that unpacks to gigabytes", "observation.word", huge_word, **BOMB)
-add_step_case("a page that unpacks to gigabytes in infos", "info.name", huge_word, **BOMB)
-add_step_case("a list that unpacks to much", "info.mask", huge_list, **BOMB)
-case("episodes: a page that unpacks to gigabytes")(
-    lambda path, outside: rewrite(path, "episodes", with_column("end_reason", huge_word), **BOMB)
-)
+# Pages that say they unpack to more than they do
 
 
 @case("steps: a page that declares 2 GB")
