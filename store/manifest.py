@@ -185,7 +185,9 @@ def _read_object(path: Place, missing: Callable[[], str]) -> dict[str, Any]:
             data = path.read()
     except OSError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-            raise StoreNotFoundError(missing()) from None
+            with guard_access("look for a store", path):
+                message = missing()
+            raise StoreNotFoundError(message) from None
         raise
     try:
         content = json.loads(data, object_pairs_hook=_without_repeats)

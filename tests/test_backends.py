@@ -72,6 +72,7 @@ class TestMemoryMaintenance(Memory, MaintenanceConformance):
     """A folder in memory, which is kept as a local one is."""
 
 
+@pytest.mark.slow
 class TestObjectsMaintenance(Objects, MaintenanceConformance):
     """A bucket of an S3 server."""
 

@@ -711,12 +711,10 @@ def unnoticed(
     ]
 
 
+#: How many mutations of each source are tried. Journals must notice every one; entries of a Delta log carry no
+#: checksum, so mutations of them are drawn by hand only.
 SOURCES = {
-    "bytes of Parquet files": 60,
-    "bytes of JSON files": 30,
-    "bytes of journals": 30,
-    "fields of logs": 60,
-    "whole files": 40,
+    "bytes of journals": 60,
 }
 
 

@@ -19,15 +19,16 @@ from ..annotation_files import MARKER, PROPERTY, parse_annotations
 from ..errors import CorruptStoreError, InvalidArgumentError
 from ..files import guard_access
 from ..handle import StoreHandle
-from ..layout import ANNOTATIONS, EPISODES, STEPS, TABLES, Layout
+from ..layout import ANNOTATIONS, EPISODES, RUNS, STEPS, TABLES, Layout
 from ..parquet import open_parquet, reading_error
 from ..places import Entry
 from ..tables import Table
-from .operation import Operation, Progress
+from .operation import Operation, Progress, is_maintenance_file
 from .tags import read_tags
 
 _LOG = "_delta_log"
 _RUN_FILE = re.compile(r"(?P<run>.+)-(?:\d{6}|live|closed)\.parquet")
+_COMMITTED = re.compile(r"(?P<by>.+)-(?P<number>\d{6,})\.parquet")
 _DELETED = re.compile(rf"(.*/)?([^/.][^/]*\.parquet|{re.escape(MARKER)}|\.[^/]*\.tmp)")
 #: Writers on other machines may be about to commit a file of an object store that is younger.
 _REMOTE_GRACE = timedelta(days=1)
@@ -66,7 +67,7 @@ def vacuum(
     """
     if not isinstance(older_than, timedelta) or older_than < timedelta(0):
         raise InvalidArgumentError(f"older_than={older_than!r}: expected a timedelta that is not negative.")
-    with Operation.begin(store, "vacuum"):
+    with Operation.begin(store, "vacuum") as operation:
         # In this order: a file that is listed and whose journal is gone was committed before the tables are
         # read.
         found = list(_candidates(store.layout))
@@ -79,12 +80,22 @@ def vacuum(
             for table, entry in found
             if not _is_needed(table, entry.name, needed)
             and _run_of(entry.name) not in alive
-            and entry.modified <= latest
+            and (entry.modified <= latest or _was_committed(operation, table, entry.name))
         ]
         if not dry_run:
             _delete(store.layout, doomed, progress or (lambda done, total: None))
     names = sorted(f"{table}/{entry.name}" for table, entry in doomed)
     return VacuumReport(tuple(names), sum(entry.size for _, entry in doomed))
+
+
+def _was_committed(operation: Operation, table: str, name: str) -> bool:
+    """Whether a table listed a file once: then nobody is about to commit it."""
+    found = _COMMITTED.fullmatch(name)
+    if found is None or table == ANNOTATIONS:
+        return False
+    listed = {STEPS: operation.tables.steps, EPISODES: operation.tables.episodes, RUNS: operation.tables.runs}
+    own = is_maintenance_file(name)
+    return listed[table].applied(found.group("by")) >= (0 if own else int(found.group("number")))
 
 
 def _candidates(layout: Layout) -> Iterator[tuple[str, Entry]]:

@@ -26,6 +26,8 @@ def as_os_errors(place: object) -> Iterator[None]:
         reason = f"the object store refused: {first_line(error)}"
         raise PermissionError(errno.EACCES, reason, str(place)) from error
     except found.BaseError as error:
+        if "NoSuchBucket" in str(error):
+            raise FileNotFoundError(errno.ENOENT, "there is no such bucket", str(place)) from error
         raise OSError(errno.EIO, f"the object store failed: {first_line(error)}", str(place)) from error
 
 
