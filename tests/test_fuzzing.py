@@ -711,8 +711,8 @@ def unnoticed(
     ]
 
 
-#: How many mutations of each source are tried. Journals must notice every one; entries of a Delta log carry no
-#: checksum, so mutations of them are drawn by hand only.
+#: How many mutations of each source are tried. Journals must notice every one; entries of a Delta log carry
+#: no checksum, so mutations of them are drawn by hand only.
 SOURCES = {
     "bytes of journals": 60,
 }
