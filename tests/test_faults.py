@@ -85,7 +85,7 @@ EXPECTED = {
 DAMAGES = {
     "lose_the_journal": ("dead", "nothing_journalled_is_lost"),
     "change_a_reward": ("full", "sums_agree_between_episodes_and_steps"),
-    "double_the_rows": ("full", "nothing_appears_twice"),
+    "double_the_rows": ("full", "as found"),
     "shorten_a_segment": ("full", "as found"),
     "forget_the_last_commit": ("full", "what_was_visible_stays_visible"),
     "lose_an_old_segment": ("worn", "old_snapshot_still_reads"),
