@@ -13,7 +13,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-faults lint format types wheel-check bench check clean
+.PHONY: help demo test test-slow test-faults test-hostile lint format types wheel-check bench check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test-slow: $(VENV)/.installed-test ## run everything, with many more generated e
 
 test-faults: $(VENV)/.installed-test ## every crash and failure at every point, and combinations
 	EPISODELAKE_FAULT_TRIALS=$${EPISODELAKE_FAULT_TRIALS:-20000} $(BIN)/python -m pytest -m slow tests/test_faults_long.py $(ARGS)
+
+test-hostile: $(VENV)/.installed-test ## read some hundred hostile stores
+	$(BIN)/python -m pytest -m slow tests/test_safety.py $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style and format with ruff
 	$(BIN)/ruff check .
@@ -47,7 +50,7 @@ wheel-check: $(VENV)/.installed-test ## build the wheel, install it in a clean e
 bench: $(VENV)/.installed-test ## measure against Minari and bare pyarrow, and print the table
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-check: test lint types wheel-check ## all that the continuous integration checks
+check: test test-hostile lint types wheel-check ## all that the continuous integration checks
 
 clean: ## remove the environments, builds and caches
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis benchmarks/.venv

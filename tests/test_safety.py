@@ -966,6 +966,7 @@ def problems(answer: dict[str, Any], name: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_hostile_store_gives_an_error_and_reaches_nothing(
     workers: Workers, template: Path, name: str
