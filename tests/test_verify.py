@@ -888,3 +888,30 @@ def test_ok_means_nothing_is_left() -> None:
     assert el.VerifyReport(1, 1, 1, ()).ok
     assert el.VerifyReport(1, 1, 1, (fault,)).ok
     assert not el.VerifyReport(1, 1, 1, (fault, dataclasses.replace(fault, mended=False))).ok
+
+
+def test_a_lost_annotation_folder_is_a_fault_and_stops_nothing(tmp_path: Path) -> None:
+    """Without the folder of a step annotation, verify names it and goes on, and readers refuse to guess."""
+    store = el.create(
+        tmp_path / "store",
+        observation_space=spaces.Discrete(3),
+        action_space=spaces.Discrete(2),
+    )
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=np.zeros(3, np.int64),
+            actions=np.zeros(2, np.int64),
+            rewards=np.ones(2),
+            terminations=True,
+            truncations=False,
+        )
+    store.refresh()
+    steps = store.transitions.select("episode_id", "t", gain="reward").collect()
+    store.annotate(steps, on=("episode_id", "t"))
+    assert store.verify().ok
+    shutil.rmtree(store.path / "annotations")
+    report = store.verify()
+    assert [fault.kind for fault in report.faults] == ["annotation"]
+    assert report.faults[0].file.startswith("annotations/annotate.")
+    with pytest.raises(el.CorruptStoreError, match="annotation"):
+        el.open(store.path)[0].step_annotations  # noqa: B018

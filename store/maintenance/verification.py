@@ -130,6 +130,7 @@ class _Inspection:
         self._annotations = AnnotationFiles(store.layout, {})
         self._locked = locked
         self._read: set[str] = set()
+        self._lost: set[str] = set()
 
     def _blank(self, name: str) -> Listing:
         """What stands for a table whose log cannot be read."""
@@ -248,12 +249,22 @@ class _Inspection:
 
     def _check_annotations(self, segment: Segment, rows: int | None) -> None:
         for name, annotation in self._annotations.annotations.items():
-            with guard_access("list", self.store.layout.annotations):
-                place = self._annotations.find(name, segment.name)
+            place = self._found(self._annotations, name, segment.name)
             if place is not None:
                 file = f"{ANNOTATIONS}/{place.parent.name}/{place.name}"
                 self._read.add(file)
                 check_annotation(place, file, annotation, segment, rows, self.findings)
+
+    def _found(self, annotations: AnnotationFiles, name: str, segment: str) -> Place | None:
+        """The annotation's file for a segment; a folder that is gone is a fault, told once."""
+        try:
+            return annotations.find(name, segment)
+        except CorruptStoreError as error:
+            folders = ", ".join(annotations.annotations[name].ids)
+            if name not in self._lost:
+                self._lost.add(name)
+                self.findings.add("annotation", f"{ANNOTATIONS}/{folders}", str(error))
+            return None
 
     def _check_tags(self) -> None:
         """The version of each tag can be opened, and all its files can be read."""
@@ -288,7 +299,7 @@ class _Inspection:
         for name in sorted(filter(is_file_name, segments)):
             places = [(self._steps.place / name, self._steps.file(name))]
             for annotation in annotations.annotations:
-                place = annotations.find(annotation, name)
+                place = self._found(annotations, annotation, name)
                 if place is not None:
                     places.append((place, f"{ANNOTATIONS}/{place.parent.name}/{name}"))
             for place, file in places:
