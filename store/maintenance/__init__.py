@@ -11,7 +11,8 @@
     splitting.py    an annotation: train, validation, test
     merging.py      episodes of other stores
     verification.py faults, and their repair
-    checks.py       one check each, for the verification
+    checks.py       one check each, of files; episode_checks.py, of episodes; step_checks.py, of steps
+    derived.py      columns of episodes that follow from their steps
 
 Each operation writes new files first, then commits `steps`, then `episodes`; a crash leaves files that no
 version shows. Only vacuum deletes.

@@ -1,35 +1,26 @@
-"""Checks of episodes: their rows in the episodes table, their steps, and whether both agree.
+"""Checks of the episodes table: ids, runs and row pointers, read as columns.
 
-The episodes are read first, as columns. Then each steps file is read once, row group by row group; all that
-is kept of it is one return and two flags for each episode. No row is looked at by itself.
+`step_checks` goes on from here with the steps that these episodes point at.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from gymnasium.spaces import Dict, Graph, OneOf, Space, Tuple
 
-from ..annotation_files import StepAnnotation
-from ..errors import CorruptStoreError
-from ..places import Place
-from ..schema import FLAGS, REWARD, StepSchema
-from ..spaces import SpaceCodec
-from ..spaces.registry import find
-from .checks import Findings, Listing, check_columns, check_file, column_types, read_groups
+from ..schema import FLAGS, StepSchema
+from .checks import Findings, Listing, check_columns, check_file, read_groups
 
 _COLUMNS = (
     *("episode_id", "run_id", "number", "length", "episode_return", *FLAGS, "end_reason"),
     *("segment", "row_start", "row_count"),
 )
 _MOST_ROWS = 1 << 40
-_BATCH_ROWS = 16_384
 
 
 @dataclass
@@ -159,7 +150,7 @@ def check_pointers(episodes: Episodes, findings: Findings) -> None:
     episodes.quiet |= episodes.numbers("length") != count - 1
     among = np.flatnonzero(episodes.sound)
     among = among[np.lexsort((start[among], code[among]))]
-    for first, last in _stretches(code[among]):
+    for first, last in stretches(code[among]):
         _check_overlaps(episodes, among[first:last], start, start + count, findings)
 
 
@@ -168,7 +159,8 @@ def is_file_name(name: str) -> bool:
     return name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0")
 
 
-def _stretches(codes: np.ndarray) -> Iterator[tuple[int, int]]:
+def stretches(codes: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Runs of equal codes, as index ranges."""
     edges = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
     yield from itertools.pairwise(edges)
 
@@ -193,262 +185,3 @@ def _check_overlaps(
         lambda i: f" and {episodes.ids[other[i]].as_py()!r}",
     )
     episodes.sound[[*other, *other.values()]] = False
-
-
-@dataclass
-class Segment:
-    """The episodes whose rows lie in one steps file, ordered by their first row.
-
-    Attributes:
-        name: of the file.
-        members: their rows in `Episodes`.
-        ids, starts, stops: their ids, first rows, and rows behind their last.
-        bad: whose rows were found to be wrong.
-    """
-
-    name: str
-    members: np.ndarray
-    ids: pa.Array
-    starts: np.ndarray
-    stops: np.ndarray
-    bad: np.ndarray = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.bad = np.zeros(len(self.members), bool)
-
-    def group(self, table: pa.Table, first: int) -> _Group | None:
-        """Rows of the file from `first` on, as far as they belong to episodes."""
-        rows = np.arange(first, first + table.num_rows)
-        owner = np.searchsorted(self.starts, rows, side="right") - 1
-        owned = owner >= 0
-        owned[owned] = rows[owned] < self.stops[owner[owned]]
-        if not owned.any():
-            return None
-        if not owned.all():
-            table, rows, owner = table.filter(pa.array(owned)), rows[owned], owner[owned]
-        return _Group(table, owner, rows - self.starts[owner], self.stops[owner] - 1 - rows)
-
-    def spoil(self, first: int, count: int) -> None:
-        """Take note that some rows of the file cannot be read."""
-        self.bad |= (self.starts < first + count) & (self.stops > first)
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Rows of episodes: whose each is, which t it should have, and how many rows of its episode follow."""
-
-    table: pa.Table
-    owner: np.ndarray
-    t: np.ndarray
-    after: np.ndarray
-
-    def valid(self, column: str) -> np.ndarray:
-        return self.table.column(column).is_valid().to_numpy()
-
-    def true(self, column: str) -> np.ndarray:
-        return self.table.column(column).fill_null(False).to_numpy()
-
-    def strangers(self, ids: pa.Array) -> np.ndarray:
-        """Which rows name another episode than theirs, or another t."""
-        low, high = int(self.owner[0]), int(self.owner[-1]) + 1
-        encoded = self.table.column("episode_id").unify_dictionaries().combine_chunks()
-        named = pc.call_function("index_in", [encoded.dictionary], pc.SetLookupOptions(ids[low:high]))
-        positions = np.append(named.fill_null(-low - 1).to_numpy() + low, -1)
-        code = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        t = self.table.column("t").fill_null(-1).to_numpy()
-        return (positions[code] != self.owner) | (t != self.t)
-
-
-def segments_of(episodes: Episodes) -> dict[str, Segment]:
-    """The sound episodes by segment."""
-    names = episodes.rows.column("segment").combine_chunks().dictionary_encode()
-    code = names.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    start, count = episodes.numbers("row_start"), episodes.numbers("row_count")
-    among = np.flatnonzero(episodes.sound)
-    among = among[np.lexsort((start[among], code[among]))]
-    found = {}
-    for first, last in _stretches(code[among]) if len(among) else ():
-        members = among[first:last]
-        name = names.dictionary[int(code[members[0]])].as_py()
-        ids = episodes.ids.take(pa.array(members))
-        found[name] = Segment(name, members, ids, start[members], (start + count)[members])
-    return found
-
-
-class StepsCheck:
-    """Reads steps files and compares them with the episodes that point at them."""
-
-    def __init__(self, schema: StepSchema, episodes: Episodes, findings: Findings) -> None:
-        self._schema = schema
-        self._episodes = episodes
-        self._findings = findings
-        self._observed = _always_set(schema.observation_space, schema.observation.fields)
-        self._acted = _always_set(schema.action_space, schema.action.fields)
-
-    def check(self, parquet: pq.ParquetFile, place: Place, file: str, segment: Segment | None) -> None:
-        """Read a whole file.
-
-        Args:
-            parquet, place, file: the open file, where it lies, and its name relative to the store.
-            segment: its episodes; None if there are none, or if the columns cannot be compared.
-        """
-        if segment is not None:
-            self._check_range(parquet.metadata.num_rows, segment)
-        first = 0
-        for index, table in enumerate(read_groups(parquet, place, file, self._findings)):
-            count = parquet.metadata.row_group(index).num_rows
-            if segment is not None and table is None:
-                segment.spoil(first, count)
-            group = segment.group(table, first) if segment is not None and table is not None else None
-            if segment is not None and group is not None:
-                self._check_keys(file, segment, group)
-                self._check_outcomes(file, segment, group)
-                self._check_values(file, segment, group)
-                self._add(file, segment, group)
-            first += count
-        if segment is not None:
-            self._episodes.whole[segment.members] = ~segment.bad
-
-    def _check_range(self, rows: int, segment: Segment) -> None:
-        beyond = segment.stops > rows
-        if beyond.any():
-            wrong = np.zeros(len(self._episodes.sound), bool)
-            wrong[segment.members[beyond]] = True
-            message = f"It points at rows behind the end of its segment, which has {rows} rows"
-            self._episodes.tell(self._findings, "pointer", wrong, message)
-            segment.bad |= beyond
-
-    def _tell(
-        self, kind: str, file: str, segment: Segment, group: _Group, wrong: np.ndarray, message: str
-    ) -> None:
-        """Report the episodes of some rows, each for its first fault only."""
-        owners = np.unique(group.owner[wrong])
-        owners = owners[~segment.bad[owners]]
-        segment.bad[owners] = True
-        told = owners[~self._episodes.quiet[segment.members[owners]]]
-        if len(told):
-            examples = [repr(segment.ids[owner].as_py()) for owner in told[:3].tolist()]
-            self._findings.add(kind, file, message, examples, len(told))
-
-    def _check_keys(self, file: str, segment: Segment, group: _Group) -> None:
-        message = "Rows of an episode have another episode_id, or their t is not 0, 1, 2, ..."
-        self._tell("rows", file, segment, group, group.strangers(segment.ids), message)
-
-    def _check_outcomes(self, file: str, segment: Segment, group: _Group) -> None:
-        last = group.after == 0
-        surplus, lacking = np.zeros(len(last), bool), np.zeros(len(last), bool)
-        always = {*self._acted, REWARD, *FLAGS}
-        for name in (*(column.name for column in self._schema.action.fields), REWARD, *FLAGS):
-            valid = group.valid(name)
-            surplus |= valid & last
-            if name in always:
-                lacking |= ~valid & ~last
-        early = (group.true(FLAGS[0]) | group.true(FLAGS[1])) & (group.after > 1)
-        self._tell("flags", file, segment, group, surplus, "The last row has an action, a reward or flags")
-        message = "A row before the last one lacks its action, reward or flags"
-        self._tell("flags", file, segment, group, lacking, message)
-        self._tell("flags", file, segment, group, early, "A flag is set before the last transition")
-
-    def _check_values(self, file: str, segment: Segment, group: _Group) -> None:
-        lacking = np.zeros(len(group.owner), bool)
-        for name in self._observed:
-            lacking |= ~group.valid(name)
-        self._tell("rows", file, segment, group, lacking, "A row lacks its observation")
-        good = ~segment.bad[group.owner]
-        self._decode(file, self._schema.observation, group.table, good)
-        self._decode(file, self._schema.action, group.table, good & (group.after > 0))
-
-    def _decode(self, file: str, codec: SpaceCodec, table: pa.Table, chosen: np.ndarray) -> None:
-        columns = table.select([column.name for column in codec.fields])
-        if not chosen.all():
-            columns = columns.filter(pa.array(chosen))
-        for batch in columns.to_batches(max_chunksize=_BATCH_ROWS):
-            try:
-                codec.decode(batch.columns)
-            except Exception as error:  # A registered codec may raise anything.
-                self._findings.add("rows", file, f"Values cannot be decoded: {error}")
-                return
-
-    def _add(self, file: str, segment: Segment, group: _Group) -> None:
-        """Add the rewards to the returns, one after the other, and keep the flags of last transitions."""
-        chosen = ~segment.bad[group.owner] & (group.after > 0)
-        owner = group.owner[chosen]
-        if not len(owner):
-            return
-        try:
-            rewards = self._schema.reward.decode([group.table.column(REWARD).filter(pa.array(chosen))])
-        except CorruptStoreError as error:
-            self._findings.add("rows", file, str(error))
-            segment.bad[owner] = True
-            return
-        low, high = int(owner[0]), int(owner[-1]) + 1
-        members = segment.members[low:high]
-        where = np.concatenate([np.arange(high - low), owner - low])
-        for objective, values in enumerate(rewards.reshape(len(owner), -1).T):
-            # A bin adds its weights in the order in which they come, as a plain loop does.
-            weights = np.concatenate([self._episodes.returns[members, objective], values])
-            self._episodes.returns[members, objective] = np.bincount(where, weights, high - low)
-        ending = chosen & (group.after == 1)
-        ended = segment.members[group.owner[ending]]
-        for index, name in enumerate(FLAGS):
-            self._episodes.flags[ended, index] = group.true(name)[ending]
-
-
-def _always_set(space: Space, fields: Sequence[pa.Field]) -> list[str]:
-    """Which of a space's columns have a value in every row that has one of the space."""
-    names = [column.name for column in fields]
-    found = find(space)
-    if found is None or found[1] is not None:
-        # What NULL means to a registered codec is its own affair.
-        return []
-    match space:
-        case Dict() | Tuple():
-            children = [*(space.spaces.values() if isinstance(space, Dict) else space.spaces)]
-            counts = [len(SpaceCodec(child, "child").fields) for child in children]
-            edges = np.cumsum([0, *counts]).tolist()
-            cuts = zip(children, edges[:-1], edges[1:], strict=True)
-            return [name for child, low, high in cuts for name in _always_set(child, fields[low:high])]
-        case OneOf():
-            return names[:1]
-        case Graph():
-            return names[: max(1, len(SpaceCodec(space.node_space, "child").fields))]
-    return names
-
-
-def check_annotation(
-    place: Place,
-    file: str,
-    annotation: StepAnnotation,
-    segment: Segment,
-    rows: int | None,
-    findings: Findings,
-) -> None:
-    """The file of a step annotation can be read and is aligned with its segment.
-
-    Args:
-        rows: how many rows the segment has; None if that is not known.
-    """
-    parquet = check_file(place, file, None, findings, ["episode_id"])
-    if parquet is None:
-        return
-    has = column_types(parquet)
-    fits = all(has.get(column.name) == column.type for column in annotation.schema)
-    if not fits:
-        findings.add("annotation", file, f"It has the columns {has}; expected {annotation.schema}.")
-    if rows is not None and parquet.metadata.num_rows != rows:
-        message = f"It has {parquet.metadata.num_rows} rows; its segment has {rows}."
-        findings.add("annotation", file, message)
-        fits = False
-    first = 0
-    bad = np.zeros(len(segment.members), bool)
-    for index, table in enumerate(read_groups(parquet, place, file, findings)):
-        group = segment.group(table, first) if table is not None and fits else None
-        if group is not None:
-            # Rows without a value need not say whose they are.
-            empty = ~(group.valid("episode_id") | group.valid("t") | group.valid(annotation.name))
-            bad[np.unique(group.owner[group.strangers(segment.ids) & ~empty])] = True
-        first += parquet.metadata.row_group(index).num_rows
-    if bad.any():
-        examples = [repr(segment.ids[i].as_py()) for i in np.flatnonzero(bad)[:3].tolist()]
-        message = "Its episode_id or t are not those of the steps beside them"
-        findings.add("annotation", file, message, examples, int(bad.sum()))

@@ -10,7 +10,6 @@ import contextlib
 import time
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +21,7 @@ from ..layout import ANNOTATIONS, EPISODES, RUNS, STEPS, TAGS
 from ..listed_files import TableFile
 from ..places import Place
 from ..recovery import recover
-from ..schema import FLAGS, RUNS_SCHEMA
+from ..schema import RUNS_SCHEMA
 from .checks import (
     Fault,
     Findings,
@@ -41,18 +40,10 @@ from .checks import (
     read_listing,
     tag_version,
 )
-from .episode_checks import (
-    Episodes,
-    Segment,
-    StepsCheck,
-    check_annotation,
-    check_ids,
-    check_pointers,
-    is_file_name,
-    read_episodes,
-    segments_of,
-)
+from .derived import Derived, compare
+from .episode_checks import check_ids, check_pointers, is_file_name, read_episodes
 from .operation import Operation, Progress, is_maintenance_file, reconcile
+from .step_checks import Segment, StepsCheck, check_annotation, segments_of
 
 __all__ = ["Fault", "VerifyReport", "verify"]
 
@@ -145,7 +136,7 @@ class _Inspection:
         self._take()
         self._check_segments(progress or (lambda done, total: None))
         self._check_tags()
-        _compare(self.episodes, self.findings)
+        compare(self.episodes, self.findings)
         return self
 
     def report(self) -> VerifyReport:
@@ -315,104 +306,6 @@ class _Inspection:
                     pass
 
 
-@dataclass(frozen=True)
-class _Derived:
-    """What the columns of episodes that follow from their steps should be; one entry per episode."""
-
-    length: np.ndarray
-    returns: np.ndarray
-    flags: np.ndarray
-    reasons: pa.Array
-
-    @staticmethod
-    def of(episodes: Episodes) -> _Derived:
-        told = [episodes.rows.column(name).fill_null(False).to_numpy() for name in FLAGS]
-        flags = np.where(episodes.whole[:, None], episodes.flags, np.stack(told, axis=1))
-        where = pa.array(np.where(flags[:, 0], 0, 1), mask=~flags.any(axis=1))
-        reasons = pa.array(FLAGS).take(where)
-        return _Derived(episodes.numbers("row_count") - 1, episodes.returns, flags, reasons)
-
-    def columns(self, episodes: Episodes) -> dict[str, pa.Array]:
-        """The columns; an end reason that no flag tells is NULL."""
-        kind = episodes.rows.schema.field("episode_return").type
-        flat = pa.array(self.returns.ravel())
-        edges = np.arange(len(self.returns) + 1, dtype=np.int32) * self.returns.shape[1]
-        listed = pa.types.is_list(kind)
-        return {
-            "length": pa.array(self.length),
-            "episode_return": pa.ListArray.from_arrays(pa.array(edges), flat).cast(kind) if listed else flat,
-            FLAGS[0]: pa.array(self.flags[:, 0]),
-            FLAGS[1]: pa.array(self.flags[:, 1]),
-            "end_reason": self.reasons,
-        }
-
-
-def _compare(episodes: Episodes, findings: Findings) -> None:
-    """The columns of episodes that follow from their steps are what the steps say."""
-    derived, rows = _Derived.of(episodes), episodes.rows
-    differs = episodes.numbers("length") != derived.length
-    said, found = episodes.numbers("length"), derived.length
-    for mend, chosen in (("derived", episodes.whole), (None, ~episodes.whole & episodes.sound)):
-        episodes.tell(
-            findings,
-            "pointer",
-            differs & chosen,
-            "Its length is not row_count - 1",
-            lambda i: f" has the length {said[i]} and {found[i] + 1} rows",
-            mend,
-        )
-    returns = rows.column("episode_return")
-    episodes.tell(
-        findings,
-        "return",
-        episodes.whole & ~_equal_returns(returns, derived.returns),
-        "Its return is not the sum of its rewards",
-        lambda i: f" has {returns[i].as_py()}, its rewards add up to {derived.returns[i].tolist()}",
-        "derived",
-    )
-    flags = np.zeros(len(differs), bool)
-    for index, name in enumerate(FLAGS):
-        equal = pc.call_function("equal", [rows.column(name), pa.array(derived.flags[:, index])])
-        flags |= ~equal.fill_null(False).to_numpy()
-    reasons = rows.column("end_reason")
-    episodes.tell(
-        findings,
-        "flags",
-        episodes.whole & flags,
-        "Its flags are not those of its last transition",
-        mend="derived",
-    )
-    told = derived.reasons.is_valid().to_numpy(zero_copy_only=False)
-    named = pc.call_function("equal", [reasons, derived.reasons]).fill_null(False).to_numpy()
-    options = pc.SetLookupOptions(pa.array(["cut", "interrupted"]))
-    wrong = np.where(told, ~named, ~pc.call_function("is_in", [reasons], options).to_numpy())
-    for mend, chosen in (("derived", episodes.whole & told), (None, ~(episodes.whole & told))):
-        episodes.tell(
-            findings,
-            "flags",
-            wrong & chosen,
-            "Its end reason does not go with its flags",
-            lambda i: f" has {reasons[i].as_py()!r} with {derived.flags[i].tolist()}",
-            mend,
-        )
-
-
-def _equal_returns(stored: pa.ChunkedArray, computed: np.ndarray) -> np.ndarray:
-    """Where both are the same to the last bit, or both NaN."""
-    width = computed.shape[1]
-    known = stored.is_valid().to_numpy()
-    values = np.zeros(computed.shape)
-    if pa.types.is_list(stored.type):
-        lists = stored.combine_chunks()
-        known = pc.call_function("list_value_length", [lists]).fill_null(-1).to_numpy() == width
-        flat = lists.filter(pa.array(known)).flatten().to_numpy(zero_copy_only=False)
-        values[known] = flat.reshape(-1, width)
-    else:
-        values[:, 0] = stored.fill_null(0.0).to_numpy()
-    same = (values == computed) | (np.isnan(values) & np.isnan(computed))
-    return known & same.all(axis=1)
-
-
 def _recover(store: StoreHandle, findings: Findings) -> None:
     """Seal the journals of dead writers."""
     waiting = findings.waiting("journal")
@@ -452,7 +345,7 @@ def _mend_episodes(operation: Operation, inspection: _Inspection) -> None:
     """Write episodes files anew with what follows from the steps; every episode keeps its position."""
     findings, episodes = inspection.findings, inspection.episodes
     wrong = findings.waiting("derived")
-    columns = _Derived.of(episodes).columns(episodes)
+    columns = Derived.of(episodes).columns(episodes)
     listed = {f"{EPISODES}/{file.name}": file for file in operation.tables.episodes.files()}
     old = [listed[file] for file in sorted(wrong & listed.keys())]
     new = []
