@@ -16,7 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+
+from episodelake.store.checkpoints import write_checkpoint
+from episodelake.store.log_sums import commit_name, commit_text
+from episodelake.store.places import locate
 
 TABLES = ("steps", "episodes")
 #: A table gets a checkpoint at every multiple of this version.
@@ -120,15 +123,17 @@ def _continue_log(
     """
     folder = segment.store / table
     log = folder / "_delta_log"
-    entries = [json.loads(line) for line in (log / f"{1:020d}.json").read_text().splitlines()]
+    entries = [json.loads(line) for line in (log / commit_name(1)).read_text().splitlines()]
+    information = next(entry["commitInfo"] for entry in entries if "commitInfo" in entry)
+    actions = [entry for entry in entries if "commitInfo" not in entry]
     checkpoint = version // CHECKPOINT * CHECKPOINT
     for number in range(1, version):
         run_id, seal = prepare(number)
         path = segment.path(table, run_id, seal)
-        lines = [json.dumps(_entry(entry, run_id, seal, path, height)) for entry in entries]
-        (log / f"{number + 1:020d}.json").write_text("\n".join(lines))
+        changed = [_entry(entry, run_id, seal, path, height) for entry in actions]
+        (log / commit_name(number + 1)).write_bytes(commit_text(table, number + 1, changed, information))
         if number + 1 == checkpoint:
-            DeltaTable(folder).create_checkpoint()
+            write_checkpoint(locate(folder), checkpoint, summed=True)
 
 
 def _entry(entry: dict[str, Any], run_id: str, seal: int, path: Path, height: int) -> dict[str, Any]:

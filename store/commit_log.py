@@ -11,14 +11,16 @@ import contextlib
 import json
 import random
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from .checkpoints import write_checkpoint
 from .errors import ConcurrentCommitError, CorruptStoreError
 from .files import guard_access
+from .log_sums import PROPERTY, changed_error, commit_fits, commit_name, commit_text
 from .places import Place
 
 _ATTEMPTS = 100
@@ -35,6 +37,7 @@ class CommitLog:
         table: the table's folder.
         version: a version that is there.
         moment: the latest moment of a file in it.
+        summed: whether all its commits have sums.
 
     Attributes:
         version, moment: of the last commit that is known.
@@ -42,12 +45,13 @@ class CommitLog:
         changed: whether columns or properties changed since.
     """
 
-    def __init__(self, table: Place, version: int, moment: int) -> None:
+    def __init__(self, table: Place, version: int, moment: int, *, summed: bool) -> None:
         self.version = version
         self.moment = moment
         self.applied: dict[str, int] = {}
         self.changed = False
         self._table = table
+        self._summed = summed
 
     def append(
         self,
@@ -91,9 +95,8 @@ class CommitLog:
         """
         application, wanted = transaction
         moment = max(time.time_ns() // 1_000_000, self.moment + 1)
-        lines = [_information(moment, details), *actions(moment)]
-        lines.append({"txn": {"appId": application, "version": wanted}})
-        if not self._write(self.version + 1, lines):
+        lines = [*actions(moment), {"txn": {"appId": application, "version": wanted}}]
+        if not _write(self._table, self.version + 1, lines, _information("WRITE", moment, details)):
             return False
         self.version += 1
         self.moment = moment
@@ -101,29 +104,17 @@ class CommitLog:
         self._checkpoint()
         return True
 
-    def _place(self, version: int) -> Place:
-        return self._table / "_delta_log" / f"{version:020d}.json"
-
-    def _write(self, version: int, lines: Sequence[Mapping[str, Any]]) -> bool:
-        """Make a commit; False if the number is taken."""
-        place = self._place(version)
-        text = "\n".join(json.dumps(line) for line in lines)
-        with guard_access("commit", place):
-            try:
-                place.write(text.encode(), exclusive=True)
-            except FileExistsError:
-                return False
-        return True
-
     def _follow(self) -> None:
         """Take note of all commits that others made meanwhile."""
         while True:
-            place = self._place(self.version + 1)
+            place = _commit_place(self._table, self.version + 1)
             with guard_access("read", place):
                 try:
                     data = place.read()
                 except FileNotFoundError:
                     return
+            if self._summed and not commit_fits(self._table.name, self.version + 1, data):
+                raise changed_error(place)
             try:
                 for line in data.splitlines():
                     self._note(json.loads(line))
@@ -143,17 +134,48 @@ class CommitLog:
         """Sum up the log now and then; one that fails is made up for by the next."""
         every = _CHECKPOINT_EVERY if self._table.local is not None else _REMOTE_CHECKPOINT_EVERY
         if self.version % every == 0:
-            with contextlib.suppress(DeltaError, OSError):
-                DeltaTable(str(self._table), storage_options=self._table.options).create_checkpoint()
-                log = self._table / "_delta_log"
-                for name in log.names():
-                    if name == "_last_checkpoint" or name.startswith(f"{self.version:020d}.checkpoint"):
-                        (log / name).sync()
-                log.sync()
+            with contextlib.suppress(DeltaError, CorruptStoreError, OSError):
+                write_checkpoint(self._table, self.version, summed=self._summed)
 
 
-def _information(moment: int, details: Mapping[str, Any]) -> dict[str, Any]:
+def create_log(table: Place, metadata: Mapping[str, Any]) -> bool:
+    """Make the first commit of a table; False if it has one already.
+
+    Args:
+        table: its folder.
+        metadata: the content of its metaData action, without id and time of creation.
+
+    Raises:
+        StoreAccessError: it cannot be written; whether it was made is open.
+    """
+    log = table / "_delta_log"
+    with guard_access("create the table", table):
+        log.make_folder()
+    moment = time.time_ns() // 1_000_000
+    made = {"id": str(uuid.uuid4()), **metadata, "createdTime": moment}
+    made["configuration"] = {**metadata["configuration"], PROPERTY: "1"}
+    actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": made}]
+    return _write(table, 0, actions, _information("CREATE TABLE", moment, {}))
+
+
+def _commit_place(table: Place, version: int) -> Place:
+    return table / "_delta_log" / commit_name(version)
+
+
+def _write(
+    table: Place, version: int, actions: Sequence[Mapping[str, Any]], information: Mapping[str, Any]
+) -> bool:
+    """Make a commit; False if the number is taken."""
+    place = _commit_place(table, version)
+    with guard_access("commit", place):
+        try:
+            place.write(commit_text(table.name, version, actions, information), exclusive=True)
+        except FileExistsError:
+            return False
+    return True
+
+
+def _information(operation: str, moment: int, details: Mapping[str, Any]) -> dict[str, Any]:
     told = {key: str(value) for key, value in details.items()}
-    parameters = {"mode": "Append", "partitionBy": "[]"}
-    information = {"timestamp": moment, "operation": "WRITE", "operationParameters": parameters, **told}
-    return {"commitInfo": information}
+    parameters = {"mode": "Append", "partitionBy": "[]"} if operation == "WRITE" else {}
+    return {"timestamp": moment, "operation": operation, "operationParameters": parameters, **told}

@@ -20,7 +20,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from .commit_log import CommitLog
+from .commit_log import CommitLog, create_log
 from .errors import (
     ConcurrentCommitError,
     CorruptStoreError,
@@ -32,6 +32,7 @@ from .errors import (
 )
 from .files import guard_access
 from .listed_files import NewFile, TableFile, files_of
+from .log_sums import PROPERTY, checkpoints_of, commit_name, commits_of, read_checkpoint, read_commit
 from .names import time_ordered_suffix
 from .places import Place
 
@@ -46,7 +47,7 @@ _LOOKS = 10
 _Found = TypeVar("_Found")
 #: Under this key the history says what a commit did.
 _OPERATION = "episodelake.operation"
-_CONFIGURATION: dict[str, str | None] = {
+_CONFIGURATION = {
     "delta.enableExpiredLogCleanup": "false",
     "delta.logRetentionDuration": "interval 36500 days",
     # Null counts of all columns, not of the first 32 only: they say which columns a file has.
@@ -73,6 +74,7 @@ class Table:
         self.path = path
         self._delta, self.newest = _open_delta(path, version)
         _check_protocol(path, self._delta)
+        self._check_sums()
         self._log: CommitLog | None = None
         # Asking the table reads its log; whoever commits for an application is alone in that.
         self._applied: dict[str, int] = {}
@@ -88,14 +90,7 @@ class Table:
         """
         path.make_folder()
         # Whoever creates it at the same time makes the same table; what is there then is looked at below.
-        with contextlib.suppress(CommitFailedError):
-            DeltaTable.create(
-                str(path),
-                Schema.from_arrow(schema),
-                mode="ignore",
-                configuration=_CONFIGURATION,
-                storage_options=path.options,
-            )
+        create_log(path, _metadata(schema, _CONFIGURATION))
         there = Table(path)
         there._sync_log()
         columns = {column.name: column.type for column in there.schema}
@@ -121,11 +116,13 @@ class Table:
             CorruptStoreError: a commit is damaged.
             StoreAccessError: the log cannot be read.
         """
+        known = self.version
         try:
             _looked_again(self._delta.update_incremental)
         except (DeltaError, OSError) as error:
             raise _log_error(self.path, error) from error
         self._log = None
+        self._check_sums(known + 1)
 
     def files(self) -> list[TableFile]:
         """The files of the pinned version, in the order in which they were committed."""
@@ -136,8 +133,39 @@ class Table:
         moments = pa.table(self._delta.get_add_actions(flatten=True)).column("modification_time")
         return int(moments.to_numpy().max()) if len(moments) else 0
 
+    def _new_log(self) -> CommitLog:
+        """The log behind the pinned version."""
+        return CommitLog(self.path, self.version, self._newest_moment(), summed=self._summed)
+
+    @property
+    def _summed(self) -> bool:
+        """Whether commits and checkpoints must fit their sums; object stores check what they hand out."""
+        return self.path.local is not None and PROPERTY in self.properties()
+
+    def _check_sums(self, first: int | None = None) -> None:
+        """Compare what the pinned version was read from with its sums.
+
+        Args:
+            first: the first commit; None for the checkpoint before the version, and what follows it.
+
+        Raises:
+            CorruptStoreError: a file of the log was changed.
+        """
+        if not self._summed:
+            return
+        if first is None:
+            with guard_access("read", self.path):
+                names = (self.path / "_delta_log").names()
+            known = [version for version in checkpoints_of(names) if version <= self.version]
+            if known:
+                read_checkpoint(self.path, known[-1])
+            first = known[-1] + 1 if known else 0
+        for version in range(first, self.version + 1):
+            read_commit(self.path, version)
+
     def history(self) -> list[dict[str, Any]]:
         """One entry per commit up to the pinned version, newest first, as the log has them."""
+        self._check_sums(0)
         # A pinned handle numbers the whole log down from its own version; the newest one numbers it right.
         try:
             opened = partial(DeltaTable, str(self.path), storage_options=self.path.options)
@@ -199,7 +227,7 @@ class Table:
         if self._log is None:
             with guard_access("read", self.path):
                 self.refresh()
-            self._log = CommitLog(self.path, self.version, self._newest_moment())
+            self._log = self._new_log()
             self._log.applied[run_id] = self.applied(run_id)
 
         def actions(moment: int) -> list[dict[str, Any]]:
@@ -265,7 +293,7 @@ class Table:
         Raises:
             CommitFailedError: another commit is there already.
         """
-        log = CommitLog(self.path, self.version, self._newest_moment())
+        log = self._new_log()
         if not log.append_next(lambda moment: actions, (application, 0), details):
             raise CommitFailedError
 
@@ -276,10 +304,7 @@ class Table:
             "id": known.id,
             "name": known.name,
             "description": known.description,
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": _delta_schema(schema).to_json(),
-            "partitionColumns": list(known.partition_columns),
-            "configuration": dict(known.configuration),
+            **_metadata(schema, known.configuration),
             "createdTime": known.created_time,
         }
         return {"metaData": {key: value for key, value in content.items() if value is not None}}
@@ -342,6 +367,16 @@ class Table:
             self.path.sync()
 
 
+def _metadata(schema: pa.Schema, configuration: Mapping[str, str | None]) -> dict[str, Any]:
+    """What a metaData action says of a table's columns and properties."""
+    return {
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": _delta_schema(schema).to_json(),
+        "partitionColumns": [],
+        "configuration": dict(configuration),
+    }
+
+
 def _removals(names: Sequence[str], moment: int) -> list[dict[str, Any]]:
     gone = {"deletionTimestamp": moment, "dataChange": True}
     return [{"remove": {"path": name, **gone}} for name in names]
@@ -390,7 +425,7 @@ def _check_log(path: Place) -> None:
             names = log.names()
         except NotADirectoryError:
             names = []
-        commits = [name for name in names if _is_commit(name)]
+        commits = [commit_name(version) for version in commits_of(names)]
         if not commits:
             raise CorruptStoreError(f"The table {path} is missing. Restore it from a copy of the store.")
         if path.local is None:
@@ -401,10 +436,6 @@ def _check_log(path: Place) -> None:
         raise CorruptStoreError(
             f"The log of the table {path} is damaged: {', '.join(sorted(empty))} is empty."
         )
-
-
-def _is_commit(name: str) -> bool:
-    return name.endswith(".json") and name[:-5].isdigit()
 
 
 def _looked_again(look: Callable[[], _Found]) -> _Found:

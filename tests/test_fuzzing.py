@@ -715,6 +715,10 @@ def unnoticed(
 #: no checksum, so mutations of them are drawn by hand only.
 SOURCES = {
     "bytes of journals": 60,
+    "bytes of Parquet files": 60,
+    "bytes of JSON files": 60,
+    "fields of logs": 60,
+    "whole files": 60,
 }
 
 

@@ -35,6 +35,7 @@ from typer.testing import CliRunner
 import episodelake as el
 from episodelake.cli import app
 from episodelake.store import journal_frames
+from log_edits import read_actions, write_actions
 from test_fuzzing import Workers, examine, make_store
 
 MOST_RESIDENT = 1 << 30
@@ -81,9 +82,7 @@ def case(name: str, *, harmless: bool = False) -> Callable[[Case], Case]:
 def edit_log(path: Path, table: str, edit: Callable[[dict[str, Any]], Any]) -> None:
     """Change every action of a table's log in place; an action for which `edit` gives False goes."""
     for file in sorted((path / table / "_delta_log").glob("*.json")):
-        actions = [json.loads(line) for line in file.read_text().splitlines()]
-        kept = [action for action in actions if edit(action) is not False]
-        file.write_text("".join(json.dumps(action) + "\n" for action in kept))
+        write_actions(file, [action for action in read_actions(file) if edit(action) is not False])
 
 
 def edit_adds(path: Path, table: str, edit: Callable[[dict[str, Any]], None]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
-from deltalake.transaction import AddAction
 
 import episodelake as el
+from log_edits import add_action, append_actions
 from real_environments import (
     NUMBERED_SPACES,
     delta_files,
@@ -415,13 +413,10 @@ def test_a_connection_keeps_its_snapshot(own: el.EpisodeStore) -> None:
 
 
 def add_steps_file(store: el.EpisodeStore, name: str, rows: pa.Table) -> None:
-    """Commit a Parquet file of steps to the raw Delta table, as another program could."""
+    """Commit a Parquet file of steps to the raw Delta table."""
     path = store.path / "steps" / name
     pq.write_table(rows, path)
-    table = DeltaTable(str(store.path / "steps"))
-    stats = json.dumps({"numRecords": rows.num_rows})
-    add = AddAction(name, path.stat().st_size, {}, int(time.time() * 1000), True, stats)
-    table.create_write_transaction([add], "append", table.schema())
+    append_actions(store.path / "steps", [add_action(path, {"numRecords": rows.num_rows})])
 
 
 @pytest.mark.parametrize("ids", ["new ids", "ids that there are"])
@@ -444,23 +439,15 @@ def test_steps_that_no_episode_points_at_are_not_shown(own: el.EpisodeStore, ids
 def test_rows_whose_episode_is_gone_are_not_shown(own: el.EpisodeStore) -> None:
     """When the episodes table no longer points at some rows of a steps file, no frame or query shows them."""
     episodes = own.path / "episodes"
-    table = DeltaTable(str(episodes))
-    schema = table.schema()
-    rows = pa.concat_tables([pq.read_table(name) for name in sorted(delta_files(episodes))])
+    old = delta_files(episodes)
+    rows = pa.concat_tables([pq.read_table(name) for name in sorted(old)])
     numbers = [0, 3, 4, 6]
     pq.write_table(
         rows.take([rows["number"].to_pylist().index(number) for number in numbers]), episodes / "less.parquet"
     )
-    size = (episodes / "less.parquet").stat().st_size
-    add = AddAction(
-        "less.parquet",
-        size,
-        {},
-        int(time.time() * 1000),
-        True,
-        json.dumps({"numRecords": 4, "nullCount": dict.fromkeys(rows.column_names, 0)}),
-    )
-    table.create_write_transaction([add], "overwrite", schema)
+    statistics = {"numRecords": 4, "nullCount": dict.fromkeys(rows.column_names, 0)}
+    gone = [{"remove": {"path": Path(name).name, "deletionTimestamp": 0, "dataChange": True}} for name in old]
+    append_actions(episodes, [*gone, add_action(episodes / "less.parquet", statistics)])
     check_shown(own, range(8))
     check_shown(own.refresh(), numbers)
     check_shown(el.open(own.path)[::-1][::-1], numbers)

@@ -27,6 +27,7 @@ import episodelake as el
 from episodelake.store.journal_reading import PartReader
 from episodelake.store.maintenance.verification import _Inspection
 from episodelake.store.tables import Table
+from log_edits import append_actions, read_actions, write_actions
 from maintenance_stores import assert_contents, awkward_store, contents, crashed_copy, files_under, ids_of
 
 SPACES: dict[str, spaces.Space] = {
@@ -82,10 +83,10 @@ def first_file(store: el.EpisodeStore, table: str) -> str:
 def edit_log(store: el.EpisodeStore, table: str, edit: Callable[[dict[str, Any]], None]) -> None:
     """Change every action in the log of a table."""
     for path in (store.path / table / "_delta_log").glob("*.json"):
-        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        actions = read_actions(path)
         for action in actions:
             edit(action)
-        path.write_text("\n".join(map(json.dumps, actions)))
+        write_actions(path, actions)
 
 
 def relist(store: el.EpisodeStore, file: str, rows: int | None = None, size: int | None = None) -> None:
@@ -538,17 +539,11 @@ def test_one_fault_does_not_hide_another(store: el.EpisodeStore) -> None:
 # Listings, annotations, tags
 
 
-def add_action(store: el.EpisodeStore, *actions: dict[str, Any]) -> None:
-    """Commit actions to the table of steps."""
-    log = store.path / "steps" / "_delta_log"
-    version = 1 + max(int(path.stem) for path in log.glob("*.json"))
-    (log / f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)))
-
-
 def lose_listing(store: el.EpisodeStore) -> str:
     """Take a segment out of the list of steps."""
     file = first_file(store, "steps")
-    add_action(store, {"remove": {"path": file[6:], "deletionTimestamp": 0, "dataChange": True}})
+    gone = {"path": file[6:], "deletionTimestamp": 0, "dataChange": True}
+    append_actions(store.path / "steps", [{"remove": gone}])
     return file
 
 
@@ -558,7 +553,7 @@ def add_orphan(store: el.EpisodeStore) -> str:
     shutil.copy(store.path / first_file(store, "steps"), store.path / "steps" / name)
     there: list[dict[str, Any]] = []
     edit_log(store, "steps", lambda action: there.append(action) if "add" in action else None)
-    add_action(store, {"add": {**there[0]["add"], "path": name}})
+    append_actions(store.path / "steps", [{"add": {**there[0]["add"], "path": name}}])
     relist(store, f"steps/{name}")
     return f"steps/{name}"
 
