@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..store.annotation_files import AnnotationFiles, StepAnnotation
+from ..store.annotation_files import StepAnnotation
 from ..store.errors import CorruptStoreError
 from ..store.parquet import open_parquet, reading_error
 from ..store.places import Place
@@ -127,7 +127,7 @@ class Block:
             raise reading_error(self.file.path, error) from error
 
     def added(
-        self, files: AnnotationFiles, annotation: StepAnnotation, start: int, count: int
+        self, snapshot: Snapshot, annotation: StepAnnotation, start: int, count: int
     ) -> pa.ChunkedArray:
         """Some rows of a column that steps got later; NULL where it has no value.
 
@@ -135,13 +135,14 @@ class Block:
             CorruptStoreError: the annotation's file is damaged.
         """
         if annotation.name not in self._added:
-            self._added[annotation.name] = self._read_added(files, annotation)
+            self._added[annotation.name] = self._read_added(snapshot, annotation)
         return self._added[annotation.name].slice(start, count)
 
-    def _read_added(self, files: AnnotationFiles, annotation: StepAnnotation) -> pa.ChunkedArray:
-        place = files.find(annotation.name, self.file.path.name)
-        if place is None:
+    def _read_added(self, snapshot: Snapshot, annotation: StepAnnotation) -> pa.ChunkedArray:
+        places = snapshot.annotation_places(annotation.name, [self.file.path.name])
+        if not places:
             return pa.chunked_array([pa.nulls(self.count, annotation.type)])
+        (place,) = places
         beside = SegmentFile(place)
         groups = beside.groups_of(self.first, self.count)
         table = beside.read(groups, [annotation.name])

@@ -202,7 +202,9 @@ class Episode:
         files = self._rows.snapshot.annotation_files
         found = {}
         for name, annotation in files.annotations.items():
-            values = self._block.added(files, annotation, self._start, self.length + 1).to_pylist()
+            values = self._block.added(
+                self._rows.snapshot, annotation, self._start, self.length + 1
+            ).to_pylist()
             found[name] = _stack(values[:-1] if values[-1] is None else values)
         return found
 
@@ -213,11 +215,12 @@ class Episode:
 
     def frame(self) -> pl.DataFrame:
         """Its T+1 rows of the steps table, with the columns that annotations add, as a Polars frame."""
-        files = self._rows.snapshot.annotation_files
-        columns = [column for column in self._columns if column.name not in files.annotations]
+        snapshot = self._rows.snapshot
+        added = snapshot.annotation_files.annotations
+        columns = [column for column in self._columns if column.name not in added]
         table = self._block.table(columns, self._start, self.length + 1)
-        for name, annotation in files.annotations.items():
-            values = self._block.added(files, annotation, self._start, self.length + 1)
+        for name, annotation in added.items():
+            values = self._block.added(snapshot, annotation, self._start, self.length + 1)
             table = table.append_column(name, values)
         frame = pl.from_arrow(table)
         assert isinstance(frame, pl.DataFrame)

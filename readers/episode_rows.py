@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from ..store.errors import CorruptStoreError
+from ..store.file_checks import check_listed
 from ..store.layout import EPISODES
 from ..store.parquet import open_parquet, reading_error
-from ..store.snapshot import Snapshot, check_listed
+from ..store.snapshot import Snapshot
 
 _KEPT_FILES = 4
 

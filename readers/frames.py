@@ -76,18 +76,19 @@ def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFram
     pointers = snapshot.pointers
     chosen = np.arange(len(pointers.segment)) if positions is None else np.unique(positions)
     used = np.unique(pointers.segment[chosen])
-    places = snapshot.checked(snapshot.segment_path(pointers.segments[index]) for index in used)
+    segments = [pointers.segments[index] for index in used]
+    for segment in segments:
+        snapshot.check_segment(segment)
+    places = [snapshot.segment_path(segment) for segment in segments]
     ids = positioned_episodes(snapshot, chosen).select("episode_id")
     steps = _scan(snapshot, places, schema).join(ids, on="episode_id", how="semi", maintain_order="left")
-    return _annotated(snapshot, steps, [pointers.segments[index] for index in used])
+    return _annotated(snapshot, steps, segments)
 
 
 def _annotated(snapshot: Snapshot, steps: pl.LazyFrame, segments: Sequence[str]) -> pl.LazyFrame:
     """The steps with the columns that annotations add."""
-    files = snapshot.annotation_files
-    for annotation in files.annotations.values():
-        found = [files.find(annotation.name, segment) for segment in segments]
-        places = snapshot.checked(place for place in found if place is not None)
+    for annotation in snapshot.annotation_files.annotations.values():
+        places = snapshot.annotation_places(annotation.name, segments)
         added = _scan(snapshot, places, polars_schema(annotation.schema))
         steps = steps.drop(annotation.name, strict=False)
         steps = steps.join(added, on=["episode_id", "t"], how="left", maintain_order="left")

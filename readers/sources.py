@@ -61,10 +61,9 @@ class Sources:
 
     def _annotated(self, text: str) -> str:
         """The steps with the columns that annotations add."""
-        files = self._snapshot.annotation_files
-        for number, annotation in enumerate(files.annotations.values()):
-            found = [files.find(annotation.name, segment) for segment in self._snapshot.pointers.segments]
-            places = self._snapshot.checked(place for place in found if place is not None)
+        snapshot = self._snapshot
+        for number, annotation in enumerate(snapshot.annotation_files.annotations.values()):
+            places = snapshot.annotation_places(annotation.name, snapshot.pointers.segments)
             group = FileGroup(tuple(places), frozenset(annotation.schema.names))
             added = self._files(f"annotation_{number}", annotation.schema, [group] if places else [])
             hidden = (

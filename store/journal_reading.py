@@ -96,8 +96,8 @@ class PartReader:
     Attributes:
         header: the run's header, or None if no frame with one is whole.
         torn_bytes: how many bytes belong to no whole frame; known once all batches were read.
-        damaged: whether whole frames stand behind such bytes, so that this is no end torn by a crash;
-            known then.
+        damaged: whether whole frames stand behind such bytes, so that this is no end torn by a crash, or
+            all its rows were in parts before it; known then.
         seen: rows of the run up to the end of this part; known then.
         rows, row_bytes: how many rows were read, and how many bytes they take in the journal.
     """
@@ -133,6 +133,7 @@ class PartReader:
             CorruptStoreError: a frame is whole, but its content is not what a journal holds.
         """
         self.rows = self.row_bytes = 0
+        fresh_rows = 0
         schemas: dict[int, pa.Schema] = {}
         self.seen = seen
         released = 0
@@ -157,11 +158,14 @@ class PartReader:
                 # The frame's size, since asking a batch for its own touches every page of it again.
                 self.rows += rows.num_rows
                 self.row_bytes += len(frame.body)
+                fresh_rows += fresh.num_rows
                 yield JournalBatch(fresh, bytes(frame.events) or b"[]", gap, self.path)
                 gap = False
             if frame.stop - released > _KEPT_BYTES:
                 self.release()
                 released = frame.stop
+        # A part that tells only what others told stands in the place of one with other rows.
+        self.damaged |= self.rows > 0 and not fresh_rows
 
     @property
     def ended(self) -> bool:

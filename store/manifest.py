@@ -7,7 +7,9 @@ it is no store. The card may change and is replaced as a whole.
 from __future__ import annotations
 
 import json
+import re
 import uuid
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +30,9 @@ from .places import Place
 from .spaces import SpaceCodec, space_from_json, space_to_json
 
 _LARGEST = 64 << 20
+_SUM = b'"crc32": '
+_END = re.compile(_SUM + rb'"([0-9a-f]{8})"\n\}')
+_END_BYTES = len('"01234567"\n}')
 
 
 @dataclass(frozen=True)
@@ -78,10 +83,10 @@ def write_manifest(layout: Layout, manifest: Manifest) -> None:
         StoreExistsError: another process was first.
         StoreAccessError: the file system refused.
     """
-    text = json.dumps(manifest.to_json(), indent=1, allow_nan=False)
+    text = _summed(json.dumps({**manifest.to_json(), "crc32": "0" * 8}, indent=1, allow_nan=False).encode())
     with guard_access("write", layout.manifest):
         try:
-            layout.manifest.write(text.encode(), exclusive=True)
+            layout.manifest.write(text, exclusive=True)
         except FileExistsError as error:
             raise StoreExistsError(
                 f"{layout.root} is a store already. Open it with episodelake.open, or choose another path."
@@ -197,4 +202,20 @@ def _read_object(path: Place, missing: Callable[[], str]) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict):
         raise CorruptStoreError(f"{path} holds {type(content).__name__}; expected a JSON object.")
+    if not _fits(data):
+        raise CorruptStoreError(
+            f"{path} is not as it was written: its checksum does not fit. Restore the file from a copy."
+        )
     return content
+
+
+def _summed(text: bytes) -> bytes:
+    """The text of an object whose last member is to be the CRC-32 of what stands before its value."""
+    before = text[:-_END_BYTES]
+    return before + b'"%08x"\n}' % zlib.crc32(before)
+
+
+def _fits(text: bytes) -> bool:
+    """Whether an object is what was summed up; one that ends otherwise has no sum."""
+    found = _END.fullmatch(text[-len(_SUM) - _END_BYTES :])
+    return found is None or int(found[1], 16) == zlib.crc32(text[:-_END_BYTES])

@@ -127,6 +127,24 @@ def read_footer(place: Place) -> pq.FileMetaData:
         raise reading_error(place, error) from error
 
 
+def text_bounds(footer: pq.FileMetaData, name: str) -> tuple[str, str] | None:
+    """The smallest and the largest text of a column, as the statistics of a file's row groups have them.
+
+    Returns:
+        None where there are none: no such column, no value, or another writer.
+    """
+    found = [
+        footer.row_group(group).column(index).statistics
+        for index in range(footer.num_columns)
+        if footer.schema.column(index).path == name
+        for group in range(footer.num_row_groups)
+    ]
+    known = [each for each in found if each is not None and each.has_min_max]
+    if not known:
+        return None
+    return min(each.min for each in known), max(each.max for each in known)
+
+
 def reading_error(place: Place, error: Exception) -> EpisodelakeError:
     """What to raise where reading a file of the store failed: it is damaged, missing, or out of reach."""
     if isinstance(error, EpisodelakeError):

@@ -16,11 +16,12 @@ import pyarrow as pa
 from . import kinds
 from .annotation_files import PROPERTY, AnnotationFiles, parse_annotations
 from .errors import CorruptStoreError, VersionNotFoundError
+from .file_checks import check_beside, check_listed
 from .files import guard_access
 from .layout import EPISODES, RUNS, STEPS, Layout
 from .listed_files import TableFile
 from .manifest import Manifest
-from .parquet import open_parquet, read_footer, reading_error
+from .parquet import open_parquet, reading_error
 from .places import Place
 from .schema import RUNS_SCHEMA, StepSchema
 from .tables import Table
@@ -33,10 +34,6 @@ _POINTER_SCHEMA = pa.schema(
         ("row_count", pa.int64()),
     ]
 )
-
-
-#: Files whose footer was checked by this process; a committed file never changes.
-_checked: set[object] = set()
 
 
 @dataclass(frozen=True)
@@ -177,8 +174,23 @@ class Snapshot:
         Raises:
             CorruptStoreError: they differ, or the file is damaged.
         """
-        (file,) = (file for file in self.step_files if file.name == name)
-        check_listed(self.segment_path(name), file, self.steps_schema)
+        check_listed(self.segment_path(name), self._segments[name], self.steps_schema)
+
+    @cached_property
+    def _segments(self) -> dict[str, TableFile]:
+        return {file.name: file for file in self.step_files}
+
+    def annotation_places(self, name: str, segments: Iterable[str]) -> list[Place]:
+        """The files with the values of a step annotation for some segments, their footers checked.
+
+        Raises:
+            CorruptStoreError: one is damaged, or belongs to another segment.
+        """
+        found = [(segment, self.annotation_files.find(name, segment)) for segment in segments]
+        places = [(segment, place) for segment, place in found if place is not None]
+        for segment, place in places:
+            check_beside(place, self._segments[segment])
+        return [place for _, place in places]
 
     @cached_property
     def hidden_rows(self) -> bool:
@@ -207,16 +219,6 @@ class Snapshot:
         for file in self._files(table):
             check_listed(folder / file.name, file, schema)
         return [place for group in self.groups(table) for place in group.places]
-
-    @staticmethod
-    def checked(places: Iterable[Place]) -> list[Place]:
-        """The same files, the footer of each checked once in this process."""
-        found = list(places)
-        for place in found:
-            if str(place) not in _checked:
-                read_footer(place)
-                _checked.add(str(place))
-        return found
 
     def _files(self, table: str) -> list[TableFile]:
         return {EPISODES: self.episode_files, RUNS: self.run_files}.get(table) or (
@@ -276,35 +278,6 @@ def checked_schema(table: Table, standard: pa.Schema) -> pa.Schema:
                 f"{kind!r} has {kinds.physical_type(kind)}. The table's log is damaged."
             )
     return schema
-
-
-def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
-    """Compare a file's footer with what the table's log says of it, once in this process."""
-    key = (str(place), file.rows, file.columns)
-    if key in _checked:
-        return
-    footer = read_footer(place)
-    found = footer.schema.to_arrow_schema()
-    columns = frozenset(found.names)
-    if footer.num_rows != file.rows or columns != file.columns:
-        lost = ", ".join(sorted(columns ^ file.columns)) or "none"
-        raise CorruptStoreError(
-            f"The file {place} has {footer.num_rows} rows where {file.rows} were committed; columns that "
-            f"only one of the two has: {lost}. The file or the table's log is damaged."
-        )
-    foreign = sorted(columns.difference(schema.names))
-    if foreign:
-        raise CorruptStoreError(
-            f"The file {place} has the column {foreign[0]!r}, which its table lacks. The table's log is "
-            "damaged."
-        )
-    for column in schema:
-        if column.name in columns and found.field(column.name).type != column.type:
-            raise CorruptStoreError(
-                f"The file {place} has {found.field(column.name).type} as its column {column.name!r}; the "
-                f"table has {column.type}. The file or the table's log is damaged."
-            )
-    _checked.add(key)
 
 
 @dataclass(frozen=True)

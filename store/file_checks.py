@@ -1,0 +1,92 @@
+"""Whether a Parquet file is the one that was committed: its footer compared with what the table's log says.
+
+Snapshots ask before a file is read. Engines compare nothing: they would show another file's rows.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .errors import CorruptStoreError
+from .listed_files import TableFile
+from .parquet import read_footer, text_bounds
+from .places import Place
+
+#: Files whose footer was checked by this process; a committed file never changes.
+_checked: set[object] = set()
+
+
+def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
+    """Compare a file's footer with what the table's log says of it, once in this process."""
+    key = (str(place), file.rows, file.columns)
+    if key in _checked:
+        return
+    footer = read_footer(place)
+    found = footer.schema.to_arrow_schema()
+    columns = frozenset(found.names)
+    if footer.num_rows != file.rows or columns != file.columns:
+        lost = ", ".join(sorted(columns ^ file.columns)) or "none"
+        raise CorruptStoreError(
+            f"The file {place} has {footer.num_rows} rows where {file.rows} were committed; columns that "
+            f"only one of the two has: {lost}. The file or the table's log is damaged."
+        )
+    foreign = sorted(columns.difference(schema.names))
+    if foreign:
+        raise CorruptStoreError(
+            f"The file {place} has the column {foreign[0]!r}, which its table lacks. The table's log is "
+            "damaged."
+        )
+    for column in schema:
+        if column.name in columns and found.field(column.name).type != column.type:
+            raise CorruptStoreError(
+                f"The file {place} has {found.field(column.name).type} as its column {column.name!r}; the "
+                f"table has {column.type}. The file or the table's log is damaged."
+            )
+    _check_identity(place, file, footer)
+    _checked.add(key)
+
+
+def _check_identity(place: Place, file: TableFile, footer: pq.FileMetaData) -> None:
+    """Refuse another file of the same columns and rows in the place of the one that was committed."""
+    size = file.size if place.local is None else place.size()
+    if size != file.size:
+        raise CorruptStoreError(
+            f"The file {place} has {size} bytes where {file.size} were committed. It is damaged, or another "
+            "file stands in its place: restore it from a copy."
+        )
+    for name in {"episode_id", "run_id"} & file.smallest.keys() & file.largest.keys():
+        bounds = text_bounds(footer, name)
+        if bounds is not None and bounds != (file.smallest[name], file.largest[name]):
+            raise _misplaced(place, name, bounds)
+
+
+def _misplaced(place: Place, name: str, bounds: tuple[str, str]) -> CorruptStoreError:
+    return CorruptStoreError(
+        f"The file {place} has {name} from {bounds[0]!r} to {bounds[1]!r}, which is not what was committed. "
+        "Another file stands in its place: restore it from a copy."
+    )
+
+
+def check_beside(place: Place, segment: TableFile) -> None:
+    """Compare the footer of an annotation's file with the segment beside which it lies, once in this process.
+
+    Raises:
+        CorruptStoreError: it is damaged, or belongs to another segment.
+    """
+    key = (str(place), segment.rows)
+    if key in _checked:
+        return
+    footer = read_footer(place)
+    if footer.num_rows != segment.rows:
+        raise CorruptStoreError(
+            f"The file {place} has {footer.num_rows} rows beside {segment.rows} in its segment. It is "
+            "damaged, or another file stands in its place: restore it from a copy."
+        )
+    bounds = text_bounds(footer, "episode_id")
+    if bounds is not None:
+        low = segment.smallest.get("episode_id", bounds[0])
+        high = segment.largest.get("episode_id", bounds[1])
+        if bounds[0] < low or bounds[1] > high:
+            raise _misplaced(place, "episode_id", bounds)
+    _checked.add(key)
