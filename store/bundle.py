@@ -1,8 +1,8 @@
 """The environment bundle of a run: what is kept beside its spec, and the files that it names.
 
-The bundle is a JSON text in the row of the run. A file's content is an artifact: a file of the store that is
-named by the SHA-256 of its content, so runs with the same file share it. Writers make bundles, readers rebuild
-the environment with them, and a merge carries the artifacts along.
+The bundle is a JSON text in the row of the run. A file's content is an artifact: a file of the store that
+is named by the SHA-256 of its content, so runs with the same file share it. Writers make bundles, readers
+make the environment again with them, and a merge carries the artifacts along.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _checked_file(entry: dict) -> KeptFile:
 
 
 def check_names(names: Iterable[object]) -> None:
-    """Refuse names of files that lead out of the folder they are unpacked to, or that get in each other's way.
+    """Refuse names that lead out of the folder that files are unpacked to, or get in each other's way.
 
     Raises:
         InvalidArgumentError: which one, and what is expected.

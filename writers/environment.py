@@ -1,8 +1,8 @@
 """What a run keeps of its environment: the spec, versions of packages, and files.
 
-Recorders call `keep_env` before a run begins. Whatever the environment is made of, describing it does not fail:
-what cannot be kept is said in the bundle, and told to whoever wants the environment back.
-See Gymnasium's documentation of `EnvSpec`, `WrapperSpec` and `utils.RecordConstructorArgs` for what a spec holds.
+Recorders call `keep_env` before a run begins. Whatever the environment is made of, describing it does not
+fail: what cannot be kept is said in the bundle, and told to whoever wants the environment back. See the
+documentation of Gymnasium's `EnvSpec`, `WrapperSpec` and `utils.RecordConstructorArgs` for what a spec holds.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _layers(env: Any) -> Iterator[Any]:
 def _spec(env: Any, layers: Sequence[Any], problems: list[str]) -> EnvSpec | None:
     """The spec of one environment."""
     problems += [
-        f"The vector environment had the wrapper {type(layer).__name__}; only single environments are rebuilt."
+        f"The vector environment had the wrapper {type(layer).__name__}, and it is made as a single one."
         for layer in layers
         if isinstance(layer, VectorWrapper) and type(layer).__name__ not in _WATCHING
     ]
@@ -209,7 +209,7 @@ class _Shelf:
         total = sum(each.size for each in self.kept.values()) + len(data)
         if len(data) > LARGEST_FILE or total > LARGEST_SUM or len(self.kept) == MOST_FILES:
             raise InvalidArgumentError(
-                f"The file {name!r} of the environment is too large: {LARGEST_FILE} bytes a file, {LARGEST_SUM} "
+                f"The file {name!r} is too large to be kept: {LARGEST_FILE} bytes a file, and {LARGEST_SUM} "
                 f"bytes and {MOST_FILES} files a run are the most."
             )
         if self._layout is not None:

@@ -7,7 +7,6 @@ Every check puts what it finds into `Findings` and goes on. The checks of episod
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -35,11 +34,9 @@ from ..tables import Table
 
 _EXAMPLES = 3
 _LOG = "_delta_log"
-_HASH = re.compile(r"[0-9a-f]{64}")
-_LEFTOVER = re.compile(r"\..*\.tmp")
+LEFTOVER = re.compile(r"\..*\.tmp")
 #: Whoever still writes an unfinished file touches it more often.
 _LEFTOVER_SECONDS = 3600.0
-_CHUNK = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -346,29 +343,6 @@ def check_runs(listing: Listing, standard: pa.Schema, findings: Findings) -> set
     return runs if whole else None
 
 
-def check_artifacts(layout: Layout, findings: Findings) -> None:
-    """Each artifact has the content whose SHA-256 is its name."""
-    with guard_access("list", layout.artifacts):
-        names = [entry.name for entry in layout.artifacts.entries()]
-    for name in sorted(name for name in names if not _LEFTOVER.fullmatch(name)):
-        findings.files += 1
-        found = _sha256(layout.artifacts / name)
-        if not _HASH.fullmatch(name) or found != name:
-            findings.add("artifact", f"{ARTIFACTS}/{name}", f"Its content has the SHA-256 {found}.")
-
-
-def _sha256(place: Place) -> str:
-    digest = hashlib.sha256()
-    with guard_access("read", place):
-        if place.local is None:
-            digest.update(place.read())
-            return digest.hexdigest()
-        with open(place.local, "rb") as file:
-            while data := file.read(_CHUNK):
-                digest.update(data)
-    return digest.hexdigest()
-
-
 def tag_version(place: Place) -> int:
     """The version that the file of a tag names.
 
@@ -437,7 +411,7 @@ def check_leftovers(layout: Layout, findings: Findings) -> None:
         place = layout.root / folder if folder else layout.root
         with guard_access("list", place):
             for entry in place.entries(deep=folder == ANNOTATIONS):
-                unfinished = _LEFTOVER.fullmatch(entry.name.rpartition("/")[2])
+                unfinished = LEFTOVER.fullmatch(entry.name.rpartition("/")[2])
                 if unfinished and entry.modified < latest:
                     file = f"{folder}/{entry.name}" if folder else entry.name
                     findings.add(
