@@ -37,6 +37,18 @@ class RunEnv:
     versions: Mapping[str, str]
     bundle: EnvBundle | None
 
+    @property
+    def title(self) -> str:
+        """The environment in a few words, for people: its id and wrappers; empty for a run without one."""
+        if self.spec is None:
+            return f"{self.bundle.made_by} (no spec)" if self.bundle else ""
+        try:
+            content = json.loads(self.spec)
+            wrappers = [str(wrapper["name"]) for wrapper in content.get("additional_wrappers", [])]
+            return ", in ".join([str(content["id"]), *([", ".join(wrappers)] if wrappers else [])])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return "a damaged spec"
+
 
 def run_envs(snapshot: Snapshot) -> dict[str, RunEnv]:
     """What the runs of a snapshot kept, by run id.

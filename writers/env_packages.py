@@ -56,9 +56,9 @@ def _installed(name: str) -> tuple[tuple[str, str], ...]:
     """Name and version of the distribution of a name or of a module; nothing for a module of none."""
     with contextlib.suppress(packages.PackageNotFoundError, ValueError):
         there = packages.distribution(name)
-        return ((there.metadata["Name"], there.version),)
+        return ((str(there.metadata["Name"]), str(there.version)),)
     # Names differ (cv2, opencv-python): searching all distributions is slow, so it comes second.
-    return tuple((each, packages.version(each)) for each in _distributions().get(name, [])[:1])
+    return tuple((each, str(packages.version(each))) for each in _distributions().get(name, [])[:1])
 
 
 @cache
