@@ -74,9 +74,9 @@ def decode_argument(value: Any, where: str, file: Callable[[str], Path]) -> Any:
             case {"$file": [str(name), "str" | "path" as given]} if len(value) == 1:
                 return str(file(name)) if given == "str" else file(name)
             case {"$dtype": str(code)} if len(value) == 1:
-                return _dtype(code)
+                return _dtype(code, where)
             case {"$space": dict(space)} if len(value) == 1:
-                return space_from_json(space)
+                return space_from_json(space, where)
         return load_json(json.dumps(value), where)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, EpisodelakeError):
@@ -84,10 +84,9 @@ def decode_argument(value: Any, where: str, file: Callable[[str], Path]) -> Any:
         raise CorruptStoreError(f"{where} has an argument that cannot be read back: {error!r}.") from error
 
 
-def _dtype(code: str) -> np.dtype:
+def _dtype(code: str, where: str) -> np.dtype:
     # Numpy takes whole expressions for a dtype, so it is found by what numpy itself writes.
-    empty = load_json(json.dumps({"$array": [code, [0], ""]}), "a dtype")
-    return empty.dtype
+    return load_json(json.dumps({"$array": [code, [0], ""]}), where).dtype
 
 
 def opaque_parts(value: Any) -> list[OpaqueValue]:

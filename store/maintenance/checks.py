@@ -25,11 +25,12 @@ from ..errors import CorruptStoreError, EpisodelakeError, StoreAccessError
 from ..files import guard_access
 from ..handle import StoreHandle
 from ..journal import DAMAGED_SUFFIX, LOCK_SUFFIX, part_paths
-from ..layout import ANNOTATIONS, ARTIFACTS, CARD, JOURNAL, MANIFEST, TABLES, TAGS, Layout
+from ..layout import ANNOTATIONS, ARTIFACTS, CARD, JOURNAL, MANIFEST, RUNS, TABLES, TAGS, Layout
 from ..listed_files import TableFile
 from ..manifest import read_card, read_manifest
 from ..parquet import open_parquet, read_footer, reading_error
 from ..places import Place
+from ..schema import ENV_BUNDLE
 from ..tables import Table
 
 _EXAMPLES = 3
@@ -187,6 +188,8 @@ def check_schema(listing: Listing, standard: pa.Schema, findings: Findings) -> N
                 "schema", file, f"The column {column.name!r} has the type {found}; expected {column.type}."
             )
     for name in known.keys() - set(standard.names):
+        if listing.name == RUNS and known[name].equals(ENV_BUNDLE):
+            continue
         problem = _loose_problem(known[name])
         if problem:
             findings.add("schema", file, f"The column {name!r} {problem}.")
