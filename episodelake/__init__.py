@@ -14,10 +14,12 @@ from __future__ import annotations
 from ._store import EpisodeStore, create, merge, recover
 from ._store import open_store as open
 from .readers.episode import Episode
+from .readers.replay import Difference, ReplayReport
 from .readers.view import EpisodeView
 from .store.errors import (
     ConcurrentCommitError,
     CorruptStoreError,
+    EnvUnavailableError,
     EpisodelakeError,
     EpisodeNotFoundError,
     FormatVersionError,
@@ -29,6 +31,7 @@ from .store.errors import (
     StoreExistsError,
     StoreNotFoundError,
     UnsupportedSpaceError,
+    UntrustedEnvError,
     VersionNotFoundError,
 )
 from .store.maintenance.compaction import CompactReport
@@ -50,6 +53,8 @@ __all__ = [
     "ConcurrentCommitError",
     "CorruptStoreError",
     "DeleteReport",
+    "Difference",
+    "EnvUnavailableError",
     "Episode",
     "EpisodeNotFoundError",
     "EpisodeRow",
@@ -68,6 +73,7 @@ __all__ = [
     "Recorder",
     "RecorderStateError",
     "RecoveredRun",
+    "ReplayReport",
     "SessionOptions",
     "SpaceMismatchError",
     "StepData",
@@ -75,6 +81,7 @@ __all__ = [
     "StoreExistsError",
     "StoreNotFoundError",
     "UnsupportedSpaceError",
+    "UntrustedEnvError",
     "VacuumReport",
     "VerifyReport",
     "VersionNotFoundError",

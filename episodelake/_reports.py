@@ -1,6 +1,6 @@
-"""What `episodelake info` and `episodelake show` say of a store and of an episode.
+"""What `episodelake info`, `show` and `replay` say of a store and of an episode.
 
-Both ask the store in SQL for the few columns they need, so that frames and long episodes cost nothing.
+The first two ask the store in SQL for the few columns they need: frames and long episodes cost nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pyarrow as pa
 
@@ -17,6 +18,8 @@ from ._grid import Grid, grid_of, moment_text, number_text
 from ._page import Page
 from ._store import EpisodeStore
 from .readers.episode import Episode
+from .readers.replay import ReplayReport
+from .readers.run_envs import RunEnv, run_envs
 from .store.layout import FORMAT_VERSION, Layout
 
 END_ROWS = 3
@@ -68,10 +71,25 @@ def _amounts(page: Page, store: EpisodeStore) -> list[tuple[str, str]]:
         names = ("lowest", "mean", "highest")
         told = [f"{name} {number_text(value)}" for name, value in zip(names, spread, strict=True)]
         pairs.append(("returns", ", ".join(told)))
+    pairs += _environments(store)
     journals = _journals(store.handle.layout)
     if journals:
         pairs.append(("journals", f"{journals} (a live writer's, or one for `episodelake recover`)"))
     return pairs
+
+
+def _environments(store: EpisodeStore) -> list[tuple[str, str]]:
+    """The environments of the runs, each once, with what is kept of them."""
+    told = dict.fromkeys(map(_environment, run_envs(store.selection().snapshot).values()))
+    return [("environment", text) for text in told if text]
+
+
+def _environment(run: RunEnv) -> str:
+    files = run.bundle.files if run.bundle else ()
+    if not files:
+        return run.title
+    size = size_text(sum(file.size for file in files))
+    return f"{run.title}, with {len(files)} {'file' if len(files) == 1 else 'files'} ({size})"
 
 
 def _row(store: EpisodeStore, text: str) -> tuple[Any, ...]:
@@ -141,6 +159,28 @@ def write_episode(page: Page, store: EpisodeStore, key: int | str) -> None:
     _write_signals(page, signals[:SIGNALS])
     if len(signals) > SIGNALS:
         page.note(f"{len(signals) - SIGNALS} more signals are not drawn.")
+
+
+def write_replay(page: Page, report: ReplayReport, env: gymnasium.Env) -> None:
+    """Write what came of a replay, and every value that differs at the first step that does."""
+    pairs = [
+        ("episode", report.episode_id),
+        ("environment", str(env)),
+        ("seed", "NULL: it may have started elsewhere" if report.seed is None else str(report.seed)),
+        ("transitions", _count(page, report.transitions)),
+        ("same", _count(page, report.compared)),
+    ]
+    page.pairs(pairs)
+    if report.same:
+        page.line("No difference.", "bold green")
+        return
+    page.heading(f"Differences at step {report.differences[0].step}")
+    headers = ("column", "index", "recorded", "now", "elements")
+    rows = [
+        (each.leaf, str(list(each.index)), str(each.expected), str(each.got), str(each.elements))
+        for each in report.differences
+    ]
+    page.table(Grid.of(headers, rows))
 
 
 def _summary(page: Page, episode: Episode) -> list[tuple[str, str]]:

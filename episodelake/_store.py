@@ -180,6 +180,8 @@ class EpisodeStore(MaintainedStore):
         flush_seconds: float = 1.0,
         seal_seconds: float = 60.0,
         segment_bytes: int = 64 << 20,
+        files: Mapping[str, str | PathLike[str]] | None = None,
+        packages: Sequence[str] = (),
     ) -> Recorder:
         """Wrap an environment so that every episode is recorded; see `Recorder` and `SessionOptions`.
 
@@ -196,6 +198,8 @@ class EpisodeStore(MaintainedStore):
             step_callback=step_callback,
             episode_callback=episode_callback,
             options=options,
+            files=files,
+            packages=packages,
         )
 
     def writer(

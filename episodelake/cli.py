@@ -1,4 +1,4 @@
-"""The command line: `episodelake demo | info | sql | show`, and the maintenance of `_maintenance_cli`.
+"""The command line: `episodelake demo | info | sql | show | replay`, and maintenance by `_maintenance_cli`.
 
 Every command opens a store with the public API and writes to a `Page`. Errors of Episodelake's tree become
 one message on standard error and exit status 1; a command that is called wrongly ends with status 2.
@@ -6,6 +6,7 @@ one message on standard error and exit status 1; a command that is called wrongl
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from importlib.metadata import version
 from io import TextIOWrapper
@@ -19,7 +20,7 @@ from typer.core import TyperGroup
 from ._grid import grid_of
 from ._maintenance_cli import StorageOptions, StorePath, maintenance, storage_options
 from ._page import Page, report_error
-from ._reports import write_episode, write_info
+from ._reports import write_episode, write_info, write_replay
 from ._store import open_store
 from .demo import run_demo
 from .store.errors import EpisodelakeError
@@ -137,6 +138,36 @@ def show(
     """Show one episode: summary, rows and signals."""
     store = open_store(path, storage_options=storage_options(storage))
     write_episode(Page(), store, _episode_key(episode))
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def replay(
+    path: StorePath,
+    episode: Annotated[
+        str,
+        typer.Argument(
+            metavar="EPISODE",
+            help="An episode's id, or its position: 0 is the first, -1 the last.",
+            show_default=False,
+        ),
+    ],
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Import the modules that the store names: you trust whoever wrote it."),
+    ] = False,
+    rtol: Annotated[float, typer.Option(min=0, help="How far numbers may be apart, relatively.")] = 0.0,
+    atol: Annotated[float, typer.Option(min=0, help="How far numbers may be apart, absolutely.")] = 0.0,
+    storage: StorageOptions = None,
+) -> None:
+    """Replay one episode in the environment of its run; status 1 if it differs."""
+    store = open_store(path, storage_options=storage_options(storage))
+    found = store[_episode_key(episode)]
+    env = store.make_env(found.run_id, trust=trust)
+    with contextlib.closing(env):
+        report = found.replay(env, rtol=rtol, atol=atol)
+    write_replay(Page(), report, env)
+    if not report.same:
+        raise typer.Exit(1)
 
 
 def _episode_key(text: str) -> int | str:

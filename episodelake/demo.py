@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from ._charts import histogram
 from ._demo_folder import prepare_folder
 from ._grid import Grid, grid_of
 from ._page import INDENT, Page
-from ._replay import Replay, replay
 from ._store import EpisodeStore, create
+from .readers.replay import ReplayReport, replay
 
 POLICIES = ("random", "scripted")
 COLORS = {"random": "yellow", "scripted": "green"}
@@ -270,19 +270,19 @@ def _replay_all(page: Page, path: Path, stores: dict[str, EpisodeStore]) -> bool
     longest = {name: _longest(store) for name, store in stores.items()}
     page.code(_replay_code(path / first.name, longest[first.name], first.env_id), "python")
     page.line()
-    replays: dict[str, list[tuple[str, Replay]]] = {}
+    replays: dict[str, list[ReplayReport]] = {}
     for task in TASKS:
         env = gymnasium.make(task.env_id)
-        replays[task.name] = [(episode.id, replay(episode, env)) for episode in stores[task.name]]
+        replays[task.name] = [replay(episode, env) for episode in stores[task.name]]
         env.close()
     shown = [
-        (name, episode_id, *told.words())
+        (name, told.episode_id, *_verdicts(told))
         for name, all_of_it in replays.items()
-        for episode_id, told in all_of_it
-        if episode_id == longest[name]
+        for told in all_of_it
+        if told.episode_id == longest[name]
     ]
     page.table(Grid.of(("store", "episode", "observations", "rewards", "flags"), shown))
-    every = [told for all_of_it in replays.values() for _, told in all_of_it]
+    every = [told for all_of_it in replays.values() for told in all_of_it]
     different = sum(not told.same for told in every)
     steps = sum(told.transitions for told in every)
     page.line()
@@ -293,8 +293,17 @@ def _replay_all(page: Page, path: Path, stores: dict[str, EpisodeStore]) -> bool
             f"All {len(every):,} episodes were replayed so: {steps:,} transitions, no difference.",
             "bold green",
         )
-    page.line("Compared: dtype, shape and every byte of observations, rewards, terminations and truncations.")
+    page.line("Compared exactly: observations, rewards, terminations and truncations.")
     return not different
+
+
+def _verdicts(report: ReplayReport) -> Iterator[str]:
+    """How many observations, rewards and flags were compared, and the verdict on each."""
+    transitions = report.compared
+    counts = (("observation", transitions + 1), ("reward", transitions), ("t", 2 * transitions))
+    for name, count in counts:
+        differs = any(difference.leaf.startswith(name) for difference in report.differences)
+        yield f"DIFFER at step {report.differences[0].step}" if differs else f"{count} same"
 
 
 def _longest(store: EpisodeStore) -> str:

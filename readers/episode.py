@@ -6,10 +6,13 @@ iteration share the decoded row group, so arrays are read-only views.
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+import gymnasium
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -18,9 +21,13 @@ from ..store.annotation_files import episode_annotations
 from ..store.batches import slice_batch
 from ..store.errors import CorruptStoreError
 from ..store.families import EXTRA, INFO, METADATA, POLICY, Family, merge_rows
+from ..store.schema import StepSchema
 from ..store.values import load_json
 from .blocks import Block
+from .environment import make_run_env
 from .episode_rows import EpisodeRowReader
+from .replay import ReplayReport, replay
+from .run_envs import run_envs
 
 
 class Episode:
@@ -186,6 +193,40 @@ class Episode:
         stacked array, everything else as a list with None where absent.
         """
         return self._by_key(POLICY)
+
+    @property
+    def schema(self) -> StepSchema:
+        """The spaces and columns of its steps."""
+        return self._rows.snapshot.schema
+
+    def replay(
+        self, env: gymnasium.Env | None = None, *, rtol: float = 0.0, atol: float = 0.0
+    ) -> ReplayReport:
+        """Reset an environment with the recorded seed and options, take the recorded actions, and compare.
+
+        Args:
+            env: an environment of the same kind; None to make that of the run again, as
+                `EpisodeStore.make_env` does without trust, and to close it afterwards.
+            rtol, atol: how far numbers may be apart, as for `numpy.isclose`; with 0 for both they are
+                compared exactly. NaN equals NaN.
+
+        Returns:
+            The first step at which an observation, a reward, terminated or truncated differs, if any does.
+            Infos are not compared. An episode that was cut is played to where it was cut.
+
+        Raises:
+            InvalidArgumentError: `env` is no single environment.
+            SpaceMismatchError: its spaces are not those of the store.
+            EnvUnavailableError, UntrustedEnvError: without `env`, it cannot be made again.
+        """
+        if env is not None:
+            return replay(self, env, rtol, atol)
+        snapshot = self._rows.snapshot
+        made, told = make_run_env(snapshot, run_envs(snapshot)[self.run_id])
+        if told is not None:
+            warnings.warn(told, RuntimeWarning, stacklevel=2)
+        with contextlib.closing(made):
+            return replay(self, made, rtol, atol)
 
     @cached_property
     def annotations(self) -> dict[str, Any]:

@@ -6,11 +6,14 @@ they read the episodes table only. Steps are read when an episode, a frame or a 
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Iterator
 from functools import cached_property
-from typing import overload
+from typing import Any, overload
 
 import duckdb
+import gymnasium
 import numpy as np
 import polars as pl
 import polars.exceptions
@@ -20,6 +23,7 @@ from ..store.errors import EpisodeNotFoundError, InvalidArgumentError, QueryErro
 from ..store.layout import EPISODES
 from ..store.snapshot import Selection, Snapshot
 from .blocks import BlockReader
+from .environment import make_run_env
 from .episode import Episode
 from .episode_rows import EpisodeRowReader
 from .frames import (
@@ -32,6 +36,8 @@ from .frames import (
 )
 from .iteration import iterate
 from .query import available_episodes, check_files, connect, positions_where, run_sql
+from .replay import ReplayReport, replay
+from .run_envs import RunEnv, chosen_run, run_envs
 
 
 class SnapshotReader:
@@ -191,6 +197,77 @@ class EpisodeView:
             return Selection(self._reader.snapshot)
         ids = self.episodes.select("episode_id").collect()["episode_id"].to_list()
         return Selection(self._reader.snapshot, pa.array(ids, pa.string()))
+
+    # Environments
+
+    def make_env(
+        self,
+        run: str | None = None,
+        *,
+        trust: bool = False,
+        strict: bool = False,
+        render_mode: str | None = None,
+        **changes: Any,
+    ) -> gymnasium.Env:
+        """Make the environment of a run again: `gymnasium.make` with the spec, wrappers and files it kept.
+
+        Nothing is unpickled. Without trust only environments and wrappers of Gymnasium itself are made, with
+        arguments that name no paths; see docs/environments.md. Files that the run kept are unpacked into a
+        temporary folder, which goes with the environment. It shows nothing on the screen, and films nothing.
+
+        Args:
+            run: a run's id or name; None if all runs of these episodes have the same environment.
+            trust: you trust whoever wrote the store: import the modules that the spec names.
+            strict: packages of other versions are an error, not a warning.
+            render_mode: another render mode than the recorded one ("human" is not taken over).
+            changes: other arguments than the recorded ones, and `max_episode_steps` or
+                `disable_env_checker`, as `gymnasium.make` takes them.
+
+        Raises:
+            EnvUnavailableError: something was not kept or is not installed; the message names it.
+            UntrustedEnvError: it needs trust; the message says what for. Nothing was imported.
+            InvalidArgumentError: there is no such run, or several with different environments.
+            CorruptStoreError: what the run kept is damaged.
+        """
+        snapshot = self._reader.snapshot
+        found = chosen_run(self._run_envs(), run)
+        env, told = make_run_env(
+            snapshot, found, trust=trust, strict=strict, render_mode=render_mode, changes=changes
+        )
+        if told is not None:
+            warnings.warn(told, RuntimeWarning, stacklevel=2)
+        return env
+
+    def _run_envs(self) -> dict[str, RunEnv]:
+        """What the runs of this view kept."""
+        found = run_envs(self._reader.snapshot)
+        if self._positions is None:
+            return found
+        here = set(self.episodes.select("run_id").unique().collect()["run_id"].to_list())
+        return {run_id: env for run_id, env in found.items() if run_id in here}
+
+    def replay(
+        self, env: gymnasium.Env | None = None, *, rtol: float = 0.0, atol: float = 0.0
+    ) -> list[ReplayReport]:
+        """Replay every episode of this view; see `Episode.replay`.
+
+        Args:
+            env: used for all of them; None to make the environment of each run again.
+            rtol, atol: as for `Episode.replay`.
+        """
+        if env is not None:
+            return [replay(episode, env, rtol, atol) for episode in self]
+        reports, made = [], {}
+        kept = self._run_envs()
+        with contextlib.ExitStack() as stack:
+            for episode in self:
+                if episode.run_id not in made:
+                    again, told = make_run_env(self._reader.snapshot, kept[episode.run_id])
+                    if told is not None:
+                        warnings.warn(told, RuntimeWarning, stacklevel=2)
+                    made[episode.run_id] = stack.enter_context(contextlib.closing(again))
+                reports.append(replay(episode, made[episode.run_id], rtol, atol))
+        return reports
 
     # Frames and queries
 

@@ -12,6 +12,8 @@
     ├── UnsupportedSpaceError   (TypeError)               a space has no columns
     ├── InvalidArgumentError    (ValueError)              an argument makes no sense
     ├── QueryError              (ValueError)              a filter or an SQL text cannot be run
+    ├── EnvUnavailableError     (RuntimeError)            a run's environment cannot be made again
+    │   └── UntrustedEnvError                             ... without trusting whoever wrote the store
     ├── RecorderStateError      (RuntimeError)            a call out of turn: a step before the reset
     └── ConcurrentCommitError                             another process won the race for a commit
 
@@ -25,6 +27,7 @@ from __future__ import annotations
 __all__ = [
     "ConcurrentCommitError",
     "CorruptStoreError",
+    "EnvUnavailableError",
     "EpisodeNotFoundError",
     "EpisodelakeError",
     "FormatVersionError",
@@ -36,6 +39,7 @@ __all__ = [
     "StoreExistsError",
     "StoreNotFoundError",
     "UnsupportedSpaceError",
+    "UntrustedEnvError",
     "VersionNotFoundError",
 ]
 
@@ -97,6 +101,14 @@ class InvalidArgumentError(EpisodelakeError, ValueError):
 
 class QueryError(EpisodelakeError, ValueError):
     """A filter or an SQL text cannot be run; the message names the columns that are available."""
+
+
+class EnvUnavailableError(EpisodelakeError, RuntimeError):
+    """The environment of a run cannot be made again here; the message names all that is missing."""
+
+
+class UntrustedEnvError(EnvUnavailableError):
+    """Making the environment of a run would let the store choose code or paths; the message says which."""
 
 
 class RecorderStateError(EpisodelakeError, RuntimeError):

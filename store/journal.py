@@ -44,6 +44,7 @@ class RunHeader:
         started_at: microseconds since 1970, UTC.
         env_spec, versions: JSON texts, or None.
         metadata: JSON text of the run's metadata.
+        env_bundle: JSON text, see `bundle`; None in headers of earlier writers too.
     """
 
     run_id: str
@@ -52,6 +53,7 @@ class RunHeader:
     env_spec: str | None
     versions: str | None
     metadata: str
+    env_bundle: str | None = None
 
     def to_bytes(self) -> bytes:
         """The header as schema metadata."""

@@ -241,7 +241,8 @@ def _is_moment(value: Any) -> bool:
 
 def _checked_header(data: bytes, path: Path) -> RunHeader:
     header = RunHeader.from_bytes(data)
-    texts = (header.run_id, header.name, header.metadata, header.env_spec or "", header.versions or "")
+    optional = (header.env_spec, header.versions, header.env_bundle)
+    texts = (header.run_id, header.name, header.metadata, *(text or "" for text in optional))
     if not all(isinstance(text, str) for text in texts) or not _is_moment(header.started_at):
         raise ValueError("a run's header with values of other types")
     load_object(header.metadata, f"the header of the journal part {path}")

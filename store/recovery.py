@@ -30,7 +30,7 @@ from .journal_reading import JournalBatch, PartReader
 from .layout import EPISODES, RUNS, Layout
 from .parquet import open_parquet, reading_error
 from .records import EpisodeRecord, add_in_order, end_reason_of
-from .schema import JOURNAL_KIND, REWARD, STEP_ROW, TERMINATED, TRUNCATED, StepSchema
+from .schema import ENV_BUNDLE, JOURNAL_KIND, REWARD, STEP_ROW, TERMINATED, TRUNCATED, StepSchema
 from .seal_log import sealed_numbers
 from .sealer import Seal, Tables, commit_run, live_name, seal
 from .sealing import Piece, split
@@ -192,8 +192,8 @@ def _close_run(layout: Layout, directory: Path) -> None:
     schema = pa.schema([column for column in tables.runs.schema if column.name in row.column_names])
     row = row.select(schema.names).cast(schema)
     metadata = dump_json(merge_rows(METADATA, row)[0])
-    names = ("run_id", "name", "env_spec", "versions")
-    texts = {name: row.column(name)[0].as_py() for name in names}
+    names = ("run_id", "name", "env_spec", "versions", ENV_BUNDLE.name)
+    texts = {name: row.column(name)[0].as_py() for name in names if name in row.column_names}
     started_at = row.column("started_at").cast(pa.int64())[0].as_py()
     header = RunHeader(**texts, started_at=started_at, metadata=metadata)
     commit_run(tables, header, int(directory.stat().st_mtime * 1e6))

@@ -146,3 +146,6 @@ RUNS_SCHEMA = pa.schema(
         ("versions", pa.string()),
     ]
 )
+
+#: A column that `runs` gets with the first run that has a bundle; stores of earlier writers lack it.
+ENV_BUNDLE = pa.field("env_bundle", pa.string())

@@ -23,7 +23,7 @@ from .listed_files import NewFile
 from .loose_merge import SegmentColumns
 from .loose_rows import LooseRows
 from .records import EpisodeRecord, SegmentRows, episodes_table
-from .schema import RUNS_SCHEMA, StepSchema
+from .schema import ENV_BUNDLE, RUNS_SCHEMA, StepSchema
 from .seal_log import note_seal
 from .sealing import EpisodeRows, StepsFile, collect_rows
 from .table_files import write_table_file
@@ -177,4 +177,8 @@ def _runs_table(runs: Table, header: RunHeader, ended_at: int | None) -> pa.Tabl
     values = [header.run_id, header.name, header.started_at, ended_at, header.env_spec, header.versions]
     arrays = [pa.array([value], column.type) for value, column in zip(values, RUNS_SCHEMA, strict=True)]
     fields = [*RUNS_SCHEMA, *(kinds.field(name, kind) for name, (kind, _) in loose.items())]
-    return pa.table([*arrays, *(array for _, array in loose.values())], schema=pa.schema(fields))
+    table = pa.table([*arrays, *(array for _, array in loose.values())], schema=pa.schema(fields))
+    if header.env_bundle is None:
+        return table
+    runs.ensure_columns([ENV_BUNDLE])
+    return table.append_column(ENV_BUNDLE, pa.array([header.env_bundle], ENV_BUNDLE.type))

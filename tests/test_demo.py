@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import episodelake as el
-from episodelake._replay import replay
 from episodelake.cli import app
 from episodelake.demo import QUESTIONS, TASKS, Task, next_commands
+from episodelake.readers.replay import replay
 
 EPISODES = 6
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -181,15 +181,14 @@ def test_next_commands_are_printed_for_a_shell(demo: Demo) -> None:
 
 
 def test_replay_notices_a_different_environment(demo: Demo) -> None:
-    """With another gravity the observations differ; the rewards of the steps up to there do not."""
+    """With another gravity the observations differ from the first step on, and the reward there does not."""
     episode = el.open(demo.path / "cartpole")[0]
     env = gymnasium.make("CartPole-v1")
     assert replay(episode, env).same
     env.unwrapped.gravity = 9.80001
     told = replay(episode, env)
     assert not told.same
-    assert not told.observations
-    assert told.words()[0] == f"{episode.length + 1} DIFFER"
+    assert [(each.step, each.leaf) for each in told.differences] == [(1, "observation")]
 
 
 def test_replay_notices_an_episode_that_goes_on(demo: Demo) -> None:
@@ -197,8 +196,7 @@ def test_replay_notices_an_episode_that_goes_on(demo: Demo) -> None:
     episode = el.open(demo.path / "mountaincar")[0]
     env = gymnasium.make("MountainCar-v0", max_episode_steps=episode.length - 1)
     told = replay(episode, env)
-    assert not told.flags
-    assert not told.same
+    assert [(each.step, each.leaf) for each in told.differences] == [(episode.length - 1, "truncated")]
 
 
 def test_a_difference_ends_the_demo_with_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ that it keeps, and of `wrappers.Autoreset` and `vector.AutoresetMode` for enviro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import gymnasium
@@ -31,6 +32,7 @@ from .callbacks import (
     apply_episode_callback,
     apply_step_callback,
 )
+from .environment import keep_env
 from .options import SessionOptions
 from .run import run_header
 from .session import RunSession
@@ -51,10 +53,12 @@ class Recorder(gymnasium.Wrapper):
         step_callback: sees, and may change, each step before it is recorded; see `StepData`.
         episode_callback: sees each finished episode and returns metadata for it; see `EpisodeSummary`.
         options: durability and when to flush and seal; see `SessionOptions`.
+        files: files that the environment needs, by name; kept with the run, see `EpisodeStore.make_env`.
+        packages: distributions that it needs and that its spec does not show.
 
     Raises:
         SpaceMismatchError: the environment's spaces are not the store's.
-        InvalidArgumentError: a vector environment was given.
+        InvalidArgumentError: a vector environment was given; a file cannot be kept.
         StoreAccessError: the store cannot be written.
     """
 
@@ -68,6 +72,8 @@ class Recorder(gymnasium.Wrapper):
         step_callback: StepCallback | None = None,
         episode_callback: EpisodeCallback | None = None,
         options: SessionOptions | None = None,
+        files: Mapping[str, str | PathLike[str]] | None = None,
+        packages: Sequence[str] = (),
     ) -> None:
         if isinstance(env, VectorEnv):
             raise InvalidArgumentError(
@@ -78,7 +84,9 @@ class Recorder(gymnasium.Wrapper):
         super().__init__(env)
         _check_spaces(env, store.handle.schema)
         self._autoreset = _autoreset_mode(env)
-        self._session = RunSession(store.handle, run_header(run, metadata, env), options or SessionOptions())
+        kept = keep_env(store.handle.layout, env, files, packages)
+        header = run_header(run, metadata, env, kept)
+        self._session = RunSession(store.handle, header, options or SessionOptions())
         self._step_callback = step_callback
         self._episode_callback = episode_callback
         # The episode in hand; and the same while it goes on, None once it is done or the recorder is closed.

@@ -7,7 +7,6 @@ Every check puts what it finds into `Findings` and goes on. The checks of episod
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -26,20 +25,19 @@ from ..errors import CorruptStoreError, EpisodelakeError, StoreAccessError
 from ..files import guard_access
 from ..handle import StoreHandle
 from ..journal import DAMAGED_SUFFIX, LOCK_SUFFIX, part_paths
-from ..layout import ANNOTATIONS, ARTIFACTS, CARD, JOURNAL, MANIFEST, TABLES, TAGS, Layout
+from ..layout import ANNOTATIONS, ARTIFACTS, CARD, JOURNAL, MANIFEST, RUNS, TABLES, TAGS, Layout
 from ..listed_files import TableFile
 from ..manifest import read_card, read_manifest
 from ..parquet import open_parquet, read_footer, reading_error
 from ..places import Place
+from ..schema import ENV_BUNDLE
 from ..tables import Table
 
 _EXAMPLES = 3
 _LOG = "_delta_log"
-_HASH = re.compile(r"[0-9a-f]{64}")
-_LEFTOVER = re.compile(r"\..*\.tmp")
+LEFTOVER = re.compile(r"\..*\.tmp")
 #: Whoever still writes an unfinished file touches it more often.
 _LEFTOVER_SECONDS = 3600.0
-_CHUNK = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -190,6 +188,8 @@ def check_schema(listing: Listing, standard: pa.Schema, findings: Findings) -> N
                 "schema", file, f"The column {column.name!r} has the type {found}; expected {column.type}."
             )
     for name in known.keys() - set(standard.names):
+        if listing.name == RUNS and known[name].equals(ENV_BUNDLE):
+            continue
         problem = _loose_problem(known[name])
         if problem:
             findings.add("schema", file, f"The column {name!r} {problem}.")
@@ -346,29 +346,6 @@ def check_runs(listing: Listing, standard: pa.Schema, findings: Findings) -> set
     return runs if whole else None
 
 
-def check_artifacts(layout: Layout, findings: Findings) -> None:
-    """Each artifact has the content whose SHA-256 is its name."""
-    with guard_access("list", layout.artifacts):
-        names = [entry.name for entry in layout.artifacts.entries()]
-    for name in sorted(name for name in names if not _LEFTOVER.fullmatch(name)):
-        findings.files += 1
-        found = _sha256(layout.artifacts / name)
-        if not _HASH.fullmatch(name) or found != name:
-            findings.add("artifact", f"{ARTIFACTS}/{name}", f"Its content has the SHA-256 {found}.")
-
-
-def _sha256(place: Place) -> str:
-    digest = hashlib.sha256()
-    with guard_access("read", place):
-        if place.local is None:
-            digest.update(place.read())
-            return digest.hexdigest()
-        with open(place.local, "rb") as file:
-            while data := file.read(_CHUNK):
-                digest.update(data)
-    return digest.hexdigest()
-
-
 def tag_version(place: Place) -> int:
     """The version that the file of a tag names.
 
@@ -437,7 +414,7 @@ def check_leftovers(layout: Layout, findings: Findings) -> None:
         place = layout.root / folder if folder else layout.root
         with guard_access("list", place):
             for entry in place.entries(deep=folder == ANNOTATIONS):
-                unfinished = _LEFTOVER.fullmatch(entry.name.rpartition("/")[2])
+                unfinished = LEFTOVER.fullmatch(entry.name.rpartition("/")[2])
                 if unfinished and entry.modified < latest:
                     file = f"{folder}/{entry.name}" if folder else entry.name
                     findings.add(

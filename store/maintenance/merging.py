@@ -34,9 +34,11 @@ from ..loose_merge import SegmentColumns
 from ..loose_rows import LooseRows
 from ..parquet import open_parquet, read_footer, reading_error
 from ..places import Place
+from ..schema import ENV_BUNDLE
 from ..snapshot import Selection, Snapshot, pointers_of
 from ..spaces import space_to_json
 from ..table_files import list_steps_file, write_table_file
+from .artifacts import carry_artifacts
 from .operation import Operation, Progress, reconcile
 from .rewriting import annotation_files
 from .rows import Strip, in_order, new_steps_file, write_rows
@@ -363,7 +365,9 @@ class _Source:
             hit = pc.call_function("is_in", [table.column("run_id")], pc.SetLookupOptions(missing))
             parts.append(table.filter(hit))
         rows = pa.concat_tables(parts, promote_options="default")
+        carry_artifacts(self._snapshot.layout, self._operation.store.layout, rows)
         loose = [column for column in rows.schema if kinds.field_kind(column)]
+        loose += [ENV_BUNDLE] if ENV_BUNDLE.name in rows.column_names else []
         if any(self._differs(column, tables.runs.schema) for column in loose):
             loose.append(kinds.field(METADATA.json_column, kinds.JSON_KIND))
         tables.runs.ensure_columns(list({column.name: column for column in loose}.values()))

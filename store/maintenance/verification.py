@@ -22,11 +22,11 @@ from ..listed_files import TableFile
 from ..places import Place
 from ..recovery import recover
 from ..schema import RUNS_SCHEMA
+from .artifacts import check_artifacts, check_bundles
 from .checks import (
     Fault,
     Findings,
     Listing,
-    check_artifacts,
     check_columns,
     check_file,
     check_journals,
@@ -177,6 +177,8 @@ class _Inspection:
                 check_schema(listing, self._standard[listing.name], findings)
         episodes, self._steps = read[0] or self._blank(EPISODES), read[1] or self._blank(STEPS)
         known = None if read[2] is None else check_runs(read[2], RUNS_SCHEMA, findings)
+        if read[2] is not None:
+            check_bundles(layout, read[2], findings)
         self._read |= {episodes.file(name) for name in episodes.files}
         self._annotations = self._read_annotations(episodes, findings)
         self.episodes = read_episodes(episodes, self.store.schema, findings)
