@@ -39,12 +39,17 @@ from .store.maintenance.verification import Fault, VerifyReport
 from .store.recovery import RecoveredRun
 from .store.spaces import Codec, register_codec
 from .store.values import OpaqueValue
+from .store.agents import AgentGroup
+from .writers.aec_recorder import AECRecorder
 from .writers.callbacks import EpisodeSummary, StepData
 from .writers.episode_writer import EpisodeRow, EpisodeWriter, OpenEpisode
 from .writers.options import SessionOptions
+from .writers.parallel_recorder import ParallelRecorder
 from .writers.recorder import Recorder
 
 __all__ = [
+    "AECRecorder",
+    "AgentGroup",
     "Codec",
     "CompactReport",
     "ConcurrentCommitError",
@@ -64,6 +69,7 @@ __all__ = [
     "MergeReport",
     "OpaqueValue",
     "OpenEpisode",
+    "ParallelRecorder",
     "QueryError",
     "Recorder",
     "RecorderStateError",

@@ -55,7 +55,7 @@ def run_header(name: str | None, metadata: Mapping[str, Any] | None, env: gymnas
 
 def _spec_json(env: gymnasium.Env) -> str | None:
     """The environment's `EnvSpec` as JSON; None if it has none or holds what JSON cannot say."""
-    if env.spec is None:
+    if getattr(env, "spec", None) is None:
         return None
     try:
         return env.spec.to_json()
