@@ -15,6 +15,7 @@ from ._store import EpisodeStore, create, merge, recover
 from ._store import open_store as open
 from .readers.episode import Episode
 from .readers.view import EpisodeView
+from .store.agents import AgentGroup
 from .store.errors import (
     ConcurrentCommitError,
     CorruptStoreError,
@@ -39,7 +40,6 @@ from .store.maintenance.verification import Fault, VerifyReport
 from .store.recovery import RecoveredRun
 from .store.spaces import Codec, register_codec
 from .store.values import OpaqueValue
-from .store.agents import AgentGroup
 from .writers.aec_recorder import AECRecorder
 from .writers.callbacks import EpisodeSummary, StepData
 from .writers.episode_writer import EpisodeRow, EpisodeWriter, OpenEpisode

@@ -10,13 +10,13 @@ import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import gymnasium
 import polars as pl
 from gymnasium.vector import VectorEnv
 
-from ._environments import AgentSpaces, agent_groups, renewed, team_recorder
+from ._environments import AgentSpaces, RecordOptions, agent_groups, renewed, team_recorder
 from ._maintained import MaintainedStore
 from .readers.view import EpisodeView, SnapshotReader
 from .store.agents import AgentGroup
@@ -44,6 +44,7 @@ from .writers.callbacks import EpisodeCallback, StepCallback
 from .writers.episode_writer import EpisodeWriter
 from .writers.options import Durability, SessionOptions
 from .writers.parallel_recorder import ParallelRecorder
+from .writers.pettingzoo_api import PettingZooEnv
 from .writers.pettingzoo_api import reward_shape as found_reward_shape
 from .writers.recorder import Recorder
 
@@ -179,10 +180,12 @@ class EpisodeStore(MaintainedStore):
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     @overload
-    def record(self, env: gymnasium.Env, **options: Any) -> Recorder: ...
+    def record(self, env: gymnasium.Env, **options: Unpack[RecordOptions]) -> Recorder: ...
 
     @overload
-    def record(self, env: Any, **options: Any) -> ParallelRecorder | AECRecorder: ...
+    def record(
+        self, env: PettingZooEnv, **options: Unpack[RecordOptions]
+    ) -> ParallelRecorder | AECRecorder: ...
 
     def record(
         self,
@@ -200,12 +203,13 @@ class EpisodeStore(MaintainedStore):
     ) -> Recorder | ParallelRecorder | AECRecorder:
         """Wrap an environment so that every episode is recorded.
 
-        A Gymnasium environment gives a `Recorder`, one of PettingZoo a `ParallelRecorder` or an `AECRecorder`;
-        see these and `SessionOptions`. `state` is for PettingZoo: record `env.state()` as well.
+        A Gymnasium environment gives a `Recorder`, one of PettingZoo a `ParallelRecorder` or an
+        `AECRecorder`; see these and `SessionOptions`. `state` is for PettingZoo: record `env.state()` as
+        well.
 
         Raises:
             SpaceMismatchError: the environment's spaces are not the store's.
-            InvalidArgumentError: the store is for one agent and the environment has several, or the other way.
+            InvalidArgumentError: the store is for one agent and the environment has several, or vice versa.
             StoreAccessError: the store cannot be written.
         """
         options = SessionOptions(durability, flush_seconds, seal_seconds, segment_bytes)
@@ -272,10 +276,10 @@ def create(
     Args:
         path: a folder that does not exist yet, or is empty; or a URL of an object store: `s3://`, `gs://`,
             `az://`; or `memory://name`, which ends with the process.
-        env: take the spaces from this environment, or, if it is one of PettingZoo, those of its possible agents.
+        env: take the spaces from this environment; if it is one of PettingZoo, those of its possible agents.
         observation_space, action_space: the spaces of every episode; they override the environment's.
-        reward_shape: () for scalar rewards, (k,) for k objectives; None asks the environment, as MO-Gymnasium's say it
-            with `reward_space`.
+        reward_shape: () for scalar rewards, (k,) for k objectives; None asks the environment, as
+            MO-Gymnasium's say it with `reward_space`.
         agents: for a multi-agent store, each agent's observation space and action space.
         card: the first dataset card.
         storage_options: how to reach an object store: the keys that delta-rs and Polars take, such as

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from ..store.errors import InvalidArgumentError
 from ..store.families import EXTRA, merge_rows
@@ -32,8 +31,8 @@ def make_episode(rows: EpisodeRowReader, position: int, block: Block, start: int
 class AgentEpisode(Episode):
     """One agent of a multi-agent episode: its T transitions and T+1 observations, with the API of `Episode`.
 
-    `id`, `seed`, `options`, `metadata` and the times are the whole episode's. An agent that appeared and never
-    acted has T = 0 and one observation.
+    `id`, `seed`, `options`, `metadata` and the times are the whole episode's. An agent that appeared and
+    never acted has T = 0 and one observation.
 
     Attributes:
         agent_id: the agent's name.
@@ -91,8 +90,8 @@ class AgentEpisode(Episode):
 class MultiAgentEpisode(Episode):
     """An episode of several agents; `agent(name)` gives each as an episode of its own.
 
-    `length` is the number of steps that the environment made, `episode_return` the sum over the agents. What an
-    `Episode` gives by step (`observations`, `actions`, `rewards`, flags, `infos`, `policy`, `extra`,
+    `length` is the number of steps that the environment made, `episode_return` the sum over the agents. What
+    an `Episode` gives by step (`observations`, `actions`, `rewards`, flags, `infos`, `policy`, `extra`,
     `step_annotations`) is here a mapping from each agent to what `agent(name)` gives.
 
     Attributes:
@@ -113,10 +112,10 @@ class MultiAgentEpisode(Episode):
         table, index = self._rows.find(self.position)
         return lanes_of(table.slice(index, 1), self._rows.snapshot.schema)
 
-    @cached_property
+    @property
     def agents(self) -> tuple[str, ...]:
         """The agents, in the order in which they appeared."""
-        return tuple(self._lanes.agent.to_pylist())
+        return tuple(self._members)
 
     def agent(self, agent_id: str) -> AgentEpisode:
         """One agent as an episode of its own.
@@ -124,7 +123,7 @@ class MultiAgentEpisode(Episode):
         Raises:
             InvalidArgumentError: the episode has no such agent.
         """
-        if agent_id not in self.agents:
+        if agent_id not in self._members:
             raise InvalidArgumentError(
                 f"The episode {self.id!r} has no agent {agent_id!r}; its agents are {', '.join(self.agents)}."
             )
@@ -134,7 +133,7 @@ class MultiAgentEpisode(Episode):
     def _members(self) -> dict[str, AgentEpisode]:
         lanes, parts = self._lanes, self._rows.snapshot.schema.parts
         found = {}
-        for index, name in enumerate(self.agents):
+        for index, name in enumerate(lanes.agent.to_pylist()):
             start, count = self._start + int(lanes.offset[index]), int(lanes.length[index]) + 1
             block = LaneBlock(self._block, start, count, parts[lanes.group[index]])
             found[name] = AgentEpisode(self, index, lanes, block)
@@ -154,53 +153,53 @@ class MultiAgentEpisode(Episode):
         return self._each(lambda agent: agent.episode_return)
 
     @cached_property
-    def observations(self) -> dict[str, Any]:
+    def observations(self) -> Any:
         """By agent, its T+1 observations; see `Episode.observations`."""
         return self._each(lambda agent: agent.observations)
 
     @cached_property
-    def actions(self) -> dict[str, Any]:
+    def actions(self) -> Any:
         """By agent, its T actions."""
         return self._each(lambda agent: agent.actions)
 
     @cached_property
-    def rewards(self) -> dict[str, np.ndarray]:
+    def rewards(self) -> Any:
         """By agent, its T rewards."""
         return self._each(lambda agent: agent.rewards)
 
     @cached_property
-    def terminations(self) -> dict[str, np.ndarray]:
+    def terminations(self) -> Any:
         """By agent, its T flags `terminated`."""
         return self._each(lambda agent: agent.terminations)
 
     @cached_property
-    def truncations(self) -> dict[str, np.ndarray]:
+    def truncations(self) -> Any:
         """By agent, its T flags `truncated`."""
         return self._each(lambda agent: agent.truncations)
 
     @cached_property
-    def infos(self) -> dict[str, list[dict[Any, Any]]]:
+    def infos(self) -> Any:
         """By agent, its T+1 infos."""
         return self._each(lambda agent: agent.infos)
 
     @cached_property
-    def policy(self) -> dict[str, dict[str, Any]]:
+    def policy(self) -> Any:
         """By agent, what the policy said."""
         return self._each(lambda agent: agent.policy)
 
     @cached_property
-    def extra(self) -> dict[str, dict[str, Any]]:
+    def extra(self) -> Any:
         """By agent, the user's own columns."""
         return self._each(lambda agent: agent.extra)
 
     @cached_property
-    def step_annotations(self) -> dict[str, dict[str, Any]]:
+    def step_annotations(self) -> Any:
         """By agent, the columns that its steps got later."""
         return self._each(lambda agent: agent.step_annotations)
 
     @cached_property
     def states(self) -> Any:
-        """What the environment's `state()` was before the first of its steps and after each, if that was recorded.
+        """What the environment's `state()` was before its first step and after each, if that was recorded.
 
         Stacked where the values are arrays of one shape, else a list; None if it was not recorded.
         """
@@ -210,7 +209,9 @@ class MultiAgentEpisode(Episode):
         schema = self._rows.snapshot.schema
         steps = self._block.table([schema.steps.field(ENV_STEP)], self._start, self._count).column(0)
         extras = merge_rows(EXTRA, self._block.table(fields, self._start, self._count))
-        found = {step: row["state"] for step, row in zip(steps.to_pylist(), extras, strict=True) if "state" in row}
+        found = {
+            step: row["state"] for step, row in zip(steps.to_pylist(), extras, strict=True) if "state" in row
+        }
         return stack([found[step] for step in sorted(found)]) if found else None
 
     def __repr__(self) -> str:

@@ -230,7 +230,7 @@ class Episode:
         return self._by_key(EXTRA)
 
     def frame(self) -> pl.DataFrame:
-        """Its rows of the steps table (T+1 for a single agent), with the columns that annotations add, as a Polars frame."""
+        """Its rows of steps (T+1 for a single agent), with the columns of annotations, as a Polars frame."""
         files = self._rows.snapshot.annotation_files
         columns = [column for column in self._columns if column.name not in files.annotations]
         table = self._block.table(columns, self._start, self._row_count)

@@ -84,13 +84,13 @@ def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFram
 
 def _annotated(snapshot: Snapshot, steps: pl.LazyFrame, segments: Sequence[str]) -> pl.LazyFrame:
     """The steps with the columns that annotations add."""
-    files = snapshot.annotation_files
+    files, keys = snapshot.annotation_files, snapshot.schema.step_keys
     for annotation in files.annotations.values():
         found = [files.find(annotation.name, segment) for segment in segments]
         places = snapshot.checked(place for place in found if place is not None)
-        added = _scan(snapshot, places, polars_schema(annotation.schema))
+        added = _scan(snapshot, places, polars_schema(annotation.schema(keys)))
         steps = steps.drop(annotation.name, strict=False)
-        steps = steps.join(added, on=["episode_id", "t"], how="left", maintain_order="left")
+        steps = steps.join(added, on=[name for name, _ in keys], how="left", maintain_order="left")
     return steps
 
 

@@ -61,12 +61,14 @@ class Sources:
 
     def _annotated(self, text: str) -> str:
         """The steps with the columns that annotations add."""
-        files = self._snapshot.annotation_files
+        files, keys = self._snapshot.annotation_files, self._snapshot.schema.step_keys
+        using = ", ".join(name for name, _ in keys)
         for number, annotation in enumerate(files.annotations.values()):
             found = [files.find(annotation.name, segment) for segment in self._snapshot.pointers.segments]
             places = self._snapshot.checked(place for place in found if place is not None)
-            group = FileGroup(tuple(places), frozenset(annotation.schema.names))
-            added = self._files(f"annotation_{number}", annotation.schema, [group] if places else [])
+            schema = annotation.schema(keys)
+            group = FileGroup(tuple(places), frozenset(schema.names))
+            added = self._files(f"annotation_{number}", schema, [group] if places else [])
             hidden = (
                 ""
                 if annotation.name not in self._snapshot.steps_schema.names
@@ -74,7 +76,7 @@ class Sources:
             )
             text = (
                 f"SELECT steps.* {hidden}, added.{quote(annotation.name)} FROM ({text}) AS steps "
-                f"LEFT JOIN ({added}) AS added USING (episode_id, t)"
+                f"LEFT JOIN ({added}) AS added USING ({using})"
             )
         return text
 

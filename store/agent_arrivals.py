@@ -1,7 +1,7 @@
 """The row buffer of multi-agent episodes: each row is an arrival of one agent.
 
-An agent's rows in an episode make a *lane*, which looks like the rows of a single-agent episode. A `LiveTeam` is
-an episode that is being recorded, a `LiveAgent` one of its lanes. What one step of the environment brought
+An agent's rows in an episode make a *lane*, which looks like the rows of a single-agent episode. A `LiveTeam`
+is an episode that is being recorded, a `LiveAgent` one of its lanes. What one step of the environment brought
 to all agents is added as a whole or not at all.
 """
 

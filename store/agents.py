@@ -1,8 +1,8 @@
 """Agents of a multi-agent store: who they are, which spaces they share, and the columns of each group.
 
-Agents with equal spaces make a group. A store with one group has the columns of a single agent; with more, the
-columns of each begin with the group's name, as in `speaker.observation`, and are NULL on the rows of others.
-The groups stand in `store.json`; the schemas take their columns from here.
+Agents with equal spaces make a group. A store with one group has the columns of a single agent; with more,
+the columns of each begin with the group's name, as in `speaker.observation`, and are NULL on the rows of
+others. The groups stand in `store.json`; the schemas take their columns from here.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def find_group(
             return index
     known = "; ".join(f"{g.name}: {(g.observation_space, g.action_space)}" for g in groups)
     raise SpaceMismatchError(
-        f"The agent {agent!r} has the spaces {pair}, which no group of the store has. Groups: {known}. Record "
-        "into a store that was created with this environment."
+        f"The agent {agent!r} has the spaces {pair}, which no group of the store has. Groups: {known}. "
+        "Record into a store that was created with this environment."
     )
 
 

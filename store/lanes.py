@@ -1,7 +1,8 @@
 """Lanes: where the rows of each agent stand within its episode, worked out from the episodes table.
 
 The rows of a multi-agent episode are those of its agents, one agent after the other, in the order of the
-column `agents`. Each lane looks like the rows of a single-agent episode. Readers and the verification start here.
+column `agents`. Each lane looks like the rows of a single-agent episode. Readers and the verification start
+here.
 """
 
 from __future__ import annotations
@@ -69,9 +70,7 @@ def lanes_of(rows: pa.Table, schema: StepSchema) -> Lanes:
     episode, length, group = episode[keep], length[keep], group[keep]
     flags = [flat[name].fill_null(False).to_numpy(zero_copy_only=False)[keep] for name in LANE_COLUMNS[3:]]
     agent = flat["agents"].filter(pa.array(keep))
-    return Lanes(
-        episode, agent, group, length, _offsets(episode, length + 1), np.stack(flags, axis=1), bad
-    )
+    return Lanes(episode, agent, group, length, _offsets(episode, length + 1), np.stack(flags, axis=1), bad)
 
 
 def _flat(
@@ -102,4 +101,4 @@ def _offsets(episode: np.ndarray, counts: np.ndarray) -> np.ndarray:
     if not len(before):
         return before
     starts = np.flatnonzero(np.concatenate([[True], episode[1:] != episode[:-1]]))
-    return before - np.repeat(before[starts], np.diff([*starts, len(before)]))
+    return before - np.repeat(before[starts], np.diff(np.append(starts, len(before))))

@@ -268,7 +268,9 @@ class StepsFile:
         for column in self._file_schema:
             if column.name in names:
                 values = pa.array(names[column.name], pa.string())
-                arrays.append(pa.DictionaryArray.from_arrays(owners.astype(np.int32), values).cast(pa.string()))
+                arrays.append(
+                    pa.DictionaryArray.from_arrays(owners.astype(np.int32), values).cast(pa.string())
+                )
             elif column.name == "t":
                 arrays.append(pa.array(t))
             elif self._schema.is_outcome(column.name):

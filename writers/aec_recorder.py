@@ -1,9 +1,9 @@
 """`AECRecorder`: records PettingZoo environments in which agents take turns.
 
-See https://pettingzoo.farama.org/api/aec/ for the semantics of `last` and `step` that it keeps. A turn's outcome is
-known only when its agent is selected again, so that is when its transition is recorded:
+See https://pettingzoo.farama.org/api/aec/ for the semantics of `last` and `step` that it keeps. A turn's
+outcome is known only when its agent is selected again, so that is when its transition is recorded:
 
-    step(action of A) ... step(action of B) ... A is selected: last() gives A's observation and the reward since
+    step(action of A) ... step(action of B) ... A is selected: its observation, and the reward since
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .team_recorder import Seen, TeamRecorder
 class AECRecorder(TeamRecorder):
     """Record the episodes of one PettingZoo `AECEnv`; see `TeamRecorder` for the arguments.
 
-    It is used like the environment: `agent_iter`, `last` and every other attribute are the environment's own. Each
-    turn is one transition of its agent: from the observation at which it acted to the one at its next turn,
-    with the reward that `last()` has added up in between. `step(None)` of a dead agent is no transition. When
-    the episode ends, or `reset()` ends it as `cut`, the last observation of every agent is recorded, with the
-    reward it got since its last turn.
+    It is used like the environment: `agent_iter`, `last` and every other attribute are the environment's own.
+    Each turn is one transition of its agent: from the observation at which it acted to the one at its next
+    turn, with the reward that `last()` has added up in between. `step(None)` of a dead agent is no
+    transition. When the episode ends, or `reset()` ends it as `cut`, the last observation of every agent is
+    recorded, with the reward it got since its last turn.
 
     An instance belongs to one thread and one process.
     """
@@ -68,8 +68,8 @@ class AECRecorder(TeamRecorder):
     def log(self, agent: str | None = None, /, **values: Any) -> None:
         """Add `policy.<key>` values to the row of an agent's observation in hand.
 
-        They stand beside the action taken there; after the agent's last turn they stand on the row of its last
-        observation. Of two values for one key the later counts.
+        They stand beside the action taken there; after the agent's last turn they stand on the row of its
+        last observation. Of two values for one key the later counts.
 
         Args:
             agent: whose; None for the agent whose turn it is.
@@ -116,9 +116,7 @@ class AECRecorder(TeamRecorder):
     def _flush(self, team: LiveTeam) -> None:
         """Record what came to agents since their last turn, as far as the environment still knows them."""
         env = self.env
-        waiting = [
-            agent for agent in env.agents if agent in self._actions or agent not in team.agents
-        ]
+        waiting = [agent for agent in env.agents if agent in self._actions or agent not in team.agents]
         seen = [
             self._seen(
                 agent,

@@ -74,8 +74,8 @@ class ParallelRecorder(TeamRecorder):
     def log(self, agent: str, /, **values: Any) -> None:
         """Add `policy.<key>` values to the row of an agent's observation in hand.
 
-        They stand beside the action taken there; after the agent's last step they stand on the row of its last
-        observation. Of two values for one key the later counts.
+        They stand beside the action taken there; after the agent's last step they stand on the row of its
+        last observation. Of two values for one key the later counts.
 
         Raises:
             RecorderStateError: there is no episode.
@@ -106,10 +106,9 @@ class ParallelRecorder(TeamRecorder):
         names += [name for name in observations if name not in team.agents]
         for name in names:
             if name not in observations or (name in staged and name not in rewards):
+                lacks = "no reward" if name in observations else "a reward, but no observation"
                 raise SpaceMismatchError(
-                    f"The step gave the agent {name!r} "
-                    f"{'no reward' if name in observations else 'a reward, but no observation'}. An agent that "
-                    "acted gets both."
+                    f"The step gave the agent {name!r} {lacks}. An agent that acted gets both."
                 )
             flags = bool(terminations.get(name, False)), bool(truncations.get(name, False))
             seen.append(

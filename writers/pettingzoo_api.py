@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata as packages
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import gymnasium
 import numpy as np
@@ -22,6 +22,18 @@ from ..store.values import IMMUTABLE
 from .run import run_header
 
 Api = Literal["parallel", "aec"]
+
+
+class PettingZooEnv(Protocol):
+    """What type checkers can tell an environment of PettingZoo by."""
+
+    def observation_space(self, agent: Any, /) -> gymnasium.Space:
+        """The space of an agent's observations."""
+        ...
+
+    def action_space(self, agent: Any, /) -> gymnasium.Space:
+        """The space of an agent's actions."""
+        ...
 
 
 def pettingzoo_api(env: object) -> Api | None:
@@ -54,17 +66,17 @@ def reward_shape(env: object) -> tuple[int, ...]:
     """The shape of an environment's rewards: () for a number, (k,) for k objectives.
 
     MO-Gymnasium's environments say it with `reward_space`, those with several agents with a function of
-    that name (https://mo-gymnasium.farama.org/introduction/api/). A wrapper that makes one number of them, such as
-    `LinearReward`, leaves that space in place, so it is recognised by its name.
+    that name (https://mo-gymnasium.farama.org/introduction/api/). A wrapper that makes one number of them,
+    such as `LinearReward`, leaves that space in place, so it is recognised by its name.
     """
     layer: Any = env
-    while isinstance(layer, gymnasium.Wrapper):
+    while isinstance(layer, gymnasium.Wrapper) and "reward_space" not in vars(layer):
         if type(layer).__name__ == "LinearReward":
             return ()
-        if "reward_space" in vars(layer):
-            break
         layer = layer.env
-    space = getattr(layer, "reward_space", None) or getattr(getattr(env, "unwrapped", env), "reward_space", None)
+    space = getattr(layer, "reward_space", None)
+    if space is None:
+        space = getattr(getattr(env, "unwrapped", None), "reward_space", None)
     agents = getattr(env, "possible_agents", None)
     if callable(space) and agents and not isinstance(space, gymnasium.Space):
         space = space(agents[0])
@@ -72,9 +84,7 @@ def reward_shape(env: object) -> tuple[int, ...]:
     return (int(shape[0]),) if shape is not None and len(shape) == 1 and shape[0] > 0 else ()
 
 
-def agents_header(
-    name: str | None, metadata: Mapping[str, Any] | None, env: Any, api: Api
-) -> RunHeader:
+def agents_header(name: str | None, metadata: Mapping[str, Any] | None, env: Any, api: Api) -> RunHeader:
     """Describe a run of a PettingZoo environment that begins now.
 
     Such environments have no `EnvSpec`; what there is to say stands in its place under `pettingzoo`.

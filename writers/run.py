@@ -32,7 +32,7 @@ def new_run_id(name: str | None) -> str:
     return f"{readable}-{time_ordered_suffix()}"
 
 
-def run_header(name: str | None, metadata: Mapping[str, Any] | None, env: gymnasium.Env | None) -> RunHeader:
+def run_header(name: str | None, metadata: Mapping[str, Any] | None, env: Any) -> RunHeader:
     """Describe a run that begins now.
 
     Raises:
@@ -53,7 +53,7 @@ def run_header(name: str | None, metadata: Mapping[str, Any] | None, env: gymnas
     )
 
 
-def _spec_json(env: gymnasium.Env) -> str | None:
+def _spec_json(env: Any) -> str | None:
     """The environment's `EnvSpec` as JSON; None if it has none or holds what JSON cannot say."""
     if getattr(env, "spec", None) is None:
         return None

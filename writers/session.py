@@ -374,8 +374,8 @@ class RunSession:
 def _check_agents(store: StoreHandle, *, many: bool) -> None:
     if many and not store.schema.groups:
         raise InvalidArgumentError(
-            f"{store.layout.root} is a store for one agent; the environment has several. Create a store for it "
-            "with episodelake.create(path, env)."
+            f"{store.layout.root} is a store for one agent; the environment has several. Create a store for "
+            "it with episodelake.create(path, env)."
         )
     if store.schema.groups and not many:
         agents = ", ".join(agent for group in store.schema.groups for agent in group.agents)

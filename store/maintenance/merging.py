@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ from ..layout import EPISODES, RUNS, STEPS
 from ..listed_files import NewFile
 from ..loose_merge import SegmentColumns
 from ..loose_rows import LooseRows
+from ..manifest import Manifest
 from ..parquet import open_parquet, read_footer, reading_error
 from ..places import Place
 from ..snapshot import Selection, Snapshot, pointers_of
@@ -128,6 +130,15 @@ def check_spaces(store: StoreHandle, snapshot: Snapshot) -> None:
         SpaceMismatchError: an observation, action or reward differs; the message names it.
     """
     mine, other = store.manifest, snapshot.manifest
+    if _groups(mine) != _groups(other):
+        described = [
+            "; ".join(f"{g.name}: {', '.join(g.agents)}" for g in manifest.groups) or "a single agent"
+            for manifest in (other, mine)
+        ]
+        raise SpaceMismatchError(
+            f"{snapshot.layout.root} is for other agents ({described[0]}) than {store.layout.root} "
+            f"({described[1]}), or their spaces differ. Only stores of the same agents can be merged."
+        )
     pairs = {
         "observation": (mine.observation_space, other.observation_space),
         "action": (mine.action_space, other.action_space),
@@ -143,6 +154,14 @@ def check_spaces(store: StoreHandle, snapshot: Snapshot) -> None:
             f"The rewards of {snapshot.layout.root} have the shape {other.reward_shape}; "
             f"{store.layout.root} has {mine.reward_shape}."
         )
+
+
+def _groups(manifest: Manifest) -> dict[str, tuple[Any, Any]]:
+    """The spaces of each group of agents; which agents a store knew when it was created does not matter."""
+    return {
+        group.name: (space_to_json(group.observation_space), space_to_json(group.action_space))
+        for group in manifest.groups
+    }
 
 
 def _announce(operation: Operation, annotations: dict[str, StepAnnotation]) -> None:
@@ -326,7 +345,8 @@ class _Source:
         brought.steps.append(new_steps_file(name, members.column("episode_id"), written))
         for annotation, _ in self._sidecars(segment):
             find = partial(self._snapshot.annotation_files.find, annotation.name)
-            side = Strip(find, annotation.schema, pointers.segments)
+            schema = annotation.schema(self._operation.store.schema.step_keys)
+            side = Strip(find, schema, pointers.segments)
             folder = layout.annotations / annotation.ids[0]
             with guard_access("write", folder):
                 folder.make_folder()
