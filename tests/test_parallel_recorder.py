@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pettingzoo
 import pytest
 from agent_environments import SPACES, Comings
 from mpe2 import simple_speaker_listener_v4, simple_spread_v3, simple_tag_v3
-from pettingzoo.butterfly import knights_archers_zombies_v11, pistonball_v6
-from pettingzoo.classic import rps_v2
 from pettingzoo.utils import aec_to_parallel
 from plain_agents import check_agents, play_parallel, random_policy
 
@@ -20,9 +20,9 @@ REAL = {
     "spread": lambda: simple_spread_v3.parallel_env(max_cycles=12),
     "tag": lambda: simple_tag_v3.parallel_env(max_cycles=9, num_adversaries=2),
     "speaker": lambda: simple_speaker_listener_v4.parallel_env(max_cycles=8),
-    "pistonball": lambda: pistonball_v6.parallel_env(n_pistons=5, max_cycles=6),
-    "zombies": lambda: knights_archers_zombies_v11.parallel_env(max_cycles=8),
-    "rock-paper-scissors": lambda: rps_v2.parallel_env(num_actions=3, max_cycles=7),
+    "pistonball": lambda: pettingzoo.make("parallel", "butterfly/pistonball_v6", n_pistons=5, max_cycles=6),
+    "zombies": lambda: pettingzoo.make("parallel", "butterfly/knights_archers_zombies_v11", max_cycles=8),
+    "rock-paper-scissors": lambda: pettingzoo.make("parallel", "classic/rps_v2", num_actions=3, max_cycles=7),
     "comings": Comings,
 }
 
@@ -206,8 +206,6 @@ def test_callbacks_see_agents(tmp_path: Path) -> None:
 
 def test_a_callback_ends_the_episode_for_all(tmp_path: Path) -> None:
     """`end=True` for one agent ends the recording of all until the next reset."""
-    from dataclasses import replace
-
     env = Comings()
     store = el.create(tmp_path / "store", env)
     record(store, env, range(2), step_callback=lambda step: replace(step, end=step.t == 2))
@@ -303,7 +301,9 @@ def test_calls_out_of_turn(tmp_path: Path) -> None:
 
 def test_the_wrong_store_or_environment_is_refused(tmp_path: Path) -> None:
     """A store for one agent takes no team, a team's store no single agent, and other spaces are named."""
-    single = el.create(tmp_path / "single", observation_space=SPACES["scout_0"][0], action_space=SPACES["scout_0"][1])
+    single = el.create(
+        tmp_path / "single", observation_space=SPACES["scout_0"][0], action_space=SPACES["scout_0"][1]
+    )
     with pytest.raises(el.InvalidArgumentError, match="store for one agent"):
         single.record(Comings())
     team = el.create(tmp_path / "team", Comings())
