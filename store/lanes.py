@@ -45,6 +45,14 @@ class Lanes:
     bad: np.ndarray
 
 
+def transitions_in(rows: pa.Table) -> int:
+    """How many transitions some rows of the episodes table have: all their rows but one for each agent."""
+    count = int(rows.column("row_count").to_numpy().sum())
+    if "agents" not in rows.column_names:
+        return count - rows.num_rows
+    return count - len(rows.column("agents").combine_chunks().flatten())
+
+
 def lanes_of(rows: pa.Table, schema: StepSchema) -> Lanes:
     """The lanes of a multi-agent store's episodes.
 

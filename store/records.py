@@ -78,6 +78,11 @@ class EpisodeRecord:
     agents: tuple[AgentRecord, ...] = ()
 
     @property
+    def transitions(self) -> int:
+        """How many transitions it has, of all agents."""
+        return sum(length for *_, length in self.lanes)
+
+    @property
     def lanes(self) -> list[tuple[int, str | None, int]]:
         """Whose rows it has: index and name of each agent and its number of transitions."""
         if not self.agents:

@@ -172,7 +172,7 @@ def _seal_all(
     if records or tables.episodes.applied(header.run_id) >= 0:
         commit_run(tables, header, max([record.ended_at for record in records], default=now))
     interrupted = sum(record.end_reason == "interrupted" for record in records)
-    steps = sum(record.length for record in records)
+    steps = sum(record.transitions for record in records)
     return RecoveredRun(header.run_id, len(records), interrupted, steps, 0)
 
 

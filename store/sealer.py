@@ -90,7 +90,7 @@ def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
         tables.steps.commit([steps], run_id, job.segment, removed=_orphans(tables, job))
     counts = {
         "episodelake.episodes": len(job.records),
-        "episodelake.steps": sum(r.length for r in job.records),
+        "episodelake.steps": sum(record.transitions for record in job.records),
     }
     tables.episodes.commit(
         [episodes], run_id, job.segment, details={"episodelake.operation": "seal", **counts}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Space
@@ -22,8 +22,8 @@ LEAVES = {"scout_0": 3, "tank_0": 7, "scout_1": 6, "tank_1": 8}
 class Comings(ParallelEnv):
     """Four agents of two kinds that come and go; all observations of a kind are one buffer."""
 
-    metadata = {"name": "comings_v0"}
-    possible_agents = list(SPACES)
+    metadata: ClassVar[dict] = {"name": "comings_v0"}
+    possible_agents: ClassVar[list] = list(SPACES)
 
     def __init__(self) -> None:
         self.agents: list[str] = []
@@ -80,8 +80,8 @@ class Comings(ParallelEnv):
 class Turns(AECEnv):
     """Agents take turns; everyone is paid at every turn, one comes late, one leaves early."""
 
-    metadata = {"name": "turns_v0", "is_parallelizable": False}
-    possible_agents = ["scout_0", "tank_0", "scout_1"]
+    metadata: ClassVar[dict] = {"name": "turns_v0", "is_parallelizable": False}
+    possible_agents: ClassVar[list] = ["scout_0", "tank_0", "scout_1"]
 
     def __init__(self, length: int = 9) -> None:
         super().__init__()

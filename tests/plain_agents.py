@@ -1,4 +1,4 @@
-"""Plain loops over PettingZoo environments, which keep what came in lists: what recordings are compared with."""
+"""Plain loops over PettingZoo environments that keep what came: what recordings are compared with."""
 
 from __future__ import annotations
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import pettingzoo
 import pytest
-from agent_environments import Turns
 from mpe2 import simple_adversary_v3
 from pettingzoo import AECEnv
 from pettingzoo.utils import parallel_to_aec
-from plain_agents import check_agents, play_parallel, play_turns, random_policy
 
 import episodelake as el
+from agent_environments import Turns
+from plain_agents import check_agents, play_parallel, play_turns, random_policy
 
 REAL = {
     "tic-tac-toe": lambda: pettingzoo.make("aec", "classic/tictactoe_v3"),
@@ -52,7 +52,7 @@ def test_real_environments_are_recorded_as_a_plain_loop_sees_them(name: str, tmp
 
 
 def test_rewards_between_turns_are_added_up(tmp_path: Path) -> None:
-    """A transition's reward is what its agent got until its next turn; everything paid after a turn is in it."""
+    """A transition's reward is what its agent got until its next turn; nothing paid after a turn is lost."""
     store = record(el.create(tmp_path / "store", Turns()), Turns(), range(1))
     paid: dict[str, float] = {}
     env = Turns()
@@ -126,8 +126,8 @@ def test_a_cut_keeps_every_turn(turns: int, tmp_path: Path) -> None:
 class Folding(AECEnv):
     """The first player may end the game at once; the second is paid before it could act."""
 
-    metadata = {"name": "folding_v0"}
-    possible_agents = ["one", "two"]
+    metadata: ClassVar[dict] = {"name": "folding_v0"}
+    possible_agents: ClassVar[list] = ["one", "two"]
 
     def observation_space(self, agent: str) -> Any:
         """A number."""
@@ -233,7 +233,7 @@ def test_an_environment_without_state_says_so(tmp_path: Path) -> None:
 
 
 def test_parallel_to_aec_agrees_with_the_parallel_environment(tmp_path: Path) -> None:
-    """The same game, one agent after the other, gives each agent the rows that it has when all act at once."""
+    """The same game in turns gives each agent the rows that it has when all act at once."""
 
     def make() -> Any:
         return simple_adversary_v3.parallel_env(max_cycles=6)
@@ -253,7 +253,7 @@ def test_parallel_to_aec_agrees_with_the_parallel_environment(tmp_path: Path) ->
 
 
 def test_calls_out_of_turn(tmp_path: Path) -> None:
-    """Steps before the first reset and after the end are refused, bad actions do not reach the environment."""
+    """Steps before the first reset and after the end are refused; bad actions stay outside."""
     env = Turns()
     recorder = el.create(tmp_path / "store", env).record(env)
     with pytest.raises(el.RecorderStateError, match="no episode yet"):

@@ -1,4 +1,4 @@
-"""Multi-agent stores on disk: raw files, queries, maintenance, recovery, and what is wrong with damaged ones."""
+"""Multi-agent stores on disk: raw files, queries, maintenance, recovery and damage."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+
+import episodelake as el
 from agent_environments import SPACES, Comings, Turns
 from plain_agents import check_agents, play_parallel, play_turns, random_policy
 from test_verify import put, rewrite
-
-import episodelake as el
 
 
 def comings(path: Path, seeds: range = range(4), **options: Any) -> el.EpisodeStore:
@@ -138,8 +138,8 @@ def test_sql_over_agents(made: Path) -> None:
     counted = dict(store.sql("select agent_id, count(*) from transitions group by 1").fetchall())
     assert counted == {"scout_0": 12, "tank_0": 28, "scout_1": 16, "tank_1": 8}
     unnested = store.sql(
-        "select agent, sum(total) from (select unnest(agents) agent, unnest(agent_returns) total from episodes) "
-        "group by 1"
+        "select agent, sum(total) from "
+        "(select unnest(agents) agent, unnest(agent_returns) total from episodes) group by 1"
     ).fetchall()
     summed = store.sql("select agent_id, sum(reward) from steps group by 1").fetchall()
     assert dict(unnested) == pytest.approx(dict(summed))
@@ -290,7 +290,7 @@ os.kill(os.getpid(), 9)
 
 @pytest.mark.parametrize("kind", ["parallel", "aec"])
 def test_a_killed_recorder_is_recovered(kind: str, tmp_path: Path) -> None:
-    """After SIGKILL the finished episode is whole and the other is interrupted, each agent up to its last row."""
+    """After SIGKILL the finished episode is whole; the other is interrupted, up to each agent's last row."""
     env: Any = Comings() if kind == "parallel" else Turns()
     store = el.create(tmp_path / "store", env)
     program = textwrap.dedent(KILLED).format(tests=str(Path(__file__).parent), state=kind == "parallel")

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pettingzoo
 import pytest
-from agent_environments import SPACES, Comings
 from mpe2 import simple_speaker_listener_v4, simple_spread_v3, simple_tag_v3
 from pettingzoo.utils import aec_to_parallel
-from plain_agents import check_agents, play_parallel, random_policy
 
 import episodelake as el
+from agent_environments import SPACES, Comings
+from plain_agents import check_agents, play_parallel, random_policy
 
 REAL = {
     "spread": lambda: simple_spread_v3.parallel_env(max_cycles=12),
@@ -161,7 +161,7 @@ def test_logged_values_stand_on_the_agents_rows(tmp_path: Path) -> None:
     env = Comings()
     store = el.create(tmp_path / "store", env)
     with store.record(env) as recorder:
-        observations, _ = recorder.reset(seed=0)
+        recorder.reset(seed=0)
         while recorder.agents:
             for agent in recorder.agents:
                 recorder.log(agent, value=float(recorder.env._step), who=agent)
@@ -179,7 +179,7 @@ def test_logged_values_stand_on_the_agents_rows(tmp_path: Path) -> None:
 
 
 def test_callbacks_see_agents(tmp_path: Path) -> None:
-    """A step callback is told the agent, may add columns and end the episode; an episode callback sees returns."""
+    """A step callback is told the agent and may add columns; an episode callback sees returns by agent."""
     seen: list[tuple[str | None, int]] = []
     summaries: list[el.EpisodeSummary] = []
 

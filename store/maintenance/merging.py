@@ -29,6 +29,7 @@ from ..errors import CorruptStoreError, InvalidArgumentError, SpaceMismatchError
 from ..families import METADATA, ColumnSet, merge_rows
 from ..files import guard_access
 from ..handle import StoreHandle
+from ..lanes import transitions_in
 from ..layout import EPISODES, RUNS, STEPS
 from ..listed_files import NewFile
 from ..loose_merge import SegmentColumns
@@ -280,7 +281,7 @@ class _Source:
         brought.episodes.append(self._operation.write_episodes(self._operation.next_name(), moved, None))
         brought.ids += rows.column("episode_id").chunks
         brought.rows += rows.num_rows
-        brought.transitions += int(rows.column("length").to_numpy().sum())
+        brought.transitions += transitions_in(rows)
 
     def _fits(self, segment: str) -> bool:
         """Whether all columns of a segment have the same kind here."""
