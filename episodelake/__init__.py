@@ -16,6 +16,7 @@ from ._store import open_store as open
 from .readers.episode import Episode
 from .readers.replay import Difference, ReplayReport
 from .readers.view import EpisodeView
+from .store.agents import AgentGroup
 from .store.errors import (
     ConcurrentCommitError,
     CorruptStoreError,
@@ -42,12 +43,16 @@ from .store.maintenance.verification import Fault, VerifyReport
 from .store.recovery import RecoveredRun
 from .store.spaces import Codec, register_codec
 from .store.values import OpaqueValue
+from .writers.aec_recorder import AECRecorder
 from .writers.callbacks import EpisodeSummary, StepData
 from .writers.episode_writer import EpisodeRow, EpisodeWriter, OpenEpisode
 from .writers.options import SessionOptions
+from .writers.parallel_recorder import ParallelRecorder
 from .writers.recorder import Recorder
 
 __all__ = [
+    "AECRecorder",
+    "AgentGroup",
     "Codec",
     "CompactReport",
     "ConcurrentCommitError",
@@ -69,6 +74,7 @@ __all__ = [
     "MergeReport",
     "OpaqueValue",
     "OpenEpisode",
+    "ParallelRecorder",
     "QueryError",
     "Recorder",
     "RecorderStateError",

@@ -172,7 +172,7 @@ class MaintainedStore(EpisodeView):
         schema = {"name": pl.String, "table": pl.String, "type": pl.String}
         return pl.DataFrame(rows, schema=schema, orient="row")
 
-    def annotate(self, frame: Any, on: str | tuple[str, str] = "episode_id") -> None:
+    def annotate(self, frame: Any, on: str | tuple[str, ...] = "episode_id") -> None:
         """Add columns to episodes or steps, or overwrite their values, without rewriting any step.
 
         Every column of the frame besides the keys becomes an annotation: a column of `episodes` (or of
@@ -181,7 +181,7 @@ class MaintainedStore(EpisodeView):
 
         Args:
             frame: a Polars, pandas or Arrow frame, or anything with `__arrow_c_stream__`.
-            on: "episode_id", or ("episode_id", "t").
+            on: "episode_id"; or ("episode_id", "t"), in a multi-agent store ("episode_id", "agent_id", "t").
 
         Raises:
             InvalidArgumentError: a key is missing, unknown or there twice; a column's name or type cannot be
@@ -189,13 +189,14 @@ class MaintainedStore(EpisodeView):
             StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
         """
         keys = (on,) if isinstance(on, str) else on
+        step_keys = tuple(name for name, _ in self.handle.schema.step_keys)
         table = _arrow_table(frame)
         if keys == ("episode_id",):
             annotate_episodes(self.handle, table)
-        elif isinstance(keys, tuple | list) and tuple(keys) == ("episode_id", "t"):
+        elif isinstance(keys, tuple | list) and tuple(keys) == step_keys:
             annotate_steps(self.handle, table)
         else:
-            raise InvalidArgumentError(f"on={on!r}: expected 'episode_id' or ('episode_id', 't').")
+            raise InvalidArgumentError(f"on={on!r}: expected 'episode_id' or {step_keys!r}.")
         self.refresh()
 
     def drop_annotation(self, name: str) -> None:

@@ -13,10 +13,12 @@ import gymnasium
 import numpy as np
 import pyarrow as pa
 
+from ._agent_reports import agents_of, agents_query, group_spaces
 from ._charts import sparkline
 from ._grid import Grid, grid_of, moment_text, number_text
 from ._page import Page
 from ._store import EpisodeStore
+from .readers.agents import MultiAgentEpisode
 from .readers.episode import Episode
 from .readers.replay import ReplayReport
 from .readers.run_envs import RunEnv, run_envs
@@ -33,6 +35,9 @@ def write_info(page: Page, store: EpisodeStore) -> None:
     page.heading("End reasons")
     reasons = "SELECT end_reason, count(*) AS episodes FROM episodes GROUP BY ALL ORDER BY episodes DESC, 1"
     page.table(_ask(page, store, reasons))
+    if store.agent_groups:
+        page.heading("Agents")
+        page.table(_ask(page, store, agents_query(store)))
     page.heading("Columns of steps")
     page.table(_ask(page, store, "SELECT column_name, column_type FROM (DESCRIBE steps)"))
 
@@ -54,7 +59,8 @@ def _identity(store: EpisodeStore) -> list[tuple[str, str]]:
 def _amounts(page: Page, store: EpisodeStore) -> list[tuple[str, str]]:
     transitions, runs = _row(
         store,
-        "SELECT (SELECT coalesce(sum(length), 0)::BIGINT FROM episodes), (SELECT count(*) FROM runs)",
+        f"SELECT (SELECT coalesce(sum({_transitions(store)}), 0)::BIGINT FROM episodes), "
+        "(SELECT count(*) FROM runs)",
     )
     files, size = _on_disk(store.handle.layout)
     pairs = [
@@ -92,6 +98,10 @@ def _environment(run: RunEnv) -> str:
     return f"{run.title}, with {len(files)} {'file' if len(files) == 1 else 'files'} ({size})"
 
 
+def _transitions(store: EpisodeStore) -> str:
+    return "row_count - len(agents)" if store.agent_groups else "length"
+
+
 def _row(store: EpisodeStore, text: str) -> tuple[Any, ...]:
     return store.sql(text).fetchall()[0]
 
@@ -125,7 +135,7 @@ def size_text(size: float) -> str:
 
 
 def _spaces(store: EpisodeStore) -> list[tuple[str, str]]:
-    pairs = [
+    pairs = group_spaces(store) or [
         ("observation space", " ".join(str(store.observation_space).split())),
         ("action space", " ".join(str(store.action_space).split())),
     ]
@@ -151,6 +161,14 @@ def write_episode(page: Page, store: EpisodeStore, key: int | str) -> None:
     """Write one episode: what is known of it, its first and last rows, and its signals as sparklines."""
     episode = store[key]
     page.pairs(_summary(page, episode))
+    if isinstance(episode, MultiAgentEpisode):
+        page.heading("Agents")
+        page.table(agents_of(page, episode))
+        page.note("Rows by agent: episodelake sql STORE \"SELECT * FROM steps WHERE agent_id = 'NAME'\"")
+        page.heading("Rewards over time")
+        rewards = [_Signal(f"reward of {name}", values) for name, values in _rewards(episode)]
+        _write_signals(page, rewards[:SIGNALS])
+        return
     ends = _ends(store, episode)
     page.heading("First and last rows" if episode.length + 1 > 2 * END_ROWS else "Rows")
     page.table(_with_gap(page, grid_of(ends, exact=not page.is_terminal), episode))
@@ -183,6 +201,16 @@ def write_replay(page: Page, report: ReplayReport, env: gymnasium.Env) -> None:
     page.table(Grid.of(headers, rows))
 
 
+def _rewards(episode: MultiAgentEpisode) -> list[tuple[str, np.ndarray]]:
+    """The rewards of each agent over time, each objective by itself."""
+    found = []
+    for name, rewards in episode.rewards.items():
+        many = rewards.ndim > 1
+        for index, values in enumerate(rewards.reshape(len(rewards), -1).T):
+            found.append((f"{name}[{index}]" if many else name, values))
+    return found
+
+
 def _summary(page: Page, episode: Episode) -> list[tuple[str, str]]:
     ended = [name for name in ("terminated", "truncated") if getattr(episode, name)]
     returned = episode.episode_return
@@ -191,7 +219,7 @@ def _summary(page: Page, episode: Episode) -> list[tuple[str, str]]:
         ("episode", episode.id),
         ("position", str(episode.position)),
         ("run", episode.run_id),
-        ("transitions", _count(page, episode.length)),
+        ("steps of the environment" if episode.agents else "transitions", _count(page, episode.length)),
         ("return", total if page.is_terminal else str(returned)),
         ("end reason", episode.end_reason),
         ("flags", ", ".join(ended) or "none"),

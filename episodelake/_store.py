@@ -10,14 +10,16 @@ import re
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, overload
 
 import gymnasium
 import polars as pl
 from gymnasium.vector import VectorEnv
 
+from ._environments import AgentSpaces, RecordOptions, agent_groups, renewed, team_recorder
 from ._maintained import MaintainedStore
 from .readers.view import EpisodeView, SnapshotReader
+from .store.agents import AgentGroup
 from .store.errors import (
     InvalidArgumentError,
     StoreExistsError,
@@ -37,9 +39,13 @@ from .store.recovery import recover as recover_journals
 from .store.schema import RUNS_SCHEMA, StepSchema
 from .store.snapshot import Snapshot
 from .store.tables import Table
+from .writers.aec_recorder import AECRecorder
 from .writers.callbacks import EpisodeCallback, StepCallback
 from .writers.episode_writer import EpisodeWriter
 from .writers.options import Durability, SessionOptions
+from .writers.parallel_recorder import ParallelRecorder
+from .writers.pettingzoo_api import PettingZooEnv
+from .writers.pettingzoo_api import reward_shape as found_reward_shape
 from .writers.recorder import Recorder
 
 _LEFTOVER = re.compile(r"\.store\.json\.[0-9a-f]+\.tmp")
@@ -79,18 +85,23 @@ class EpisodeStore(MaintainedStore):
 
     @property
     def observation_space(self) -> gymnasium.Space:
-        """The space of every observation."""
+        """The space of every observation; where groups of agents differ, a Dict with one entry per group."""
         return self.handle.manifest.observation_space
 
     @property
     def action_space(self) -> gymnasium.Space:
-        """The space of every action."""
+        """The space of every action; where groups of agents differ, a Dict with one entry per group."""
         return self.handle.manifest.action_space
 
     @property
     def reward_shape(self) -> tuple[int, ...]:
         """() for scalar rewards, (k,) for k objectives."""
         return self.handle.manifest.reward_shape
+
+    @property
+    def agent_groups(self) -> tuple[AgentGroup, ...]:
+        """The agents of a multi-agent store, by their spaces; empty for a single agent."""
+        return self.handle.manifest.groups
 
     @property
     def version(self) -> int:
@@ -168,9 +179,17 @@ class EpisodeStore(MaintainedStore):
         }
         return pl.DataFrame(rows, schema=schema, orient="row")
 
+    @overload
+    def record(self, env: gymnasium.Env, **options: Unpack[RecordOptions]) -> Recorder: ...
+
+    @overload
+    def record(
+        self, env: PettingZooEnv, **options: Unpack[RecordOptions]
+    ) -> ParallelRecorder | AECRecorder: ...
+
     def record(
         self,
-        env: gymnasium.Env,
+        env: Any,
         *,
         run: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -182,14 +201,34 @@ class EpisodeStore(MaintainedStore):
         segment_bytes: int = 64 << 20,
         files: Mapping[str, str | PathLike[str]] | None = None,
         packages: Sequence[str] = (),
-    ) -> Recorder:
-        """Wrap an environment so that every episode is recorded; see `Recorder` and `SessionOptions`.
+        state: bool = False,
+    ) -> Recorder | ParallelRecorder | AECRecorder:
+        """Wrap an environment so that every episode is recorded.
+
+        A Gymnasium environment gives a `Recorder`, one of PettingZoo a `ParallelRecorder` or an
+        `AECRecorder`; see these and `SessionOptions`. `state` is for PettingZoo: record `env.state()` as
+        well.
 
         Raises:
             SpaceMismatchError: the environment's spaces are not the store's.
+            InvalidArgumentError: the store is for one agent and the environment has several, or vice versa.
             StoreAccessError: the store cannot be written.
         """
         options = SessionOptions(durability, flush_seconds, seal_seconds, segment_bytes)
+        team = team_recorder(env)
+        if team is not None:
+            return team(
+                env,
+                self,
+                run=run,
+                metadata=metadata,
+                step_callback=step_callback,
+                episode_callback=episode_callback,
+                options=options,
+                state=state,
+            )
+        if state:
+            raise InvalidArgumentError("state=True is for PettingZoo environments, which have state().")
         return Recorder(
             env,
             self,
@@ -227,11 +266,12 @@ def _count(text: str | None) -> int | None:
 
 def create(
     path: str | PathLike[str],
-    env: gymnasium.Env | None = None,
+    env: Any = None,
     *,
     observation_space: gymnasium.Space | None = None,
     action_space: gymnasium.Space | None = None,
-    reward_shape: tuple[int, ...] = (),
+    reward_shape: tuple[int, ...] | None = None,
+    agents: AgentSpaces | None = None,
     card: Mapping[str, Any] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> EpisodeStore:
@@ -240,9 +280,11 @@ def create(
     Args:
         path: a folder that does not exist yet, or is empty; or a URL of an object store: `s3://`, `gs://`,
             `az://`; or `memory://name`, which ends with the process.
-        env: take the spaces from this environment; or give both spaces.
+        env: take the spaces from this environment; if it is one of PettingZoo, those of its possible agents.
         observation_space, action_space: the spaces of every episode; they override the environment's.
-        reward_shape: () for scalar rewards, (k,) for k objectives.
+        reward_shape: () for scalar rewards, (k,) for k objectives; None asks the environment, as
+            MO-Gymnasium's say it with `reward_space`.
+        agents: for a multi-agent store, each agent's observation space and action space.
         card: the first dataset card.
         storage_options: how to reach an object store: the keys that delta-rs and Polars take, such as
             `aws_region`; not kept anywhere.
@@ -253,8 +295,22 @@ def create(
         InvalidArgumentError: neither an environment nor both spaces were given; the card is not plain JSON.
         StoreAccessError: the directory cannot be written.
     """
-    spaces = _spaces(env, observation_space, action_space)
-    manifest = Manifest.new(*spaces, _reward_shape(reward_shape))
+    shape = _reward_shape(found_reward_shape(env) if reward_shape is None else reward_shape)
+    groups = agent_groups(env, agents)
+    if groups:
+        manifest = Manifest.of_agents(groups, shape)
+    else:
+        manifest = Manifest.new(*_spaces(env, observation_space, action_space), shape)
+    return _made(path, manifest, card, storage_options)
+
+
+def _made(
+    path: str | PathLike[str],
+    manifest: Manifest,
+    card: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> EpisodeStore:
+    """Create the store that a manifest describes."""
     text = card_text(card or {})
     schema = StepSchema.of(manifest)
     columns = {RUNS: RUNS_SCHEMA, EPISODES: schema.episodes, STEPS: schema.steps}
@@ -350,14 +406,7 @@ def copy_view(
     storage_options: Mapping[str, str] | None,
 ) -> EpisodeStore:
     """A new store with the episodes of a view."""
-    target = create(
-        into,
-        observation_space=store.observation_space,
-        action_space=store.action_space,
-        reward_shape=store.reward_shape,
-        card=store.card,
-        storage_options=storage_options,
-    )
+    target = _made(into, renewed(store.handle.manifest), store.card, storage_options)
     merge_stores(target.handle, [view.selection()], link=link)
     return target.refresh()
 
@@ -408,13 +457,7 @@ def _opened_or_made(
         return open_store(path, storage_options=storage_options)
     except StoreNotFoundError:
         manifest = like.selection().snapshot.manifest
-        return create(
-            path,
-            observation_space=manifest.observation_space,
-            action_space=manifest.action_space,
-            reward_shape=manifest.reward_shape,
-            storage_options=storage_options,
-        )
+        return _made(path, renewed(manifest), storage_options=storage_options)
 
 
 def recover(

@@ -199,6 +199,35 @@ class Block:
         return self._decoded[root]
 
 
+class LaneBlock(Block):
+    """The rows of one agent within a block; what it reads, the block keeps for the other agents.
+
+    Args:
+        whole: the block.
+        start, count: the agent's rows in it.
+        schema: the columns of the agent's group.
+    """
+
+    def __init__(self, whole: Block, start: int, count: int, schema: StepSchema) -> None:
+        super().__init__(whole.file, whole.groups, whole.first + start, count, schema)
+        self._whole = whole
+        self._offset = start
+
+    def load(self, columns: Iterable[str], *, threads: bool = True) -> None:
+        """See `Block.load`."""
+        missing = [name for name in columns if name not in self._raw]
+        self._whole.load(missing, threads=threads)
+        for name in missing:
+            if name in self._whole._raw:
+                self._raw[name] = self._whole._raw[name].slice(self._offset, self.count)
+
+    def added(
+        self, snapshot: Snapshot, annotation: StepAnnotation, start: int, count: int
+    ) -> pa.ChunkedArray:
+        """See `Block.added`."""
+        return self._whole.added(snapshot, annotation, self._offset + start, count)
+
+
 def _without_nulls(array: pa.Array | pa.ChunkedArray, valid: np.ndarray) -> pa.Array | pa.ChunkedArray:
     """The rows of an array that are valid; lists that stand in one chunk keep their memory."""
     if isinstance(array, pa.ListArray) and array.null_count == len(array) - np.count_nonzero(valid):

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ..store.annotation_files import episode_annotations
 from ..store.batches import slice_batch
-from ..store.errors import CorruptStoreError
+from ..store.errors import CorruptStoreError, InvalidArgumentError
 from ..store.families import EXTRA, INFO, METADATA, POLICY, Family, merge_rows
 from ..store.schema import StepSchema
 from ..store.values import load_json
@@ -52,6 +52,11 @@ class Episode:
         self._columns = rows.snapshot.steps_schema
         self.position = position
         self.length = length
+
+    @property
+    def _row_count(self) -> int:
+        """How many rows of steps it has."""
+        return self.length + 1
 
     def _value(self, column: str) -> Any:
         table, index = self._rows.find(self.position)
@@ -133,6 +138,19 @@ class Episode:
     def ended_at(self) -> datetime:
         """When it ended, UTC."""
         return self._value("ended_at")
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The agents of a multi-agent episode, in the order in which they appeared; else empty."""
+        return ()
+
+    def agent(self, agent_id: str) -> Episode:
+        """One agent of a multi-agent episode, as an episode of its own.
+
+        Raises:
+            InvalidArgumentError: the episode has no such agent.
+        """
+        raise InvalidArgumentError(f"{self.id!r} has a single agent, and no {agent_id!r}.")
 
     @cached_property
     def observations(self) -> Any:
@@ -240,13 +258,11 @@ class Episode:
 
         Where a value is missing in between, a list with None there.
         """
-        files = self._rows.snapshot.annotation_files
+        snapshot = self._rows.snapshot
         found = {}
-        for name, annotation in files.annotations.items():
-            values = self._block.added(
-                self._rows.snapshot, annotation, self._start, self.length + 1
-            ).to_pylist()
-            found[name] = _stack(values[:-1] if values[-1] is None else values)
+        for name, annotation in snapshot.annotation_files.annotations.items():
+            values = self._block.added(snapshot, annotation, self._start, self.length + 1).to_pylist()
+            found[name] = stack(values[:-1] if values[-1] is None else values)
         return found
 
     @cached_property
@@ -255,13 +271,13 @@ class Episode:
         return self._by_key(EXTRA)
 
     def frame(self) -> pl.DataFrame:
-        """Its T+1 rows of the steps table, with the columns that annotations add, as a Polars frame."""
+        """Its rows of steps (T+1 for a single agent), with the columns of annotations, as a Polars frame."""
         snapshot = self._rows.snapshot
         added = snapshot.annotation_files.annotations
         columns = [column for column in self._columns if column.name not in added]
-        table = self._block.table(columns, self._start, self.length + 1)
+        table = self._block.table(columns, self._start, self._row_count)
         for name, annotation in added.items():
-            values = self._block.added(snapshot, annotation, self._start, self.length + 1)
+            values = self._block.added(snapshot, annotation, self._start, self._row_count)
             table = table.append_column(name, values)
         frame = pl.from_arrow(table)
         assert isinstance(frame, pl.DataFrame)
@@ -280,7 +296,7 @@ class Episode:
         stacked = {key: [row.get(key) for row in rows] for key in keys}
         if family is POLICY:
             stacked = {key: values if key in rows[-1] else values[:-1] for key, values in stacked.items()}
-        return {key: _stack(values) for key, values in stacked.items()}
+        return {key: stack(values) for key, values in stacked.items()}
 
     def __repr__(self) -> str:
         """Id, length, return and end reason in one line."""
@@ -290,7 +306,8 @@ class Episode:
         )
 
 
-def _stack(values: list[Any]) -> Any:
+def stack(values: list[Any]) -> Any:
+    """Values of one kind as an array, others as the list that they are."""
     kinds = {type(value) for value in values}
     if kinds <= {float} or kinds == {int} or kinds == {bool}:
         return np.array(values)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ..store.errors import CorruptStoreError
 from ..store.file_checks import check_listed
+from ..store.lanes import lanes_of
 from ..store.layout import EPISODES
 from ..store.parquet import open_parquet, reading_error
 from ..store.snapshot import Snapshot
@@ -62,8 +63,7 @@ class EpisodeRowReader:
                 f"{path} has no column {', '.join(sorted(missing))}. The file is damaged."
             )
         check_listed(path, file, self.snapshot.episodes_schema)
-        lengths, counts = (found.column(name).to_numpy() for name in ("length", "row_count"))
-        if found.column("episode_id").null_count or not np.array_equal(lengths + 1, counts):
+        if found.column("episode_id").null_count or not self._fitting(found):
             raise CorruptStoreError(f"{path} has an episode without an id, or with an impossible length.")
         arrays = [
             found.column(field.name)
@@ -75,3 +75,10 @@ class EpisodeRowReader:
             return pa.table(arrays, schema=self.snapshot.episodes_schema)
         except pa.ArrowException as error:
             raise reading_error(path, error) from error
+
+    def _fitting(self, rows: pa.Table) -> bool:
+        """Whether the lengths go with the numbers of rows."""
+        schema = self.snapshot.schema
+        if schema.groups:
+            return not lanes_of(rows, schema).bad.any()
+        return np.array_equal(rows.column("length").to_numpy() + 1, rows.column("row_count").to_numpy())

@@ -87,11 +87,12 @@ def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFram
 
 def _annotated(snapshot: Snapshot, steps: pl.LazyFrame, segments: Sequence[str]) -> pl.LazyFrame:
     """The steps with the columns that annotations add."""
+    keys = snapshot.schema.step_keys
     for annotation in snapshot.annotation_files.annotations.values():
         places = snapshot.annotation_places(annotation.name, segments)
-        added = _scan(snapshot, places, polars_schema(annotation.schema))
+        added = _scan(snapshot, places, polars_schema(annotation.schema(keys)))
         steps = steps.drop(annotation.name, strict=False)
-        steps = steps.join(added, on=["episode_id", "t"], how="left", maintain_order="left")
+        steps = steps.join(added, on=[name for name, _ in keys], how="left", maintain_order="left")
     return steps
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .agents import make_episode
 from .blocks import Block, BlockReader
 from .episode import Episode
 from .episode_rows import EpisodeRowReader
@@ -44,8 +45,8 @@ def iterate(blocks: BlockReader, rows: EpisodeRowReader, positions: np.ndarray) 
             stretch, reading = ahead.popleft()
             if reading is not None:
                 reading.result()
-            for position, start, length in stretch.members:
-                yield Episode(rows, position, stretch.block, start, length)
+            for position, start, count in stretch.members:
+                yield make_episode(rows, position, stretch.block, start, count)
             used |= stretch.block.touched
 
 
@@ -64,7 +65,7 @@ def _stretches(blocks: BlockReader, positions: np.ndarray) -> Iterator[_Stretch]
             if len(groups) > 1:
                 first, stop = start, start + count
             current = _Stretch(blocks.block(file, groups, first, stop - first))
-        current.members.append((position, start - current.block.first, count - 1))
+        current.members.append((position, start - current.block.first, count))
     if current is not None:
         yield current
 

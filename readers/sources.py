@@ -61,11 +61,13 @@ class Sources:
 
     def _annotated(self, text: str) -> str:
         """The steps with the columns that annotations add."""
-        snapshot = self._snapshot
+        snapshot, keys = self._snapshot, self._snapshot.schema.step_keys
+        using = ", ".join(name for name, _ in keys)
         for number, annotation in enumerate(snapshot.annotation_files.annotations.values()):
             places = snapshot.annotation_places(annotation.name, snapshot.pointers.segments)
-            group = FileGroup(tuple(places), frozenset(annotation.schema.names))
-            added = self._files(f"annotation_{number}", annotation.schema, [group] if places else [])
+            schema = annotation.schema(keys)
+            group = FileGroup(tuple(places), frozenset(schema.names))
+            added = self._files(f"annotation_{number}", schema, [group] if places else [])
             hidden = (
                 ""
                 if annotation.name not in self._snapshot.steps_schema.names
@@ -73,7 +75,7 @@ class Sources:
             )
             text = (
                 f"SELECT steps.* {hidden}, added.{quote(annotation.name)} FROM ({text}) AS steps "
-                f"LEFT JOIN ({added}) AS added USING (episode_id, t)"
+                f"LEFT JOIN ({added}) AS added USING ({using})"
             )
         return text
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from ..store.errors import EpisodeNotFoundError, InvalidArgumentError, QueryError
 from ..store.layout import EPISODES
 from ..store.snapshot import Selection, Snapshot
+from .agents import make_episode
 from .blocks import BlockReader
 from .environment import make_run_env
 from .episode import Episode
@@ -121,7 +122,7 @@ class EpisodeView:
 
     def _episode(self, position: int) -> Episode:
         block = self._reader.blocks.episode_block(position)
-        return Episode(self._reader.rows, position, block, 0, block.count - 1)
+        return make_episode(self._reader.rows, position, block, 0, block.count)
 
     def _position_of(self, episode_id: str) -> int:
         frame = positioned_episodes(self._reader.snapshot, None).filter(pl.col("episode_id") == episode_id)

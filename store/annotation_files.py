@@ -1,16 +1,17 @@
 """Columns that were added to steps later: which there are in a version, and in which files.
 
 A step annotation is a column beside the steps. Its values lie in files of its own, one for each segment that
-has any, aligned with it row by row: `annotations/<id>/<segment>` with the columns `episode_id`, `t` and the
-annotation. Which annotations a version has stands in a property of its episodes table, so they are versioned
-as the episodes are. (Annotations of episodes are plain columns of the episodes table.)
+has any, aligned with it row by row: `annotations/<id>/<segment>` with the columns that name a step
+(`episode_id`, in multi-agent stores `agent_id`, `t`) and the annotation. Which annotations a version has
+stands in a property of its episodes table, so they are versioned as the episodes are. (Annotations of
+episodes are plain columns of the episodes table.)
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -49,10 +50,9 @@ class StepAnnotation:
     type: pa.DataType
     ids: tuple[str, ...]
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns of its files."""
-        return pa.schema([("episode_id", pa.string()), ("t", pa.int64()), (self.name, self.type)])
+    def schema(self, keys: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
+        """Columns of its files: the keys of a row of steps, and its values."""
+        return pa.schema([*keys, (self.name, self.type)])
 
 
 def write_marker(layout: Layout, annotation: StepAnnotation) -> None:

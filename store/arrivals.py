@@ -18,7 +18,7 @@ import pyarrow as pa
 from .families import ColumnSet
 from .kinds import field
 from .loose_rows import LooseRows, owned
-from .records import EpisodeFacts
+from .records import AgentRecord, EpisodeFacts
 from .schema import LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
 
 _CHUNK_BYTES = 4 << 20
@@ -39,6 +39,10 @@ class LiveEpisode:
     terminated: bool = False
     truncated: bool = False
 
+    def agent_records(self) -> tuple[AgentRecord, ...]:
+        """What is known of its agents, where it has many."""
+        return ()
+
 
 class ArrivalBuffer:
     """Rows of one run that are not in the journal yet.
@@ -46,11 +50,12 @@ class ArrivalBuffer:
     Args:
         schema: the store's step schema.
         capacity: how many rows at the most.
+        fewest: there is room for so many, whatever they weigh.
     """
 
-    def __init__(self, schema: StepSchema, capacity: int) -> None:
+    def __init__(self, schema: StepSchema, capacity: int, fewest: int = _FEWEST_ROWS) -> None:
         self._row_bytes = schema.journal_row_bytes
-        self.capacity = max(_FEWEST_ROWS, min(capacity, _CHUNK_BYTES // self._row_bytes))
+        self.capacity = max(_FEWEST_ROWS, fewest, min(capacity, _CHUNK_BYTES // self._row_bytes))
         self.count = 0
         self._schema = schema
         self._observations = schema.observation.buffer(self.capacity)
@@ -203,6 +208,7 @@ class ArrivalBuffer:
         stepped = _mask(row_kinds == STEP_ROW)
         observed = _mask(row_kinds != LATE_ROW)
         arrays: list[pa.Array] = [pa.array(self._numbers(start, stop)), pa.array(row_kinds)]
+        arrays += self._agent_arrays(start, stop)
         arrays += self._observations.arrays(start, stop, observed)
         arrays += self._actions.arrays(start, stop, stepped)
         arrays += self._rewards.arrays(start, stop, stepped)
@@ -214,6 +220,10 @@ class ArrivalBuffer:
         if stop > start:
             self._row_bytes = max(self._row_bytes, batch.nbytes // (stop - start))
         return batch
+
+    def _agent_arrays(self, start: int, stop: int) -> list[pa.Array]:
+        """The columns that say whose rows these are, where an episode has many agents."""
+        return []
 
     def _numbers(self, start: int, stop: int) -> np.ndarray:
         rows = np.array([row for row, _ in self._starts], np.int64)

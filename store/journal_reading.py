@@ -55,6 +55,10 @@ _EVENT_TYPES = {
     "seed": int,
     "options": str,
     "metadata": str,
+    "agent": int,
+    "agent_id": str,
+    "group": int,
+    "flags": list,
 }
 
 
@@ -226,7 +230,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 def _is_event(event: Any) -> bool:
     return (
         isinstance(event, dict)
-        and event.get("event") in ("begin", "end", "discard")
+        and event.get("event") in ("begin", "agent", "end", "discard")
         and type(event.get("number")) is int
         and 0 <= event["number"] < 2**63
         and event.get("reason") in _REASONS

@@ -11,12 +11,13 @@ import re
 import uuid
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import gymnasium
 
+from .agents import AgentGroup, check_groups, column_prefix, joint_spaces
 from .errors import (
     CorruptStoreError,
     FormatVersionError,
@@ -42,8 +43,10 @@ class Manifest:
     Attributes:
         store_id: a random UUID in hexadecimal.
         created_at: UTC time of creation, ISO 8601.
-        observation_space, action_space: spaces of every episode.
+        observation_space, action_space: spaces of every episode; of a multi-agent store the one group's, or a
+            Dict with an entry per group.
         reward_shape: () for a scalar reward, (k,) for k objectives.
+        groups: the agents of a multi-agent store, by their spaces; else empty.
     """
 
     store_id: str
@@ -51,6 +54,7 @@ class Manifest:
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
     reward_shape: tuple[int, ...]
+    groups: tuple[AgentGroup, ...] = ()
 
     @staticmethod
     def new(
@@ -60,18 +64,33 @@ class Manifest:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         return Manifest(uuid.uuid4().hex, now, observation_space, action_space, reward_shape)
 
+    @staticmethod
+    def of_agents(groups: tuple[AgentGroup, ...], reward_shape: tuple[int, ...]) -> Manifest:
+        """The identity of a multi-agent store that is about to be created."""
+        return replace(Manifest.new(*joint_spaces(groups), reward_shape), groups=groups)
+
     def to_json(self) -> dict[str, Any]:
         """The content of `store.json`."""
         spaces = {"observation": self.observation_space, "action": self.action_space}
+        roots = dict(spaces)
+        if self.groups:
+            held: dict[str, Any] = {"agents": [group.to_json() for group in self.groups]}
+            roots = {}
+            for index, group in enumerate(self.groups):
+                prefix = column_prefix(self.groups, index)
+                roots[f"{prefix}observation"] = group.observation_space
+                roots[f"{prefix}action"] = group.action_space
+        else:
+            held = {"spaces": {root: space_to_json(space) for root, space in spaces.items()}}
         return {
             "format": FORMAT_VERSION,
             "store_id": self.store_id,
             "created_at": self.created_at,
-            "spaces": {root: space_to_json(space) for root, space in spaces.items()},
+            **held,
             "reward_shape": list(self.reward_shape),
             "columns": {
                 root: {column.name: str(column.type) for column in SpaceCodec(space, root).fields}
-                for root, space in spaces.items()
+                for root, space in roots.items()
             },
         }
 
@@ -118,17 +137,26 @@ def read_manifest(layout: Layout) -> Manifest:
         shape = tuple(content["reward_shape"])
         if not all(type(size) is int and 0 < size < 2**16 for size in shape) or len(shape) > 1:
             raise ValueError(f"reward_shape {shape} is neither [] nor [k]")
-        return Manifest(
-            str(content["store_id"]),
-            str(content["created_at"]),
-            space_from_json(content["spaces"]["observation"]),
-            space_from_json(content["spaces"]["action"]),
-            shape,
-        )
+        groups, spaces = _spaces(content)
+        return Manifest(str(content["store_id"]), str(content["created_at"]), *spaces, shape, groups)
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptStoreError(
             f"{layout.manifest} is damaged: {type(error).__name__}: {error}. Restore the file from a copy."
         ) from error
+
+
+def _spaces(
+    content: Mapping[str, Any],
+) -> tuple[tuple[AgentGroup, ...], tuple[gymnasium.Space, gymnasium.Space]]:
+    """The groups of a multi-agent store, and the spaces of every store."""
+    if "agents" not in content:
+        found = content["spaces"]
+        return (), (space_from_json(found["observation"]), space_from_json(found["action"]))
+    groups = tuple(AgentGroup.from_json(each) for each in content["agents"])
+    if not groups:
+        raise ValueError("a multi-agent store without agents")
+    check_groups(groups)
+    return groups, joint_spaces(groups)
 
 
 def read_card(layout: Layout) -> dict[str, Any]:

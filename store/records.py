@@ -25,6 +25,26 @@ _LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True)
+class AgentRecord:
+    """One agent of a finished episode.
+
+    Attributes:
+        agent_id: its name.
+        group: the index of its group.
+        length: its number of transitions, 0 if it never acted.
+        episode_return: sum of its rewards in order of time.
+        terminated, truncated: what the environment said of it last.
+    """
+
+    agent_id: str
+    group: int
+    length: int
+    episode_return: float | list[float]
+    terminated: bool
+    truncated: bool
+
+
+@dataclass(frozen=True)
 class EpisodeRecord:
     """One finished episode.
 
@@ -39,6 +59,8 @@ class EpisodeRecord:
         seed: the seed of its reset, if known; any size.
         options: JSON text of the reset's options, or None.
         metadata: frozen mapping.
+        agents: of a multi-agent episode, in the order in which they appeared; then `length` counts steps of
+            the environment and `episode_return` is the sum over the agents.
     """
 
     number: int
@@ -53,6 +75,19 @@ class EpisodeRecord:
     seed: int | None = None
     options: str | None = None
     metadata: dict[Any, Any] = field(default_factory=dict)
+    agents: tuple[AgentRecord, ...] = ()
+
+    @property
+    def transitions(self) -> int:
+        """How many transitions it has, of all agents."""
+        return sum(length for *_, length in self.lanes)
+
+    @property
+    def lanes(self) -> list[tuple[int, str | None, int]]:
+        """Whose rows it has: index and name of each agent and its number of transitions."""
+        if not self.agents:
+            return [(0, None, self.length)]
+        return [(index, agent.agent_id, agent.length) for index, agent in enumerate(self.agents)]
 
 
 @dataclass(frozen=True)
@@ -121,6 +156,38 @@ def add_in_order(total: float | list[float], rewards: np.ndarray) -> float | lis
     return np.cumsum(np.concatenate([start, rewards.astype(np.float64)]), axis=0)[-1].tolist()
 
 
+def team_flags(agents: Sequence[AgentRecord]) -> tuple[bool, bool]:
+    """`terminated` and `truncated` of a whole episode, from its agents'.
+
+    Both are unset while an agent goes on. Then the episode is terminated if all agents are, and truncated if
+    any is.
+    """
+    if not agents or not all(agent.terminated or agent.truncated for agent in agents):
+        return False, False
+    return all(agent.terminated for agent in agents), any(agent.truncated for agent in agents)
+
+
+def team_return(returns: Sequence[float | list[float]], objectives: int | None) -> float | list[float]:
+    """The sum of the agents' returns in their order; `objectives` is None for scalar rewards."""
+    start = 0.0 if objectives is None else [0.0] * objectives
+    return add_in_order(start, np.array(returns, np.float64)) if returns else start
+
+
+def _agent_columns(schema: StepSchema, records: Sequence[EpisodeRecord]) -> dict[str, Any]:
+    """The columns of episodes that only multi-agent stores have."""
+    if not schema.groups:
+        return {}
+    teams = [record.agents for record in records]
+    return {
+        "agents": [[agent.agent_id for agent in team] for team in teams],
+        "agent_groups": [[schema.groups[agent.group].name for agent in team] for team in teams],
+        "agent_lengths": [[agent.length for agent in team] for team in teams],
+        "agent_returns": [[agent.episode_return for agent in team] for team in teams],
+        "agent_terminations": [[agent.terminated for agent in team] for team in teams],
+        "agent_truncations": [[agent.truncated for agent in team] for team in teams],
+    }
+
+
 def episodes_table(
     schema: StepSchema, run_id: str, records: Sequence[EpisodeRecord], rows: SegmentRows, metadata: ColumnSet
 ) -> pa.Table:
@@ -135,6 +202,7 @@ def episodes_table(
         "segment": [rows.segment] * len(records),
         "row_start": rows.row_start,
         "row_count": rows.row_count,
+        **_agent_columns(schema, records),
     }
     for column in base:
         if column.name not in columns:

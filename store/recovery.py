@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from .agent_recovery import FoundTeam
 from .errors import CorruptStoreError
 from .families import METADATA, merge_rows
 from .journal import (
@@ -29,12 +29,13 @@ from .journal import (
 from .journal_reading import JournalBatch, PartReader
 from .layout import EPISODES, RUNS, Layout
 from .parquet import open_parquet, reading_error
-from .records import EpisodeRecord, add_in_order, end_reason_of
-from .schema import ENV_BUNDLE, JOURNAL_KIND, REWARD, STEP_ROW, TERMINATED, TRUNCATED, StepSchema
+from .records import EpisodeRecord
+from .recovered_episode import FoundEpisode
+from .schema import ENV_BUNDLE, StepSchema
 from .seal_log import sealed_numbers
 from .sealer import Seal, Tables, commit_run, live_name, seal
-from .sealing import Piece, split
-from .values import dump_json, load_json
+from .sealing import split
+from .values import dump_json
 
 
 @dataclass(frozen=True)
@@ -54,49 +55,6 @@ class RecoveredRun:
     interrupted: int
     steps: int
     torn_bytes: int
-
-
-@dataclass
-class _Found:
-    """An episode as its journal rows and events tell it, up to the row last read."""
-
-    begin: dict[str, Any]
-    end: dict[str, Any] | None = None
-    steps: int = 0
-    episode_return: float | list[float] = 0.0
-    terminated: bool = False
-    truncated: bool = False
-
-    def add(self, piece: Piece) -> None:
-        rows = piece.rows()
-        stepped = np.flatnonzero(rows.column(JOURNAL_KIND.name).to_numpy() == STEP_ROW)
-        if not len(stepped):
-            return
-        taken = pa.array(stepped)
-        rewards = np.array(rows.column(REWARD).take(taken).to_pylist(), np.float64)
-        self.episode_return = add_in_order(self.episode_return, rewards)
-        self.steps += len(stepped)
-        last = int(stepped[-1])
-        self.terminated = rows.column(TERMINATED)[last].as_py()
-        self.truncated = rows.column(TRUNCATED)[last].as_py()
-
-    def record(self, number: int, now: int) -> EpisodeRecord:
-        end = self.end or {}
-        metadata = (self.end or self.begin).get("metadata")
-        return EpisodeRecord(
-            number=number,
-            env_index=self.begin.get("env_index"),
-            started_at=self.begin.get("started_at", now),
-            ended_at=end.get("ended_at", now),
-            length=self.steps,
-            episode_return=self.episode_return,
-            terminated=self.terminated,
-            truncated=self.truncated,
-            end_reason=end.get("reason") or end_reason_of(self.terminated, self.truncated, "interrupted"),
-            seed=self.begin.get("seed"),
-            options=self.begin.get("options"),
-            metadata=load_json(metadata, "the journal") if metadata else {},
-        )
 
 
 def recover(layout: Layout, schema: StepSchema) -> list[RecoveredRun]:
@@ -214,12 +172,12 @@ def _seal_all(
     if records or tables.episodes.applied(header.run_id) >= 0:
         commit_run(tables, header, max([record.ended_at for record in records], default=now))
     interrupted = sum(record.end_reason == "interrupted" for record in records)
-    steps = sum(record.length for record in records)
+    steps = sum(record.transitions for record in records)
     return RecoveredRun(header.run_id, len(records), interrupted, steps, 0)
 
 
-def _read(readers: Iterable[PartReader], schema: StepSchema) -> dict[int, _Found]:
-    found: dict[int, _Found] = {}
+def _read(readers: Iterable[PartReader], schema: StepSchema) -> dict[int, FoundEpisode]:
+    found: dict[int, FoundEpisode] = {}
     lost: set[int] = set()
     whole = True
     seen = 0
@@ -230,7 +188,7 @@ def _read(readers: Iterable[PartReader], schema: StepSchema) -> dict[int, _Found
                 # Rows of the episodes that were open before the gap do not follow on: they end where it
                 # begins.
                 lost |= {number for number, episode in found.items() if episode.end is None}
-            _read_batch(batch, found, lost)
+            _read_batch(batch, found, lost, schema)
         whole = reader.ended
         seen = reader.seen
     return found
@@ -246,14 +204,22 @@ def _check_columns(batch: JournalBatch, schema: StepSchema) -> None:
             )
 
 
-def _read_batch(batch: JournalBatch, found: dict[int, _Found], lost: set[int]) -> None:
+def _new(event: dict[str, Any], schema: StepSchema) -> FoundEpisode:
+    return FoundTeam(event, schema=schema) if schema.groups else FoundEpisode(event)
+
+
+def _read_batch(
+    batch: JournalBatch, found: dict[int, FoundEpisode], lost: set[int], schema: StepSchema
+) -> None:
     events = batch.events()
     for event in events:
         if event["event"] == "begin":
-            found.setdefault(event["number"], _Found(event))
-    for number, piece, _ in split(batch.rows):
-        if number in found and number not in lost:
-            found[number].add(piece)
+            found.setdefault(event["number"], _new(event, schema))
+        elif event["event"] == "agent" and event["number"] in found and event["number"] not in lost:
+            found[event["number"]].introduce(event)
+    for lane, piece, _ in split(batch.rows):
+        if lane.number in found and lane.number not in lost:
+            found[lane.number].add(piece, lane.agent)
     for event in events:
         if event["event"] == "end" and event["number"] in found and event["number"] not in lost:
             found[event["number"]].end = event

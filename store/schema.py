@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 import pyarrow as pa
 
+from .agents import AgentGroup, GroupedCodec, column_prefix
 from .families import POLICY
 from .manifest import Manifest
 from .spaces import SpaceCodec
@@ -26,6 +27,9 @@ TERMINATED = "terminated"
 TRUNCATED = "truncated"
 FLAGS = (TERMINATED, TRUNCATED)
 
+AGENT_ID = "agent_id"
+ENV_STEP = "env_step"
+
 TIMESTAMP = pa.timestamp("us", "UTC")
 
 #: What arrived with a journal row: the first observation, a step, or what was logged after the last step.
@@ -33,6 +37,8 @@ RESET_ROW, STEP_ROW, LATE_ROW = 0, 1, 2
 
 JOURNAL_NUMBER = pa.field("_number", pa.int64())
 JOURNAL_KIND = pa.field("_kind", pa.int16())
+#: Of a multi-agent store: counts the agents of an episode in the order in which they appeared.
+JOURNAL_AGENT = pa.field("_agent", pa.int32())
 
 
 @dataclass(frozen=True)
@@ -42,26 +48,51 @@ class StepSchema:
     Attributes:
         observation_space, action_space: the store's spaces.
         reward_shape: () for a scalar reward, (k,) for a vector of k objectives.
+        groups: the groups of agents of a multi-agent store; else empty.
+        prefix: what the names of observation and action columns begin with.
     """
 
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
     reward_shape: tuple[int, ...] = field(default=())
+    groups: tuple[AgentGroup, ...] = field(default=())
+    prefix: str = field(default="")
 
     @staticmethod
     def of(manifest: Manifest) -> StepSchema:
         """The schema that a store's identity file describes."""
-        return StepSchema(manifest.observation_space, manifest.action_space, manifest.reward_shape)
+        spaces = (manifest.observation_space, manifest.action_space)
+        return StepSchema(*spaces, manifest.reward_shape, manifest.groups)
+
+    @cached_property
+    def parts(self) -> tuple[StepSchema, ...]:
+        """The columns of each group of agents as those of a single agent; of other stores, this schema."""
+        if not self.groups:
+            return (self,)
+        return tuple(
+            StepSchema(
+                group.observation_space,
+                group.action_space,
+                self.reward_shape,
+                prefix=column_prefix(self.groups, index),
+            )
+            for index, group in enumerate(self.groups)
+        )
 
     @cached_property
     def observation(self) -> SpaceCodec:
         """Columns of the observation."""
-        return SpaceCodec(self.observation_space, OBSERVATION)
+        if len(self.groups) > 1:
+            codecs = [part.observation for part in self.parts]
+            return GroupedCodec(self.observation_space, OBSERVATION, codecs)
+        return SpaceCodec(self.observation_space, f"{self.prefix}{OBSERVATION}")
 
     @cached_property
     def action(self) -> SpaceCodec:
         """Columns of the action."""
-        return SpaceCodec(self.action_space, ACTION)
+        if len(self.groups) > 1:
+            return GroupedCodec(self.action_space, ACTION, [part.action for part in self.parts])
+        return SpaceCodec(self.action_space, f"{self.prefix}{ACTION}")
 
     @cached_property
     def reward(self) -> SpaceCodec:
@@ -82,7 +113,10 @@ class StepSchema:
     @cached_property
     def journal(self) -> pa.Schema:
         """A journal row without loose columns."""
-        return pa.schema([JOURNAL_NUMBER, JOURNAL_KIND, *self.observation.fields, *self.outcome_fields])
+        agent = [JOURNAL_AGENT, pa.field(ENV_STEP, pa.int64())] if self.groups else []
+        return pa.schema(
+            [JOURNAL_NUMBER, JOURNAL_KIND, *agent, *self.observation.fields, *self.outcome_fields]
+        )
 
     @cached_property
     def journal_row_bytes(self) -> int:
@@ -92,20 +126,26 @@ class StepSchema:
     @cached_property
     def steps(self) -> pa.Schema:
         """The steps table without loose columns."""
-        return pa.schema(
-            [
-                pa.field("episode_id", pa.string()),
-                pa.field("t", pa.int64()),
-                *self.observation.fields,
-                *self.outcome_fields,
-            ]
-        )
+        columns = [*self.observation.fields, *self.outcome_fields]
+        keys = [pa.field(name, kind) for name, kind in self.step_keys]
+        step = [pa.field(ENV_STEP, pa.int64())] if self.groups else []
+        return pa.schema([*keys, *step, *columns])
+
+    @property
+    def step_keys(self) -> tuple[tuple[str, pa.DataType], ...]:
+        """The columns that name a row of steps: the episode, the agent where there are many, and t."""
+        agent = ((AGENT_ID, pa.string()),) if self.groups else ()
+        return (("episode_id", pa.string()), *agent, ("t", pa.int64()))
 
     @cached_property
     def episodes(self) -> pa.Schema:
         """The episodes table without loose columns."""
         returned = pa.list_(pa.float64()) if self.reward_shape else pa.float64()
-        return pa.schema([(name, returned if name == "episode_return" else kind) for name, kind in _EPISODES])
+        columns = [(name, returned if name == "episode_return" else kind) for name, kind in _EPISODES]
+        if self.groups:
+            columns += _AGENTS
+            columns.append(("agent_returns", pa.list_(returned)))
+        return pa.schema(columns)
 
     def is_outcome(self, column: str) -> bool:
         """Whether a steps column belongs to the transition (and not to the observation) of its row."""
@@ -134,6 +174,15 @@ _EPISODES: tuple[tuple[str, pa.DataType], ...] = (
     ("segment", pa.string()),
     ("row_start", pa.int64()),
     ("row_count", pa.int64()),
+)
+
+#: Of a multi-agent store: one entry per agent in the order in which they appeared.
+_AGENTS: tuple[tuple[str, pa.DataType], ...] = (
+    ("agents", pa.list_(pa.string())),
+    ("agent_groups", pa.list_(pa.string())),
+    ("agent_lengths", pa.list_(pa.int64())),
+    ("agent_terminations", pa.list_(pa.bool_())),
+    ("agent_truncations", pa.list_(pa.bool_())),
 )
 
 RUNS_SCHEMA = pa.schema(

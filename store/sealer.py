@@ -25,7 +25,7 @@ from .loose_rows import LooseRows
 from .records import EpisodeRecord, SegmentRows, episodes_table
 from .schema import ENV_BUNDLE, RUNS_SCHEMA, StepSchema
 from .seal_log import note_seal
-from .sealing import EpisodeRows, StepsFile, collect_rows
+from .sealing import EpisodeRows, Lane, NamedRows, StepsFile, collect_rows
 from .table_files import write_table_file
 from .tables import Table
 from .values import load_json
@@ -76,11 +76,11 @@ def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
     note_seal(job.parts[0].parent, job.segment, (record.number for record in job.records))
     readers = [PartReader(path) for path in job.parts]
     found = collect_rows(readers, frozenset(record.number for record in job.records))
-    in_order = [(record.number, found[record.number].cut(record.length + 1)) for record in job.records]
+    in_order = _named(job.records, found)
     # A file that is listed already, by an attempt that got so far, is never written over.
     done = tables.steps.applied(run_id) >= job.segment
     steps = None if done else _write_steps(tables, schema, job, name, in_order, readers)
-    rows = _segment_rows(name, in_order)
+    rows = _segment_rows(name, job.records)
     metadata = ColumnSet(METADATA, tables.episodes.schema)
     table = episodes_table(schema, run_id, job.records, rows, metadata)
     tables.episodes.ensure_columns([column for column in table.schema if kinds.field_kind(column)])
@@ -90,7 +90,7 @@ def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
         tables.steps.commit([steps], run_id, job.segment, removed=_orphans(tables, job))
     counts = {
         "episodelake.episodes": len(job.records),
-        "episodelake.steps": sum(r.length for r in job.records),
+        "episodelake.steps": sum(record.transitions for record in job.records),
     }
     tables.episodes.commit(
         [episodes], run_id, job.segment, details={"episodelake.operation": "seal", **counts}
@@ -113,25 +113,38 @@ def _write_steps(
     schema: StepSchema,
     job: Seal,
     name: str,
-    episodes: Sequence[tuple[int, EpisodeRows]],
+    lanes: Sequence[NamedRows],
     readers: Sequence[PartReader],
 ) -> NewFile:
     path = tables.layout.table(STEPS) / name
-    seen = {id(p.batch.schema): p.batch.schema for _, rows in episodes for p in rows.pieces}.values()
+    seen = {id(p.batch.schema): p.batch.schema for lane in lanes for p in lane.rows.pieces}.values()
     names = schema.journal.names
     columns = SegmentColumns(names, tables.steps.schema, seen)
     tables.steps.ensure_columns(columns.fields)
     columns = SegmentColumns(names, tables.steps.schema, seen)
     tables.steps.ensure_columns(columns.fields)
-    written = StepsFile(path, schema, columns, job.header.run_id).write(episodes, readers)
-    ids = [episode_id(job.header.run_id, number) for number, _ in episodes]
+    written = StepsFile(path, schema, columns, job.header.run_id).write(lanes, readers)
+    ids = [episode_id(job.header.run_id, lane.number) for lane in lanes]
     return NewFile(
         name, written.rows, written.null_counts, {"episode_id": min(ids)}, {"episode_id": max(ids)}
     )
 
 
-def _segment_rows(name: str, episodes: Sequence[tuple[int, EpisodeRows]]) -> SegmentRows:
-    counts = np.array([rows.steps_rows for _, rows in episodes], np.int64)
+def _named(records: Sequence[EpisodeRecord], found: dict[Lane, EpisodeRows]) -> list[NamedRows]:
+    """The rows of all episodes, lane by lane.
+
+    Raises:
+        CorruptStoreError: the journal has fewer rows than an episode has.
+    """
+    return [
+        NamedRows(record.number, name, found.get(Lane(record.number, agent), EpisodeRows()).cut(length + 1))
+        for record in records
+        for agent, name, length in record.lanes
+    ]
+
+
+def _segment_rows(name: str, records: Sequence[EpisodeRecord]) -> SegmentRows:
+    counts = np.array([sum(length + 1 for *_, length in record.lanes) for record in records], np.int64)
     return SegmentRows(name, (np.cumsum(counts) - counts).tolist(), counts.tolist())
 
 

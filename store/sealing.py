@@ -6,8 +6,10 @@ the length of an episode. A row group never splits an episode that fits in one.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +20,7 @@ from .layout import episode_id
 from .loose_merge import SegmentColumns
 from .parquet import parquet_writer
 from .places import Place
-from .schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, StepSchema
+from .schema import AGENT_ID, JOURNAL_AGENT, JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, StepSchema
 
 #: The most a row group of steps takes before compression.
 GROUP_BYTES = 32 << 20
@@ -49,9 +51,16 @@ class Piece:
         return self.batch is other.batch and self.chosen is other.chosen and self.start == other.stop
 
 
+class Lane(NamedTuple):
+    """Whose rows: the episode's number, and which of its agents (0 where there is one)."""
+
+    number: int
+    agent: int
+
+
 @dataclass
 class EpisodeRows:
-    """Where the arrivals of one episode are: its pieces in order, and whether the last row is a late one."""
+    """Where the arrivals of one lane are: its pieces in order, and whether the last row is a late one."""
 
     pieces: list[Piece] = field(default_factory=list)
     count: int = 0
@@ -85,35 +94,54 @@ class EpisodeRows:
         return self.count - self.late
 
 
-def collect_rows(readers: Iterable[PartReader], wanted: frozenset[int]) -> dict[int, EpisodeRows]:
+@dataclass(frozen=True)
+class NamedRows:
+    """The arrivals of one lane under the names that their steps get.
+
+    Attributes:
+        number: of the episode.
+        agent_id: the agent; None where an episode has one.
+        rows: the arrivals.
+    """
+
+    number: int
+    agent_id: str | None
+    rows: EpisodeRows
+
+
+def collect_rows(readers: Iterable[PartReader], wanted: frozenset[int]) -> dict[Lane, EpisodeRows]:
     """Find the rows of the wanted episodes in all batches of the given parts."""
-    found: dict[int, EpisodeRows] = {number: EpisodeRows() for number in wanted}
+    found: dict[Lane, EpisodeRows] = {}
     seen = 0
     for reader in readers:
         for batch in reader.batches(seen=seen):
-            for number, piece, late in split(batch.rows):
-                if number in found:
-                    found[number].add(piece, late)
+            for lane, piece, late in split(batch.rows):
+                if lane.number in wanted:
+                    found.setdefault(lane, EpisodeRows()).add(piece, late)
         seen = reader.seen
     return found
 
 
-def split(batch: pa.RecordBatch) -> Iterator[tuple[int, Piece, bool]]:
-    """Yield `(episode number, its rows in this batch, whether the last of them is a late row)`."""
+def split(batch: pa.RecordBatch) -> Iterator[tuple[Lane, Piece, bool]]:
+    """Yield `(lane, its rows in this batch, whether the last of them is a late row)`."""
     if batch.num_rows == 0:
         return
     numbers = batch.column(JOURNAL_NUMBER.name).to_numpy()
     row_kinds = batch.column(JOURNAL_KIND.name).to_numpy()
+    has_agents = JOURNAL_AGENT.name in batch.schema.names
+    agents = batch.column(JOURNAL_AGENT.name).to_numpy() if has_agents else np.zeros(len(numbers), np.int32)
     chosen = None
-    if (numbers[1:] < numbers[:-1]).any():
-        chosen = np.argsort(numbers, kind="stable")
-        numbers, row_kinds = numbers[chosen], row_kinds[chosen]
-    starts = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()]
+    same = numbers[1:] == numbers[:-1]
+    if (numbers[1:] < numbers[:-1]).any() or (same & (agents[1:] < agents[:-1])).any():
+        chosen = np.lexsort((agents, numbers))
+        numbers, agents, row_kinds = numbers[chosen], agents[chosen], row_kinds[chosen]
+    changes = (numbers[1:] != numbers[:-1]) | (agents[1:] != agents[:-1])
+    starts = [0, *(np.flatnonzero(changes) + 1).tolist()]
     stops = [*starts[1:], len(numbers)]
-    firsts = numbers[starts].tolist()
+    firsts = zip(numbers[starts].tolist(), agents[starts].tolist(), strict=True)
     lates = (row_kinds[np.asarray(stops) - 1] == LATE_ROW).tolist()
-    for number, start, stop, late in zip(firsts, starts, stops, lates, strict=True):
-        yield number, Piece(batch, start, stop, chosen), late
+    for lane, start, stop, late in zip(firsts, starts, stops, lates, strict=True):
+        yield Lane(*lane), Piece(batch, start, stop, chosen), late
 
 
 @dataclass(frozen=True)
@@ -146,10 +174,8 @@ class StepsFile:
         self._nulls = dict.fromkeys(self._file_schema.names, 0)
         self._rows = 0
 
-    def write(
-        self, episodes: Sequence[tuple[int, EpisodeRows]], readers: Sequence[PartReader]
-    ) -> WrittenSteps:
-        """Write the episodes in the given order and make the file durable.
+    def write(self, lanes: Sequence[NamedRows], readers: Sequence[PartReader]) -> WrittenSteps:
+        """Write the lanes in the given order, those of an episode together, and make the file durable.
 
         Raises:
             StoreAccessError: the file could not be written; the caller may try again.
@@ -158,7 +184,7 @@ class StepsFile:
         self._row_bytes = max(self._row_bytes, sum(reader.row_bytes for reader in readers) // rows)
         self._group_rows = max(1, min(GROUP_ROWS, GROUP_BYTES // self._row_bytes))
         with parquet_writer(self._path, self._file_schema, self._row_bytes) as writer:
-            for table in self._groups(episodes):
+            for table in self._groups(lanes):
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
                 self._count(table)
                 for reader in readers:
@@ -170,45 +196,47 @@ class StepsFile:
         for name, column in zip(table.column_names, table.columns, strict=True):
             self._nulls[name] += column.null_count
 
-    def _groups(self, episodes: Sequence[tuple[int, EpisodeRows]]) -> Iterator[pa.Table]:
-        group: list[tuple[int, EpisodeRows]] = []
+    def _groups(self, lanes: Sequence[NamedRows]) -> Iterator[pa.Table]:
+        group: list[NamedRows] = []
         rows = 0
-        for number, found in episodes:
-            if group and rows + found.steps_rows > self._group_rows:
+        for _, members in itertools.groupby(lanes, key=lambda lane: lane.number):
+            episode = list(members)
+            count = sum(lane.rows.steps_rows for lane in episode)
+            if group and rows + count > self._group_rows:
                 yield self._whole(group)
                 group, rows = [], 0
-            if found.steps_rows > self._group_rows:
-                yield from self._split(number, found)
+            if count > self._group_rows:
+                yield from self._split(episode)
                 continue
-            group.append((number, found))
-            rows += found.steps_rows
+            group += episode
+            rows += count
         if group:
             yield self._whole(group)
 
-    def _whole(self, group: Sequence[tuple[int, EpisodeRows]]) -> pa.Table:
-        """The steps rows of whole episodes."""
-        arrivals = self._gather(piece for _, found in group for piece in found.pieces)
-        counts = np.array([found.count for _, found in group])
-        lates = np.array([found.late for _, found in group])
+    def _whole(self, group: Sequence[NamedRows]) -> pa.Table:
+        """The steps rows of whole lanes."""
+        arrivals = self._gather(piece for lane in group for piece in lane.rows.pieces)
+        counts = np.array([lane.rows.count for lane in group])
+        lates = np.array([lane.rows.late for lane in group])
         kept = counts - lates
-        numbers = np.repeat(np.arange(len(group)), kept)
+        owners = np.repeat(np.arange(len(group)), kept)
         t = np.arange(kept.sum()) - np.repeat(np.cumsum(kept) - kept, kept)
         starts = np.repeat(np.cumsum(counts) - counts, kept)
         rows = starts + t
-        last_without_outcome = (t == kept[numbers] - 1) & ~lates[numbers]
-        ids = [episode_id(self._run_id, number) for number, _ in group]
-        return self._steps(arrivals, rows, last_without_outcome, ids, numbers, t)
+        last_without_outcome = (t == kept[owners] - 1) & ~lates[owners]
+        return self._steps(arrivals, rows, last_without_outcome, group, owners, t)
 
-    def _split(self, number: int, found: EpisodeRows) -> Iterator[pa.Table]:
+    def _split(self, episode: Sequence[NamedRows]) -> Iterator[pa.Table]:
         """The steps rows of an episode that is longer than a row group, in several tables."""
-        ids = [episode_id(self._run_id, number)]
-        for start in range(0, found.steps_rows, self._group_rows):
-            stop = min(start + self._group_rows, found.steps_rows)
-            arrivals = self._gather(_range(found.pieces, start, stop + 1))
-            rows = np.arange(stop - start)
-            last = np.zeros(stop - start, bool)
-            last[-1] = stop == found.steps_rows and not found.late
-            yield self._steps(arrivals, rows, last, ids, np.zeros(stop - start, np.int64), rows + start)
+        for lane in episode:
+            found = lane.rows
+            for start in range(0, found.steps_rows, self._group_rows):
+                stop = min(start + self._group_rows, found.steps_rows)
+                arrivals = self._gather(_range(found.pieces, start, stop + 1))
+                rows = np.arange(stop - start)
+                last = np.zeros(stop - start, bool)
+                last[-1] = stop == found.steps_rows and not found.late
+                yield self._steps(arrivals, rows, last, [lane], np.zeros(len(rows), np.int64), rows + start)
 
     def _gather(self, pieces: Iterable[Piece]) -> pa.Table:
         """Copy pieces into one table in the journal's layout, loose columns made alike."""
@@ -225,17 +253,24 @@ class StepsFile:
         arrivals: pa.Table,
         rows: np.ndarray,
         last_without_outcome: np.ndarray,
-        ids: Sequence[str],
-        numbers: np.ndarray,
+        lanes: Sequence[NamedRows],
+        owners: np.ndarray,
         t: np.ndarray,
     ) -> pa.Table:
         """Pair each observation (arrival `rows`) with the outcome that arrived one row later."""
         contiguous = len(rows) == arrivals.num_rows and bool((np.diff(rows) == 1).all())
         outcomes = pa.array(rows + 1, mask=last_without_outcome)
+        names = {
+            "episode_id": [episode_id(self._run_id, lane.number) for lane in lanes],
+            AGENT_ID: [lane.agent_id for lane in lanes],
+        }
         arrays: list[pa.Array | pa.ChunkedArray] = []
         for column in self._file_schema:
-            if column.name == "episode_id":
-                arrays.append(pa.DictionaryArray.from_arrays(numbers.astype(np.int32), pa.array(ids)))
+            if column.name in names:
+                values = pa.array(names[column.name], pa.string())
+                arrays.append(
+                    pa.DictionaryArray.from_arrays(owners.astype(np.int32), values).cast(pa.string())
+                )
             elif column.name == "t":
                 arrays.append(pa.array(t))
             elif self._schema.is_outcome(column.name):
@@ -244,7 +279,6 @@ class StepsFile:
                 arrays.append(arrivals.column(column.name))
             else:
                 arrays.append(arrivals.column(column.name).take(pa.array(rows)))
-        arrays[0] = arrays[0].cast(pa.string())
         return pa.table(arrays, schema=self._file_schema)
 
 

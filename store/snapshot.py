@@ -237,7 +237,7 @@ class Snapshot:
         added = self.annotation_files.annotations.values()
         names = {annotation.name for annotation in added}
         kept = [column for column in schema if column.name not in names]
-        return pa.schema([*kept, *(annotation.schema.field(annotation.name) for annotation in added)])
+        return pa.schema([*kept, *(pa.field(annotation.name, annotation.type) for annotation in added)])
 
     def check_retained(self) -> None:
         """Make sure that the files of this version are still there.

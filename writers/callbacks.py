@@ -32,6 +32,7 @@ class StepData:
         policy: what was logged for the action.
         extra: the user's own columns, on the row of the observation.
         end: set it to end the episode here; steps up to the next reset are not recorded.
+        agent: whose step it is, in a multi-agent episode; `t` counts that agent's observations.
     """
 
     t: int
@@ -44,6 +45,7 @@ class StepData:
     policy: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     end: bool = False
+    agent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class EpisodeSummary:
         seed: of the reset, if known.
         options: of the reset, if any.
         metadata: the episode's metadata so far.
+        agent_lengths, agent_returns: of a multi-agent episode, transitions and sum of rewards by agent.
     """
 
     id: str
@@ -71,6 +74,8 @@ class EpisodeSummary:
     seed: int | None
     options: Mapping[str, Any] | None
     metadata: Mapping[str, Any]
+    agent_lengths: Mapping[str, int] = field(default_factory=dict)
+    agent_returns: Mapping[str, float | list[float]] = field(default_factory=dict)
 
 
 StepCallback = Callable[[StepData], StepData | Mapping[str, Any] | None]

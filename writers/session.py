@@ -21,8 +21,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..store.agent_arrivals import arrival_buffer
 from ..store.arrivals import ArrivalBuffer, LiveEpisode
-from ..store.errors import CorruptStoreError, EpisodelakeError, RecorderStateError
+from ..store.errors import (
+    CorruptStoreError,
+    EpisodelakeError,
+    InvalidArgumentError,
+    RecorderStateError,
+)
 from ..store.families import STEP_FAMILIES, ColumnSet, check_extra
 from ..store.files import guard_access, sync_path
 from ..store.handle import StoreHandle
@@ -57,10 +63,14 @@ class RunSession:
         options: how to treat the disk.
 
     Raises:
+        InvalidArgumentError: the store is for several agents.
         StoreAccessError: the journal could not be created.
     """
 
+    many_agents = False
+
     def __init__(self, store: StoreHandle, header: RunHeader, options: SessionOptions) -> None:
+        _check_agents(store, many=self.many_agents)
         _recover_others(store)
         self.header = header
         self.options = options
@@ -73,7 +83,7 @@ class RunSession:
         self._directory = store.layout.journals / header.run_id
         self._journal_lock = _claim(self._directory)
         self._parts = JournalParts(self._directory, header, sync=options.durability == "fsync")
-        self._buffer = ArrivalBuffer(self._schema, _FIRST_ROWS)
+        self._buffer = arrival_buffer(self._schema, _FIRST_ROWS)
         self._flushed = 0
         self._rows_before = 0
         self._events: list[dict[str, Any]] = []
@@ -123,7 +133,7 @@ class RunSession:
         )
         if self._schema.reward_shape:
             episode.episode_return = [0.0] * self._schema.reward_shape[0]
-        begun = _begin_event(episode.number, env_index, episode.started_at, episode.facts)
+        begun = begin_event(episode.number, env_index, episode.started_at, episode.facts)
         with self._lock:
             self._next_number += 1
             self.room().add_reset(episode, observation, info, extra)
@@ -132,17 +142,17 @@ class RunSession:
             self._events.append(begun)
         return episode
 
-    def room(self) -> ArrivalBuffer:
-        """The row buffer, with room for one more row.
+    def room(self, rows: int = 1) -> ArrivalBuffer:
+        """The row buffer, with room for so many more rows.
 
         A step is recorded in two calls of it: `put_action` before the environment sees the action, and
         `add_step` with what came back.
         """
-        if self._buffer.count == self._buffer.capacity:
+        if self._buffer.count + rows > self._buffer.capacity:
             with self._lock:
                 self._flush()
                 self._rows_before += self._buffer.count
-                self._buffer = ArrivalBuffer(self._schema, self._buffer.next_capacity)
+                self._buffer = arrival_buffer(self._schema, self._buffer.next_capacity, rows)
                 self._flushed = 0
         return self._buffer
 
@@ -200,7 +210,7 @@ class RunSession:
             StoreAccessError: the journal could not be written; nothing was recorded.
         """
         facts = EpisodeFacts(record.seed, record.options, record.metadata)
-        events = [_begin_event(record.number, record.env_index, record.started_at, facts)]
+        events = [begin_event(record.number, record.env_index, record.started_at, facts)]
         self._check_process()
         with self._lock:
             self._parts.need(record.number)
@@ -361,6 +371,20 @@ class RunSession:
             self._keeper.join()
 
 
+def _check_agents(store: StoreHandle, *, many: bool) -> None:
+    if many and not store.schema.groups:
+        raise InvalidArgumentError(
+            f"{store.layout.root} is a store for one agent; the environment has several. Create a store for "
+            "it with episodelake.create(path, env)."
+        )
+    if store.schema.groups and not many:
+        agents = ", ".join(agent for group in store.schema.groups for agent in group.agents)
+        raise InvalidArgumentError(
+            f"{store.layout.root} is a store for several agents ({agents}). Record a PettingZoo environment "
+            "into it, with EpisodeStore.record."
+        )
+
+
 def _claim(directory: Path) -> JournalLock:
     """Take the lock of a new run, then make its journal directory."""
     with guard_access("create the journal", directory):
@@ -395,7 +419,8 @@ def _recover_others(store: StoreHandle) -> None:
         warnings.warn(str(error), RuntimeWarning, stacklevel=5)
 
 
-def _begin_event(number: int, env_index: int | None, started_at: int, facts: EpisodeFacts) -> dict[str, Any]:
+def begin_event(number: int, env_index: int | None, started_at: int, facts: EpisodeFacts) -> dict[str, Any]:
+    """The journal's event that an episode began."""
     return {
         "event": "begin",
         "number": number,
@@ -414,6 +439,7 @@ def _end_event(record: EpisodeRecord) -> dict[str, Any]:
         "ended_at": record.ended_at,
         "reason": record.end_reason,
         "metadata": dump_json(record.metadata) if record.metadata else None,
+        **({"flags": [[a.terminated, a.truncated] for a in record.agents]} if record.agents else {}),
     }
 
 
@@ -431,4 +457,5 @@ def _record(episode: LiveEpisode, otherwise: EndReason, facts: EpisodeFacts) -> 
         seed=facts.seed,
         options=facts.options,
         metadata=facts.metadata,
+        agents=episode.agent_records(),
     )

@@ -6,7 +6,7 @@ steps lies in files beside the segments (see `annotation_files`). Both come and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,9 +28,10 @@ from ..handle import StoreHandle
 from ..layout import EPISODES, STEPS
 from ..listed_files import NewFile, TableFile
 from ..parquet import open_parquet, parquet_writer
-from ..snapshot import pointers_of
+from ..schema import AGENT_ID
 from .operation import Operation
 from .rewriting import annotation_files
+from .step_targets import step_targets, unknown_episodes
 
 _ID = "episode_id"
 _T = "t"
@@ -71,7 +72,7 @@ def annotate_episodes(store: StoreHandle, table: pa.Table) -> None:
                 old.append(file)
                 rows.append((operation.read_episodes([file]), where))
         if found < len(ids):
-            raise InvalidArgumentError(_unknown(operation, ids))
+            raise InvalidArgumentError(unknown_episodes(operation, ids))
         fields = [
             pa.field(name, values.type, metadata={ANNOTATION_KEY: b"episodes"}) for name, values in columns
         ]
@@ -105,30 +106,23 @@ def _overlaid(
     return operation.write_episodes(operation.next_name(), rows, file.moment)
 
 
-def _unknown(operation: Operation, ids: pa.Array) -> str:
-    there = operation.read_episodes(operation.tables.episodes.files(), [_ID]).column(_ID)
-    hits = pc.call_function("is_in", [ids], pc.SetLookupOptions(there.combine_chunks()))
-    missing = ids.filter(pc.call_function("invert", [hits])).to_pylist()
-    shown = ", ".join(repr(each) for each in missing[:3])
-    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-    return f"The store has no episode {shown}{more}; the newest version has {len(there)} episodes."
-
-
 def annotate_steps(store: StoreHandle, table: pa.Table) -> None:
     """Add or overwrite columns of steps.
 
     Args:
-        table: `episode_id` and `t` (0 to T), each pair once, and the columns.
+        table: `episode_id`, in a multi-agent store `agent_id`, and `t` (0 to T), each of these once, and the
+            columns.
 
     Raises:
         InvalidArgumentError: a key is missing, unknown or there twice; a column cannot be an annotation.
         StoreAccessError, ConcurrentCommitError: nothing was changed.
     """
-    table = plain_table(table, [_ID, _T])
+    keys = [name for name, _ in store.schema.step_keys]
+    table = plain_table(table, keys)
     with Operation.begin(store, "annotate") as operation:
-        names = [name for name in table.column_names if name not in (_ID, _T)]
+        names = [name for name in table.column_names if name not in keys]
         columns = [_fitting(operation, STEPS, table, name) for name in names]
-        target = _targets(operation, table)
+        target = step_targets(operation, table)
         files = annotation_files(operation)
         added = {
             name: StepAnnotation(name, values.type, (f"{operation.id}-{number}",))
@@ -143,7 +137,7 @@ def annotate_steps(store: StoreHandle, table: pa.Table) -> None:
                 place = store.layout.annotations / added[name].ids[0]
                 whole = _scattered(values, frame_rows, segment_rows, target.rows_of(segment), old)
                 key = target.keys(segment)
-                _write(place / segment, added[name].schema, [*key, whole])
+                _write(place / segment, added[name].schema(store.schema.step_keys), [*key, whole])
 
         def change(text: str | None) -> str:
             there = parse_annotations(text, store.layout.root)
@@ -154,72 +148,6 @@ def annotate_steps(store: StoreHandle, table: pa.Table) -> None:
 
         details = {"episodelake.operation": "annotate", "episodelake.columns": ", ".join(names)}
         operation.set_property(change, details)
-
-
-class _Targets:
-    """Which row of which segment each row of the frame means."""
-
-    def __init__(self, operation: Operation, episodes: pa.Table, position: np.ndarray, t: np.ndarray) -> None:
-        self._operation = operation
-        self._ids = episodes.column(_ID).combine_chunks()
-        self._pointers = pointers_of(episodes, operation.store.layout.root)
-        self._position = position
-        self._rows = self._pointers.row_start[position] + t
-        self._counts = {file.name: file.rows for file in operation.tables.steps.files()}
-
-    def by_segment(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        segment = self._pointers.segment[self._position]
-        for index in np.unique(segment):
-            chosen = np.flatnonzero(segment == index)
-            yield self._pointers.segments[index], chosen, self._rows[chosen]
-
-    def rows_of(self, segment: str) -> int:
-        """How many rows the segment has."""
-        if segment not in self._counts:
-            place = self._operation.store.layout.table(STEPS) / segment
-            self._counts[segment] = open_parquet(place).metadata.num_rows
-        return self._counts[segment]
-
-    def keys(self, segment: str) -> tuple[pa.Array, pa.Array]:
-        """`episode_id` and `t` of every row of the segment; NULL where no episode points."""
-        members = np.flatnonzero(self._pointers.segment == self._pointers.segments.index(segment))
-        starts, counts = self._pointers.row_start[members], self._pointers.row_count[members]
-        index = np.full(self.rows_of(segment), -1, np.int64)
-        t = np.zeros(len(index), np.int64)
-        for member, start, count in zip(members.tolist(), starts.tolist(), counts.tolist(), strict=True):
-            index[start : start + count] = member
-            t[start : start + count] = np.arange(count)
-        hidden = index < 0
-        return self._ids.take(pa.array(index, mask=hidden)), pa.array(t, mask=hidden)
-
-
-def _targets(operation: Operation, table: pa.Table) -> _Targets:
-    """Find the rows that a frame means.
-
-    Raises:
-        InvalidArgumentError: an episode or a step is unknown, or there twice.
-    """
-    episodes = operation.read_episodes(
-        operation.tables.episodes.files(), [_ID, "segment", "row_start", "row_count"]
-    )
-    ids = table.column(_ID).combine_chunks()
-    options = pc.SetLookupOptions(episodes.column(_ID).combine_chunks())
-    where = pc.call_function("index_in", [ids], options)
-    if where.null_count:
-        raise InvalidArgumentError(_unknown(operation, ids.unique()))
-    position = where.to_numpy().astype(np.int64)
-    t = table.column(_T).to_numpy()
-    counts = episodes.column("row_count").to_numpy()[position]
-    wrong = np.flatnonzero((t < 0) | (t >= counts))
-    if len(wrong):
-        first = int(wrong[0])
-        raise InvalidArgumentError(
-            f"The episode {ids[first].as_py()!r} has no step t={int(t[first])}; t goes from 0 to "
-            f"{int(counts[first]) - 1}."
-        )
-    if len(np.unique(np.stack([position, t]), axis=1).T) != len(t):
-        raise InvalidArgumentError("The frame has a pair of episode_id and t more than once.")
-    return _Targets(operation, episodes, position, t)
 
 
 def _scattered(
@@ -268,7 +196,9 @@ def plain_table(table: pa.Table, keys: Sequence[str]) -> pa.Table:
             raise InvalidArgumentError(
                 f"The key column 't' has the type {table.schema.field(name).type}; expected integers."
             )
-        expected = {_ID: pa.string(), _T: pa.int64()}.get(name) if name in keys else None
+        expected = (
+            {_ID: pa.string(), AGENT_ID: pa.string(), _T: pa.int64()}.get(name) if name in keys else None
+        )
         wanted = expected or storable_type(name, table.schema.field(name).type)
         values = table.column(name)
         try:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..handle import StoreHandle
+from ..lanes import transitions_in
 from ..listed_files import TableFile
 from .operation import Operation, Progress, reconcile
 from .rewriting import NewSegment, Written, freed_segments, write_segments
@@ -46,7 +47,7 @@ def delete(
             reconcile(operation)
         old, new, gone = _affected(operation, wanted)
         freed = freed_segments(operation, old)
-        report = DeleteReport(gone.num_rows, sum(gone.column("length").to_pylist()), len(freed))
+        report = DeleteReport(gone.num_rows, transitions_in(gone), len(freed))
         if dry_run or not old:
             return report
         written = (
@@ -61,14 +62,15 @@ def _affected(operation: Operation, wanted: pa.Array) -> tuple[list[TableFile], 
     """The episodes files with such episodes, what stays of each, and what goes."""
     old: list[TableFile] = []
     new: list[NewSegment] = []
-    gone = [operation.read_episodes([], ["length"])]
+    columns = ["row_count", *(["agents"] if operation.store.schema.groups else [])]
+    gone = [operation.read_episodes([], columns)]
     for file in operation.tables.episodes.files():
         ids = operation.read_episodes([file], ["episode_id"]).column("episode_id")
         hit = pc.call_function("is_in", [ids], pc.SetLookupOptions(wanted)).to_numpy()
         if not hit.any():
             continue
         rows = operation.read_episodes([file])
-        gone.append(rows.take(pa.array(np.flatnonzero(hit))).select(["length"]))
+        gone.append(rows.take(pa.array(np.flatnonzero(hit))).select(columns))
         old.append(file)
         if not hit.all():
             new.append(NewSegment(rows.take(pa.array(np.flatnonzero(~hit))), file.moment))

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..lanes import LANE_COLUMNS, RETURNS, Lanes, lanes_of
 from ..schema import FLAGS, StepSchema
 from .checks import Findings, Listing, check_columns, check_file, read_groups
 
@@ -34,8 +35,11 @@ class Episodes:
         sound: which have a segment and rows that belong to no other episode.
         quiet: of which a fault is known already that would show again in their steps.
         whole: whose steps were read and are what they should be.
-        returns: shape (n, k), the sums of the rewards; k = 1 for scalar ones.
-        flags: shape (n, 2), terminated and truncated of the last transition.
+        lanes: in a multi-agent store, where each agent's rows are; else None.
+        returns: shape (n, k), the sums of the rewards of each lane; k = 1 for scalar ones. Where there is one
+            agent, an episode is a lane.
+        flags: shape (n, 2), terminated and truncated of the last transition of each lane.
+        env_steps: in a multi-agent store, how many steps the environment had made at an episode's last row.
     """
 
     rows: pa.Table
@@ -43,6 +47,7 @@ class Episodes:
     file: np.ndarray
     complete: bool
     objectives: int
+    lanes: Lanes | None = None
     sound: np.ndarray = field(init=False)
     quiet: np.ndarray = field(init=False)
     whole: np.ndarray = field(init=False)
@@ -54,9 +59,18 @@ class Episodes:
         self.sound = np.ones(count, bool)
         self.quiet = np.zeros(count, bool)
         self.whole = np.zeros(count, bool)
-        self.returns = np.zeros((count, self.objectives))
-        self.flags = np.zeros((count, 2), bool)
+        lanes = count if self.lanes is None else len(self.lanes.episode)
+        self.returns = np.zeros((lanes, self.objectives))
+        self.flags = np.zeros((lanes, 2), bool)
+        self.env_steps = np.zeros(count, np.int64)
         self.ids: pa.Array = self.rows.column("episode_id").combine_chunks()
+
+    @property
+    def lane_counts(self) -> np.ndarray:
+        """How many agents each episode has."""
+        if self.lanes is None:
+            return np.ones(self.rows.num_rows, np.int64)
+        return np.bincount(self.lanes.episode, minlength=self.rows.num_rows)
 
     def numbers(self, column: str) -> np.ndarray:
         """An integer column; -1 for NULL."""
@@ -80,14 +94,15 @@ class Episodes:
 
 def read_episodes(listing: Listing, schema: StepSchema, findings: Findings) -> Episodes:
     """Read all files of the episodes table, every page of them; damaged ones are reported and left out."""
-    standard = pa.schema([schema.episodes.field(name) for name in _COLUMNS])
+    names = (*_COLUMNS, *((*LANE_COLUMNS, RETURNS) if schema.groups else ()))
+    standard = pa.schema([schema.episodes.field(name) for name in names])
     tables, files, counts = [standard.empty_table()], [], []
     complete = True
     for name, listed in listing.files.items():
         place, file = listing.place / name, listing.file(name)
         parquet = check_file(place, file, listed, findings)
         usable = parquet is not None and check_columns(parquet, file, listing, schema.episodes, findings)
-        found = list(read_groups(parquet, place, file, findings, _COLUMNS)) if parquet is not None else []
+        found = list(read_groups(parquet, place, file, findings, names)) if parquet is not None else []
         groups = [group for group in found if group is not None]
         if not usable or len(groups) < len(found):
             complete = False
@@ -97,7 +112,9 @@ def read_episodes(listing: Listing, schema: StepSchema, findings: Findings) -> E
         counts.append(sum(group.num_rows for group in groups))
     owner = np.repeat(np.arange(len(files)), counts)
     objectives = schema.reward_shape[0] if schema.reward_shape else 1
-    return Episodes(pa.concat_tables(tables), tuple(files), owner, complete, objectives)
+    rows = pa.concat_tables(tables)
+    lanes = lanes_of(rows, schema) if schema.groups else None
+    return Episodes(rows, tuple(files), owner, complete, objectives, lanes)
 
 
 def check_ids(
@@ -147,7 +164,12 @@ def check_pointers(episodes: Episodes, findings: Findings) -> None:
         lambda i: f" at {count[i]} rows from row {start[i]} of {encoded[i].as_py()!r}",
     )
     episodes.sound &= possible
-    episodes.quiet |= episodes.numbers("length") != count - 1
+    if episodes.lanes is None:
+        episodes.quiet |= episodes.numbers("length") != count - 1
+    else:
+        message = "Its agents cannot be what the table says, or do not have so many rows"
+        episodes.tell(findings, "episode", episodes.lanes.bad & episodes.sound, message)
+        episodes.sound &= ~episodes.lanes.bad
     among = np.flatnonzero(episodes.sound)
     among = among[np.lexsort((start[among], code[among]))]
     for first, last in stretches(code[among]):

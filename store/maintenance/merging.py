@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,10 +29,12 @@ from ..errors import CorruptStoreError, InvalidArgumentError, SpaceMismatchError
 from ..families import METADATA, ColumnSet, merge_rows
 from ..files import guard_access
 from ..handle import StoreHandle
+from ..lanes import transitions_in
 from ..layout import EPISODES, RUNS, STEPS
 from ..listed_files import NewFile
 from ..loose_merge import SegmentColumns
 from ..loose_rows import LooseRows
+from ..manifest import Manifest
 from ..parquet import open_parquet, read_footer, reading_error
 from ..places import Place
 from ..schema import ENV_BUNDLE
@@ -130,6 +133,15 @@ def check_spaces(store: StoreHandle, snapshot: Snapshot) -> None:
         SpaceMismatchError: an observation, action or reward differs; the message names it.
     """
     mine, other = store.manifest, snapshot.manifest
+    if _groups(mine) != _groups(other):
+        described = [
+            "; ".join(f"{g.name}: {', '.join(g.agents)}" for g in manifest.groups) or "a single agent"
+            for manifest in (other, mine)
+        ]
+        raise SpaceMismatchError(
+            f"{snapshot.layout.root} is for other agents ({described[0]}) than {store.layout.root} "
+            f"({described[1]}), or their spaces differ. Only stores of the same agents can be merged."
+        )
     pairs = {
         "observation": (mine.observation_space, other.observation_space),
         "action": (mine.action_space, other.action_space),
@@ -145,6 +157,14 @@ def check_spaces(store: StoreHandle, snapshot: Snapshot) -> None:
             f"The rewards of {snapshot.layout.root} have the shape {other.reward_shape}; "
             f"{store.layout.root} has {mine.reward_shape}."
         )
+
+
+def _groups(manifest: Manifest) -> dict[str, tuple[Any, Any]]:
+    """The spaces of each group of agents; which agents a store knew when it was created does not matter."""
+    return {
+        group.name: (space_to_json(group.observation_space), space_to_json(group.action_space))
+        for group in manifest.groups
+    }
 
 
 def _announce(operation: Operation, annotations: dict[str, StepAnnotation]) -> None:
@@ -263,7 +283,7 @@ class _Source:
         brought.episodes.append(self._operation.write_episodes(self._operation.next_name(), moved, None))
         brought.ids += rows.column("episode_id").chunks
         brought.rows += rows.num_rows
-        brought.transitions += int(rows.column("length").to_numpy().sum())
+        brought.transitions += transitions_in(rows)
 
     def _fits(self, segment: str) -> bool:
         """Whether all columns of a segment have the same kind here."""
@@ -328,7 +348,8 @@ class _Source:
         brought.steps.append(new_steps_file(name, members.column("episode_id"), written))
         for annotation, _ in self._sidecars(segment):
             find = partial(self._snapshot.annotation_files.find, annotation.name)
-            side = Strip(find, annotation.schema, pointers.segments)
+            schema = annotation.schema(self._operation.store.schema.step_keys)
+            side = Strip(find, schema, pointers.segments)
             folder = layout.annotations / annotation.ids[0]
             with guard_access("write", folder):
                 folder.make_folder()

@@ -128,7 +128,8 @@ def strips(operation: Operation, segments: tuple[str, ...]) -> Iterator[tuple[St
         found = {name: files.find(annotation.name, name) for name in segments}
         if any(place is not None for place in found.values()):
             target = layout.annotations / annotation.ids[0]
-            yield Strip(found.__getitem__, annotation.schema, segments), target
+            schema = annotation.schema(operation.store.schema.step_keys)
+            yield Strip(found.__getitem__, schema, segments), target
 
 
 def annotation_files(operation: Operation) -> AnnotationFiles:

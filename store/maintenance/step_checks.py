@@ -18,7 +18,7 @@ from gymnasium.spaces import Dict, Graph, OneOf, Space, Tuple
 from ..annotation_files import StepAnnotation
 from ..errors import CorruptStoreError
 from ..places import Place
-from ..schema import FLAGS, REWARD, StepSchema
+from ..schema import AGENT_ID, ENV_STEP, FLAGS, REWARD, StepSchema
 from ..spaces import SpaceCodec
 from ..spaces.registry import find
 from .checks import Findings, check_file, column_types, read_groups
@@ -29,20 +29,27 @@ _BATCH_ROWS = 16_384
 
 @dataclass
 class Segment:
-    """The episodes whose rows lie in one steps file, ordered by their first row.
+    """The lanes whose rows lie in one steps file, ordered by their first row.
+
+    A lane is one agent's rows of an episode; where there is one agent, an episode.
 
     Attributes:
         name: of the file.
-        members: their rows in `Episodes`.
-        ids, starts, stops: their ids, first rows, and rows behind their last.
+        members: the rows of their episodes in `Episodes`.
+        lanes: which lanes of `Episodes` they are.
+        ids, starts, stops: their episodes' ids, first rows, and rows behind their last.
+        agents, groups: their agents' names, and the indices of their groups; None where there is one agent.
         bad: whose rows were found to be wrong.
     """
 
     name: str
     members: np.ndarray
+    lanes: np.ndarray
     ids: pa.Array
     starts: np.ndarray
     stops: np.ndarray
+    agents: pa.Array | None
+    groups: np.ndarray
     bad: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,7 +65,13 @@ class Segment:
             return None
         if not owned.all():
             table, rows, owner = table.filter(pa.array(owned)), rows[owned], owner[owned]
-        return _Group(table, owner, rows - self.starts[owner], self.stops[owner] - 1 - rows)
+        return _Group(
+            table, owner, rows - self.starts[owner], self.stops[owner] - 1 - rows, self.groups[owner]
+        )
+
+    def wrong_episodes(self) -> np.ndarray:
+        """Which of its episodes have a lane whose rows are wrong."""
+        return self.members[self.bad]
 
     def spoil(self, first: int, count: int) -> None:
         """Take note that some rows of the file cannot be read."""
@@ -67,12 +80,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class _Group:
-    """Rows of episodes: whose each is, which t it should have, and how many rows of its episode follow."""
+    """Rows of lanes: whose each is, which t it should have, how many of its lane follow, and its group."""
 
     table: pa.Table
     owner: np.ndarray
     t: np.ndarray
     after: np.ndarray
+    group: np.ndarray
 
     def valid(self, column: str) -> np.ndarray:
         return self.table.column(column).is_valid().to_numpy()
@@ -80,30 +94,52 @@ class _Group:
     def true(self, column: str) -> np.ndarray:
         return self.table.column(column).fill_null(False).to_numpy()
 
-    def strangers(self, ids: pa.Array) -> np.ndarray:
-        """Which rows name another episode than theirs, or another t."""
+    def strangers(self, segment: Segment) -> np.ndarray:
+        """Which rows name another episode than theirs, another agent, or another t."""
+        wrong = self._of_others(segment)
+        if segment.agents is not None:
+            named = self.table.column(AGENT_ID)
+            theirs = segment.agents.take(pa.array(self.owner))
+            wrong |= ~pc.call_function("equal", [named, theirs]).fill_null(False).to_numpy()
+        return wrong
+
+    def _of_others(self, segment: Segment) -> np.ndarray:
         low, high = int(self.owner[0]), int(self.owner[-1]) + 1
+        ids = segment.ids[low:high]
         encoded = self.table.column("episode_id").unify_dictionaries().combine_chunks()
-        named = pc.call_function("index_in", [encoded.dictionary], pc.SetLookupOptions(ids[low:high]))
+        named = pc.call_function("index_in", [encoded.dictionary], pc.SetLookupOptions(ids))
         positions = np.append(named.fill_null(-low - 1).to_numpy() + low, -1)
+        expected = self.owner
+        if segment.agents is not None:
+            # The lanes of an episode share its id: the first of them stands for all.
+            first = pc.call_function("index_in", [ids], pc.SetLookupOptions(ids)).to_numpy()
+            expected = low + first[self.owner - low]
         code = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         t = self.table.column("t").fill_null(-1).to_numpy()
-        return (positions[code] != self.owner) | (t != self.t)
+        return (positions[code] != expected) | (t != self.t)
 
 
 def segments_of(episodes: Episodes) -> dict[str, Segment]:
-    """The sound episodes by segment."""
+    """The lanes of the sound episodes by segment."""
     names = episodes.rows.column("segment").combine_chunks().dictionary_encode()
     code = names.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     start, count = episodes.numbers("row_start"), episodes.numbers("row_count")
-    among = np.flatnonzero(episodes.sound)
-    among = among[np.lexsort((start[among], code[among]))]
+    lanes = episodes.lanes
+    owner, group = np.arange(len(start)), np.zeros(len(start), np.int64)
+    if lanes is not None:
+        owner, group = lanes.episode, lanes.group
+        start, count = start[owner] + lanes.offset, lanes.length + 1
+    among = np.flatnonzero(episodes.sound[owner])
+    among = among[np.lexsort((start[among], code[owner[among]]))]
     found = {}
-    for first, last in stretches(code[among]) if len(among) else ():
-        members = among[first:last]
+    for first, last in stretches(code[owner[among]]) if len(among) else ():
+        chosen = among[first:last]
+        members = owner[chosen]
         name = names.dictionary[int(code[members[0]])].as_py()
         ids = episodes.ids.take(pa.array(members))
-        found[name] = Segment(name, members, ids, start[members], (start + count)[members])
+        agents = None if lanes is None else lanes.agent.take(pa.array(chosen))
+        stops = (start + count)[chosen]
+        found[name] = Segment(name, members, chosen, ids, start[chosen], stops, agents, group[chosen])
     return found
 
 
@@ -114,8 +150,7 @@ class StepsCheck:
         self._schema = schema
         self._episodes = episodes
         self._findings = findings
-        self._observed = _always_set(schema.observation_space, schema.observation.fields)
-        self._acted = _always_set(schema.action_space, schema.action.fields)
+        self._parts = schema.parts
 
     def check(self, parquet: pq.ParquetFile, place: Place, file: str, segment: Segment | None) -> None:
         """Read a whole file.
@@ -139,7 +174,8 @@ class StepsCheck:
                 self._add(file, segment, group)
             first += count
         if segment is not None:
-            self._episodes.whole[segment.members] = ~segment.bad
+            self._episodes.whole[segment.members] = True
+            self._episodes.whole[segment.wrong_episodes()] = False
 
     def _check_range(self, rows: int, segment: Segment) -> None:
         beyond = segment.stops > rows
@@ -157,24 +193,26 @@ class StepsCheck:
         owners = np.unique(group.owner[wrong])
         owners = owners[~segment.bad[owners]]
         segment.bad[owners] = True
-        told = owners[~self._episodes.quiet[segment.members[owners]]]
+        told = np.unique(segment.members[owners[~self._episodes.quiet[segment.members[owners]]]])
         if len(told):
-            examples = [repr(segment.ids[owner].as_py()) for owner in told[:3].tolist()]
+            examples = [repr(self._episodes.ids[member].as_py()) for member in told[:3].tolist()]
             self._findings.add(kind, file, message, examples, len(told))
 
     def _check_keys(self, file: str, segment: Segment, group: _Group) -> None:
         message = "Rows of an episode have another episode_id, or their t is not 0, 1, 2, ..."
-        self._tell("rows", file, segment, group, group.strangers(segment.ids), message)
+        self._tell("rows", file, segment, group, group.strangers(segment), message)
 
     def _check_outcomes(self, file: str, segment: Segment, group: _Group) -> None:
         last = group.after == 0
         surplus, lacking = np.zeros(len(last), bool), np.zeros(len(last), bool)
-        always = {*self._acted, REWARD, *FLAGS}
         for name in (*(column.name for column in self._schema.action.fields), REWARD, *FLAGS):
-            valid = group.valid(name)
-            surplus |= valid & last
-            if name in always:
-                lacking |= ~valid & ~last
+            surplus |= group.valid(name) & last
+        for name in (REWARD, *FLAGS):
+            lacking |= ~group.valid(name) & ~last
+        for number, part in enumerate(self._parts):
+            own = group.group == number
+            for name in _always_set(part.action_space, part.action.fields):
+                lacking |= ~group.valid(name) & ~last & own
         early = (group.true(FLAGS[0]) | group.true(FLAGS[1])) & (group.after > 1)
         self._tell("flags", file, segment, group, surplus, "The last row has an action, a reward or flags")
         message = "A row before the last one lacks its action, reward or flags"
@@ -182,13 +220,31 @@ class StepsCheck:
         self._tell("flags", file, segment, group, early, "A flag is set before the last transition")
 
     def _check_values(self, file: str, segment: Segment, group: _Group) -> None:
-        lacking = np.zeros(len(group.owner), bool)
-        for name in self._observed:
-            lacking |= ~group.valid(name)
+        lacking, foreign = np.zeros(len(group.owner), bool), np.zeros(len(group.owner), bool)
+        for number, part in enumerate(self._parts):
+            own = group.group == number
+            for name in _always_set(part.observation_space, part.observation.fields):
+                lacking |= ~group.valid(name) & own
+            for column in (*part.observation.fields, *part.action.fields) if not own.all() else ():
+                foreign |= group.valid(column.name) & ~own
         self._tell("rows", file, segment, group, lacking, "A row lacks its observation")
+        self._tell("rows", file, segment, group, foreign, "A row has values of another group of agents")
         good = ~segment.bad[group.owner]
-        self._decode(file, self._schema.observation, group.table, good)
-        self._decode(file, self._schema.action, group.table, good & (group.after > 0))
+        for number, part in enumerate(self._parts):
+            own = good & (group.group == number)
+            self._decode(file, part.observation, group.table, own)
+            self._decode(file, part.action, group.table, own & (group.after > 0))
+        if self._schema.groups:
+            self._check_env_steps(file, segment, group)
+
+    def _check_env_steps(self, file: str, segment: Segment, group: _Group) -> None:
+        """The environment's steps grow along a lane; keep the last of each episode."""
+        steps = group.table.column(ENV_STEP).fill_null(-1).to_numpy()
+        falls = np.zeros(len(steps), bool)
+        falls[1:] = (steps[1:] <= steps[:-1]) & (group.owner[1:] == group.owner[:-1])
+        message = "env_step is NULL, or does not grow from row to row of an agent"
+        self._tell("rows", file, segment, group, falls | (steps < 0), message)
+        np.maximum.at(self._episodes.env_steps, segment.members[group.owner], steps)
 
     def _decode(self, file: str, codec: SpaceCodec, table: pa.Table, chosen: np.ndarray) -> None:
         columns = table.select([column.name for column in codec.fields])
@@ -214,14 +270,14 @@ class StepsCheck:
             segment.bad[owner] = True
             return
         low, high = int(owner[0]), int(owner[-1]) + 1
-        members = segment.members[low:high]
+        lanes = segment.lanes[low:high]
         where = np.concatenate([np.arange(high - low), owner - low])
         for objective, values in enumerate(rewards.reshape(len(owner), -1).T):
             # A bin adds its weights in the order in which they come, as a plain loop does.
-            weights = np.concatenate([self._episodes.returns[members, objective], values])
-            self._episodes.returns[members, objective] = np.bincount(where, weights, high - low)
+            weights = np.concatenate([self._episodes.returns[lanes, objective], values])
+            self._episodes.returns[lanes, objective] = np.bincount(where, weights, high - low)
         ending = chosen & (group.after == 1)
-        ended = segment.members[group.owner[ending]]
+        ended = segment.lanes[group.owner[ending]]
         for index, name in enumerate(FLAGS):
             self._episodes.flags[ended, index] = group.true(name)[ending]
 
@@ -251,6 +307,7 @@ def check_annotation(
     place: Place,
     file: str,
     annotation: StepAnnotation,
+    expected: pa.Schema,
     segment: Segment,
     rows: int | None,
     findings: Findings,
@@ -258,15 +315,16 @@ def check_annotation(
     """The file of a step annotation can be read and is aligned with its segment.
 
     Args:
+        expected: the columns that it should have.
         rows: how many rows the segment has; None if that is not known.
     """
     parquet = check_file(place, file, None, findings, ["episode_id"])
     if parquet is None:
         return
     has = column_types(parquet)
-    fits = all(has.get(column.name) == column.type for column in annotation.schema)
+    fits = all(has.get(column.name) == column.type for column in expected)
     if not fits:
-        findings.add("annotation", file, f"It has the columns {has}; expected {annotation.schema}.")
+        findings.add("annotation", file, f"It has the columns {has}; expected {expected}.")
     if rows is not None and parquet.metadata.num_rows != rows:
         message = f"It has {parquet.metadata.num_rows} rows; its segment has {rows}."
         findings.add("annotation", file, message)
@@ -278,9 +336,9 @@ def check_annotation(
         if group is not None:
             # Rows without a value need not say whose they are.
             empty = ~(group.valid("episode_id") | group.valid("t") | group.valid(annotation.name))
-            bad[np.unique(group.owner[group.strangers(segment.ids) & ~empty])] = True
+            bad[np.unique(group.owner[group.strangers(segment) & ~empty])] = True
         first += parquet.metadata.row_group(index).num_rows
     if bad.any():
-        examples = [repr(segment.ids[i].as_py()) for i in np.flatnonzero(bad)[:3].tolist()]
+        wrong = list(dict.fromkeys(segment.ids.filter(pa.array(bad)).to_pylist()))
         message = "Its episode_id or t are not those of the steps beside them"
-        findings.add("annotation", file, message, examples, int(bad.sum()))
+        findings.add("annotation", file, message, [repr(name) for name in wrong[:3]], len(wrong))

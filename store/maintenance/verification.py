@@ -142,7 +142,7 @@ class _Inspection:
     def report(self) -> VerifyReport:
         """What was found."""
         found = self.episodes
-        steps = int((found.numbers("row_count")[found.sound] - 1).sum())
+        steps = int((found.numbers("row_count") - found.lane_counts)[found.sound].sum())
         return VerifyReport(found.rows.num_rows, steps, self.findings.files, self.findings.faults())
 
     def _take(self) -> None:
@@ -246,7 +246,8 @@ class _Inspection:
             if place is not None:
                 file = f"{ANNOTATIONS}/{place.parent.name}/{place.name}"
                 self._read.add(file)
-                check_annotation(place, file, annotation, segment, rows, self.findings)
+                expected = annotation.schema(self.store.schema.step_keys)
+                check_annotation(place, file, annotation, expected, segment, rows, self.findings)
 
     def _found(self, annotations: AnnotationFiles, name: str, segment: str) -> Place | None:
         """The annotation's file for a segment; a folder that is gone is a fault, told once."""

@@ -1,0 +1,83 @@
+"""What recovery finds of a multi-agent episode in a dead writer's journal; `recovery` does the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .errors import CorruptStoreError
+from .records import AgentRecord, EpisodeRecord, end_reason_of, team_flags, team_return
+from .recovered_episode import FoundEpisode
+from .schema import ENV_STEP, StepSchema
+from .sealing import Piece
+
+
+@dataclass
+class FoundTeam(FoundEpisode):
+    """A multi-agent episode as its journal rows and events tell it, up to the row last read.
+
+    Attributes:
+        schema: the store's.
+        told: the events that introduced its agents, by their index.
+        lanes: what was found of each agent.
+        env_step: how many steps the environment had made at the last row.
+    """
+
+    schema: StepSchema | None = None
+    told: dict[int, dict[str, Any]] = field(default_factory=dict)
+    lanes: dict[int, FoundEpisode] = field(default_factory=dict)
+    env_step: int = 0
+
+    def introduce(self, event: dict[str, Any]) -> None:
+        """Read the event that says who an agent is.
+
+        Raises:
+            CorruptStoreError: it names no agent, or a group that the store does not have.
+        """
+        groups = 0 if self.schema is None else len(self.schema.groups)
+        if not 0 <= event.get("group", -1) < groups or "agent_id" not in event or "agent" not in event:
+            raise CorruptStoreError(f"A journal tells of an agent that the store cannot have: {event}.")
+        self.told.setdefault(event["agent"], event)
+
+    def add(self, piece: Piece, agent: int = 0) -> None:
+        """Count the rows of one agent; rows of one that was never introduced do not count."""
+        if agent not in self.told:
+            return
+        self.lanes.setdefault(agent, FoundEpisode(self.begin)).add(piece)
+        last = pc.call_function("max", [piece.rows().column(ENV_STEP)])
+        assert isinstance(last, pa.Scalar)
+        self.env_step = max(self.env_step, last.as_py() or 0)
+        self.steps = self.env_step if any(lane.steps for lane in self.lanes.values()) else 0
+
+    def record(self, number: int, now: int) -> EpisodeRecord:
+        """The episode's row."""
+        said = (self.end or {}).get("flags") or []
+        agents: list[AgentRecord] = []
+        for index in range(len(self.lanes)):
+            if index not in self.lanes:
+                break
+            lane, told = self.lanes[index], self.told[index]
+            flags = (lane.terminated, lane.truncated)
+            if not lane.steps and index < len(said) and len(said[index]) == 2:
+                # Flags of an agent that never acted stand on no row.
+                flags = (bool(said[index][0]), bool(said[index][1]))
+            agents.append(
+                AgentRecord(told["agent_id"], told["group"], lane.steps, self._return_of(lane), *flags)
+            )
+        flags = team_flags(agents)
+        reason = (self.end or {}).get("reason") or end_reason_of(*flags, "interrupted")
+        total = team_return([agent.episode_return for agent in agents], self._objectives)
+        return self.as_record(number, now, tuple(agents), total, flags, reason)
+
+    @property
+    def _objectives(self) -> int | None:
+        shape = () if self.schema is None else self.schema.reward_shape
+        return shape[0] if shape else None
+
+    def _return_of(self, lane: FoundEpisode) -> float | list[float]:
+        if lane.steps or self._objectives is None:
+            return lane.episode_return
+        return [0.0] * self._objectives

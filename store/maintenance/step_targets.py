@@ -1,0 +1,161 @@
+"""Which rows of which segments the rows of a frame mean: by episode and t, in multi-agent stores by agent
+too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import CorruptStoreError, InvalidArgumentError
+from ..lanes import LANE_COLUMNS, RETURNS, Lanes, lanes_of
+from ..layout import STEPS
+from ..parquet import open_parquet
+from ..schema import AGENT_ID
+from ..snapshot import pointers_of
+from .operation import Operation
+
+_ID = "episode_id"
+_T = "t"
+_POINTERS = ("segment", "row_start", "row_count")
+
+
+def unknown_episodes(operation: Operation, ids: pa.Array) -> str:
+    """What to say of episode ids of which some are in no version that is the newest."""
+    there = operation.read_episodes(operation.tables.episodes.files(), [_ID]).column(_ID)
+    hits = pc.call_function("is_in", [ids], pc.SetLookupOptions(there.combine_chunks()))
+    missing = ids.filter(pc.call_function("invert", [hits])).to_pylist()
+    shown = ", ".join(repr(each) for each in missing[:3])
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    return f"The store has no episode {shown}{more}; the newest version has {len(there)} episodes."
+
+
+class StepTargets:
+    """Which row of which segment each row of the frame means.
+
+    Args:
+        operation: the operation that annotates.
+        episodes: rows of the episodes table: ids and pointers.
+        position: for each row of the frame, the row of `episodes`.
+        row: for each row of the frame, the row of the episode's rows.
+        lanes: where each agent's rows are; None if there is one agent.
+    """
+
+    def __init__(
+        self,
+        operation: Operation,
+        episodes: pa.Table,
+        position: np.ndarray,
+        row: np.ndarray,
+        lanes: Lanes | None,
+    ) -> None:
+        self._operation = operation
+        self._ids = episodes.column(_ID).combine_chunks()
+        self._pointers = pointers_of(episodes, operation.store.layout.root)
+        self._position = position
+        self._rows = self._pointers.row_start[position] + row
+        self._lanes = lanes
+        self._counts = {file.name: file.rows for file in operation.tables.steps.files()}
+
+    def by_segment(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        """Yield `(segment, rows of the frame, rows of the segment)`."""
+        segment = self._pointers.segment[self._position]
+        for index in np.unique(segment):
+            chosen = np.flatnonzero(segment == index)
+            yield self._pointers.segments[index], chosen, self._rows[chosen]
+
+    def rows_of(self, segment: str) -> int:
+        """How many rows the segment has."""
+        if segment not in self._counts:
+            place = self._operation.store.layout.table(STEPS) / segment
+            self._counts[segment] = open_parquet(place).metadata.num_rows
+        return self._counts[segment]
+
+    def keys(self, segment: str) -> list[pa.Array]:
+        """The keys of every row of the segment; NULL where no episode points."""
+        owner, starts, counts = self._stretches()
+        members = np.flatnonzero(self._pointers.segment[owner] == self._pointers.segments.index(segment))
+        index = np.full(self.rows_of(segment), -1, np.int64)
+        t = np.zeros(len(index), np.int64)
+        stretches = (members, starts[members], counts[members])
+        for member, start, count in zip(*(each.tolist() for each in stretches), strict=True):
+            index[start : start + count] = member
+            t[start : start + count] = np.arange(count)
+        hidden = index < 0
+        taken = pa.array(index, mask=hidden)
+        ids = self._ids.take(pa.array(owner)).take(taken)
+        agents = [] if self._lanes is None else [self._lanes.agent.take(taken)]
+        return [ids, *agents, pa.array(t, mask=hidden)]
+
+    def _stretches(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows that count t from 0: their episode, first row, and number."""
+        pointers, lanes = self._pointers, self._lanes
+        if lanes is None:
+            return np.arange(len(pointers.row_start)), pointers.row_start, pointers.row_count
+        return lanes.episode, pointers.row_start[lanes.episode] + lanes.offset, lanes.length + 1
+
+
+def step_targets(operation: Operation, table: pa.Table) -> StepTargets:
+    """Find the rows that a frame means.
+
+    Raises:
+        InvalidArgumentError: an episode, an agent or a step is unknown, or there twice.
+        CorruptStoreError: an episode has impossible agents.
+    """
+    schema = operation.store.schema
+    columns = [_ID, *_POINTERS, *((*LANE_COLUMNS, RETURNS) if schema.groups else ())]
+    episodes = operation.read_episodes(operation.tables.episodes.files(), columns)
+    ids = table.column(_ID).combine_chunks()
+    options = pc.SetLookupOptions(episodes.column(_ID).combine_chunks())
+    where = pc.call_function("index_in", [ids], options)
+    if where.null_count:
+        raise InvalidArgumentError(unknown_episodes(operation, ids.unique()))
+    position = where.to_numpy().astype(np.int64)
+    t = table.column(_T).to_numpy()
+    lanes = lanes_of(episodes, schema) if schema.groups else None
+    if lanes is None:
+        offset, counts = np.zeros(len(t), np.int64), episodes.column("row_count").to_numpy()[position]
+    else:
+        if lanes.bad.any():
+            wrong = episodes.column(_ID)[int(np.flatnonzero(lanes.bad)[0])].as_py()
+            raise CorruptStoreError(f"The episode {wrong!r} has agents that cannot be. Run verify.")
+        lane = _lane_of(lanes, position, table.column(AGENT_ID).combine_chunks(), ids)
+        offset, counts = lanes.offset[lane], lanes.length[lane] + 1
+    wrong = np.flatnonzero((t < 0) | (t >= counts))
+    if len(wrong):
+        first = int(wrong[0])
+        raise InvalidArgumentError(
+            f"The episode {ids[first].as_py()!r} has no step t={int(t[first])}; t goes from 0 to "
+            f"{int(counts[first]) - 1}."
+        )
+    row = offset + t
+    if len(np.unique(np.stack([position, row]), axis=1).T) != len(t):
+        keys = " and ".join(name for name, _ in schema.step_keys)
+        raise InvalidArgumentError(f"The frame has a pair of {keys} more than once.")
+    return StepTargets(operation, episodes, position, row, lanes)
+
+
+def _lane_of(lanes: Lanes, position: np.ndarray, agents: pa.Array, ids: pa.Array) -> np.ndarray:
+    """The lane of each pair of an episode and an agent.
+
+    Raises:
+        InvalidArgumentError: the episode has no such agent.
+    """
+    encoded = lanes.agent.dictionary_encode()
+    where = pc.call_function("index_in", [agents], pc.SetLookupOptions(encoded.dictionary))
+    code = where.fill_null(-1).to_numpy()
+    many = len(encoded.dictionary)
+    known = lanes.episode * many + encoded.indices.to_numpy()
+    wanted = position * many + code
+    order = np.argsort(known)
+    place = np.minimum(np.searchsorted(known[order], wanted), max(len(known) - 1, 0))
+    missing = np.flatnonzero((code < 0) | (known[order][place] != wanted))
+    if len(missing):
+        first = int(missing[0])
+        raise InvalidArgumentError(
+            f"The episode {ids[first].as_py()!r} has no agent {agents[first].as_py()!r}."
+        )
+    return order[place]

@@ -1,0 +1,270 @@
+"""`AECRecorder`: what it records is what PettingZoo's own loop over the same seeded environment saw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import pettingzoo
+import pytest
+from mpe2 import simple_adversary_v3
+from pettingzoo import AECEnv
+from pettingzoo.utils import parallel_to_aec
+
+import episodelake as el
+from agent_environments import Turns
+from plain_agents import check_agents, play_parallel, play_turns, random_policy
+
+REAL = {
+    "tic-tac-toe": lambda: pettingzoo.make("aec", "classic/tictactoe_v3"),
+    "connect four": lambda: pettingzoo.make("aec", "classic/connect_four_v3"),
+    "leduc": lambda: pettingzoo.make("aec", "classic/leduc_holdem_v4"),
+    "texas": lambda: pettingzoo.make("aec", "classic/texas_holdem_v4", num_players=3),
+    "adversary": lambda: simple_adversary_v3.env(max_cycles=5),
+    "pong": lambda: pettingzoo.make("aec", "butterfly/cooperative_pong_v6", max_cycles=4),
+    "turns": Turns,
+}
+
+
+def record(store: el.EpisodeStore, env: Any, seeds: range, **options: Any) -> el.EpisodeStore:
+    """Record one episode for each seed, by the policy of that seed."""
+    with store.record(env, **options) as recorder:
+        for seed in seeds:
+            play_turns(recorder, random_policy(recorder, seed), seed)
+    return store.refresh()
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_environments_are_recorded_as_a_plain_loop_sees_them(name: str, tmp_path: Path) -> None:
+    """Every agent's observations (with masks), actions, cumulative rewards, flags and infos come back."""
+    make = REAL[name]
+    store = record(el.create(tmp_path / "store", make()), make(), range(4))
+    plain = make()
+    for seed, episode in enumerate(store):
+        lanes = play_turns(plain, random_policy(plain, seed), seed)
+        check_agents(episode, lanes)
+        turns = sum(len(lane.actions) for lane in lanes.values())
+        assert (episode.seed, episode.length) == (seed, turns)
+        assert episode.end_reason in ("terminated", "truncated")
+    assert not store.verify().faults
+
+
+def test_rewards_between_turns_are_added_up(tmp_path: Path) -> None:
+    """A transition's reward is what its agent got until its next turn; nothing paid after a turn is lost."""
+    store = record(el.create(tmp_path / "store", Turns()), Turns(), range(1))
+    paid: dict[str, float] = {}
+    env = Turns()
+    env.reset(seed=0)
+    policy = random_policy(env, 0)
+    started: set[str] = set()
+    for agent in env.agent_iter():
+        observation, _, terminated, truncated, info = env.last()
+        done = terminated or truncated
+        env.step(None if done else policy(agent, observation, info))
+        if not done:
+            started.add(agent)
+            for each, reward in env.rewards.items():
+                paid[each] = paid.get(each, 0.0) + reward * (each in started)
+    assert store[0].agent_returns == pytest.approx(paid)
+
+
+def test_masks_come_back_with_their_dtype(tmp_path: Path) -> None:
+    """The action mask in the observation is there at every turn, and the recorded actions were legal."""
+    env = REAL["connect four"]()
+    episode = record(el.create(tmp_path / "store", env), env, range(1))[0]
+    for agent in episode.agents:
+        masks = episode.agent(agent).observations["action_mask"]
+        assert masks.dtype == np.int8 and masks.shape == (episode.agent_lengths[agent] + 1, 7)
+        assert all(mask[action] for mask, action in zip(masks, episode.actions[agent], strict=False))
+
+
+def test_the_last_observation_of_every_agent_is_kept(tmp_path: Path) -> None:
+    """A loop that stops at the first done, as many do, loses neither the loser's last row nor its reward."""
+    env = REAL["tic-tac-toe"]()
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder:
+        recorder.reset(seed=0)
+        for square in (0, 3, 1, 4, 2):
+            recorder.step(square)
+        # player_1 has three in a row; nobody steps the dead agents.
+    episode = store.refresh()[0]
+    assert episode.agent_returns == {"player_1": 1.0, "player_2": -1.0}
+    assert episode.agent_lengths == {"player_1": 3, "player_2": 2}
+    assert (episode.terminated, episode.end_reason, episode.length) == (True, "terminated", 5)
+    assert episode.agent("player_2").observations["observation"][-1, :, :, 1].sum() == 3
+    assert not store.verify().faults
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 4, 6, 8])
+def test_a_cut_keeps_every_turn(turns: int, tmp_path: Path) -> None:
+    """After a cut at any turn each turn is a transition, and agents that waited have their observation."""
+    env = Turns()
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder:
+        play_turns(recorder, random_policy(recorder, 1), 1, turns)
+        there = list(recorder.agents)
+        seen = {agent: recorder.observe(agent) for agent in there}
+        owed = dict(recorder._cumulative_rewards)
+        acted = recorder.agent_selection
+        recorder.reset(seed=2)
+    episode = store.refresh()[0]
+    assert (episode.length, episode.end_reason) == (turns, "cut")
+    assert sum(episode.agent_lengths.values()) == turns
+    for agent in there:
+        last = episode.agent(agent).frame().row(-1, named=True)
+        if agent.startswith("scout"):
+            assert last["scout.observation"] == seen[agent].tolist()
+        else:
+            assert last["tank.observation.fuel"] == seen[agent]["fuel"]
+        if agent != acted and episode.agent_lengths[agent]:
+            assert episode.rewards[agent][-1] == owed[agent]
+    assert not store.verify().faults
+
+
+class Folding(AECEnv):
+    """The first player may end the game at once; the second is paid before it could act."""
+
+    metadata: ClassVar[dict] = {"name": "folding_v0"}
+    possible_agents: ClassVar[list] = ["one", "two"]
+
+    def observation_space(self, agent: str) -> Any:
+        """A number."""
+        return Turns().observation_space("scout_0")
+
+    def action_space(self, agent: str) -> Any:
+        """Fold or go on."""
+        return Turns().action_space("scout_0")
+
+    def observe(self, agent: str) -> np.ndarray:
+        """Nothing to see."""
+        return np.zeros(2, np.float32)
+
+    def reset(self, seed: int | None = None, options: dict | None = None) -> None:
+        """Begin with both."""
+        self.agents = ["one", "two"]
+        self.rewards = {"one": 0.0, "two": 0.0}
+        self._cumulative_rewards = dict(self.rewards)
+        self.terminations = {"one": False, "two": False}
+        self.truncations = dict(self.terminations)
+        self.infos: dict[str, dict] = {"one": {}, "two": {}}
+        self.agent_selection = "one"
+
+    def step(self, action: Any) -> None:
+        """Fold."""
+        if self.terminations[self.agent_selection]:
+            self._was_dead_step(action)
+            return
+        self._cumulative_rewards[self.agent_selection] = 0
+        self.rewards = {"one": -2.0, "two": 2.0}
+        self.terminations = {"one": True, "two": True}
+        self._accumulate_rewards()
+        self._deads_step_first()
+        self.agent_selection = "two"
+
+
+def test_what_an_agent_got_before_it_could_act_is_kept(tmp_path: Path) -> None:
+    """An agent that never had a turn has T = 0, its flags, and its reward in the column initial_reward."""
+    store = record(el.create(tmp_path / "store", Folding()), Folding(), range(2))
+    episode = store[0]
+    assert episode.agent_lengths == {"one": 1, "two": 0}
+    assert episode.agent_returns == {"one": -2.0, "two": 0.0}
+    assert episode.agent("two").terminated and episode.agent("two").end_reason == "terminated"
+    assert (episode.terminated, episode.end_reason) == (True, "terminated")
+    assert episode.extra["two"]["initial_reward"].tolist() == [2.0]
+    assert not store.verify().faults
+
+
+def test_log_is_for_the_agent_whose_turn_it_is(tmp_path: Path) -> None:
+    """Values logged in a turn stand beside the action of that turn."""
+    env = Turns()
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder:
+        with pytest.raises(el.RecorderStateError):
+            recorder.log(value=1.0)
+        recorder.reset(seed=0)
+        turn = 0
+        for agent in recorder.agent_iter():
+            _, _, terminated, truncated, _ = recorder.last()
+            if terminated or truncated:
+                recorder.log(agent, last=turn)
+                recorder.step(None)
+                continue
+            recorder.log(turn=turn)
+            turn += 1
+            recorder.step(recorder.action_space(agent).sample())
+    frame = store.refresh().steps.collect()
+    acted = frame.filter(frame["policy.turn"].is_not_null())
+    assert acted["env_step"].to_list() == acted["policy.turn"].to_list()
+    assert acted["terminated"].is_not_null().all() and len(acted) == turn
+    assert frame.filter(frame["policy.last"].is_not_null())["agent_id"].n_unique() == 3
+
+
+def test_states_of_turns(tmp_path: Path) -> None:
+    """With state=True there is one state before the first turn and one after each."""
+    env = simple_adversary_v3.env(max_cycles=3)
+    store = record(el.create(tmp_path / "store", env), env, range(1), state=True)
+    plain = simple_adversary_v3.env(max_cycles=3)
+    expected: list[np.ndarray] = []
+    plain.reset(seed=0)
+    policy = random_policy(plain, 0)
+    expected.append(plain.state())
+    for agent in plain.agent_iter():
+        observation, _, terminated, truncated, info = plain.last()
+        done = terminated or truncated
+        plain.step(None if done else policy(agent, observation, info))
+        if not done:
+            expected.append(plain.state())
+    assert np.array_equal(store[0].states, np.stack(expected))
+
+
+def test_an_environment_without_state_says_so(tmp_path: Path) -> None:
+    """state=True needs a state() that is implemented; the error comes at the first reset."""
+    env = REAL["tic-tac-toe"]()
+    with (
+        el.create(tmp_path / "store", env).record(env, state=True) as recorder,
+        pytest.raises(el.InvalidArgumentError, match="does not implement state"),
+    ):
+        recorder.reset(seed=0)
+    with pytest.raises(el.InvalidArgumentError, match="state=True is for PettingZoo"):
+        single = gymnasium.make("CartPole-v1")
+        el.create(tmp_path / "single", single).record(single, state=True)
+
+
+def test_parallel_to_aec_agrees_with_the_parallel_environment(tmp_path: Path) -> None:
+    """The same game in turns gives each agent the rows that it has when all act at once."""
+
+    def make() -> Any:
+        return simple_adversary_v3.parallel_env(max_cycles=6)
+
+    together = el.create(tmp_path / "together", make())
+    with together.record(make()) as recorder:
+        play_parallel(recorder, random_policy(recorder, 3), 3)
+    in_turn = parallel_to_aec(make())
+    turns = record(el.create(tmp_path / "turns", in_turn), in_turn, range(3, 4))
+    one, other = together.refresh()[0], turns[0]
+    assert one.agents == other.agents and other.length == 3 * one.length
+    for name in one.agents:
+        mine, theirs = one.agent(name), other.agent(name)
+        for part in ("observations", "actions", "rewards", "terminations", "truncations"):
+            assert np.array_equal(getattr(mine, part), getattr(theirs, part)), part
+        assert mine.end_reason == theirs.end_reason == "truncated"
+
+
+def test_calls_out_of_turn(tmp_path: Path) -> None:
+    """Steps before the first reset and after the end are refused; bad actions stay outside."""
+    env = Turns()
+    recorder = el.create(tmp_path / "store", env).record(env)
+    with pytest.raises(el.RecorderStateError, match="no episode yet"):
+        recorder.step(0)
+    recorder.reset(seed=0)
+    with pytest.raises(el.SpaceMismatchError, match=r"scout\.action"):
+        recorder.step("left")
+    assert env._turn == 0 and recorder.agent_selection == "scout_0"
+    play_turns(recorder, random_policy(recorder, 0), 0)
+    with pytest.raises(el.RecorderStateError, match="has ended"):
+        recorder.step(0)
+    recorder.close()
+    with pytest.raises(el.RecorderStateError, match="closed"):
+        recorder.reset()

@@ -1,0 +1,335 @@
+"""`ParallelRecorder`: what it records is what a plain loop over the same seeded environment saw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pettingzoo
+import pytest
+from mpe2 import simple_speaker_listener_v4, simple_spread_v3, simple_tag_v3
+from pettingzoo.utils import aec_to_parallel
+
+import episodelake as el
+from agent_environments import SPACES, Comings
+from plain_agents import check_agents, play_parallel, random_policy
+
+REAL = {
+    "spread": lambda: simple_spread_v3.parallel_env(max_cycles=12),
+    "tag": lambda: simple_tag_v3.parallel_env(max_cycles=9, num_adversaries=2),
+    "speaker": lambda: simple_speaker_listener_v4.parallel_env(max_cycles=8),
+    "pistonball": lambda: pettingzoo.make("parallel", "butterfly/pistonball_v6", n_pistons=5, max_cycles=6),
+    "zombies": lambda: pettingzoo.make("parallel", "butterfly/knights_archers_zombies_v11", max_cycles=8),
+    "rock-paper-scissors": lambda: pettingzoo.make("parallel", "classic/rps_v2", num_actions=3, max_cycles=7),
+    "comings": Comings,
+}
+
+
+def record(store: el.EpisodeStore, env: Any, seeds: range, **options: Any) -> el.EpisodeStore:
+    """Record one episode for each seed, by the policy of that seed."""
+    with store.record(env, **options) as recorder:
+        for seed in seeds:
+            play_parallel(recorder, random_policy(recorder, seed), seed)
+    return store.refresh()
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_environments_are_recorded_as_a_plain_loop_sees_them(name: str, tmp_path: Path) -> None:
+    """Every agent's observations, actions, rewards, flags and infos are those of a plain loop."""
+    make = REAL[name]
+    store = record(el.create(tmp_path / "store", make()), make(), range(2))
+    plain = make()
+    for seed, episode in enumerate(store):
+        lanes = play_parallel(plain, random_policy(plain, seed), seed)
+        check_agents(episode, lanes)
+        assert episode.seed == seed
+        assert episode.length == max(lane.env_steps[-1] for lane in lanes.values())
+        assert episode.end_reason in ("terminated", "truncated")
+    assert not store.verify().faults
+
+
+def test_agents_that_come_late_and_leave_early(tmp_path: Path) -> None:
+    """Each agent's rows begin with its first observation and end with its last, in columns of its group."""
+    env = Comings()
+    store = record(el.create(tmp_path / "store", env), env, range(3))
+    episode = store[0]
+    assert episode.agents == ("scout_0", "tank_0", "scout_1", "tank_1")
+    assert episode.agent_lengths == {"scout_0": 3, "tank_0": 7, "scout_1": 4, "tank_1": 2}
+    assert episode.length == 8
+    assert [episode.agent(agent).end_reason for agent in episode.agents] == [
+        "terminated",
+        "truncated",
+        "terminated",
+        "truncated",
+    ]
+    # Some were truncated, so the whole is; not all were terminated.
+    assert (episode.terminated, episode.truncated, episode.end_reason) == (False, True, "truncated")
+    assert [group.name for group in store.agent_groups] == ["scout", "tank"]
+    rows = episode.frame()
+    tanks = rows["agent_id"].str.starts_with("tank")
+    assert (rows["tank.observation.fuel"].is_not_null() == tanks).all()
+    assert (rows["scout.observation"].is_null() == tanks).all()
+    assert episode.agent("tank_0").observations["view"].dtype == np.uint8
+    assert episode.agent("tank_0").observations["view"].shape == (8, 3, 3, 1)
+
+
+def test_observations_by_agent_without_asking_for_one(tmp_path: Path) -> None:
+    """A multi-agent episode gives mappings by agent where a single-agent one gives arrays."""
+    env = Comings()
+    episode = record(el.create(tmp_path / "store", env), env, range(1))[0]
+    assert list(episode.observations) == list(episode.agents)
+    for name in episode.agents:
+        assert episode.rewards[name] is episode.agent(name).rewards
+        assert len(episode.infos[name]) == episode.agent_lengths[name] + 1
+    with pytest.raises(el.InvalidArgumentError, match="its agents are scout_0"):
+        episode.agent("bomber")
+
+
+def test_states_stand_once_for_each_step_of_the_environment(tmp_path: Path) -> None:
+    """With state=True the column `state` has the environment's state before and after each of its steps."""
+    env = Comings()
+    store = record(el.create(tmp_path / "store", env), env, range(2), state=True)
+    plain = Comings()
+    plain.reset(seed=0)
+    expected = [plain.state()]
+    while plain.agents:
+        plain.step({agent: 0 for agent in plain.agents})
+        expected.append(plain.state())
+    assert store[0].states.dtype == np.int32
+    assert np.array_equal(store[0].states, np.stack(expected))
+    counted = store.sql("select episode_id, count(state), max(env_step) + 1 from steps group by 1").fetchall()
+    assert all(found == steps for _, found, steps in counted)
+
+
+def test_mpe_states_equal_those_of_a_plain_loop(tmp_path: Path) -> None:
+    """A real environment's state() comes back, step by step."""
+    make = REAL["spread"]
+    store = record(el.create(tmp_path / "store", make()), make(), range(1), state=True)
+    plain = make()
+    observations, infos = plain.reset(seed=0)
+    policy = random_policy(plain, 0)
+    expected = [plain.state()]
+    while plain.agents:
+        actions = {agent: policy(agent, observations[agent], infos[agent]) for agent in plain.agents}
+        observations, *_, infos = plain.step(actions)
+        expected.append(plain.state())
+    assert np.array_equal(store[0].states, np.stack(expected))
+    assert store[0].states.dtype == expected[0].dtype
+
+
+def test_a_reset_in_the_middle_cuts(tmp_path: Path) -> None:
+    """The episode is kept up to the reset, no flag is invented, and a reset without a step leaves nothing."""
+    env = Comings()
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder:
+        recorder.reset(seed=5, options={"level": 2})
+        for _ in range(2):
+            recorder.step({agent: recorder.action_space(agent).sample() for agent in recorder.agents})
+        recorder.reset(seed=6)
+        recorder.reset(seed=7)
+        play_parallel(recorder, random_policy(recorder, 7), 7)
+    store.refresh()
+    assert [episode.end_reason for episode in store] == ["cut", "truncated"]
+    cut = store[0]
+    assert (cut.seed, cut.options, cut.length) == (5, {"level": 2}, 2)
+    assert not cut.terminated and not cut.truncated
+    # scout_1 came with the last step and never acted: its one observation is kept.
+    assert cut.agent_lengths == {"scout_0": 2, "tank_0": 2, "scout_1": 0}
+    late = cut.agent("scout_1")
+    assert late.observations.tolist() == [[2, 1]] and late.actions.shape == (0,)
+    assert late.episode_return == 0 and late.end_reason == "cut" and late.rewards.shape == (0,)
+    assert not store.verify().faults
+
+
+def test_recording_returns_the_very_objects(tmp_path: Path) -> None:
+    """`reset` and `step` give what the environment gave, and other attributes are the environment's."""
+    env = Comings()
+    given: list[Any] = []
+    with el.create(tmp_path / "store", env).record(env) as recorder:
+        original = env.step
+        env.step = lambda actions: given.append(original(actions)) or given[-1]  # type: ignore[method-assign]
+        recorder.reset(seed=0)
+        assert recorder.possible_agents is env.possible_agents and recorder.unwrapped is env
+        result = recorder.step({"scout_0": 1, "tank_0": np.zeros(2, np.float32)})
+        assert result is given[0]
+
+
+def test_logged_values_stand_on_the_agents_rows(tmp_path: Path) -> None:
+    """`log` adds policy columns to the observation in hand of one agent, the last one included."""
+    env = Comings()
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder:
+        recorder.reset(seed=0)
+        while recorder.agents:
+            for agent in recorder.agents:
+                recorder.log(agent, value=float(recorder.env._step), who=agent)
+            actions = {agent: recorder.action_space(agent).sample() for agent in recorder.agents}
+            recorder.step(actions)
+        recorder.log("tank_1", value=99.0)
+        with pytest.raises(el.InvalidArgumentError, match="no agent 'bomber'"):
+            recorder.log("bomber", value=1.0)
+    episode = store.refresh()[0]
+    assert episode.policy["scout_0"]["value"].tolist() == [0, 1, 2]
+    assert episode.policy["scout_1"]["value"].tolist() == [2, 3, 4, 5]
+    assert episode.policy["tank_1"]["value"].tolist() == [6, 7, 99]
+    assert episode.policy["tank_0"]["who"] == ["tank_0"] * 7
+    assert not store.verify().faults
+
+
+def test_callbacks_see_agents(tmp_path: Path) -> None:
+    """A step callback is told the agent and may add columns; an episode callback sees returns by agent."""
+    seen: list[tuple[str | None, int]] = []
+    summaries: list[el.EpisodeSummary] = []
+
+    def watch(step: el.StepData) -> Any:
+        seen.append((step.agent, step.t))
+        return {"double": step.t * 2}
+
+    def name(episode: el.EpisodeSummary) -> dict[str, Any]:
+        summaries.append(episode)
+        return {"longest": max(episode.agent_lengths, key=lambda agent: episode.agent_lengths[agent])}
+
+    env = Comings()
+    store = el.create(tmp_path / "store", env)
+    record(store, env, range(1), step_callback=watch, episode_callback=name)
+    episode = store[0]
+    assert episode.metadata == {"longest": "tank_0"}
+    assert summaries[0].agent_returns == episode.agent_returns
+    assert summaries[0].episode_return == episode.episode_return
+    for agent in episode.agents:
+        times = [t for who, t in seen if who == agent]
+        assert times == list(range(episode.agent_lengths[agent] + 1))
+        assert episode.extra[agent]["double"].tolist() == [2 * t for t in times]
+
+
+def test_a_callback_ends_the_episode_for_all(tmp_path: Path) -> None:
+    """`end=True` for one agent ends the recording of all until the next reset."""
+    env = Comings()
+    store = el.create(tmp_path / "store", env)
+    record(store, env, range(2), step_callback=lambda step: replace(step, end=step.t == 2))
+    assert [episode.length for episode in store] == [2, 2]
+    assert {episode.end_reason for episode in store} == {"cut"}
+
+
+@pytest.mark.parametrize(
+    ("agent", "action"),
+    [("scout_0", "left"), ("tank_0", np.zeros(3, np.float32)), ("tank_0", np.zeros(2, np.int64) + 1j)],
+)
+def test_an_action_that_does_not_fit_leaves_the_environment_alone(
+    agent: str, action: Any, tmp_path: Path
+) -> None:
+    """The error names the agent's column, the environment is not stepped, and recording goes on."""
+    env = Comings()
+    store = el.create(tmp_path / "store", env)
+    good = {"scout_0": 1, "tank_0": np.zeros(2, np.float32)}
+    with store.record(env) as recorder:
+        recorder.reset(seed=0)
+        with pytest.raises(el.SpaceMismatchError, match=rf"{agent[:-2]}\.action"):
+            recorder.step(good | {agent: action})
+        with pytest.raises(el.SpaceMismatchError, match="no entry for tank_0"):
+            recorder.step({"scout_0": 1})
+        assert env._step == 0
+        recorder.step(good)
+    assert store.refresh()[0].agent_lengths == {"scout_0": 1, "tank_0": 1}
+    assert not store.verify().faults
+
+
+class Misfit(Comings):
+    """Gives one agent an observation of a wrong shape at its third step."""
+
+    def _observation(self, agent: str) -> Any:
+        if agent == "tank_0" and self._step == 3:
+            return {"view": np.zeros((9, 9, 1), np.uint8), "fuel": np.float64(0)}
+        return super()._observation(agent)
+
+
+def test_a_step_that_does_not_fit_is_recorded_for_no_agent(tmp_path: Path) -> None:
+    """If one agent's observation does not fit, nothing of the step is kept; the episode up to there is."""
+    env = Misfit()
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder:
+        with pytest.raises(el.SpaceMismatchError, match=r"tank\.observation\.view"):
+            play_parallel(recorder, random_policy(recorder, 0), 0)
+        # The environment has gone on: what comes now is not recorded until the next reset.
+        recorder.step({agent: recorder.action_space(agent).sample() for agent in recorder.agents})
+    episode = store.refresh()[0]
+    assert episode.agent_lengths == {"scout_0": 2, "tank_0": 2, "scout_1": 0}
+    assert (episode.length, episode.end_reason) == (2, "cut")
+    assert not store.verify().faults
+
+
+class Returning(Comings):
+    """An agent that had left is back three steps later."""
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict, dict, dict, dict, dict]:
+        """As before, and then the scout is back."""
+        result = super().step(actions)
+        if self._step == 5:
+            self.agents.append("scout_0")
+            result[0]["scout_0"] = np.zeros(2, np.float32)
+        return result
+
+
+def test_an_agent_may_not_come_back(tmp_path: Path) -> None:
+    """A clear error; what was recorded stays."""
+    env = Returning()
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder, pytest.raises(el.RecorderStateError, match="came back"):
+        play_parallel(recorder, random_policy(recorder, 0), 0)
+    assert store.refresh()[0].length == 4
+    assert not store.verify().faults
+
+
+def test_calls_out_of_turn(tmp_path: Path) -> None:
+    """Steps before the first reset, after the end and after close are refused."""
+    env = Comings()
+    recorder = el.create(tmp_path / "store", env).record(env)
+    with pytest.raises(el.RecorderStateError, match="no episode yet"):
+        recorder.step({})
+    with pytest.raises(el.RecorderStateError, match="call reset"):
+        recorder.log("scout_0", value=1.0)
+    play_parallel(recorder, random_policy(recorder, 0), 0)
+    with pytest.raises(el.RecorderStateError, match="has ended"):
+        recorder.step({})
+    recorder.close()
+    recorder.close()
+    with pytest.raises(el.RecorderStateError, match="closed"):
+        recorder.reset()
+
+
+def test_the_wrong_store_or_environment_is_refused(tmp_path: Path) -> None:
+    """A store for one agent takes no team, a team's store no single agent, and other spaces are named."""
+    single = el.create(
+        tmp_path / "single", observation_space=SPACES["scout_0"][0], action_space=SPACES["scout_0"][1]
+    )
+    with pytest.raises(el.InvalidArgumentError, match="store for one agent"):
+        single.record(Comings())
+    team = el.create(tmp_path / "team", Comings())
+    with pytest.raises(el.InvalidArgumentError, match="store for several agents"):
+        team.writer()
+    with pytest.raises(el.SpaceMismatchError, match="'agent_0'"):
+        team.record(simple_spread_v3.parallel_env())
+    with pytest.raises(el.InvalidArgumentError, match="possible_agents"):
+        nameless = Comings()
+        nameless.possible_agents = []
+        el.create(tmp_path / "nameless", nameless)
+    assert not (tmp_path / "nameless").exists()
+    with pytest.raises(el.InvalidArgumentError, match="agents="):
+        el.create(tmp_path / "odd", agents={"red": "space"})  # type: ignore[dict-item]
+
+
+def test_aec_to_parallel_agrees_with_the_parallel_environment(tmp_path: Path) -> None:
+    """The same game through PettingZoo's conversion gives the same recording."""
+    made = {
+        "direct": simple_spread_v3.parallel_env(max_cycles=6),
+        "converted": aec_to_parallel(simple_spread_v3.env(max_cycles=6)),
+    }
+    stores = {name: record(el.create(tmp_path / name, env), env, range(2)) for name, env in made.items()}
+    for one, other in zip(*stores.values(), strict=True):
+        assert one.agents == other.agents and one.episode_return == other.episode_return
+        for agent in one.agents:
+            assert np.array_equal(one.observations[agent], other.observations[agent])
+            assert np.array_equal(one.rewards[agent], other.rewards[agent])
+            assert np.array_equal(one.truncations[agent], other.truncations[agent])

@@ -1,0 +1,141 @@
+"""`AECRecorder`: records PettingZoo environments in which agents take turns.
+
+See https://pettingzoo.farama.org/api/aec/ for the semantics of `last` and `step` that it keeps. A turn's
+outcome is known only when its agent is selected again, so that is when its transition is recorded:
+
+    step(action of A) ... step(action of B) ... A is selected: its observation, and the reward since
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..store.agent_arrivals import LiveTeam
+from ..store.errors import RecorderStateError
+from .pettingzoo_api import own
+from .team_recorder import Seen, TeamRecorder
+
+
+class AECRecorder(TeamRecorder):
+    """Record the episodes of one PettingZoo `AECEnv`; see `TeamRecorder` for the arguments.
+
+    It is used like the environment: `agent_iter`, `last` and every other attribute are the environment's own.
+    Each turn is one transition of its agent: from the observation at which it acted to the one at its next
+    turn, with the reward that `last()` has added up in between. `step(None)` of a dead agent is no
+    transition. When the episode ends, or `reset()` ends it as `cut`, the last observation of every agent is
+    recorded, with the reward it got since its last turn.
+
+    An instance belongs to one thread and one process.
+    """
+
+    api = "aec"
+
+    def reset(self, seed: int | None = None, options: dict | None = None) -> None:
+        """Reset the environment and start an episode; a running one ends as `cut`.
+
+        Raises:
+            SpaceMismatchError: an observation does not fit its agent's space.
+            RecorderStateError: the recorder is closed.
+        """
+        self._reset_env(seed, options)
+        #: The last action of each agent whose outcome is not known yet.
+        self._actions: dict[str, Any] = {}
+        assert self._team is not None
+        self._look(self._team)
+
+    def step(self, action: Any) -> None:
+        """Take the turn of the selected agent.
+
+        Raises:
+            SpaceMismatchError: the action does not fit (the environment is not stepped), or an observation or
+                reward does not; nothing of it is recorded, the episode up to here is kept.
+            RecorderStateError: before the first reset, after the end of an episode, or after `close`.
+        """
+        team = self._team_for_step()
+        if team is None:
+            self.env.step(action)
+            return
+        agent = self.env.agent_selection
+        if self.env.terminations[agent] or self.env.truncations[agent]:
+            self.env.step(action)
+        else:
+            kept = self._stage(team, agent, action)
+            self.env.step(action)
+            self._actions[agent] = kept
+            self._env_step += 1
+        self._look(team)
+
+    def log(self, agent: str | None = None, /, **values: Any) -> None:
+        """Add `policy.<key>` values to the row of an agent's observation in hand.
+
+        They stand beside the action taken there; after the agent's last turn they stand on the row of its
+        last observation. Of two values for one key the later counts.
+
+        Args:
+            agent: whose; None for the agent whose turn it is.
+
+        Raises:
+            RecorderStateError: there is no episode, or it is nobody's turn.
+            InvalidArgumentError: the episode has no such agent.
+        """
+        if agent is None and self._running is None and not self._muted:
+            raise RecorderStateError("It is nobody's turn: name the agent to log for.")
+        self._log(self.env.agent_selection if agent is None else agent, values)
+
+    def _stage(self, team: LiveTeam, agent: str, action: Any) -> Any:
+        """A copy of an action, checked before the environment sees it."""
+        lane = team.agents.get(agent)
+        if lane is None:
+            # The turn was handed over without a look at it, by something that set agent_selection.
+            self._record(team, [self._selected()])
+            lane = team.agents[agent]
+        self._session.arrivals(1).check_action(lane, action)
+        return own(action)
+
+    def _look(self, team: LiveTeam) -> None:
+        """Record what came to the agent whose turn it is now."""
+        if not self.env.agents:
+            self._stop(muted=False)
+            return
+        agent = self.env.agent_selection
+        if agent in self._actions or agent not in team.agents:
+            self._record(team, [self._selected()])
+
+    def _selected(self) -> Seen:
+        agent = self.env.agent_selection
+        observation, reward, terminated, truncated, info = self.env.last()
+        return self._seen(agent, observation, reward, bool(terminated), bool(truncated), info)
+
+    def _seen(
+        self, agent: str, observation: Any, reward: Any, terminated: bool, truncated: bool, info: Any
+    ) -> Seen:
+        stepped = agent in self._actions
+        action = self._actions.pop(agent, None)
+        return Seen(agent, observation, info or {}, reward, terminated, truncated, action, stepped)
+
+    def _flush(self, team: LiveTeam) -> None:
+        """Record what came to agents since their last turn, as far as the environment still knows them."""
+        env = self.env
+        waiting = [agent for agent in env.agents if agent in self._actions or agent not in team.agents]
+        seen = [
+            self._seen(
+                agent,
+                env.observe(agent),
+                env._cumulative_rewards.get(agent, 0.0),
+                bool(env.terminations.get(agent, False)),
+                bool(env.truncations.get(agent, False)),
+                env.infos.get(agent),
+            )
+            for agent in waiting
+        ]
+        if seen:
+            self._record(team, seen)
+
+    def _finish(self) -> None:
+        if self._running is None:
+            super()._finish()
+            return
+        try:
+            self._flush(self._running)
+        finally:
+            super()._finish()

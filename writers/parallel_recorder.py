@@ -1,0 +1,131 @@
+"""`ParallelRecorder`: records PettingZoo environments in which all agents act at once.
+
+See https://pettingzoo.farama.org/api/parallel/ for the semantics of `reset` and `step` that it keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..store.agent_arrivals import LiveAgent, LiveTeam
+from ..store.errors import RecorderStateError, SpaceMismatchError
+from .pettingzoo_api import own
+from .team_recorder import Seen, TeamRecorder
+
+
+class ParallelRecorder(TeamRecorder):
+    """Record the episodes of one PettingZoo `ParallelEnv`; see `TeamRecorder` for the arguments.
+
+    It is used like the environment: `reset` and `step` take and return the very objects, and every other
+    attribute is the environment's. An agent's rows begin with its first observation and end with its last,
+    whenever it comes or leaves. The episode ends when no agent is left. `reset()` in the middle ends it as
+    `cut`; `reset()` without a step stores nothing. An instance belongs to one thread and one process.
+    """
+
+    api = "parallel"
+
+    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        """Reset the environment and start an episode; a running one ends as `cut`.
+
+        Raises:
+            SpaceMismatchError: an agent's first observation does not fit its space.
+            RecorderStateError: the recorder is closed.
+        """
+        result = self._reset_env(seed, options)
+        observations, infos = result
+        assert self._team is not None
+        self._left: set[str] = set()
+        seen = [Seen(agent, value, infos.get(agent) or {}) for agent, value in observations.items()]
+        self._record(self._team, seen)
+        return result
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict, dict, dict, dict, dict]:
+        """Step the environment and record a transition of each agent that is there.
+
+        Actions of agents that are not there go to the environment and are not recorded.
+
+        Raises:
+            SpaceMismatchError: an action does not fit or is missing (the environment is not stepped), or what
+                came back does not fit; nothing of the step is recorded, the episode up to here is kept.
+            RecorderStateError: before the first reset, after the end of an episode, or after `close`; an
+                agent came back that had left the episode.
+        """
+        team = self._team_for_step()
+        if team is None:
+            return self.env.step(actions)
+        live = [agent for agent in team.agents.values() if not agent.gone]
+        staged = self._stage(live, actions)
+        result = self.env.step(actions)
+        self._env_step += 1
+        try:
+            seen = self._came(team, live, staged, result)
+        except BaseException:
+            self._stop(muted=True)
+            raise
+        self._record(team, seen)
+        self._left = team.agents.keys() - set(self.env.agents)
+        for agent in team.agents.values():
+            agent.gone |= agent.agent_id in self._left
+        if self._running is not None and all(agent.gone for agent in team.agents.values()):
+            self._stop(muted=False)
+        return result
+
+    def log(self, agent: str, /, **values: Any) -> None:
+        """Add `policy.<key>` values to the row of an agent's observation in hand.
+
+        They stand beside the action taken there; after the agent's last step they stand on the row of its
+        last observation. Of two values for one key the later counts.
+
+        Raises:
+            RecorderStateError: there is no episode.
+            InvalidArgumentError: the episode has no such agent.
+        """
+        self._log(agent, values)
+
+    def _stage(self, live: list[LiveAgent], actions: Mapping[str, Any]) -> dict[str, Any]:
+        """Copies of the actions of the agents that are there, checked before the environment sees them."""
+        missing = [agent.agent_id for agent in live if agent.agent_id not in actions]
+        if missing:
+            raise SpaceMismatchError(
+                f"The actions have no entry for {', '.join(missing)}; expected one for each of "
+                f"{', '.join(agent.agent_id for agent in live)}. The environment was not stepped."
+            )
+        buffer = self._session.arrivals(1)
+        for agent in live:
+            buffer.check_action(agent, actions[agent.agent_id])
+        return {agent.agent_id: own(actions[agent.agent_id]) for agent in live}
+
+    def _came(
+        self, team: LiveTeam, live: list[LiveAgent], staged: Mapping[str, Any], result: tuple
+    ) -> list[Seen]:
+        """What the step brought, agent by agent: those that acted, then those that appeared."""
+        observations, rewards, terminations, truncations, infos = result
+        seen: list[Seen] = []
+        names = [agent.agent_id for agent in live if agent.agent_id in {*observations, *rewards}]
+        names += [name for name in observations if name not in team.agents]
+        for name in names:
+            if name not in observations or (name in staged and name not in rewards):
+                lacks = "no reward" if name in observations else "a reward, but no observation"
+                raise SpaceMismatchError(
+                    f"The step gave the agent {name!r} {lacks}. An agent that acted gets both."
+                )
+            flags = bool(terminations.get(name, False)), bool(truncations.get(name, False))
+            seen.append(
+                Seen(
+                    name,
+                    observations[name],
+                    infos.get(name) or {},
+                    rewards.get(name, 0.0),
+                    *flags,
+                    staged.get(name),
+                    stepped=name in staged,
+                )
+            )
+        back = [name for name in self.env.agents if name in self._left]
+        if back:
+            raise RecorderStateError(
+                f"The agent {back[0]!r} came back into an episode that it had left. Give it another name, or "
+                "end the episode."
+            )
+        return seen
