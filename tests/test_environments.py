@@ -1,5 +1,6 @@
 """The environment bundle: what runs keep of environments, and making these again from it."""
 
+import contextlib
 import gc
 import hashlib
 import json
@@ -21,8 +22,14 @@ import pytest
 from gymnasium import wrappers
 from gymnasium.envs import mujoco
 from gymnasium.envs.classic_control import CartPoleEnv
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import episodelake as el
+from episodelake.cli import app
+from episodelake.readers.environment import make_run_env
+from episodelake.readers.run_envs import RunEnv
 from episodelake.store.bundle import LARGEST_FILE
 from episodelake.writers.environment import keep_env
 from kept_environments import Forgetful, Reader, Scaled, Scripted, all_files, claiming_store, record, run_row
@@ -630,6 +637,47 @@ def test_damaged_specs(spec: Any, tmp_path: Path) -> None:
             store.make_env(trust=trust)
 
 
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "name",
+                    "entry_point",
+                    "kwargs",
+                    "$file",
+                    "$dtype",
+                    "$space",
+                    "$array",
+                    "$object",
+                    "$tuple",
+                    "x",
+                ]
+            ),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(key=st.sampled_from(sorted(spec_of())), value=json_values, files=st.none() | st.just([]) | json_values)
+def test_any_spec_is_made_or_refused(key: str, value: Any, files: Any, tmp_path: Path) -> None:
+    """Whatever stands in a spec or a bundle, it becomes an environment or an error of ours."""
+    path = tmp_path / "store"
+    store = el.open(path) if path.exists() else el.create(path, CartPoleEnv())
+    bundle = json.dumps({"made_by": "", "files": files, "problems": []})
+    run = RunEnv("run", "run", json.dumps(spec_of(**{key: value})), "{}", None if files is None else bundle)
+    with contextlib.suppress(el.EnvUnavailableError, el.CorruptStoreError, el.UnsupportedSpaceError):
+        env, _ = make_run_env(store.selection().snapshot, run)
+        assert type(env.unwrapped) is CartPoleEnv
+        env.close()
+
+
 NAMES = ["../up", "/etc/x", "a/../../x", "a//b", ".", "..", "a/.", "C:\\x", "a\nb", "", "x" * 300, 5, None]
 WRONG_FILES: list[list[dict[str, Any]]] = [
     *([{"name": name, "sha256": "0" * 64, "size": 1}] for name in NAMES),
@@ -667,6 +715,16 @@ def test_versions_that_are_none(tmp_path: Path) -> None:
         store = claiming_store(tmp_path / str(number), spec_of(), versions)
         with pytest.raises(el.CorruptStoreError, match="damaged versions"):
             store.make_env(trust=True)
+
+
+def test_a_damaged_run_spoils_no_other(tmp_path: Path) -> None:
+    """Beside a run with a damaged bundle, another one's environment is made, and info tells of both."""
+    claiming_store(tmp_path / "store", spec_of(), files=[{"name": "../up"}])
+    store = record(tmp_path / "store", gymnasium.make("CartPole-v1"), run="good")
+    store.make_env("good").close()
+    told = CliRunner().invoke(app, ["info", str(store.path)]).stdout
+    assert "environment\tCartPole-v1\n" in told
+    assert "environment\tCartPole-v1, with a damaged bundle\n" in told
 
 
 # The files in a store's life
