@@ -11,9 +11,10 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -30,7 +31,7 @@ import episodelake as el
 from episodelake.cli import app
 from episodelake.readers.environment import make_run_env
 from episodelake.readers.run_envs import RunEnv
-from episodelake.store.bundle import LARGEST_FILE
+from episodelake.store.bundle import LARGEST_FILE, keep_artifact
 from episodelake.writers.environment import keep_env
 from kept_environments import Forgetful, Reader, Scaled, Scripted, all_files, claiming_store, record, run_row
 from object_server import new_url, shared_server
@@ -128,6 +129,55 @@ def test_a_file_is_kept_once(tmp_path: Path, cheetah: Path) -> None:
     assert kept["env_bundle"]["files"] == [{"name": "light.xml", "sha256": digest, "size": len(content)}]
     assert kept["env_spec"]["kwargs"] == {"xml_file": {"$file": ["light.xml", "str"]}}
     assert str(tmp_path) not in rows.write_json()
+
+
+def test_writers_of_one_moment_keep_one_file(tmp_path: Path, cheetah: Path) -> None:
+    """Many that keep the same content at once all succeed, and leave it once and whole."""
+    layout = el.create(tmp_path / "store", CartPoleEnv()).handle.layout
+    content = cheetah.read_bytes()
+    with ThreadPoolExecutor(8) as pool:
+        names = set(pool.map(lambda _: keep_artifact(layout, content), range(40)))
+    (path,) = (tmp_path / "store" / "artifacts").iterdir()
+    assert {path.name} == names and path.read_bytes() == content
+
+
+class Stubborn(CartPoleEnv):
+    """Will not say what it is."""
+
+    @property
+    def spec(self) -> Any:
+        """Fails."""
+        raise RuntimeError("no spec today")
+
+    @spec.setter
+    def spec(self, value: Any) -> None:
+        """Takes none."""
+
+
+class Foreign:
+    """Some other library's environment, with a specification of its own."""
+
+    spec: ClassVar = {"id": "Pong-v5"}
+
+
+class Unspoken:
+    """Fails to print."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_nothing_about_an_environment_stops_a_recording(tmp_path: Path, registered: Callable) -> None:
+    """Specs that fail, are of other libraries, or hold objects that cannot be printed are no obstacle."""
+    store = record(tmp_path / "a", Stubborn())
+    with pytest.raises(el.EnvUnavailableError, match="no spec today"):
+        store.make_env(trust=True)
+    assert keep_env(None, Foreign()).env_spec is None
+    registered("Quiet-v0", lambda **arguments: CartPoleEnv(), kwargs={"x": Unspoken(), "y": "a" * 2**21})
+    store = record(tmp_path / "b", gymnasium.make("Quiet-v0"))
+    assert len(run_row(store)["env_spec"]["kwargs"]["y"]["$object"][1]) < 2000
+    with pytest.raises(el.EnvUnavailableError, match="repr failed: RuntimeError"):
+        store.make_env(trust=True)
 
 
 def test_only_plain_files_are_kept_unasked(tmp_path: Path, registered: Callable, monkeypatch: Any) -> None:
