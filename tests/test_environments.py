@@ -158,6 +158,7 @@ class Foreign:
     """Some other library's environment, with a specification of its own."""
 
     spec: ClassVar = {"id": "Pong-v5"}
+    unwrapped = Scripted()
 
 
 class Unspoken:
@@ -172,7 +173,9 @@ def test_nothing_about_an_environment_stops_a_recording(tmp_path: Path, register
     store = record(tmp_path / "a", Stubborn())
     with pytest.raises(el.EnvUnavailableError, match="no spec today"):
         store.make_env(trust=True)
-    assert keep_env(None, Foreign()).env_spec is None
+    foreign = keep_env(None, Foreign())
+    assert foreign.env_spec is None
+    assert json.loads(foreign.env_bundle or "")["made_by"] == "kept_environments:Scripted"
     registered("Quiet-v0", lambda **arguments: CartPoleEnv(), kwargs={"x": Unspoken(), "y": "a" * 2**21})
     store = record(tmp_path / "b", gymnasium.make("Quiet-v0"))
     assert len(run_row(store)["env_spec"]["kwargs"]["y"]["$object"][1]) < 2000
