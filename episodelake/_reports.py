@@ -22,6 +22,7 @@ from .readers.agents import MultiAgentEpisode
 from .readers.episode import Episode
 from .readers.replay import ReplayReport
 from .readers.run_envs import RunEnv, run_envs
+from .store.errors import CorruptStoreError
 from .store.layout import FORMAT_VERSION, Layout
 
 END_ROWS = 3
@@ -91,7 +92,10 @@ def _environments(store: EpisodeStore) -> list[tuple[str, str]]:
 
 
 def _environment(run: RunEnv) -> str:
-    files = run.bundle.files if run.bundle else ()
+    try:
+        files = run.bundle.files if run.bundle else ()
+    except CorruptStoreError:
+        return f"{run.title}, with a damaged bundle"
     if not files:
         return run.title
     size = size_text(sum(file.size for file in files))

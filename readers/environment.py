@@ -8,6 +8,7 @@ See Gymnasium's documentation of `make`, `EnvSpec` and `WrapperSpec`.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 import weakref
@@ -84,9 +85,15 @@ def _folder_of(run: RunEnv) -> Iterator[tuple[Path, Callable[[object], None]]]:
         yield folder, owners.append
     finally:
         if owners:
-            weakref.finalize(owners.pop(), shutil.rmtree, folder, ignore_errors=True)
+            weakref.finalize(owners.pop(), _remove, os.getpid(), folder)
         else:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove(process: int, folder: Path) -> None:
+    # A forked child inherits the duty of its parent, whose folder is not its to remove.
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _rendering(mode: str | None) -> dict[str, str]:

@@ -27,7 +27,7 @@ from .blocks import Block
 from .environment import make_run_env
 from .episode_rows import EpisodeRowReader
 from .replay import ReplayReport, replay
-from .run_envs import run_envs
+from .run_envs import chosen_run, run_envs
 
 
 class Episode:
@@ -240,7 +240,7 @@ class Episode:
         if env is not None:
             return replay(self, env, rtol, atol)
         snapshot = self._rows.snapshot
-        made, told = make_run_env(snapshot, run_envs(snapshot)[self.run_id])
+        made, told = make_run_env(snapshot, chosen_run(run_envs(snapshot), self.run_id))
         if told is not None:
             warnings.warn(told, RuntimeWarning, stacklevel=2)
         with contextlib.closing(made):

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -22,39 +23,63 @@ _COLUMNS = ("run_id", "name", "env_spec", "versions", "env_bundle")
 
 @dataclass(frozen=True)
 class RunEnv:
-    """What one run kept of its environment.
+    """What one run kept of its environment; parsed when it is asked for, so a damaged run spoils no other.
 
     Attributes:
         run_id, name: the run's.
         spec: the text of its spec; None where there is none.
-        versions: distribution to version.
-        bundle: None in runs of earlier writers, and of writers without an environment.
+        versions_text, bundle_text: the texts of its versions and its bundle.
     """
 
     run_id: str
-    name: str
+    name: str | None
     spec: str | None
-    versions: Mapping[str, str]
-    bundle: EnvBundle | None
+    versions_text: str | None
+    bundle_text: str | None
+
+    @cached_property
+    def versions(self) -> dict[str, str]:
+        """Distribution to version.
+
+        Raises:
+            CorruptStoreError: the text is damaged.
+        """
+        try:
+            versions = json.loads(self.versions_text or "{}")
+            if not isinstance(versions, dict) or not all(map(_is_version, versions, versions.values())):
+                raise ValueError("they are no object of texts")
+        except (ValueError, RecursionError) as error:
+            raise CorruptStoreError(f"The run {self.run_id!r} has damaged versions: {error}.") from error
+        return versions
+
+    @cached_property
+    def bundle(self) -> EnvBundle | None:
+        """None in runs of earlier writers, and of writers without an environment.
+
+        Raises:
+            CorruptStoreError: the text is damaged.
+        """
+        text = self.bundle_text
+        return None if text is None else EnvBundle.from_json(text, f"The run {self.run_id!r}")
 
     @property
     def title(self) -> str:
         """The environment in a few words, for people: its id and wrappers; empty for a run without one."""
-        if self.spec is None:
-            return f"{self.bundle.made_by} (no spec)" if self.bundle else ""
         try:
+            if self.spec is None:
+                return f"{self.bundle.made_by} (no spec)" if self.bundle else ""
             content = json.loads(self.spec)
             wrappers = [str(wrapper["name"]) for wrapper in content.get("additional_wrappers", [])]
             return ", in ".join([str(content["id"]), *([", ".join(wrappers)] if wrappers else [])])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return "a damaged spec"
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, CorruptStoreError):
+            return "damaged"
 
 
 def run_envs(snapshot: Snapshot) -> dict[str, RunEnv]:
     """What the runs of a snapshot kept, by run id.
 
     Raises:
-        CorruptStoreError: a file of the runs cannot be read, or a run's row is damaged.
+        CorruptStoreError: a file of the runs cannot be read, or has columns of other types.
     """
     return {found.run_id: found for found in map(_run_env, _rows(snapshot))}
 
@@ -70,18 +95,10 @@ def _rows(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
 
 
 def _run_env(row: dict[str, Any]) -> RunEnv:
-    where = f"The run {row['run_id']!r}"
-    if not isinstance(row["run_id"], str) or not all(isinstance(each, str | None) for each in row.values()):
-        raise CorruptStoreError(f"{where} has values of other types than text.")
-    try:
-        versions = json.loads(row["versions"] or "{}")
-        if not isinstance(versions, dict) or not all(map(_is_version, versions, versions.values())):
-            raise ValueError("they are no object of texts")
-    except (ValueError, RecursionError) as error:
-        raise CorruptStoreError(f"{where} has damaged versions: {error}.") from error
-    text = row.get("env_bundle")
-    bundle = None if text is None else EnvBundle.from_json(text, where)
-    return RunEnv(row["run_id"], row["name"] or "", row["env_spec"], versions, bundle)
+    values = [row.get(name) for name in _COLUMNS]
+    if not isinstance(row["run_id"], str) or not all(isinstance(value, str | None) for value in values):
+        raise CorruptStoreError(f"The run {row['run_id']!r} has values of other types than text.")
+    return RunEnv(row["run_id"], *values[1:])
 
 
 def _is_version(name: str, version: object) -> bool:
@@ -97,7 +114,7 @@ def chosen_run(envs: Mapping[str, RunEnv], run: str | None) -> RunEnv:
     found = [each for each in envs.values() if run is None or run in (each.run_id, each.name)]
     exact = [each for each in found if each.run_id == run]
     found = exact or found
-    if found and len({(each.spec, each.bundle) for each in found}) == 1:
+    if found and len({(each.spec, each.bundle_text) for each in found}) == 1:
         return found[-1]
     known = ", ".join(repr(each) for each in sorted(envs)[:10]) or "none"
     if not found:

@@ -263,7 +263,8 @@ class EpisodeView:
         with contextlib.ExitStack() as stack:
             for episode in self:
                 if episode.run_id not in made:
-                    again, told = make_run_env(self._reader.snapshot, kept[episode.run_id])
+                    run = chosen_run(kept, episode.run_id)
+                    again, told = make_run_env(self._reader.snapshot, run)
                     if told is not None:
                         warnings.warn(told, RuntimeWarning, stacklevel=2)
                     made[episode.run_id] = stack.enter_context(contextlib.closing(again))

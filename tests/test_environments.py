@@ -1,5 +1,6 @@
 """The environment bundle: what runs keep of environments, and making these again from it."""
 
+import contextlib
 import gc
 import hashlib
 import json
@@ -10,9 +11,10 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -21,9 +23,15 @@ import pytest
 from gymnasium import wrappers
 from gymnasium.envs import mujoco
 from gymnasium.envs.classic_control import CartPoleEnv
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import episodelake as el
-from episodelake.store.bundle import LARGEST_FILE
+from episodelake.cli import app
+from episodelake.readers.environment import make_run_env
+from episodelake.readers.run_envs import RunEnv
+from episodelake.store.bundle import LARGEST_FILE, keep_artifact
 from episodelake.writers.environment import keep_env
 from kept_environments import Forgetful, Reader, Scaled, Scripted, all_files, claiming_store, record, run_row
 from object_server import new_url, shared_server
@@ -121,6 +129,58 @@ def test_a_file_is_kept_once(tmp_path: Path, cheetah: Path) -> None:
     assert kept["env_bundle"]["files"] == [{"name": "light.xml", "sha256": digest, "size": len(content)}]
     assert kept["env_spec"]["kwargs"] == {"xml_file": {"$file": ["light.xml", "str"]}}
     assert str(tmp_path) not in rows.write_json()
+
+
+def test_writers_of_one_moment_keep_one_file(tmp_path: Path, cheetah: Path) -> None:
+    """Many that keep the same content at once all succeed, and leave it once and whole."""
+    layout = el.create(tmp_path / "store", CartPoleEnv()).handle.layout
+    content = cheetah.read_bytes()
+    with ThreadPoolExecutor(8) as pool:
+        names = set(pool.map(lambda _: keep_artifact(layout, content), range(40)))
+    (path,) = (tmp_path / "store" / "artifacts").iterdir()
+    assert {path.name} == names and path.read_bytes() == content
+
+
+class Stubborn(CartPoleEnv):
+    """Will not say what it is."""
+
+    @property
+    def spec(self) -> Any:
+        """Fails."""
+        raise RuntimeError("no spec today")
+
+    @spec.setter
+    def spec(self, value: Any) -> None:
+        """Takes none."""
+
+
+class Foreign:
+    """Some other library's environment, with a specification of its own."""
+
+    spec: ClassVar = {"id": "Pong-v5"}
+    unwrapped = Scripted()
+
+
+class Unspoken:
+    """Fails to print."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_nothing_about_an_environment_stops_a_recording(tmp_path: Path, registered: Callable) -> None:
+    """Specs that fail, are of other libraries, or hold objects that cannot be printed are no obstacle."""
+    store = record(tmp_path / "a", Stubborn())
+    with pytest.raises(el.EnvUnavailableError, match="no spec today"):
+        store.make_env(trust=True)
+    foreign = keep_env(None, Foreign())
+    assert foreign.env_spec is None
+    assert json.loads(foreign.env_bundle or "")["made_by"] == "kept_environments:Scripted"
+    registered("Quiet-v0", lambda **arguments: CartPoleEnv(), kwargs={"x": Unspoken(), "y": "a" * 2**21})
+    store = record(tmp_path / "b", gymnasium.make("Quiet-v0"))
+    assert len(run_row(store)["env_spec"]["kwargs"]["y"]["$object"][1]) < 2000
+    with pytest.raises(el.EnvUnavailableError, match="repr failed: RuntimeError"):
+        store.make_env(trust=True)
 
 
 def test_only_plain_files_are_kept_unasked(tmp_path: Path, registered: Callable, monkeypatch: Any) -> None:
@@ -630,6 +690,47 @@ def test_damaged_specs(spec: Any, tmp_path: Path) -> None:
             store.make_env(trust=trust)
 
 
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "name",
+                    "entry_point",
+                    "kwargs",
+                    "$file",
+                    "$dtype",
+                    "$space",
+                    "$array",
+                    "$object",
+                    "$tuple",
+                    "x",
+                ]
+            ),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(key=st.sampled_from(sorted(spec_of())), value=json_values, files=st.none() | st.just([]) | json_values)
+def test_any_spec_is_made_or_refused(key: str, value: Any, files: Any, tmp_path: Path) -> None:
+    """Whatever stands in a spec or a bundle, it becomes an environment or an error of ours."""
+    path = tmp_path / "store"
+    store = el.open(path) if path.exists() else el.create(path, CartPoleEnv())
+    bundle = json.dumps({"made_by": "", "files": files, "problems": []})
+    run = RunEnv("run", "run", json.dumps(spec_of(**{key: value})), "{}", None if files is None else bundle)
+    with contextlib.suppress(el.EnvUnavailableError, el.CorruptStoreError, el.UnsupportedSpaceError):
+        env, _ = make_run_env(store.selection().snapshot, run)
+        assert type(env.unwrapped) is CartPoleEnv
+        env.close()
+
+
 NAMES = ["../up", "/etc/x", "a/../../x", "a//b", ".", "..", "a/.", "C:\\x", "a\nb", "", "x" * 300, 5, None]
 WRONG_FILES: list[list[dict[str, Any]]] = [
     *([{"name": name, "sha256": "0" * 64, "size": 1}] for name in NAMES),
@@ -667,6 +768,16 @@ def test_versions_that_are_none(tmp_path: Path) -> None:
         store = claiming_store(tmp_path / str(number), spec_of(), versions)
         with pytest.raises(el.CorruptStoreError, match="damaged versions"):
             store.make_env(trust=True)
+
+
+def test_a_damaged_run_spoils_no_other(tmp_path: Path) -> None:
+    """Beside a run with a damaged bundle, another one's environment is made, and info tells of both."""
+    claiming_store(tmp_path / "store", spec_of(), files=[{"name": "../up"}])
+    store = record(tmp_path / "store", gymnasium.make("CartPole-v1"), run="good")
+    store.make_env("good").close()
+    told = CliRunner().invoke(app, ["info", str(store.path)]).stdout
+    assert "environment\tCartPole-v1\n" in told
+    assert "environment\tCartPole-v1, with a damaged bundle\n" in told
 
 
 # The files in a store's life

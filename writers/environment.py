@@ -95,6 +95,10 @@ def _layers(env: Any) -> Iterator[Any]:
     inner = getattr(env, "envs", None) if isinstance(env, VectorEnv) else None
     if isinstance(inner, list | tuple) and inner:
         yield from _layers(inner[0])
+    # Environments of other libraries have wrappers of their own.
+    unwrapped = getattr(env, "unwrapped", env)
+    if not isinstance(env, gymnasium.Env | VectorEnv) and unwrapped is not env:
+        yield unwrapped
 
 
 def _spec(env: Any, layers: Sequence[Any], problems: list[str]) -> EnvSpec | None:

@@ -54,7 +54,12 @@ def check_bundles(layout: Layout, listing: Listing, findings: Findings) -> None:
         file = listing.file(name)
         # What is wrong with the file itself is told elsewhere.
         table = check_whole(listing.place / name, file, listed, Findings())
-        for run_id, text in () if table is None else _bundles(table):
+        try:
+            found = [] if table is None else _bundles(table)
+        except CorruptStoreError as error:
+            findings.add("schema", file, str(error))
+            continue
+        for run_id, text in found:
             try:
                 bundle = EnvBundle.from_json(text, f"The run {run_id!r}")
             except CorruptStoreError as error:
@@ -83,8 +88,14 @@ def carry_artifacts(source: Layout, target: Layout, rows: pa.Table) -> None:
 
 
 def _bundles(rows: pa.Table) -> list[tuple[str, str]]:
-    """Run ids and bundles of the rows of `runs` that have one."""
+    """Run ids and bundles of the rows of `runs` that have one.
+
+    Raises:
+        CorruptStoreError: the column has another type.
+    """
     if ENV_BUNDLE.name not in rows.column_names:
         return []
+    if rows.schema.field(ENV_BUNDLE.name).type != ENV_BUNDLE.type:
+        raise CorruptStoreError(f"The column {ENV_BUNDLE.name!r} of runs is no {ENV_BUNDLE.type}.")
     found = rows.select(["run_id", ENV_BUNDLE.name]).to_pylist()
     return [(row["run_id"], row[ENV_BUNDLE.name]) for row in found if row[ENV_BUNDLE.name] is not None]
