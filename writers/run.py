@@ -67,7 +67,7 @@ def _versions(env: gymnasium.Env | None) -> dict[str, str]:
     found = {"python": platform.python_version()}
     modules = ["episodelake", "gymnasium", "numpy"]
     if env is not None:
-        modules.append(type(env.unwrapped).__module__.partition(".")[0])
+        modules.append(type(getattr(env, "unwrapped", env)).__module__.partition(".")[0])
     for module in modules:
         version = _version(module)
         if version is not None:
