@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from ._store import EpisodeStore, create, merge, recover
 from ._store import open_store as open
+from .readers.agents import AgentEpisode, MultiAgentEpisode
 from .readers.episode import Episode
 from .readers.replay import Difference, ReplayReport
 from .readers.view import EpisodeView
@@ -52,6 +53,7 @@ from .writers.recorder import Recorder
 
 __all__ = [
     "AECRecorder",
+    "AgentEpisode",
     "AgentGroup",
     "Codec",
     "CompactReport",
@@ -72,6 +74,7 @@ __all__ = [
     "FormatVersionError",
     "InvalidArgumentError",
     "MergeReport",
+    "MultiAgentEpisode",
     "OpaqueValue",
     "OpenEpisode",
     "ParallelRecorder",

@@ -19,7 +19,7 @@ GROUP BY agent ORDER BY episodes DESC, agent
 
 
 def agents_query(store: EpisodeStore) -> str:
-    """The query for one row per agent: group, episodes, transitions and, for scalar rewards, mean return."""
+    """The query for a row per agent: group, episodes, transitions and, of scalar rewards, the mean return."""
     return _AGENTS.format(mean="" if store.reward_shape else ", avg(total) AS mean_return")
 
 

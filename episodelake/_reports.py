@@ -28,6 +28,7 @@ from .store.layout import FORMAT_VERSION, Layout
 END_ROWS = 3
 SIGNALS_OF_A_COLUMN = 8
 SIGNALS = 16
+OBJECTIVES = 8
 
 
 def write_info(page: Page, store: EpisodeStore) -> None:
@@ -70,14 +71,8 @@ def _amounts(page: Page, store: EpisodeStore) -> list[tuple[str, str]]:
         ("runs", _count(page, runs)),
         ("size", f"{size_text(size)} in {files} files" if page.is_terminal else f"{size} bytes"),
     ]
-    if len(store) and not store.reward_shape:
-        spread = _row(
-            store,
-            "SELECT min(episode_return), avg(episode_return), max(episode_return) FROM episodes",
-        )
-        names = ("lowest", "mean", "highest")
-        told = [f"{name} {number_text(value)}" for name, value in zip(names, spread, strict=True)]
-        pairs.append(("returns", ", ".join(told)))
+    if len(store):
+        pairs += _returns(store)
     pairs += _environments(store)
     journals = _journals(store.handle.layout)
     if journals:
@@ -100,6 +95,20 @@ def _environment(run: RunEnv) -> str:
         return run.title
     size = size_text(sum(file.size for file in files))
     return f"{run.title}, with {len(files)} {'file' if len(files) == 1 else 'files'} ({size})"
+
+
+def _returns(store: EpisodeStore) -> list[tuple[str, str]]:
+    """Lowest, mean and highest return, of each objective by itself where there are several."""
+    columns = {"returns": "episode_return"}
+    if store.reward_shape:
+        objectives = range(min(store.reward_shape[0], OBJECTIVES))
+        columns = {f"returns of objective {index}": f"episode_return[{index + 1}]" for index in objectives}
+    pairs = []
+    for name, column in columns.items():
+        spread = _row(store, f"SELECT min({column}), avg({column}), max({column}) FROM episodes")
+        told = zip(("lowest", "mean", "highest"), spread, strict=True)
+        pairs.append((name, ", ".join(f"{kind} {number_text(value)}" for kind, value in told)))
+    return pairs
 
 
 def _transitions(store: EpisodeStore) -> str:

@@ -91,6 +91,10 @@ def read_recipe(run: RunEnv, where: str, folder: Path, changes: Mapping[str, Any
             f"{where} has no spec, as gymnasium.make gives it: {made_by}. {_hint_of(run)}"
         )
     content = _checked_spec(run, where)
+    if "pettingzoo" in content:
+        raise EnvUnavailableError(
+            f"{where} was one of PettingZoo, {content['pettingzoo']}, which has no spec to make it from. {HINT}"
+        )
     if "entry_point" not in content:
         raise EnvUnavailableError(
             f"{where} cannot be made again: of its spec only the id {content['id']!r} was kept. {HINT}"
@@ -119,6 +123,8 @@ def _checked_spec(run: RunEnv, where: str) -> dict[str, Any]:
     """The spec as an object with values of the right types."""
     try:
         content = json.loads(run.spec or "")
+        if "pettingzoo" in content:
+            return {"pettingzoo": str(content["pettingzoo"])[:_LONGEST_ID]}
         if len(content["id"]) > _LONGEST_ID:
             raise ValueError("the id is too long")
         parse_env_id(content["id"])

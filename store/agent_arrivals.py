@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -62,8 +62,7 @@ class LiveTeam(LiveEpisode):
         self.episode_return = team_return([record.episode_return for record in records], objectives)
 
 
-@dataclass(frozen=True)
-class Arrival:
+class Arrival(NamedTuple):
     """What one step of the environment, or its reset, brought to one agent.
 
     Attributes:
@@ -111,8 +110,10 @@ class AgentArrivals(ArrivalBuffer):
             SpaceMismatchError: a value does not fit its space; nothing was added.
         """
         first = self.count
-        before = [(a.agent, a.agent.length, a.agent.episode_return) for a in arrivals]
-        flags = [(a.agent.terminated, a.agent.truncated) for a in arrivals]
+        before = [
+            (a.agent, a.agent.length, a.agent.episode_return, a.agent.terminated, a.agent.truncated)
+            for a in arrivals
+        ]
         try:
             for arrival in arrivals:
                 self._add(env_step, arrival)
@@ -120,7 +121,7 @@ class AgentArrivals(ArrivalBuffer):
             for row in range(self.count - 1, first - 1, -1):
                 self._clear(row)
             self.count = first
-            for (agent, length, total), (terminated, truncated) in zip(before, flags, strict=True):
+            for agent, length, total, terminated, truncated in before:
                 agent.length, agent.episode_return = length, total
                 agent.terminated, agent.truncated = terminated, truncated
             raise

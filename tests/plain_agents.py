@@ -112,8 +112,8 @@ def check_agents(episode: el.MultiAgentEpisode, lanes: Mapping[str, Lane]) -> No
         agent = episode.agent(name)
         assert agent.length == len(lane.rewards)
         assert agent.env_steps.tolist() == lane.env_steps
-        _check_batch(agent.observations, lane.observations)
-        _check_batch(agent.actions, lane.actions)
+        check_batch(agent.observations, lane.observations)
+        check_batch(agent.actions, lane.actions)
         assert np.array_equal(agent.rewards, np.array(lane.rewards, np.float64).reshape(agent.rewards.shape))
         assert agent.terminations.tolist() == lane.terminations
         assert agent.truncations.tolist() == lane.truncations
@@ -127,11 +127,11 @@ def check_agents(episode: el.MultiAgentEpisode, lanes: Mapping[str, Lane]) -> No
             assert all(np.array_equal(got[key], expected[key]) for key in expected)
 
 
-def _check_batch(batch: Any, values: list[Any]) -> None:
+def check_batch(batch: Any, values: list[Any]) -> None:
     """A stacked batch equals a list of single values, part by part, dtypes included."""
     if isinstance(batch, Mapping):
         for key in batch:
-            _check_batch(batch[key], [value[key] for value in values])
+            check_batch(batch[key], [value[key] for value in values])
     elif isinstance(batch, list):
         assert batch == values
     else:

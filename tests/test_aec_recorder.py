@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -174,6 +175,24 @@ def test_what_an_agent_got_before_it_could_act_is_kept(tmp_path: Path) -> None:
     assert (episode.terminated, episode.end_reason) == (True, "terminated")
     assert episode.extra["two"]["initial_reward"].tolist() == [2.0]
     assert not store.verify().faults
+
+
+def test_flags_of_an_agent_that_never_acted_survive_a_crash(tmp_path: Path) -> None:
+    """They stand on no row; recovery takes them from the end of the episode."""
+    env = Folding()
+    recorder = el.create(tmp_path / "store", env).record(env)
+    for seed in range(2):
+        play_turns(recorder, random_policy(recorder, seed), seed)
+    with recorder._session._lock:
+        recorder._session._flush()
+    shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    recorder.close()
+    el.recover(tmp_path / "killed")
+    killed = el.open(tmp_path / "killed")
+    # The second episode had not been ended by a reset: what is known of it stands in its rows.
+    assert [episode.end_reason for episode in killed] == ["terminated", "interrupted"]
+    assert killed[0].terminated and killed[0].agent("two").terminated
+    assert not killed.verify().faults
 
 
 def test_log_is_for_the_agent_whose_turn_it_is(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,72 @@ def test_a_step_that_does_not_fit_is_recorded_for_no_agent(tmp_path: Path) -> No
     episode = store.refresh()[0]
     assert episode.agent_lengths == {"scout_0": 2, "tank_0": 2, "scout_1": 0}
     assert (episode.length, episode.end_reason) == (2, "cut")
+    assert not store.verify().faults
+
+
+def test_a_step_that_does_not_fit_is_not_in_the_journal(tmp_path: Path) -> None:
+    """A process that dies after such a step leaves nothing of it for any agent."""
+    env = Misfit()
+    store = el.create(tmp_path / "store", env)
+    recorder = store.record(env)
+    with pytest.raises(el.SpaceMismatchError):
+        play_parallel(recorder, random_policy(recorder, 0), 0)
+    with recorder._session._lock:
+        recorder._session._flush()
+    shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    recorder.close()
+    el.recover(tmp_path / "killed")
+    killed = el.open(tmp_path / "killed")
+    assert killed[0].agent_lengths == {"scout_0": 2, "tank_0": 2, "scout_1": 0}
+    assert killed[0].length == 2 and not killed.verify().faults
+
+
+class Spoiling(Comings):
+    """Overwrites the actions that it is given."""
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict, dict, dict, dict, dict]:
+        """As before, and then the arrays are spoiled."""
+        result = super().step(actions)
+        for action in actions.values():
+            if isinstance(action, np.ndarray):
+                action[...] = 99
+        return result
+
+
+def test_actions_are_copied_before_the_environment_has_them(tmp_path: Path) -> None:
+    """What is recorded is the action handed to `step`, whatever becomes of the array."""
+    store = record(el.create(tmp_path / "store", Spoiling()), Spoiling(), range(1))
+    env = Comings()
+    check_agents(store[0], play_parallel(env, random_policy(env, 0), 0))
+
+
+class Vanishing(Comings):
+    """The tank is gone after its second step: no observation, no reward, no flag."""
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict, dict, dict, dict, dict]:
+        """As before, without the tank."""
+        result = super().step(actions)
+        if self._step == 3:
+            self.agents = []
+        for found in result if self._step == 3 else ():
+            found.pop("tank_0", None)
+        return result
+
+
+def test_an_agent_that_vanishes_keeps_what_it_had(tmp_path: Path) -> None:
+    """No flag is invented for it, and the episode ends with the last agent all the same."""
+    env = Vanishing()
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder:
+        recorder.reset(seed=0)
+        while recorder.agents:
+            recorder.step({agent: recorder.action_space(agent).sample() for agent in recorder.agents})
+        with pytest.raises(el.RecorderStateError, match="has ended"):
+            recorder.step({})
+    episode = store.refresh()[0]
+    assert episode.agent_lengths == {"scout_0": 3, "tank_0": 2, "scout_1": 1}
+    assert episode.agent("scout_0").end_reason == "terminated"
+    assert episode.agent("tank_0").end_reason == episode.end_reason == "cut"
     assert not store.verify().faults
 
 

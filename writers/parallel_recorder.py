@@ -64,9 +64,11 @@ class ParallelRecorder(TeamRecorder):
             self._stop(muted=True)
             raise
         self._record(team, seen)
-        self._left = team.agents.keys() - set(self.env.agents)
-        for agent in team.agents.values():
-            agent.gone |= agent.agent_id in self._left
+        there = set(self.env.agents)
+        for name, agent in team.agents.items():
+            if name not in there:
+                self._left.add(name)
+                agent.gone = True
         if self._running is not None and all(agent.gone for agent in team.agents.values()):
             self._stop(muted=False)
         return result
@@ -102,27 +104,25 @@ class ParallelRecorder(TeamRecorder):
         """What the step brought, agent by agent: those that acted, then those that appeared."""
         observations, rewards, terminations, truncations, infos = result
         seen: list[Seen] = []
-        names = [agent.agent_id for agent in live if agent.agent_id in {*observations, *rewards}]
-        names += [name for name in observations if name not in team.agents]
-        for name in names:
-            if name not in observations or (name in staged and name not in rewards):
+        for agent in live:
+            name = agent.agent_id
+            if name in observations and name in rewards:
+                flags = bool(terminations.get(name, False)), bool(truncations.get(name, False))
+                info = infos.get(name) or {}
+                seen.append(
+                    Seen(name, observations[name], info, rewards[name], *flags, staged[name], stepped=True)
+                )
+            elif name in observations or name in rewards:
                 lacks = "no reward" if name in observations else "a reward, but no observation"
                 raise SpaceMismatchError(
                     f"The step gave the agent {name!r} {lacks}. An agent that acted gets both."
                 )
-            flags = bool(terminations.get(name, False)), bool(truncations.get(name, False))
-            seen.append(
-                Seen(
-                    name,
-                    observations[name],
-                    infos.get(name) or {},
-                    rewards.get(name, 0.0),
-                    *flags,
-                    staged.get(name),
-                    stepped=name in staged,
-                )
-            )
-        back = [name for name in self.env.agents if name in self._left]
+        for name in observations if len(observations) > len(seen) else ():
+            if name not in team.agents:
+                flags = bool(terminations.get(name, False)), bool(truncations.get(name, False))
+                info = infos.get(name) or {}
+                seen.append(Seen(name, observations[name], info, rewards.get(name, 0.0), *flags))
+        back = [name for name in self.env.agents if name in self._left] if self._left else ()
         if back:
             raise RecorderStateError(
                 f"The agent {back[0]!r} came back into an episode that it had left. Give it another name, or "

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from ..store.agent_arrivals import Arrival, LiveTeam
+from ..store.agent_arrivals import Arrival, LiveAgent, LiveTeam
 from ..store.agents import find_group
 from ..store.errors import InvalidArgumentError, RecorderStateError
 from ..store.handle import OpenStore
@@ -36,8 +35,7 @@ STATE = "state"
 INITIAL_REWARD = "initial_reward"
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """What came to one agent.
 
     Attributes:
@@ -248,36 +246,55 @@ class TeamRecorder:
                 newcomers += 1
                 if np.any(each.reward):
                     extra = {**extra, INITIAL_REWARD: _plain(each.reward)}
-            step = self._step_data(each, agent.length + each.stepped, extra)
-            ends |= step.end
-            if self._group_names.intersection(str(key).casefold() for key in step.extra):
-                raise InvalidArgumentError(
-                    f"The step columns {sorted(map(str, step.extra))} have the name of a group of agents "
-                    f"({', '.join(group.name for group in self._groups)}). Rename the column."
-                )
-            outcome = None
-            if each.stepped:
-                outcome = (step.action, step.reward, bool(step.terminated), bool(step.truncated))
-            arrivals.append(Arrival(agent, step.observation, step.info, outcome, step.policy, step.extra))
+            if self._step_callback is None:
+                arrivals.append(self._arrival(agent, each, extra))
+            else:
+                arrival, end = self._changed(agent, each, extra)
+                arrivals.append(arrival)
+                ends |= end
             extra = {}
         self._session.record(team, self._env_step, arrivals)
         for each, arrival in zip(seen, arrivals, strict=True):
             if each.stepped:
-                self._logged.pop(each.agent, None)
+                if self._logged:
+                    self._logged.pop(each.agent, None)
             else:
                 # The flags of an agent that was done before it could act stand on no row.
                 arrival.agent.terminated, arrival.agent.truncated = each.terminated, each.truncated
             arrival.agent.gone = arrival.agent.terminated or arrival.agent.truncated
         return ends
 
-    def _step_data(self, seen: Seen, t: int, extra: Mapping[str, Any]) -> StepData:
+    def _arrival(self, agent: LiveAgent, seen: Seen, extra: Mapping[str, Any]) -> Arrival:
+        """What came to an agent, as it is recorded."""
+        if not seen.stepped:
+            return Arrival(agent, seen.observation, seen.info, None, None, extra)
+        outcome = (seen.action, seen.reward, seen.terminated, seen.truncated)
+        return Arrival(agent, seen.observation, seen.info, outcome, self._logged.get(agent.agent_id), extra)
+
+    def _changed(self, agent: LiveAgent, seen: Seen, extra: Mapping[str, Any]) -> tuple[Arrival, bool]:
+        """The same as the step callback would have it, and whether it ends the episode."""
+        assert self._step_callback is not None
+        outcome = (seen.action, seen.reward, seen.terminated, seen.truncated)
+        policy: Mapping[str, Any] = self._logged.get(agent.agent_id, {}) if seen.stepped else {}
+        step = StepData(
+            agent.length + seen.stepped,
+            seen.observation,
+            *(outcome if seen.stepped else (None, None, None, None)),
+            seen.info,
+            policy,
+            extra,
+            agent=seen.agent,
+        )
+        step = apply_step_callback(self._step_callback, step)
+        if self._group_names.intersection(str(key).casefold() for key in step.extra):
+            raise InvalidArgumentError(
+                f"The step columns {sorted(map(str, step.extra))} have the name of a group of agents "
+                f"({', '.join(group.name for group in self._groups)}). Rename the column."
+            )
+        changed = None
         if seen.stepped:
-            outcome = (seen.action, seen.reward, bool(seen.terminated), bool(seen.truncated))
-            policy = self._logged.get(seen.agent, {})
-        else:
-            outcome, policy = (None, None, None, None), {}
-        step = StepData(t, seen.observation, *outcome, seen.info, policy, extra, agent=seen.agent)
-        return step if self._step_callback is None else apply_step_callback(self._step_callback, step)
+            changed = (step.action, step.reward, bool(step.terminated), bool(step.truncated))
+        return Arrival(agent, step.observation, step.info, changed, step.policy, step.extra), step.end
 
     def _state(self) -> dict[str, Any]:
         """The environment's state, once for each of its steps."""
