@@ -93,7 +93,7 @@ def read_recipe(run: RunEnv, where: str, folder: Path, changes: Mapping[str, Any
     content = _checked_spec(run, where)
     if "pettingzoo" in content:
         raise EnvUnavailableError(
-            f"{where} was one of PettingZoo, {content['pettingzoo']}, which has no spec to make it from. {HINT}"
+            f"{where} was one of PettingZoo ({content['pettingzoo']}), which keep no spec. {HINT}"
         )
     if "entry_point" not in content:
         raise EnvUnavailableError(
