@@ -292,11 +292,17 @@ def create(
     Raises:
         StoreExistsError: there is a store already, or other files.
         UnsupportedSpaceError: a space has no columns; see `register_codec`. Nothing was created.
-        InvalidArgumentError: neither an environment nor both spaces were given; the card is not plain JSON.
+        InvalidArgumentError: neither an environment nor both spaces were given; spaces of one agent and of
+            several were; the card is not plain JSON.
         StoreAccessError: the directory cannot be written.
     """
     shape = _reward_shape(found_reward_shape(env) if reward_shape is None else reward_shape)
     groups = agent_groups(env, agents)
+    if groups and (observation_space is not None or action_space is not None):
+        raise InvalidArgumentError(
+            "observation_space and action_space are those of a single agent; give those of several as "
+            'agents={"red": (observation_space, action_space), ...}.'
+        )
     if groups:
         manifest = Manifest.of_agents(groups, shape)
     else:
@@ -342,7 +348,8 @@ def _spaces(
             return env.single_observation_space, env.single_action_space
         if not isinstance(env, gymnasium.Env):
             raise InvalidArgumentError(
-                f"env is {type(env).__name__}; expected a gymnasium.Env, as gymnasium.make gives it."
+                f"env is {type(env).__name__}; expected a gymnasium.Env, as gymnasium.make gives it, or an "
+                "environment of PettingZoo."
             )
         observation = env.observation_space if observation is None else observation
         action = env.action_space if action is None else action

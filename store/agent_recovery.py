@@ -38,9 +38,14 @@ class FoundTeam(FoundEpisode):
             CorruptStoreError: it names no agent, or a group that the store does not have.
         """
         groups = 0 if self.schema is None else len(self.schema.groups)
-        if not 0 <= event.get("group", -1) < groups or "agent_id" not in event or "agent" not in event:
+        agent, name, group = (event.get(key) for key in ("agent", "agent_id", "group"))
+        if agent is None or agent < 0 or name is None or group is None or not 0 <= group < groups:
             raise CorruptStoreError(f"A journal tells of an agent that the store cannot have: {event}.")
-        self.told.setdefault(event["agent"], event)
+        # A batch may stand in the journal twice, so the same agent may be introduced again.
+        known = {told["agent_id"]: index for index, told in self.told.items()}
+        if known.get(name, agent) != agent:
+            raise CorruptStoreError(f"A journal tells of one agent under two numbers: {event}.")
+        self.told.setdefault(agent, event)
 
     def add(self, piece: Piece, agent: int = 0) -> None:
         """Count the rows of one agent; rows of one that was never introduced do not count."""
@@ -61,9 +66,9 @@ class FoundTeam(FoundEpisode):
                 break
             lane, told = self.lanes[index], self.told[index]
             flags = (lane.terminated, lane.truncated)
-            if not lane.steps and index < len(said) and len(said[index]) == 2:
+            if not lane.steps and index < len(said):
                 # Flags of an agent that never acted stand on no row.
-                flags = (bool(said[index][0]), bool(said[index][1]))
+                flags = _flags(said[index])
             agents.append(
                 AgentRecord(told["agent_id"], told["group"], lane.steps, self._return_of(lane), *flags)
             )
@@ -81,3 +86,10 @@ class FoundTeam(FoundEpisode):
         if lane.steps or self._objectives is None:
             return lane.episode_return
         return [0.0] * self._objectives
+
+
+def _flags(said: Any) -> tuple[bool, bool]:
+    """The flags that an event tells of an agent; unset if it tells something else."""
+    if not isinstance(said, list) or len(said) != 2:
+        return False, False
+    return said[0] is True, said[1] is True

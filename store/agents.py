@@ -136,8 +136,11 @@ def find_group(
     """The index of the group that an agent belongs to, by its spaces.
 
     Raises:
+        InvalidArgumentError: its name is no text.
         SpaceMismatchError: its spaces are those of no group, or not those that it has in the store.
     """
+    if not _is_name(agent):
+        raise InvalidArgumentError(f"The agents of a store are named by text; the environment has {agent!r}.")
     pair = (observation_space, action_space)
     for index, group in enumerate(groups):
         if agent in group.agents:

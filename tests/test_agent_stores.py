@@ -425,3 +425,70 @@ def test_groups_get_names_that_cannot_clash(agents: list[str], names: list[str],
     assert [group.name for group in store.agent_groups] == names
     assert el.open(tmp_path / "store").agent_groups == store.agent_groups
     assert [group.name for group in store.copy(tmp_path / "copy").agent_groups] == names
+
+
+def _journal_with(path: Path, events: list[dict]) -> None:
+    """A dead writer's journal of a store for `Comings`: one scout with one transition, and these events."""
+    from episodelake.store.agent_arrivals import AgentArrivals, Arrival, LiveAgent
+    from episodelake.store.families import STEP_FAMILIES, ColumnSet
+    from episodelake.store.journal import PartWriter, RunHeader, part_path
+    from episodelake.store.records import EpisodeFacts
+
+    schema = el.create(path, Comings()).handle.schema
+    facts = EpisodeFacts.of(None, None, None)
+    scout = LiveAgent(0, 0, 0, facts, agent_id="scout_0")
+    buffer = AgentArrivals(schema, 16)
+    seen = np.zeros(2, np.float32)
+    buffer.add_all(0, [Arrival(scout, seen, {})])
+    buffer.add_all(1, [Arrival(scout, seen, {}, (1, 2.5, True, False))])
+    batch = buffer.batch(0, 2, [ColumnSet(family, []) for family in STEP_FAMILIES])
+    directory = path / "journal" / "run-0123456789abcde"
+    directory.mkdir()
+    header = RunHeader("run-0123456789abcde", "run", 0, None, "{}", "{}")
+    writer = PartWriter(part_path(directory, 0), header, sync=False)
+    begin = {"event": "begin", "number": 0, "env_index": 0, "started_at": 0}
+    writer.append(batch, [begin, *events], 0)
+    writer.close()
+
+
+SCOUT_0 = {"event": "agent", "number": 0, "agent": 0, "agent_id": "scout_0", "group": 0}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [SCOUT_0],
+        [SCOUT_0, SCOUT_0],
+        [SCOUT_0, {"event": "end", "number": 0, "reason": "terminated", "flags": [7, None, []]}],
+        [{**SCOUT_0, "number": 5}, SCOUT_0],
+    ],
+)
+def test_a_journal_that_says_more_than_it_needs_is_recovered(events: list[dict], tmp_path: Path) -> None:
+    """An agent told of twice, flags of nobody and agents of no episode do no harm."""
+    _journal_with(tmp_path / "store", events)
+    (run,) = el.recover(tmp_path / "store")
+    assert (run.episodes, run.steps) == (1, 1)
+    episode = el.open(tmp_path / "store")[0]
+    assert episode.agent_returns == {"scout_0": 2.5} and episode.terminated
+    assert not el.open(tmp_path / "store").verify().faults
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {**SCOUT_0, "group": 2},
+        {**SCOUT_0, "group": -1},
+        {**SCOUT_0, "group": None},
+        {**SCOUT_0, "agent": -1},
+        {**SCOUT_0, "agent_id": None},
+        {**SCOUT_0, "agent": 1},
+        {key: value for key, value in SCOUT_0.items() if key != "agent_id"},
+    ],
+)
+def test_a_journal_with_impossible_agents_is_set_aside(event: dict, tmp_path: Path) -> None:
+    """Such a journal was changed on purpose: it is named, set aside, and nothing of it is believed."""
+    _journal_with(tmp_path / "store", [SCOUT_0, event])
+    with pytest.raises(el.CorruptStoreError, match="damaged"):
+        el.recover(tmp_path / "store")
+    assert len(el.open(tmp_path / "store")) == 0
+    assert (tmp_path / "store" / "journal" / "run-0123456789abcde.damaged").is_dir()

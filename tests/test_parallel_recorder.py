@@ -327,6 +327,24 @@ def test_an_agent_that_vanishes_keeps_what_it_had(tmp_path: Path) -> None:
     assert not store.verify().faults
 
 
+def test_agents_that_nobody_announced(tmp_path: Path) -> None:
+    """An agent that is not among the possible ones is recorded if a group has its spaces."""
+    few = Comings()
+    few.possible_agents = ["scout_0", "tank_0"]
+    store = record(el.create(tmp_path / "store", few), few, range(1))
+    assert [group.agents for group in store.agent_groups] == [("scout_0",), ("tank_0",)]
+    env = Comings()
+    check_agents(store[0], play_parallel(env, random_policy(env, 0), 0))
+    assert store[0].agent("tank_1").group == "tank" and not store.verify().faults
+    lone = Comings()
+    lone.possible_agents = ["scout_0"]
+    with (
+        el.create(tmp_path / "lone", lone).record(lone) as recorder,
+        pytest.raises(el.SpaceMismatchError, match="'tank_0' has the spaces"),
+    ):
+        recorder.reset(seed=0)
+
+
 class Returning(Comings):
     """An agent that had left is back three steps later."""
 
@@ -383,6 +401,12 @@ def test_the_wrong_store_or_environment_is_refused(tmp_path: Path) -> None:
         nameless.possible_agents = []
         el.create(tmp_path / "nameless", nameless)
     assert not (tmp_path / "nameless").exists()
+    with pytest.raises(el.InvalidArgumentError, match="those of a single agent"):
+        el.create(tmp_path / "both", Comings(), action_space=SPACES["scout_0"][1])
+    with pytest.raises(el.InvalidArgumentError, match="env is "):
+        el.create(tmp_path / "class", Comings)
+    with pytest.raises(el.InvalidArgumentError, match="named by text"):
+        el.create(tmp_path / "numbers", agents={1: SPACES["scout_0"]})  # type: ignore[dict-item]
     with pytest.raises(el.InvalidArgumentError, match="agents="):
         el.create(tmp_path / "odd", agents={"red": "space"})  # type: ignore[dict-item]
 

@@ -38,7 +38,9 @@ class PettingZooEnv(Protocol):
 
 def pettingzoo_api(env: object) -> Api | None:
     """Which of PettingZoo's two APIs an environment has; None if it has neither."""
-    if isinstance(env, gymnasium.Env) or not _can(env, "reset", "step", "observation_space", "action_space"):
+    if isinstance(env, gymnasium.Env | type) or not _can(
+        env, "reset", "step", "observation_space", "action_space"
+    ):
         return None
     return "aec" if _can(env, "last", "agent_iter", "observe") else "parallel"
 
