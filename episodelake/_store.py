@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack, overload
@@ -381,8 +382,17 @@ def open_store(
     version: int | str | None = None,
     *,
     storage_options: Mapping[str, str] | None = None,
+    check_pages: bool = False,
 ) -> EpisodeStore:
     """Open a store at its newest version, or at `version`: a number or a tag.
+
+    Args:
+        path: its folder or URL.
+        version: a number or a tag; None for the newest.
+        storage_options: how to reach an object store.
+        check_pages: read every file once and compare its checksums before DuckDB or Polars gets it. They
+            pass over the checksums of pages: what they read from a damaged one may be wrong, or end the
+            process. Episodes are always checked as they are read.
 
     Raises:
         StoreNotFoundError: there is no store at `path`.
@@ -390,7 +400,7 @@ def open_store(
         CorruptStoreError: a file is damaged; the message names it.
         VersionNotFoundError: there is no such version.
     """
-    layout = Layout.at(path, storage_options)
+    layout = replace(Layout.at(path, storage_options), check_pages=check_pages)
     manifest = read_manifest(layout)
     if isinstance(version, str):
         version = tagged_version(layout, version)

@@ -77,9 +77,7 @@ def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFram
     chosen = np.arange(len(pointers.segment)) if positions is None else np.unique(positions)
     used = np.unique(pointers.segment[chosen])
     segments = [pointers.segments[index] for index in used]
-    for segment in segments:
-        snapshot.check_segment(segment)
-    places = [snapshot.segment_path(segment) for segment in segments]
+    places = snapshot.segment_places(segments)
     ids = positioned_episodes(snapshot, chosen).select("episode_id")
     steps = _scan(snapshot, places, schema).join(ids, on="episode_id", how="semi", maintain_order="left")
     return _annotated(snapshot, steps, segments)

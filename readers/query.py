@@ -35,9 +35,9 @@ def connect(
 
     Raises:
         CorruptStoreError: a file of episodes or runs is damaged; the message names it. Files of steps are
-            checked when `run_sql` reads them; DuckDB itself checks less.
+            checked when `run_sql` reads them, or now if their pages are to be; DuckDB itself checks less.
     """
-    for table in (RUNS, EPISODES):
+    for table in TABLES if snapshot.layout.check_pages else (RUNS, EPISODES):
         snapshot.places(table)
     sources = Sources(snapshot, confined=read_only)
     connection = sources.connection

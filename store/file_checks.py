@@ -5,12 +5,14 @@ Snapshots ask before a file is read. Engines compare nothing: they would show an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .errors import CorruptStoreError
 from .listed_files import TableFile
-from .parquet import read_footer, text_bounds
+from .parquet import open_parquet, read_footer, reading_error, text_bounds
 from .places import Place
 
 #: Files whose footer was checked by this process; a committed file never changes.
@@ -90,3 +92,22 @@ def check_beside(place: Place, segment: TableFile) -> None:
         if bounds[0] < low or bounds[1] > high:
             raise _misplaced(place, "episode_id", bounds)
     _checked.add(key)
+
+
+def check_pages(places: Sequence[Place]) -> None:
+    """Compare every page of some files with its checksum, once in this process: engines do not.
+
+    Raises:
+        CorruptStoreError: one is damaged; the message names the file.
+    """
+    for place in places:
+        key = (str(place), "pages")
+        if key in _checked:
+            continue
+        try:
+            file = open_parquet(place)
+            for group in range(file.num_row_groups):
+                file.read_row_group(group)
+        except (pa.ArrowException, OSError) as error:
+            raise reading_error(place, error) from error
+        _checked.add(key)

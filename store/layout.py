@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
@@ -39,10 +39,12 @@ class Layout:
         root: the store's folder or URL.
         journals: the local folder with one folder of journal parts per run; for a remote store a spool
             folder of this machine.
+        check_pages: whether every page of a file is checked before an engine gets the file.
     """
 
     root: Place
     journals: Path
+    check_pages: bool = False
 
     @staticmethod
     def at(path: str | PathLike[str], storage_options: Mapping[str, str] | None = None) -> Layout:
@@ -58,7 +60,7 @@ class Layout:
         """The same for a store whose identity is known: another one at that URL has other journals."""
         if self.root.local is not None:
             return self
-        return Layout(self.root, self.journals.parent / store_id / JOURNAL)
+        return replace(self, journals=self.journals.parent / store_id / JOURNAL)
 
     @property
     def manifest(self) -> Place:

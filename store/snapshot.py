@@ -16,7 +16,7 @@ import pyarrow as pa
 from . import kinds
 from .annotation_files import PROPERTY, AnnotationFiles, parse_annotations
 from .errors import CorruptStoreError, VersionNotFoundError
-from .file_checks import check_beside, check_listed
+from .file_checks import check_beside, check_listed, check_pages
 from .files import guard_access
 from .layout import EPISODES, RUNS, STEPS, Layout
 from .listed_files import TableFile
@@ -190,7 +190,23 @@ class Snapshot:
         places = [(segment, place) for segment, place in found if place is not None]
         for segment, place in places:
             check_beside(place, self._segments[segment])
-        return [place for _, place in places]
+        return self._handed_out([place for _, place in places])
+
+    def segment_places(self, segments: Sequence[str]) -> list[Place]:
+        """The files of some segments, checked for an engine.
+
+        Raises:
+            CorruptStoreError: one is damaged or missing; the message names the file.
+        """
+        for segment in segments:
+            self.check_segment(segment)
+        return self._handed_out([self.segment_path(segment) for segment in segments])
+
+    def _handed_out(self, places: list[Place]) -> list[Place]:
+        """Files that an engine is about to get."""
+        if self.layout.check_pages:
+            check_pages(places)
+        return places
 
     @cached_property
     def hidden_rows(self) -> bool:
@@ -218,7 +234,7 @@ class Snapshot:
         schema = self.table_schema(table)
         for file in self._files(table):
             check_listed(folder / file.name, file, schema)
-        return [place for group in self.groups(table) for place in group.places]
+        return self._handed_out([place for group in self.groups(table) for place in group.places])
 
     def _files(self, table: str) -> list[TableFile]:
         return {EPISODES: self.episode_files, RUNS: self.run_files}.get(table) or (

@@ -16,6 +16,7 @@ import pytest
 import episodelake as el
 from episodelake.store import commit_log, journal, tables
 from episodelake.store.places.local import LocalPlace
+from log_edits import write_actions
 from many_writers import Cast, Scene, maintain, promises, read, write
 from planned_episodes import (
     ACTIONS,
@@ -166,7 +167,7 @@ class Rival:
         def lose(place: LocalPlace, data: bytes, *, exclusive: bool = False) -> None:
             if exclusive and place.parent.name == "_delta_log" and place.parent.parent.name == table:
                 self.wins += 1
-                place.local.write_bytes(b'{"commitInfo":{"timestamp":1,"operation":"RIVAL"}}')
+                write_actions(place.local, [{"commitInfo": {"timestamp": 1, "operation": "RIVAL"}}])
             write(place, data, exclusive=exclusive)
 
         patch.setattr(LocalPlace, "write", lose)
