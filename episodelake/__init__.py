@@ -43,6 +43,7 @@ from .writers.callbacks import EpisodeSummary, StepData
 from .writers.episode_writer import EpisodeRow, EpisodeWriter, OpenEpisode
 from .writers.options import SessionOptions
 from .writers.recorder import Recorder
+from .writers.vector_recorder import VectorRecorder
 
 __all__ = [
     "Codec",
@@ -76,6 +77,7 @@ __all__ = [
     "StoreNotFoundError",
     "UnsupportedSpaceError",
     "VacuumReport",
+    "VectorRecorder",
     "VerifyReport",
     "VersionNotFoundError",
     "create",

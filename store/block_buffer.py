@@ -21,6 +21,7 @@ from .families import ColumnSet
 from .loose_blocks import LooseBlock
 from .record_columns import Begins, Ends
 from .schema import LATE_ROW, STEP_ROW, StepSchema
+from .spaces.fixed import FixedBuffer
 
 #: What a block takes before it goes to the journal.
 BLOCK_BYTES = 4 << 20
@@ -51,6 +52,9 @@ class BlockBuffer:
         self.observations = schema.observation.buffer(self.capacity)
         self.actions = schema.action.buffer(self.capacity)
         self.rewards = schema.reward.buffer(self.capacity)
+        assert isinstance(self.rewards, FixedBuffer)
+        #: The rewards as numbers: float64, shape (capacity,) or (capacity, k).
+        self.reward_values = self.rewards.array
         self.terminated = np.zeros(self.capacity, bool)
         self.truncated = np.zeros(self.capacity, bool)
         self.numbers = np.full(self.capacity, NOBODY, np.int64)
@@ -100,11 +104,6 @@ class BlockBuffer:
             family.columns(column_set, start, stop, positions, len(order)) for column_set, family in families
         ]
         return with_loose_columns(pa.record_batch(arrays, self._schema.journal), loose)
-
-    def put_row(self, row: int, number: int, row_kind: int) -> None:
-        """Say whose row this is and what it is."""
-        self.numbers[row] = number
-        self.kinds[row] = row_kind
 
 
 def _order(numbers: np.ndarray) -> np.ndarray:

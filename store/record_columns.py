@@ -37,12 +37,12 @@ class Begins:
     facts: Mapping[int, EpisodeFacts]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ends:
     """Episodes that ended at the same moment; those without a step leave nothing.
 
     Attributes:
-        row: rows of the block before this one may be theirs.
+        row: rows of the block before this one may be theirs; known once nothing more can come.
         numbers, env_index, started_at, lengths: int64, one for each.
         returns: float64, shape (n,) or (n, k).
         terminated, truncated: the flags of the last transitions.

@@ -80,7 +80,8 @@ class RunSession:
         self._events: list[dict[str, Any]] = []
         self._next_number = 0
         self._live: dict[int, LiveEpisode] = {}
-        self._finished: list[EpisodeRecord] = []
+        # Records here; columns of many in a session of blocks.
+        self._finished: list[Any] = []
         self._next_segment = 0
         # The first segments of a run are smaller: episodes show early, and sealing runs beside recording.
         self._seal_at = min(_FIRST_SEGMENT_BYTES, options.segment_bytes)
@@ -295,17 +296,17 @@ class RunSession:
             return
         self._flush()
         self._parts.close_part()
-        records = EpisodeColumns.of(self._take_finished())
+        records = self._take_finished()
         self._seals.add(Seal(self.header, self._next_segment, records, self._parts.holding(records.numbers)))
         self._next_segment += 1
         self._seal_at = min(2 * self._seal_at, self.options.segment_bytes)
         self._last_seal = time.monotonic()
         self._wake.notify()
 
-    def _take_finished(self) -> Sequence[EpisodeRecord] | EpisodeColumns:
+    def _take_finished(self) -> EpisodeColumns:
         """The episodes for the next seal; those that finish from now on are for the one after it."""
         finished, self._finished = self._finished, []
-        return finished
+        return EpisodeColumns.of(finished)
 
     def _sealed(self, job: Seal) -> None:
         with self._lock:

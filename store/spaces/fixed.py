@@ -187,43 +187,43 @@ class FixedNode(Node):
 
 
 class FixedBuffer(ValueBuffer):
-    """Rows of a fixed leaf in one array of shape (capacity, *shape)."""
+    """Rows of a fixed leaf in one array of shape (capacity, *shape), `array`."""
 
     def __init__(self, node: FixedNode, capacity: int):
         self._node = node
-        self._array = np.zeros((capacity, *node.shape), dtype=node.native)
+        self.array = np.zeros((capacity, *node.shape), dtype=node.native)
         # Dtypes of batches that are known to cast safely; whether they do depends on nothing else.
-        self._safe = set() if isinstance(node.space, MultiBinary) else {self._array.dtype}
+        self._safe = set() if isinstance(node.space, MultiBinary) else {self.array.dtype}
         if isinstance(node.space, Discrete):
-            self.put = _scalar_put(node, self._array)
+            self.put = _scalar_put(node, self.array)
         elif isinstance(node.space, MultiBinary):
-            self.put = _binary_put(node, self._array)
+            self.put = _binary_put(node, self.array)
         elif node.shape == () and node.native == np.float64:
-            self.put = _double_put(node, self._array)
+            self.put = _double_put(node, self.array)
         else:
-            self.put = _array_put(node, self._array)
+            self.put = _array_put(node, self.array)
 
     def arrays(self, start: int, stop: int, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.arrays`; shares memory unless the type is widened or a row is NULL."""
         if valid is not None and valid.all():
             valid = None
-        return [self._node.to_arrow(self._array[start:stop], valid)]
+        return [self._node.to_arrow(self.array[start:stop], valid)]
 
     def put_many(self, start: int, values: Any, length: int) -> None:
         """See `ValueBuffer.put_many`."""
         shape = (length, *self._node.shape)
         if values.__class__ is not np.ndarray:
-            self._array[start : start + length] = self._node.coerce(values, shape)
+            self.array[start : start + length] = self._node.coerce(values, shape)
         elif values.dtype in self._safe and values.shape == shape:
-            self._array[start : start + length] = values
+            self.array[start : start + length] = values
         else:
-            self._array[start : start + length] = self._node.coerce(values, shape)
+            self.array[start : start + length] = self._node.coerce(values, shape)
             if not isinstance(self._node.space, MultiBinary):
                 self._safe.add(values.dtype)
 
     def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.gather`."""
-        return [self._node.gathered(self._array, rows, valid)]
+        return [self._node.gathered(self.array, rows, valid)]
 
 
 def _array_put(node: FixedNode, array: np.ndarray) -> Callable[[int, Any], None]:
