@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from .layout import episode_id
 from .records import EndReason, EpisodeFacts, EpisodeRecord
 
 #: What is known of an episode without seed, options and metadata.
@@ -93,6 +94,10 @@ class EpisodeColumns:
     def numbers(self) -> set[int]:
         """The numbers of all of them."""
         return set(self.number.tolist())
+
+    def ids(self, run_id: str) -> list[str]:
+        """The ids of all of them, in order."""
+        return [episode_id(run_id, number) for number in self.number.tolist()]
 
     def facts_in_order(self) -> list[EpisodeFacts]:
         """Seed, options and metadata of each."""

@@ -1,7 +1,7 @@
 """Which episode each of several environments is in, as arrays.
 
-Stands between a recorder of several environments and its session. A state is never changed: each call makes
-the next one, which counts as soon as it takes the place of the other. So an interrupt, wherever it comes,
+Stands between a recorder of several environments and its session. Every call makes a copy of the state,
+changes that, and puts it in the place of the other once its rows count. So an interrupt, wherever it comes,
 leaves either the state before a call or the state after it.
 """
 
@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..store.block_buffer import NOBODY
 from ..store.record_columns import Begins, Ends
 from ..store.records import EpisodeFacts
+
+_NUMBER, _RUNNING, _BEGUN, _STARTED = range(4)
+_NO_FACTS: Mapping[int, EpisodeFacts] = {}
 
 
 @dataclass(slots=True)
@@ -24,118 +27,120 @@ class EnvState:
 
     Attributes:
         tick: counts the calls that brought a transition.
-        numbers: the episode in hand, int64; NOBODY if there is none.
-        running: the same, but NOBODY unless its next transition is to be recorded.
-        begun: the tick at which it began: an episode's length is the ticks since then.
-        started_at: microseconds since 1970, UTC.
-        returns: sum of the rewards in order of time, float64, shape (n,) or (n, k).
+        table: int64, shape (4, num_envs): see the properties below. One array, since it is copied each call.
+        returns: sum of the rewards in order of time, float64, shape (num_envs,) or (num_envs, k).
         terminated, truncated: the flags that the last transition set.
         stopped: episodes that take no more transitions; the last of their values may still come.
-        restart: environments that reset themselves at the next step, or None.
+        restart: environments that reset themselves at the next step, or None; with autoreset disabled those
+            that wait for a reset.
         facts: by episode number: seed, options, metadata, where there are any.
     """
 
     tick: int
-    numbers: np.ndarray
-    running: np.ndarray
-    begun: np.ndarray
-    started_at: np.ndarray
+    table: np.ndarray
     returns: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
     stopped: tuple[Ends, ...]
     restart: np.ndarray | None
-    facts: dict[int, EpisodeFacts]
+    facts: Mapping[int, EpisodeFacts]
 
     @staticmethod
     def empty(num_envs: int, reward_shape: Sequence[int]) -> EnvState:
         """No episode anywhere."""
-        nobody = np.full(num_envs, NOBODY, np.int64)
-        nothing = np.zeros(num_envs, np.int64)
+        table = np.zeros((4, num_envs), np.int64)
+        table[[_NUMBER, _RUNNING]] = NOBODY
         unset = np.zeros(num_envs, bool)
-        returns = np.zeros((num_envs, *reward_shape))
-        return EnvState(0, nobody, nobody, nothing, nothing, returns, unset, unset, (), None, {})
+        return EnvState(0, table, np.zeros((num_envs, *reward_shape)), unset, unset, (), None, _NO_FACTS)
 
-    def stepped(self, returns: np.ndarray) -> EnvState:
-        """After a transition of every environment, of which nothing else is known yet."""
-        unset = np.zeros(len(self.numbers), bool)
+    @property
+    def numbers(self) -> np.ndarray:
+        """The episode in hand; NOBODY if there is none."""
+        return self.table[_NUMBER]
+
+    @property
+    def running(self) -> np.ndarray:
+        """The same, but NOBODY unless its next transition is to be recorded."""
+        return self.table[_RUNNING]
+
+    @property
+    def begun(self) -> np.ndarray:
+        """The tick at which the episode began: its length is the ticks since then."""
+        return self.table[_BEGUN]
+
+    def copy(self, ticks: int = 0) -> EnvState:
+        """A copy that may be changed, so many ticks later; flags are then unset."""
+        unset = self.terminated
+        if ticks and unset.any():
+            unset = np.zeros(len(unset), bool)
+        flags = (unset, unset) if ticks else (self.terminated, self.truncated)
         return EnvState(
-            self.tick + 1,
-            self.numbers,
-            self.running,
-            self.begun,
-            self.started_at,
-            returns,
-            unset,
-            unset,
+            self.tick + ticks,
+            self.table.copy(),
+            self.returns.copy(),
+            *flags,
             self.stopped,
             self.restart,
             self.facts,
         )
 
-    def held_back(self, envs: np.ndarray) -> EnvState:
-        """The ticks of these environments do not count; `envs` is a mask."""
-        return replace(self, begun=self.begun + envs)
+    def hold_back(self, envs: np.ndarray) -> None:
+        """The last tick does not count for these environments; `envs` is a mask."""
+        self.table[_BEGUN] += envs
 
-    def started(
+    def start(
         self, first: int, row: int, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None
-    ) -> tuple[EnvState, Begins]:
-        """New episodes begin in the environments `envs`, numbered from `first`, with rows from `row` on.
+    ) -> Begins:
+        """Begin episodes in the environments `envs`, numbered from `first`, whose rows come from `row` on.
 
         Args:
             facts: by environment.
         """
         numbers = np.arange(first, first + len(envs))
         now = _now()
-        known = {} if not facts else {int(n): facts[e] for n, e in zip(numbers, envs.tolist(), strict=True)}
-        state = EnvState(
-            self.tick,
-            _put(self.numbers, envs, numbers),
-            _put(self.running, envs, numbers),
-            _put(self.begun, envs, self.tick),
-            _put(self.started_at, envs, now),
-            _put(self.returns, envs, 0.0),
-            self.terminated,
-            self.truncated,
-            self.stopped,
-            self.restart,
-            {**self.facts, **known} if known else self.facts,
-        )
-        return state, Begins(row, numbers, envs, now, known)
+        fresh = np.empty((4, len(envs)), np.int64)
+        fresh[_NUMBER] = fresh[_RUNNING] = numbers
+        fresh[_BEGUN], fresh[_STARTED] = self.tick, now
+        self.table[:, envs] = fresh
+        self.returns[envs] = 0.0
+        known: Mapping[int, EpisodeFacts] = _NO_FACTS
+        if facts:
+            known = {n: facts[env] for n, env in zip(numbers.tolist(), envs.tolist(), strict=True)}
+            self.facts = {**self.facts, **known}
+        return Begins(row, numbers, envs, now, known)
 
-    def muted(self, envs: np.ndarray) -> EnvState:
-        """No further transition of these environments is recorded."""
-        return replace(self, running=_put(self.running, envs, NOBODY))
+    def mute(self, envs: np.ndarray) -> None:
+        """Record no further transition of these environments."""
+        self.table[_RUNNING, envs] = NOBODY
 
-    def without(self, envs: np.ndarray) -> EnvState:
+    def leave(self, envs: np.ndarray) -> None:
         """These environments have no episode in hand any more."""
-        nobody = _put(self.numbers, envs, NOBODY)
-        return replace(self, numbers=nobody, running=_put(self.running, envs, NOBODY))
+        self.table[_NUMBER, envs] = self.table[_RUNNING, envs] = NOBODY
+
+    def forget(self, ends: Sequence[Ends]) -> None:
+        """Drop what is known of episodes that are gone."""
+        if self.facts:
+            gone = {number for each in ends for number in each.numbers.tolist()}
+            self.facts = {number: facts for number, facts in self.facts.items() if number not in gone}
 
     def ends(self, envs: np.ndarray) -> Ends:
         """The episodes in hand of these environments, as they are now."""
-        numbers = self.numbers[envs]
-        known = {}
+        numbers, _, begun, started_at = self.table[:, envs]
+        known: Mapping[int, EpisodeFacts] = _NO_FACTS
         if self.facts:
             known = {number: self.facts[number] for number in numbers.tolist() if number in self.facts}
         return Ends(
-            row=-1,
-            numbers=numbers,
-            env_index=envs,
-            started_at=self.started_at[envs],
-            lengths=self.tick - self.begun[envs],
-            returns=self.returns[envs],
-            terminated=self.terminated[envs],
-            truncated=self.truncated[envs],
-            ended_at=_now(),
-            facts=known,
+            -1,
+            numbers,
+            envs,
+            started_at,
+            self.tick - begun,
+            self.returns[envs],
+            self.terminated[envs],
+            self.truncated[envs],
+            _now(),
+            known,
         )
-
-
-def _put(values: np.ndarray, envs: np.ndarray, new: object) -> np.ndarray:
-    changed = values.copy()
-    changed[envs] = new
-    return changed
 
 
 def _now() -> int:

@@ -98,9 +98,11 @@ class EnvRecording:
         at = self.late(block, block.count, np.union1d(open_envs, np.array(stopped, np.int64)), state)
         ends = (*state.stopped, self.noted(state.ends(open_envs)))
         self.finish(block, at, ends)
-        state = state.without(envs)
-        state.stopped = ()
-        self.commit(block, at, self.pruned(state, ends))
+        after = state.copy()
+        after.leave(envs)
+        after.stopped = ()
+        after.forget(ends)
+        self.commit(block, at, after)
 
     def discard(self, envs: np.ndarray) -> None:
         """Give up the running episodes of these environments, and record no more of them for now."""
@@ -112,7 +114,10 @@ class EnvRecording:
             ends = state.ends(chosen)
             ends.lengths = np.zeros_like(ends.lengths)
             self.finish(block, block.count, (ends,))
-            self.state = self.pruned(state.without(chosen), (ends,))
+            after = state.copy()
+            after.leave(chosen)
+            after.forget((ends,))
+            self.state = after
 
     def begin(
         self, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None
@@ -120,8 +125,8 @@ class EnvRecording:
         """Start an episode in each of these environments, whose first rows are the next ones of the block."""
         block = self.session.block()
         row, stop = block.count, block.count + len(envs)
-        first = self.session.take_numbers(len(envs))
-        state, begins = self.state.started(first, row, envs, facts)
+        state = self.state.copy()
+        begins = state.start(self.session.take_numbers(len(envs)), row, envs, facts)
         block.numbers[row:stop] = begins.numbers
         block.kinds[row:stop] = RESET_ROW
         block.begins.append(begins)
@@ -140,7 +145,7 @@ class EnvRecording:
         """
         self.ended = ends
         self.episodes += int(np.count_nonzero(ends.lengths))
-        self.transitions += int(ends.lengths.sum())
+        self.transitions += int(np.add.reduce(ends.lengths))
         if self._episode_callback is not None:
             known = dict(ends.facts)
             for index, number in enumerate(ends.numbers.tolist()):
@@ -181,20 +186,11 @@ class EnvRecording:
             env_index=int(ends.env_index[index]),
         )
 
-    def finished(self, block: BlockBuffer, row: int, state: EnvState) -> EnvState:
-        """Finish the episodes that were stopped; all their rows stand before `row`."""
+    def finish_stopped(self, block: BlockBuffer, row: int, state: EnvState) -> None:
+        """Finish the episodes that were stopped before; all their rows stand before `row`."""
         self.finish(block, row, state.stopped)
-        state = self.pruned(state, state.stopped)
+        state.forget(state.stopped)
         state.stopped = ()
-        return state
-
-    @staticmethod
-    def pruned(state: EnvState, ends: tuple[Ends, ...]) -> EnvState:
-        """The state without what is known of episodes that are gone."""
-        if state.facts:
-            gone = {number for each in ends for number in each.numbers.tolist()}
-            state.facts = {number: facts for number, facts in state.facts.items() if number not in gone}
-        return state
 
     # Loose values
 

@@ -318,7 +318,7 @@ class VectorRecorder(VectorWrapper):
             calls = StepCalls(recording, block, self._step_callback, values, infos)
             ending = np.flatnonzero(calls.resets(envs, np.arange(row, row + count)))
             recording.finish(block, row + count, (state.ends(ending),))
-            state = state.muted(ending)
+            state.mute(ending)
         else:
             rows = np.full(self.num_envs, -1)
             rows[envs] = np.arange(row, row + count)

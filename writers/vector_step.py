@@ -73,16 +73,16 @@ class VectorStep:
         """Put the rest of the rows, and make all of it count."""
         recording, block = self._recording, self._block
         rows = slice(self._row, self._stop)
-        before = recording.state
+        state = recording.state.copy(1)
         recording.ended = None
-        state = before.stepped(before.returns)
-        if before.restart is not None:
-            state = self._restart(state, before.restart)
+        if state.restart is not None:
+            self._restart(state, state.restart)
         block.numbers[rows] = state.running
         if self._keep is not None:
             block.numbers[rows][~self._keep] = NOBODY
-            state = state.held_back(~self._keep)
-        same_step = self._mode is AutoresetMode.SAME_STEP and bool(self._done.any())
+            state.hold_back(~self._keep)
+        any_done = bool(self._done.any())
+        same_step = any_done and self._mode is AutoresetMode.SAME_STEP
         if same_step:
             self._put_final()
         ending = None
@@ -99,8 +99,8 @@ class VectorStep:
             if self._infos:
                 self._put_infos(same_step)
         state.returns = self._returns(state)
-        if ending is not None or self._done.any():
-            state = self._end(state, ending)
+        if ending is not None or any_done:
+            self._end(state, ending)
         recording.commit(block, self._at, state)
 
     def _returns(self, state: EnvState) -> np.ndarray:
@@ -152,62 +152,54 @@ class VectorStep:
 
     # Episodes
 
-    def _restart(self, state: EnvState, restarting: np.ndarray) -> EnvState:
+    def _restart(self, state: EnvState, restarting: np.ndarray) -> None:
         """NEXT_STEP: this step was a reset for the environments whose episode had ended before."""
         recording, block = self._recording, self._block
-        chosen = restarting if self._keep is None else restarting[self._keep[restarting]]
+        chosen, left = restarting, None
+        if self._keep is not None:
+            chosen, left = restarting[self._keep[restarting]], restarting[~self._keep[restarting]]
         self._at = recording.late(block, self._at, restarting, recording.state)
-        state = recording.finished(block, self._at, state)
+        recording.finish_stopped(block, self._at, state)
         block.kinds[self._row + chosen] = RESET_ROW
         self._done[chosen] = False
         self._reset = chosen
         heard = chosen[~recording.silent[chosen]]
-        first = recording.session.take_numbers(len(heard))
-        state, begins = state.started(first, self._row, heard)
-        block.begins.append(begins)
-        left = restarting[~self._keep[restarting]] if self._keep is not None else restarting[:0]
-        state.restart = left if len(left) else None
-        return state
+        block.begins.append(state.start(recording.session.take_numbers(len(heard)), self._row, heard))
+        state.restart = left if left is not None and len(left) else None
 
-    def _end(self, state: EnvState, ending: np.ndarray | None) -> EnvState:
+    def _end(self, state: EnvState, ending: np.ndarray | None) -> None:
         """End the episodes that are done, and those that a callback ended."""
         recording, block = self._recording, self._block
         rows = slice(self._row, self._stop)
         running = block.numbers[rows] != NOBODY
         state.terminated = block.terminated[rows] & running
         state.truncated = block.truncated[rows] & running
-        done = np.flatnonzero(self._done)
-        ends = recording.noted(state.ends(np.flatnonzero(self._stopping(ending) & running)))
+        done = self._done.nonzero()[0]
+        stopping = self._done if ending is None else self._done | ending
+        ends = recording.noted(state.ends((stopping & running).nonzero()[0]))
+        state.mute(ends.env_index)
         if self._mode is AutoresetMode.SAME_STEP:
-            state = state.muted(ends.env_index)
-            state = self._restart_at_once(state)
+            self._restart_at_once(state)
             recording.finish(block, self._at, (ends,))
-            return recording.pruned(state, (ends,))
+            state.forget((ends,))
+            return
         state.stopped = (*state.stopped, ends)
-        state = state.muted(ends.env_index)
         if len(done):
-            left = state.restart
-            state.restart = done if left is None else np.union1d(left, done)
-        return state
+            state.restart = done if state.restart is None else np.union1d(state.restart, done)
 
-    def _stopping(self, ending: np.ndarray | None) -> np.ndarray:
-        return self._done if ending is None else self._done | ending
-
-    def _restart_at_once(self, state: EnvState) -> EnvState:
+    def _restart_at_once(self, state: EnvState) -> None:
         """SAME_STEP: environments that are done show the first observation of their next episode."""
         recording, block = self._recording, self._block
         heard = self._heard()
         if not len(heard):
-            return state
+            return
         row, self._at = self._at, self._at + len(heard)
         block.observations.put_many(row, choose(self._observations, heard), len(heard))
         block.kinds[row : self._at] = RESET_ROW
-        first = recording.session.take_numbers(len(heard))
-        state, begins = state.started(first, row, heard)
+        begins = state.start(recording.session.take_numbers(len(heard)), row, heard)
         block.numbers[row : self._at] = begins.numbers
         block.begins.append(begins)
         if self._calls is not None:
             ending = np.flatnonzero(self._calls.resets(heard, np.arange(row, self._at)))
             recording.finish(block, self._at, (state.ends(ending),))
-            state = state.muted(ending)
-        return state
+            state.mute(ending)
