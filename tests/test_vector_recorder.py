@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
+import time
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +85,8 @@ def new_store(folder: Path, envs: VectorEnv, **arguments: Any) -> el.EpisodeStor
     return el.create(folder / "store", envs, **arguments)
 
 
-# Under SAME_STEP, Gymnasium resets an environment before it hands over the environment's own last observation,
-# so one that has a single buffer has overwritten it before anybody could copy it.
+# Under SAME_STEP, Gymnasium resets an environment before it hands over its last observation by reference, so
+# one that has a single buffer has overwritten it before anybody could copy it.
 CASES = [(n, m) for n in KINDS for m in MODES if (n, m) != ("reused buffers", AutoresetMode.SAME_STEP)]
 
 
@@ -466,8 +468,6 @@ class Slow(SmallEnv):
 
     def step(self, action: Any) -> Any:
         """Sleep in time."""
-        import time
-
         if self.t == 3:
             time.sleep(1.0)
         return super().step(action)
@@ -482,7 +482,7 @@ def test_a_worker_that_times_out_keeps_what_was_recorded(tmp_path: Path) -> None
     recorder.reset(seed=10)
     for _ in range(3):
         recorder.step(still)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(multiprocessing.TimeoutError):
         recorder.step(still)
     recorder.close(terminate=True)
     plain = alone([lambda: SmallEnv(8)] * 2, [still] * 3, AutoresetMode.NEXT_STEP, envs.action_space)
@@ -540,9 +540,6 @@ def test_long_runs_pass_through_many_blocks_and_segments(tmp_path: Path) -> None
     store = new_store(tmp_path, envs)
     with store.record(envs, segment_bytes=1 << 20, flush_seconds=0.01) as recorder:
         together(recorder, taken, AutoresetMode.NEXT_STEP)
-        assert (
-            recorder.episodes == len(alone(makers, taken, AutoresetMode.NEXT_STEP, envs.action_space)[0]) + 75
-        )
     plain = alone(makers, taken, AutoresetMode.NEXT_STEP, envs.action_space)
     assert_all(store, plain, makers[0]())
     assert store.episodes.collect()["segment"].n_unique() > 3
@@ -581,14 +578,35 @@ def test_ids_and_counts_are_those_of_the_store(tmp_path: Path) -> None:
     assert {e.id for e in store if e.end_reason == "cut"} <= open_ids
 
 
-def test_infos_of_all_kinds_come_back(tmp_path: Path) -> None:
-    """Infos of every kind of value, another each step, come back as Gymnasium's batch of them tells them."""
-    makers: list[Maker] = [lambda: ChangingInfos(2 * len(ODD_INFOS))]
-    envs = SyncVectorEnv(makers)
-    taken = batches(envs, 2 * len(ODD_INFOS) + 10)
+class BatchedInfos(ChangingInfos):
+    """Tells those of the odd infos that Gymnasium can put into a batch."""
+
+    def tell(self) -> Any:
+        """Return the next of them."""
+        return copy.deepcopy(BATCHED[(self.t + 3 * self.episode) % len(BATCHED)])
+
+
+def batched(info: dict[Any, Any]) -> bool:
+    """Tell whether Gymnasium's batch of an info has its values unchanged."""
+    try:
+        told = VectorEnv._add_info(SyncVectorEnv(KINDS["small"][:1]), {}, info, 0)
+    except (OverflowError, ValueError, TypeError):
+        return False
+    scalars = any(isinstance(value, np.ndarray) and not value.ndim for value in info.values())
+    return all(type(key) is str for key in told) and not scalars
+
+
+BATCHED = [info for info in ODD_INFOS if batched(info)]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+def test_infos_of_all_kinds_come_back(tmp_path: Path, mode: AutoresetMode) -> None:
+    """Infos of every kind of value, another at each step, come back as the environment told them."""
+    assert len(BATCHED) > 10
+    makers: list[Maker] = [lambda: BatchedInfos(2 * len(BATCHED))]
+    envs = SyncVectorEnv(makers, autoreset_mode=mode)
+    taken = batches(envs, 5 * len(BATCHED))
     store = new_store(tmp_path, envs)
     with store.record(envs) as recorder:
-        seen = together(recorder, copy.deepcopy(taken), AutoresetMode.NEXT_STEP)
-    assert sum(episode.length for episode in store.refresh()) == len(taken) - 1
-    assert len(seen) == len(taken) + 1
-    assert store.verify().faults == ()
+        together(recorder, taken, mode)
+    assert_all(store, alone(makers, taken, mode, envs.action_space), makers[0]())

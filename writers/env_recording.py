@@ -33,6 +33,7 @@ class EnvRecording:
 
     Attributes:
         session: where rows go.
+        observation_space, action_space: the store's.
         state: the episodes in hand.
         num_envs: how many environments.
         everyone: the indices of all of them.
@@ -49,6 +50,8 @@ class EnvRecording:
         episode_callback: EpisodeCallback | None,
     ) -> None:
         self.session = session
+        self.observation_space = schema.observation_space
+        self.action_space = schema.action_space
         self.num_envs = num_envs
         self.everyone = np.arange(num_envs)
         self.state = EnvState.empty(num_envs, schema.reward_shape)

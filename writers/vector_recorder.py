@@ -30,7 +30,7 @@ from .run import run_header
 from .spaces_check import check_spaces
 from .step_callbacks import StepCalls
 from .vector_step import VectorStep
-from .vector_values import choose, to_numpy
+from .vector_values import to_numpy
 
 
 class VectorRecorder(VectorWrapper):
@@ -313,7 +313,8 @@ class VectorRecorder(VectorWrapper):
         block, state = recording.begin(envs, facts)
         row = block.count
         values = to_numpy(observations)
-        block.observations.put_many(row, values if count == self.num_envs else choose(values, envs), count)
+        chosen = None if count == self.num_envs else envs
+        block.observations.put_many(row, values, count, chosen)
         if self._step_callback is not None:
             calls = StepCalls(recording, block, self._step_callback, values, infos)
             ending = np.flatnonzero(calls.resets(envs, np.arange(row, row + count)))

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from ..store.batches import single_value
 from ..store.block_buffer import NOBODY, BlockBuffer
 from ..store.errors import SpaceMismatchError
 from ..store.loose_rows import owned
@@ -22,7 +21,7 @@ from .callbacks import StepCallback
 from .env_episodes import EnvState
 from .env_recording import EnvRecording, add_told
 from .step_callbacks import StepCalls
-from .vector_values import FINAL, choose, flags, to_numpy
+from .vector_values import FINAL, final_value, flags, to_numpy
 
 
 class VectorStep:
@@ -121,10 +120,10 @@ class VectorStep:
                 "Episodes ended and infos have no 'final_obs'; expected the last observations there, as "
                 "AutoresetMode.SAME_STEP says. Pass autoreset_mode= if the environment resets otherwise."
             )
-        final = to_numpy(self._infos["final_obs"])
+        recording, final = self._recording, to_numpy(self._infos["final_obs"])
         put = self._block.observations.put
         for env in np.flatnonzero(self._done).tolist():
-            put(self._row + env, to_numpy(single_value(final, env)))
+            put(self._row + env, final_value(recording.observation_space, final, env))
 
     def _put_infos(self, same_step: bool) -> None:
         """Infos as they came; under SAME_STEP those of a reset belong to the new episode's first row."""
@@ -194,7 +193,7 @@ class VectorStep:
         if not len(heard):
             return
         row, self._at = self._at, self._at + len(heard)
-        block.observations.put_many(row, choose(self._observations, heard), len(heard))
+        block.observations.put_many(row, self._observations, len(heard), heard)
         block.kinds[row : self._at] = RESET_ROW
         begins = state.start(recording.session.take_numbers(len(heard)), row, heard)
         block.numbers[row : self._at] = begins.numbers
