@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,6 +34,9 @@ class EnvState:
         restart: environments that reset themselves at the next step, or None; with autoreset disabled those
             that wait for a reset.
         facts: by episode number: seed, options, metadata, where there are any.
+        whole: every environment is running, or about to restart.
+        unset: no flag at all.
+        owned: whether the table is this state's own.
     """
 
     tick: int
@@ -44,6 +47,9 @@ class EnvState:
     stopped: tuple[Ends, ...]
     restart: np.ndarray | None
     facts: Mapping[int, EpisodeFacts]
+    whole: bool
+    unset: np.ndarray
+    owned: bool = False
 
     @staticmethod
     def empty(num_envs: int, reward_shape: Sequence[int]) -> EnvState:
@@ -51,7 +57,8 @@ class EnvState:
         table = np.zeros((4, num_envs), np.int64)
         table[[_NUMBER, _RUNNING]] = NOBODY
         unset = np.zeros(num_envs, bool)
-        return EnvState(0, table, np.zeros((num_envs, *reward_shape)), unset, unset, (), None, _NO_FACTS)
+        returns = np.zeros((num_envs, *reward_shape))
+        return EnvState(0, table, returns, unset, unset, (), None, _NO_FACTS, False, unset)
 
     @property
     def numbers(self) -> np.ndarray:
@@ -68,25 +75,36 @@ class EnvState:
         """The tick at which the episode began: its length is the ticks since then."""
         return self.table[_BEGUN]
 
-    def copy(self, ticks: int = 0) -> EnvState:
-        """A copy that may be changed, so many ticks later; flags are then unset."""
-        unset = self.terminated
-        if ticks and unset.any():
-            unset = np.zeros(len(unset), bool)
-        flags = (unset, unset) if ticks else (self.terminated, self.truncated)
+    def stepped(self) -> EnvState:
+        """After a call that brought transitions: the ticks are one more, all else is still to be changed."""
         return EnvState(
-            self.tick + ticks,
-            self.table.copy(),
-            self.returns.copy(),
-            *flags,
+            self.tick + 1,
+            self.table,
+            self.returns,
+            self.unset,
+            self.unset,
             self.stopped,
             self.restart,
             self.facts,
+            self.whole,
+            self.unset,
         )
+
+    def copy(self) -> EnvState:
+        """A copy that may be changed."""
+        copied = replace(self, table=self.table.copy(), returns=self.returns.copy())
+        copied.owned = True
+        return copied
+
+    def own(self) -> np.ndarray:
+        """The table, to be changed: a copy, if it is still that of the state before."""
+        if not self.owned:
+            self.table, self.owned = self.table.copy(), True
+        return self.table
 
     def hold_back(self, envs: np.ndarray) -> None:
         """The last tick does not count for these environments; `envs` is a mask."""
-        self.table[_BEGUN] += envs
+        self.own()[_BEGUN] += envs
 
     def start(
         self, first: int, row: int, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None
@@ -101,7 +119,7 @@ class EnvState:
         fresh = np.empty((4, len(envs)), np.int64)
         fresh[_NUMBER] = fresh[_RUNNING] = numbers
         fresh[_BEGUN], fresh[_STARTED] = self.tick, now
-        self.table[:, envs] = fresh
+        self.own()[:, envs] = fresh
         self.returns[envs] = 0.0
         known: Mapping[int, EpisodeFacts] = _NO_FACTS
         if facts:
@@ -109,13 +127,21 @@ class EnvState:
             self.facts = {**self.facts, **known}
         return Begins(row, numbers, envs, now, known)
 
+    def stop(self, envs: np.ndarray) -> None:
+        """These episodes are done: no further transition is recorded until the environments restart."""
+        self.own()[_RUNNING, envs] = NOBODY
+
     def mute(self, envs: np.ndarray) -> None:
-        """Record no further transition of these environments."""
-        self.table[_RUNNING, envs] = NOBODY
+        """Record no further transition of these environments, although they go on."""
+        if len(envs):
+            self.own()[_RUNNING, envs] = NOBODY
+            self.whole = False
 
     def leave(self, envs: np.ndarray) -> None:
         """These environments have no episode in hand any more."""
-        self.table[_NUMBER, envs] = self.table[_RUNNING, envs] = NOBODY
+        table = self.own()
+        table[_NUMBER, envs] = table[_RUNNING, envs] = NOBODY
+        self.whole = False
 
     def forget(self, ends: Sequence[Ends]) -> None:
         """Drop what is known of episodes that are gone."""

@@ -39,7 +39,7 @@ class EnvRecording:
         everyone: the indices of all of them.
         ended: the episodes that the last call ended, or None.
         silent: environments whose episodes are not recorded until the caller resets them.
-        episodes, transitions: how many were recorded in episodes that have ended.
+        episodes, transitions: how many were recorded; episodes count when they end.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class EnvRecording:
                 self.state = state
         self.session.current.drop_uncounted()
         self._logged.clear()
-        self.end_all()
+        self.end(self.everyone)
 
     def end_all(self) -> None:
         """End what is open: `cut`, or as its flags say. What was logged last stands on the last rows."""
@@ -115,6 +115,7 @@ class EnvRecording:
         if len(chosen):
             block = self.session.block()
             ends = state.ends(chosen)
+            self.transitions -= int(ends.lengths.sum())
             ends.lengths = np.zeros_like(ends.lengths)
             self.finish(block, block.count, (ends,))
             after = state.copy()
@@ -133,6 +134,7 @@ class EnvRecording:
         block.numbers[row:stop] = begins.numbers
         block.kinds[row:stop] = RESET_ROW
         block.begins.append(begins)
+        state.whole = bool((state.running != NOBODY).all())
         return block, state
 
     def finish(self, block: BlockBuffer, row: int, ends: tuple[Ends, ...]) -> None:
@@ -148,7 +150,6 @@ class EnvRecording:
         """
         self.ended = ends
         self.episodes += int(np.count_nonzero(ends.lengths))
-        self.transitions += int(np.add.reduce(ends.lengths))
         if self._episode_callback is not None:
             known = dict(ends.facts)
             for index, number in enumerate(ends.numbers.tolist()):

@@ -109,9 +109,7 @@ class VectorRecorder(VectorWrapper):
     @property
     def transitions(self) -> int:
         """How many transitions were recorded, those of running episodes included."""
-        state = self._recording.state
-        running = state.running != NOBODY
-        return self._recording.transitions + int((state.tick - state.begun)[running].sum())
+        return self._recording.transitions
 
     # Gymnasium
 

@@ -23,6 +23,8 @@ from .env_recording import EnvRecording, add_told
 from .step_callbacks import StepCalls
 from .vector_values import FINAL, final_value, flags, to_numpy
 
+_SET = b"\x01"
+
 
 class VectorStep:
     """What a step brought, and the rows and the state that come of it.
@@ -63,7 +65,6 @@ class VectorStep:
         block.observations.put_many(self._row, self._observations, count)
         block.rewards.put_many(self._row, to_numpy(rewards), count)
         block.terminated[rows], block.truncated[rows] = terminated, truncated
-        block.kinds[rows] = STEP_ROW
         self._done = terminated | truncated
         if keep is not None:
             self._done &= keep
@@ -72,44 +73,59 @@ class VectorStep:
         """Put the rest of the rows, and make all of it count."""
         recording, block = self._recording, self._block
         rows = slice(self._row, self._stop)
-        state = recording.state.copy(1)
+        before = recording.state
+        state = before.stepped()
         recording.ended = None
-        if state.restart is not None:
-            self._restart(state, state.restart)
+        any_done = _SET in self._done.tobytes()
+        if callback is None:
+            state.returns = self._returns(before.returns)
+        if before.restart is not None:
+            self._restart(state, before.restart)
         block.numbers[rows] = state.running
         if self._keep is not None:
             block.numbers[rows][~self._keep] = NOBODY
             state.hold_back(~self._keep)
-        any_done = bool(self._done.any())
         same_step = any_done and self._mode is AutoresetMode.SAME_STEP
         if same_step:
             self._put_final()
         ending = None
         if callback is not None:
-            self._calls = StepCalls(recording, block, callback, self._observations, self._infos)
-            final = self._done if same_step else np.zeros_like(self._done)
-            ending = self._calls.steps(self._row, state, to_numpy(self._actions), final)
-        else:
-            if recording.logged:
-                envs = (
-                    recording.everyone if self._reset is None else np.delete(recording.everyone, self._reset)
-                )
-                recording.put_logged(block, self._row + envs, envs)
-            if self._infos:
-                self._put_infos(same_step)
-        state.returns = self._returns(state)
-        if ending is not None or any_done:
+            ending = self._call_back(callback, state, same_step)
+            state.returns = self._returns(before.returns)
+        elif self._infos or recording.logged:
+            self._put_loose(same_step)
+        count = len(self._done) if self._reset is None else len(self._done) - len(self._reset)
+        if not state.whole or self._keep is not None:
+            kinds, numbers = block.kinds[rows], block.numbers[rows]
+            count = int(np.count_nonzero((kinds == STEP_ROW) & (numbers != NOBODY)))
+        if any_done or ending is not None:
             self._end(state, ending)
+        recording.transitions += count
         recording.commit(block, self._at, state)
 
-    def _returns(self, state: EnvState) -> np.ndarray:
-        returns = state.returns + self._block.reward_values[self._row : self._stop]
+    def _returns(self, before: np.ndarray) -> np.ndarray:
+        """The sums of rewards after this step; what is in the block counts, whatever came from outside."""
+        returns = before + self._block.reward_values[self._row : self._stop]
         if self._reset is not None:
             # A reset is no transition, whatever reward came with it.
             returns[self._reset] = 0.0
         if self._keep is not None:
-            returns[~self._keep] = state.returns[~self._keep]
+            returns[~self._keep] = before[~self._keep]
         return returns
+
+    def _call_back(self, callback: StepCallback, state: EnvState, same_step: bool) -> np.ndarray:
+        self._calls = StepCalls(self._recording, self._block, callback, self._observations, self._infos)
+        final = self._done if same_step else np.zeros_like(self._done)
+        return self._calls.steps(self._row, state, to_numpy(self._actions), final)
+
+    def _put_loose(self, same_step: bool) -> None:
+        recording = self._recording
+        if recording.logged:
+            envs = recording.everyone
+            envs = envs if self._reset is None else np.delete(envs, self._reset)
+            recording.put_logged(self._block, self._row + envs, envs)
+        if self._infos:
+            self._put_infos(same_step)
 
     # Values of single environments
 
@@ -162,7 +178,7 @@ class VectorStep:
         block.kinds[self._row + chosen] = RESET_ROW
         self._done[chosen] = False
         self._reset = chosen
-        heard = chosen[~recording.silent[chosen]]
+        heard = chosen if state.whole else chosen[~recording.silent[chosen]]
         block.begins.append(state.start(recording.session.take_numbers(len(heard)), self._row, heard))
         state.restart = left if left is not None and len(left) else None
 
@@ -170,13 +186,20 @@ class VectorStep:
         """End the episodes that are done, and those that a callback ended."""
         recording, block = self._recording, self._block
         rows = slice(self._row, self._stop)
-        running = block.numbers[rows] != NOBODY
-        state.terminated = block.terminated[rows] & running
-        state.truncated = block.truncated[rows] & running
         done = self._done.nonzero()[0]
-        stopping = self._done if ending is None else self._done | ending
-        ends = recording.noted(state.ends((stopping & running).nonzero()[0]))
-        state.mute(ends.env_index)
+        ended = done
+        if ending is None and state.whole:
+            state.terminated, state.truncated = block.terminated[rows].copy(), block.truncated[rows].copy()
+        else:
+            running = block.numbers[rows] != NOBODY
+            state.terminated = block.terminated[rows] & running
+            state.truncated = block.truncated[rows] & running
+            stopping = self._done if ending is None else self._done | ending
+            ended = (stopping & running).nonzero()[0]
+        ends = recording.noted(state.ends(ended))
+        state.stop(ended)
+        if ending is not None and (ending & ~self._done).any():
+            state.whole = False
         if self._mode is AutoresetMode.SAME_STEP:
             self._restart_at_once(state)
             recording.finish(block, self._at, (ends,))
