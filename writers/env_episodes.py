@@ -27,7 +27,7 @@ class EnvState:
 
     Attributes:
         tick: counts the calls that brought a transition.
-        table: int64, shape (4, num_envs): see the properties below. One array, since it is copied each call.
+        table: int64, shape (num_envs, 4): see the properties below. One array, since it is copied often.
         returns: sum of the rewards in order of time, float64, shape (num_envs,) or (num_envs, k).
         terminated, truncated: the flags that the last transition set.
         stopped: episodes that take no more transitions; the last of their values may still come.
@@ -54,8 +54,8 @@ class EnvState:
     @staticmethod
     def empty(num_envs: int, reward_shape: Sequence[int]) -> EnvState:
         """No episode anywhere."""
-        table = np.zeros((4, num_envs), np.int64)
-        table[[_NUMBER, _RUNNING]] = NOBODY
+        table = np.zeros((num_envs, 4), np.int64)
+        table[:, [_NUMBER, _RUNNING]] = NOBODY
         unset = np.zeros(num_envs, bool)
         returns = np.zeros((num_envs, *reward_shape))
         return EnvState(0, table, returns, unset, unset, (), None, _NO_FACTS, False, unset)
@@ -63,17 +63,17 @@ class EnvState:
     @property
     def numbers(self) -> np.ndarray:
         """The episode in hand; NOBODY if there is none."""
-        return self.table[_NUMBER]
+        return self.table[:, _NUMBER]
 
     @property
     def running(self) -> np.ndarray:
-        """The same, but NOBODY unless its next transition is to be recorded."""
-        return self.table[_RUNNING]
+        """The same, but NOBODY where the environment goes on and nothing of it is recorded."""
+        return self.table[:, _RUNNING]
 
     @property
     def begun(self) -> np.ndarray:
         """The tick at which the episode began: its length is the ticks since then."""
-        return self.table[_BEGUN]
+        return self.table[:, _BEGUN]
 
     def stepped(self) -> EnvState:
         """After a call that brought transitions: the ticks are one more, all else is still to be changed."""
@@ -104,7 +104,7 @@ class EnvState:
 
     def hold_back(self, envs: np.ndarray) -> None:
         """The last tick does not count for these environments; `envs` is a mask."""
-        self.own()[_BEGUN] += envs
+        self.own()[:, _BEGUN] += envs
 
     def start(
         self, first: int, row: int, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None
@@ -116,10 +116,10 @@ class EnvState:
         """
         numbers = np.arange(first, first + len(envs))
         now = _now()
-        fresh = np.empty((4, len(envs)), np.int64)
-        fresh[_NUMBER] = fresh[_RUNNING] = numbers
-        fresh[_BEGUN], fresh[_STARTED] = self.tick, now
-        self.own()[:, envs] = fresh
+        fresh = np.empty((len(envs), 4), np.int64)
+        fresh[:] = 0, 0, self.tick, now
+        fresh[:, _NUMBER] = fresh[:, _RUNNING] = numbers
+        self.own()[envs] = fresh
         self.returns[envs] = 0.0
         known: Mapping[int, EpisodeFacts] = _NO_FACTS
         if facts:
@@ -127,21 +127,32 @@ class EnvState:
             self.facts = {**self.facts, **known}
         return Begins(row, numbers, envs, now, known)
 
-    def stop(self, envs: np.ndarray) -> None:
-        """These episodes are done: no further transition is recorded until the environments restart."""
-        self.own()[_RUNNING, envs] = NOBODY
-
     def mute(self, envs: np.ndarray) -> None:
         """Record no further transition of these environments, although they go on."""
         if len(envs):
-            self.own()[_RUNNING, envs] = NOBODY
+            self.own()[envs, _RUNNING] = NOBODY
             self.whole = False
 
     def leave(self, envs: np.ndarray) -> None:
         """These environments have no episode in hand any more."""
-        table = self.own()
-        table[_NUMBER, envs] = table[_RUNNING, envs] = NOBODY
-        self.whole = False
+        if len(envs):
+            table = self.own()
+            table[envs, _NUMBER] = table[envs, _RUNNING] = NOBODY
+            self.whole = False
+
+    def finish(self) -> None:
+        """Nothing more comes of the episodes that were stopped."""
+        for ends in self.stopped:
+            self.own()[ends.env_index, _RUNNING] = NOBODY
+        self.forget(self.stopped)
+        self.stopped = ()
+
+    def open_envs(self, envs: np.ndarray) -> np.ndarray:
+        """Those of the environments whose episode still takes transitions."""
+        chosen = envs[self.running[envs] != NOBODY]
+        for ends in self.stopped:
+            chosen = np.setdiff1d(chosen, ends.env_index)
+        return chosen
 
     def forget(self, ends: Sequence[Ends]) -> None:
         """Drop what is known of episodes that are gone."""
@@ -151,7 +162,8 @@ class EnvState:
 
     def ends(self, envs: np.ndarray) -> Ends:
         """The episodes in hand of these environments, as they are now."""
-        numbers, _, begun, started_at = self.table[:, envs]
+        taken = self.table.take(envs, 0)
+        numbers, begun, started_at = taken[:, _NUMBER], taken[:, _BEGUN], taken[:, _STARTED]
         known: Mapping[int, EpisodeFacts] = _NO_FACTS
         if self.facts:
             known = {number: self.facts[number] for number in numbers.tolist() if number in self.facts}

@@ -93,7 +93,7 @@ class EnvRecording:
     def end(self, envs: np.ndarray) -> None:
         """End the running episodes of these environments, and all that were stopped before."""
         state = self.state
-        open_envs = envs[state.running[envs] != NOBODY]
+        open_envs = state.open_envs(envs)
         stopped = [env for ends in state.stopped for env in ends.env_index.tolist()]
         if not len(open_envs) and not stopped:
             return
@@ -102,15 +102,15 @@ class EnvRecording:
         ends = (*state.stopped, self.noted(state.ends(open_envs)))
         self.finish(block, at, ends)
         after = state.copy()
+        after.finish()
         after.leave(envs)
-        after.stopped = ()
         after.forget(ends)
         self.commit(block, at, after)
 
     def discard(self, envs: np.ndarray) -> None:
         """Give up the running episodes of these environments, and record no more of them for now."""
         state = self.state
-        chosen = envs[state.running[envs] != NOBODY]
+        chosen = state.open_envs(envs)
         self.silent[envs] = True
         if len(chosen):
             block = self.session.block()

@@ -197,9 +197,8 @@ class VectorStep:
             stopping = self._done if ending is None else self._done | ending
             ended = (stopping & running).nonzero()[0]
         ends = recording.noted(state.ends(ended))
-        state.stop(ended)
-        if ending is not None and (ending & ~self._done).any():
-            state.whole = False
+        if ending is not None:
+            state.mute((ending & ~self._done).nonzero()[0])
         if self._mode is AutoresetMode.SAME_STEP:
             self._restart_at_once(state)
             recording.finish(block, self._at, (ends,))
