@@ -50,6 +50,7 @@ from .writers.episode_writer import EpisodeRow, EpisodeWriter, OpenEpisode
 from .writers.options import SessionOptions
 from .writers.parallel_recorder import ParallelRecorder
 from .writers.recorder import Recorder
+from .writers.vector_recorder import VectorRecorder
 
 __all__ = [
     "AECRecorder",
@@ -92,6 +93,7 @@ __all__ = [
     "UnsupportedSpaceError",
     "UntrustedEnvError",
     "VacuumReport",
+    "VectorRecorder",
     "VerifyReport",
     "VersionNotFoundError",
     "create",

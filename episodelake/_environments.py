@@ -1,37 +1,18 @@
-"""What `create` and `record` ask of an environment: which spaces it has, and which recorder it takes."""
+"""What `create` asks of an environment: whose spaces it has."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypedDict
 
 import gymnasium
 
 from .store.agents import AgentGroup, group_agents
 from .store.errors import InvalidArgumentError
 from .store.manifest import Manifest
-from .writers.aec_recorder import AECRecorder
-from .writers.callbacks import EpisodeCallback, StepCallback
-from .writers.options import Durability
-from .writers.parallel_recorder import ParallelRecorder
 from .writers.pettingzoo_api import agent_spaces, pettingzoo_api
 
 AgentSpaces = Mapping[str, tuple[gymnasium.Space, gymnasium.Space]]
-
-
-class RecordOptions(TypedDict, total=False):
-    """The options of `EpisodeStore.record`, whatever the environment."""
-
-    run: str | None
-    metadata: Mapping[str, Any] | None
-    step_callback: StepCallback | None
-    episode_callback: EpisodeCallback | None
-    durability: Durability
-    flush_seconds: float
-    seal_seconds: float
-    segment_bytes: int
-    state: bool
 
 
 def agent_groups(env: object, agents: AgentSpaces | None) -> tuple[AgentGroup, ...]:
@@ -52,11 +33,6 @@ def agent_groups(env: object, agents: AgentSpaces | None) -> tuple[AgentGroup, .
             "action space."
         )
     return group_agents({agent: (pair[0], pair[1]) for agent, pair in agents.items()})
-
-
-def team_recorder(env: object) -> type[ParallelRecorder] | type[AECRecorder] | None:
-    """The recorder of a PettingZoo environment; None for any other."""
-    return {"parallel": ParallelRecorder, "aec": AECRecorder, None: None}[pettingzoo_api(env)]
 
 
 def renewed(manifest: Manifest) -> Manifest:

@@ -15,9 +15,9 @@ from typing import Any, Unpack, overload
 
 import gymnasium
 import polars as pl
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
-from ._environments import AgentSpaces, RecordOptions, agent_groups, renewed, team_recorder
+from ._environments import AgentSpaces, agent_groups, renewed
 from ._maintained import MaintainedStore
 from .readers.view import EpisodeView, SnapshotReader
 from .store.agents import AgentGroup
@@ -48,6 +48,8 @@ from .writers.parallel_recorder import ParallelRecorder
 from .writers.pettingzoo_api import PettingZooEnv
 from .writers.pettingzoo_api import reward_shape as found_reward_shape
 from .writers.recorder import Recorder
+from .writers.recorders import AnyRecorder, RecordOptions, TeamOptions, VectorOptions, recorder_of
+from .writers.vector_recorder import VectorRecorder
 
 _LEFTOVER = re.compile(r"\.store\.json\.[0-9a-f]+\.tmp")
 
@@ -184,8 +186,11 @@ class EpisodeStore(MaintainedStore):
     def record(self, env: gymnasium.Env, **options: Unpack[RecordOptions]) -> Recorder: ...
 
     @overload
+    def record(self, env: VectorEnv, **options: Unpack[VectorOptions]) -> VectorRecorder: ...
+
+    @overload
     def record(
-        self, env: PettingZooEnv, **options: Unpack[RecordOptions]
+        self, env: PettingZooEnv, **options: Unpack[TeamOptions]
     ) -> ParallelRecorder | AECRecorder: ...
 
     def record(
@@ -203,34 +208,31 @@ class EpisodeStore(MaintainedStore):
         files: Mapping[str, str | PathLike[str]] | None = None,
         packages: Sequence[str] = (),
         state: bool = False,
-    ) -> Recorder | ParallelRecorder | AECRecorder:
+        autoreset_mode: AutoresetMode | str | None = None,
+    ) -> AnyRecorder:
         """Wrap an environment so that every episode is recorded.
 
-        A Gymnasium environment gives a `Recorder`, one of PettingZoo a `ParallelRecorder` or an
-        `AECRecorder`; see these and `SessionOptions`. `state` is for PettingZoo: record `env.state()` as
-        well.
+        A Gymnasium environment gives a `Recorder`, a vector environment a `VectorRecorder`, one of
+        PettingZoo a `ParallelRecorder` or an `AECRecorder`; see these and `SessionOptions`.
+
+        Args:
+            run: a readable name for the run.
+            metadata: of the run.
+            step_callback, episode_callback: see `StepData` and `EpisodeSummary`.
+            durability, flush_seconds, seal_seconds, segment_bytes: see `SessionOptions`.
+            files, packages: what the environment needs beside its spec: files, by the names under which they
+                are to be unpacked, and distributions.
+            state: of PettingZoo: record `env.state()` as well.
+            autoreset_mode: of a vector environment that does not say it in its metadata.
 
         Raises:
             SpaceMismatchError: the environment's spaces are not the store's.
-            InvalidArgumentError: the store is for one agent and the environment has several, or vice versa.
+            InvalidArgumentError: an option is for another kind of environment; the store is for one agent and
+                the environment has several, or vice versa; a file cannot be kept.
             StoreAccessError: the store cannot be written.
         """
         options = SessionOptions(durability, flush_seconds, seal_seconds, segment_bytes)
-        team = team_recorder(env)
-        if team is not None:
-            return team(
-                env,
-                self,
-                run=run,
-                metadata=metadata,
-                step_callback=step_callback,
-                episode_callback=episode_callback,
-                options=options,
-                state=state,
-            )
-        if state:
-            raise InvalidArgumentError("state=True is for PettingZoo environments, which have state().")
-        return Recorder(
+        return recorder_of(
             env,
             self,
             run=run,
@@ -240,6 +242,8 @@ class EpisodeStore(MaintainedStore):
             options=options,
             files=files,
             packages=packages,
+            state=state,
+            autoreset_mode=autoreset_mode,
         )
 
     def writer(

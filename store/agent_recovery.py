@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from .errors import CorruptStoreError
 from .records import AgentRecord, EpisodeRecord, end_reason_of, team_flags, team_return
-from .recovered_episode import FoundEpisode
-from .schema import ENV_STEP, StepSchema
-from .sealing import Piece
+from .recovered_episode import FoundEpisode, Outcomes
+from .schema import StepSchema
 
 
 @dataclass
@@ -47,14 +43,13 @@ class FoundTeam(FoundEpisode):
             raise CorruptStoreError(f"A journal tells of one agent under two numbers: {event}.")
         self.told.setdefault(agent, event)
 
-    def add(self, piece: Piece, agent: int = 0) -> None:
+    def add(self, outcomes: Outcomes, start: int, stop: int, agent: int = 0) -> None:
         """Count the rows of one agent; rows of one that was never introduced do not count."""
         if agent not in self.told:
             return
-        self.lanes.setdefault(agent, FoundEpisode(self.begin)).add(piece)
-        last = pc.call_function("max", [piece.rows().column(ENV_STEP)])
-        assert isinstance(last, pa.Scalar)
-        self.env_step = max(self.env_step, last.as_py() or 0)
+        self.lanes.setdefault(agent, FoundEpisode(self.begin)).add(outcomes, start, stop)
+        if outcomes.env_step is not None:
+            self.env_step = max(self.env_step, int(outcomes.env_step[start:stop].max()))
         self.steps = self.env_step if any(lane.steps for lane in self.lanes.values()) else 0
 
     def record(self, number: int, now: int) -> EpisodeRecord:

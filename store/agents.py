@@ -224,3 +224,17 @@ class _GroupedBuffer(ValueBuffer):
             mask = self._groups[start:stop] == number
             found += buffer.arrays(start, stop, mask if valid is None else mask & valid)
         return found
+
+    def put_many(self, start: int, values: Any, length: int, chosen: np.ndarray | None = None) -> None:
+        """See `ValueBuffer.put_many`; the values are a sequence of pairs, put one by one."""
+        places = range(length) if chosen is None else chosen.tolist()
+        for offset, place in enumerate(places):
+            self.put(start + offset, values[place])
+
+    def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
+        """See `ValueBuffer.gather`."""
+        found: list[pa.Array] = []
+        for number, buffer in enumerate(self._buffers):
+            mask = self._groups[rows] == number
+            found += buffer.gather(rows, mask if valid is None else mask & valid)
+        return found

@@ -9,19 +9,11 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 
 from .errors import InvalidArgumentError
-from .families import ColumnSet
-from .kinds import field as loose_field
-from .layout import episode_id
-from .loose_rows import LooseRows
-from .schema import StepSchema
 from .values import dump_json, freeze
 
 EndReason = Literal["terminated", "truncated", "cut", "interrupted"]
-
-_LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -80,14 +72,7 @@ class EpisodeRecord:
     @property
     def transitions(self) -> int:
         """How many transitions it has, of all agents."""
-        return sum(length for *_, length in self.lanes)
-
-    @property
-    def lanes(self) -> list[tuple[int, str | None, int]]:
-        """Whose rows it has: index and name of each agent and its number of transitions."""
-        if not self.agents:
-            return [(0, None, self.length)]
-        return [(index, agent.agent_id, agent.length) for index, agent in enumerate(self.agents)]
+        return sum(agent.length for agent in self.agents) if self.agents else self.length
 
 
 @dataclass(frozen=True)
@@ -171,46 +156,3 @@ def team_return(returns: Sequence[float | list[float]], objectives: int | None) 
     """The sum of the agents' returns in their order; `objectives` is None for scalar rewards."""
     start = 0.0 if objectives is None else [0.0] * objectives
     return add_in_order(start, np.array(returns, np.float64)) if returns else start
-
-
-def _agent_columns(schema: StepSchema, records: Sequence[EpisodeRecord]) -> dict[str, Any]:
-    """The columns of episodes that only multi-agent stores have."""
-    if not schema.groups:
-        return {}
-    teams = [record.agents for record in records]
-    return {
-        "agents": [[agent.agent_id for agent in team] for team in teams],
-        "agent_groups": [[schema.groups[agent.group].name for agent in team] for team in teams],
-        "agent_lengths": [[agent.length for agent in team] for team in teams],
-        "agent_returns": [[agent.episode_return for agent in team] for team in teams],
-        "agent_terminations": [[agent.terminated for agent in team] for team in teams],
-        "agent_truncations": [[agent.truncated for agent in team] for team in teams],
-    }
-
-
-def episodes_table(
-    schema: StepSchema, run_id: str, records: Sequence[EpisodeRecord], rows: SegmentRows, metadata: ColumnSet
-) -> pa.Table:
-    """The rows of the episodes table for one segment."""
-    base = schema.episodes
-    seeds = [record.seed for record in records]
-    columns: dict[str, Any] = {
-        "episode_id": [episode_id(run_id, record.number) for record in records],
-        "run_id": [run_id] * len(records),
-        "seed": [seed if seed is not None and abs(seed) <= _LARGEST else None for seed in seeds],
-        "wide_seed": [str(seed) if seed is not None and abs(seed) > _LARGEST else None for seed in seeds],
-        "segment": [rows.segment] * len(records),
-        "row_start": rows.row_start,
-        "row_count": rows.row_count,
-        **_agent_columns(schema, records),
-    }
-    for column in base:
-        if column.name not in columns:
-            columns[column.name] = [getattr(record, column.name) for record in records]
-    arrays = [pa.array(columns[column.name], column.type) for column in base]
-    fields = list(base)
-    loose = LooseRows.of([record.metadata for record in records])
-    for name, (kind, array) in metadata.columns(loose, 0, len(records)).items():
-        fields.append(loose_field(name, kind))
-        arrays.append(array)
-    return pa.table(arrays, schema=pa.schema(fields))

@@ -10,9 +10,40 @@ import pyarrow as pa
 
 from .errors import CorruptStoreError
 from .records import AgentRecord, EndReason, EpisodeRecord, add_in_order, end_reason_of
-from .schema import JOURNAL_KIND, REWARD, STEP_ROW, TERMINATED, TRUNCATED
-from .sealing import Piece
+from .row_index import BatchRuns
+from .schema import ENV_STEP, FLAGS, JOURNAL_KIND, REWARD, STEP_ROW, StepSchema
 from .values import load_json
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What the rows of a batch say of transitions, rows of one lane together.
+
+    Attributes:
+        stepped: bool: which rows have a transition.
+        rewards: float64, shape (n,) or (n, k).
+        terminated, truncated: bool.
+        env_step: int64, steps of the environment, in a multi-agent store.
+    """
+
+    stepped: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    env_step: np.ndarray | None = None
+
+    @staticmethod
+    def of(runs: BatchRuns, schema: StepSchema) -> Outcomes:
+        """Read them; a row without a transition has zeros."""
+        rows = runs.rows(0, runs.batch.num_rows)
+        stepped = rows.column(JOURNAL_KIND.name).to_numpy() == STEP_ROW
+        rewards = np.zeros((len(stepped), *schema.reward_shape))
+        rewards[stepped] = schema.reward.decode([rows.column(REWARD).filter(pa.array(stepped))])
+        terminated, truncated = (
+            rows.column(name).fill_null(False).to_numpy(zero_copy_only=False) for name in FLAGS
+        )
+        counted = rows.column(ENV_STEP).fill_null(0).to_numpy() if schema.groups else None
+        return Outcomes(stepped, rewards, terminated, truncated, counted)
 
 
 @dataclass
@@ -30,19 +61,15 @@ class FoundEpisode:
         """Refuse the event that says who an agent is: only multi-agent stores have it."""
         raise CorruptStoreError(f"A journal of a store without agents tells of one: {event}.")
 
-    def add(self, piece: Piece, agent: int = 0) -> None:
-        """Count some rows."""
-        rows = piece.rows()
-        stepped = np.flatnonzero(rows.column(JOURNAL_KIND.name).to_numpy() == STEP_ROW)
+    def add(self, outcomes: Outcomes, start: int, stop: int, agent: int = 0) -> None:
+        """Rows `[start, stop)` of a batch follow."""
+        stepped = start + np.flatnonzero(outcomes.stepped[start:stop])
         if not len(stepped):
             return
-        taken = pa.array(stepped)
-        rewards = np.array(rows.column(REWARD).take(taken).to_pylist(), np.float64)
-        self.episode_return = add_in_order(self.episode_return, rewards)
+        self.episode_return = add_in_order(self.episode_return, outcomes.rewards[stepped])
         self.steps += len(stepped)
-        last = int(stepped[-1])
-        self.terminated = rows.column(TERMINATED)[last].as_py()
-        self.truncated = rows.column(TRUNCATED)[last].as_py()
+        self.terminated = bool(outcomes.terminated[stepped[-1]])
+        self.truncated = bool(outcomes.truncated[stepped[-1]])
 
     def record(self, number: int, now: int) -> EpisodeRecord:
         """The episode's row."""

@@ -29,12 +29,13 @@ from .journal import (
 from .journal_reading import JournalBatch, PartReader
 from .layout import EPISODES, RUNS, Layout
 from .parquet import open_parquet, reading_error
+from .record_columns import EpisodeColumns
 from .records import EpisodeRecord
-from .recovered_episode import FoundEpisode
+from .recovered_episode import FoundEpisode, Outcomes
+from .row_index import BatchRuns
 from .schema import ENV_BUNDLE, StepSchema
 from .seal_log import sealed_numbers
 from .sealer import Seal, Tables, commit_run, live_name, seal
-from .sealing import split
 from .values import dump_json
 
 
@@ -168,7 +169,7 @@ def _seal_all(
     records.sort(key=lambda record: (record.ended_at, record.number))
     if records:
         segment = max(tables.steps.applied(header.run_id), tables.episodes.applied(header.run_id)) + 1
-        seal(tables, schema, Seal(header, segment, records, paths))
+        seal(tables, schema, Seal(header, segment, EpisodeColumns.of(records), paths))
     if records or tables.episodes.applied(header.run_id) >= 0:
         commit_run(tables, header, max([record.ended_at for record in records], default=now))
     interrupted = sum(record.end_reason == "interrupted" for record in records)
@@ -217,9 +218,12 @@ def _read_batch(
             found.setdefault(event["number"], _new(event, schema))
         elif event["event"] == "agent" and event["number"] in found and event["number"] not in lost:
             found[event["number"]].introduce(event)
-    for lane, piece, _ in split(batch.rows):
-        if lane.number in found and lane.number not in lost:
-            found[lane.number].add(piece, lane.agent)
+    runs = BatchRuns.of(batch.rows)
+    outcomes = Outcomes.of(runs, schema)
+    stretches = (runs.numbers, runs.agents, runs.starts, runs.stops)
+    for number, agent, start, stop in zip(*(each.tolist() for each in stretches), strict=True):
+        if number in found and number not in lost:
+            found[number].add(outcomes, start, stop, agent)
     for event in events:
         if event["event"] == "end" and event["number"] in found and event["number"] not in lost:
             found[event["number"]].end = event

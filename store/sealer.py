@@ -15,17 +15,20 @@ import numpy as np
 import pyarrow as pa
 
 from . import kinds
+from .episode_table import episodes_table
 from .families import METADATA, ColumnSet
 from .journal import RunHeader
 from .journal_reading import PartReader
-from .layout import EPISODES, RUNS, STEPS, Layout, episode_id, segment_name
+from .layout import EPISODES, RUNS, STEPS, Layout, segment_name
 from .listed_files import NewFile
 from .loose_merge import SegmentColumns
 from .loose_rows import LooseRows
-from .records import EpisodeRecord, SegmentRows, episodes_table
+from .record_columns import EpisodeColumns, LaneColumns
+from .records import SegmentRows
+from .row_index import RowIndex
 from .schema import ENV_BUNDLE, RUNS_SCHEMA, StepSchema
 from .seal_log import note_seal
-from .sealing import EpisodeRows, Lane, NamedRows, StepsFile, collect_rows
+from .sealing import StepsFile
 from .table_files import write_table_file
 from .tables import Table
 from .values import load_json
@@ -58,7 +61,7 @@ class Seal:
 
     header: RunHeader
     segment: int
-    records: Sequence[EpisodeRecord]
+    records: EpisodeColumns
     parts: Sequence[Path]
 
 
@@ -73,37 +76,40 @@ def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
     name = segment_name(run_id, job.segment)
     if tables.episodes.applied(run_id) >= job.segment:
         return
-    note_seal(job.parts[0].parent, job.segment, (record.number for record in job.records))
+    note_seal(job.parts[0].parent, job.segment, job.records.numbers)
     readers = [PartReader(path) for path in job.parts]
-    found = collect_rows(readers, frozenset(record.number for record in job.records))
-    in_order = _named(job.records, found)
+    ids = job.records.ids(run_id)
+    lanes = job.records.lanes
+    index = RowIndex.find(readers, lanes).cut(lanes.lengths + 1)
     # A file that is listed already, by an attempt that got so far, is never written over.
     done = tables.steps.applied(run_id) >= job.segment
-    steps = None if done else _write_steps(tables, schema, job, name, in_order, readers)
-    rows = _segment_rows(name, job.records)
+    steps = None if done else _write_steps(tables, schema, job, index, readers)
+    rows = _segment_rows(name, lanes, index)
     metadata = ColumnSet(METADATA, tables.episodes.schema)
-    table = episodes_table(schema, run_id, job.records, rows, metadata)
+    table = episodes_table(schema, run_id, ids, job.records, rows, metadata)
     tables.episodes.ensure_columns([column for column in table.schema if kinds.field_kind(column)])
-    table = _in_line(table, job, schema, rows, tables)
+    table = _in_line(table, job, ids, schema, rows, tables)
     episodes = write_table_file(tables.layout.table(EPISODES) / name, table)
     if steps is not None:
         tables.steps.commit([steps], run_id, job.segment, removed=_orphans(tables, job))
     counts = {
         "episodelake.episodes": len(job.records),
-        "episodelake.steps": sum(record.transitions for record in job.records),
+        "episodelake.steps": int(lanes.lengths.sum()),
     }
     tables.episodes.commit(
         [episodes], run_id, job.segment, details={"episodelake.operation": "seal", **counts}
     )
 
 
-def _in_line(table: pa.Table, job: Seal, schema: StepSchema, rows: SegmentRows, tables: Tables) -> pa.Table:
+def _in_line(
+    table: pa.Table, job: Seal, ids: Sequence[str], schema: StepSchema, rows: SegmentRows, tables: Tables
+) -> pa.Table:
     """The same rows once more if another run committed a metadata key under another kind meanwhile."""
     committed = {column.name: kinds.field_kind(column) for column in tables.episodes.schema}
     if all(committed.get(column.name) == kinds.field_kind(column) for column in table.schema):
         return table
     metadata = ColumnSet(METADATA, tables.episodes.schema)
-    table = episodes_table(schema, job.header.run_id, job.records, rows, metadata)
+    table = episodes_table(schema, job.header.run_id, ids, job.records, rows, metadata)
     tables.episodes.ensure_columns([column for column in table.schema if kinds.field_kind(column)])
     return table
 
@@ -112,39 +118,29 @@ def _write_steps(
     tables: Tables,
     schema: StepSchema,
     job: Seal,
-    name: str,
-    lanes: Sequence[NamedRows],
+    index: RowIndex,
     readers: Sequence[PartReader],
 ) -> NewFile:
+    run_id = job.header.run_id
+    name = segment_name(run_id, job.segment)
     path = tables.layout.table(STEPS) / name
-    seen = {id(p.batch.schema): p.batch.schema for lane in lanes for p in lane.rows.pieces}.values()
+    ids = job.records.ids(run_id)
+    schemas = (runs.batch.schema for runs in index.pieces.runs)
+    # By all that they say: schemas that differ only in the kinds of columns are equal.
+    seen = list({schema.serialize().to_pybytes(): schema for schema in schemas}.values())
     names = schema.journal.names
     columns = SegmentColumns(names, tables.steps.schema, seen)
     tables.steps.ensure_columns(columns.fields)
     columns = SegmentColumns(names, tables.steps.schema, seen)
     tables.steps.ensure_columns(columns.fields)
-    written = StepsFile(path, schema, columns, job.header.run_id).write(lanes, readers)
-    ids = [episode_id(job.header.run_id, lane.number) for lane in lanes]
+    written = StepsFile(path, schema, columns).write(ids, job.records.lanes, index, readers)
     return NewFile(
         name, written.rows, written.null_counts, {"episode_id": min(ids)}, {"episode_id": max(ids)}
     )
 
 
-def _named(records: Sequence[EpisodeRecord], found: dict[Lane, EpisodeRows]) -> list[NamedRows]:
-    """The rows of all episodes, lane by lane.
-
-    Raises:
-        CorruptStoreError: the journal has fewer rows than an episode has.
-    """
-    return [
-        NamedRows(record.number, name, found.get(Lane(record.number, agent), EpisodeRows()).cut(length + 1))
-        for record in records
-        for agent, name, length in record.lanes
-    ]
-
-
-def _segment_rows(name: str, records: Sequence[EpisodeRecord]) -> SegmentRows:
-    counts = np.array([sum(length + 1 for *_, length in record.lanes) for record in records], np.int64)
+def _segment_rows(name: str, lanes: LaneColumns, index: RowIndex) -> SegmentRows:
+    counts = lanes.per_episode(index.steps_rows)
     return SegmentRows(name, (np.cumsum(counts) - counts).tolist(), counts.tolist())
 
 

@@ -12,9 +12,10 @@ from typing import Any, cast
 
 from ..store.agent_arrivals import AgentArrivals, Arrival, LiveAgent, LiveTeam
 from ..store.arrivals import LiveEpisode
+from ..store.episode_events import begin_event
 from ..store.families import check_extra
 from ..store.records import EndReason, EpisodeFacts, EpisodeRecord, timestamp_now
-from .session import RunSession, begin_event
+from .session import RunSession
 
 
 class AgentSession(RunSession):

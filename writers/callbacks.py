@@ -33,6 +33,7 @@ class StepData:
         extra: the user's own columns, on the row of the observation.
         end: set it to end the episode here; steps up to the next reset are not recorded.
         agent: whose step it is, in a multi-agent episode; `t` counts that agent's observations.
+        env_index: which sub-environment; 0 for a single one.
     """
 
     t: int
@@ -46,6 +47,7 @@ class StepData:
     extra: Mapping[str, Any] = field(default_factory=dict)
     end: bool = False
     agent: str | None = None
+    env_index: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class EpisodeSummary:
         options: of the reset, if any.
         metadata: the episode's metadata so far.
         agent_lengths, agent_returns: of a multi-agent episode, transitions and sum of rewards by agent.
+        env_index: which sub-environment; 0 for a single one.
     """
 
     id: str
@@ -76,6 +79,7 @@ class EpisodeSummary:
     metadata: Mapping[str, Any]
     agent_lengths: Mapping[str, int] = field(default_factory=dict)
     agent_returns: Mapping[str, float | list[float]] = field(default_factory=dict)
+    env_index: int = 0
 
 
 StepCallback = Callable[[StepData], StepData | Mapping[str, Any] | None]

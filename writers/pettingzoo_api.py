@@ -19,6 +19,7 @@ import numpy as np
 from ..store.errors import InvalidArgumentError
 from ..store.journal import RunHeader
 from ..store.values import IMMUTABLE
+from .environment import KeptEnv
 from .run import run_header
 
 Api = Literal["parallel", "aec"]
@@ -86,7 +87,9 @@ def reward_shape(env: object) -> tuple[int, ...]:
     return (int(shape[0]),) if shape is not None and len(shape) == 1 and shape[0] > 0 else ()
 
 
-def agents_header(name: str | None, metadata: Mapping[str, Any] | None, env: Any, api: Api) -> RunHeader:
+def agents_header(
+    name: str | None, metadata: Mapping[str, Any] | None, env: Any, kept: KeptEnv, api: Api
+) -> RunHeader:
     """Describe a run of a PettingZoo environment that begins now.
 
     Such environments have no `EnvSpec`; what there is to say stands in its place under `pettingzoo`.
@@ -94,7 +97,7 @@ def agents_header(name: str | None, metadata: Mapping[str, Any] | None, env: Any
     Raises:
         InvalidArgumentError: the name is no text, or the metadata no mapping.
     """
-    header = run_header(name, metadata, env)
+    header = run_header(name, metadata, env, kept)
     inner = getattr(env, "unwrapped", env)
     described = {
         "api": api,

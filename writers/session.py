@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from ..store.agent_arrivals import arrival_buffer
 from ..store.arrivals import ArrivalBuffer, LiveEpisode
+from ..store.episode_events import begin_event, end_event
 from ..store.errors import (
     CorruptStoreError,
     EpisodelakeError,
@@ -34,6 +35,7 @@ from ..store.files import guard_access, sync_path
 from ..store.handle import StoreHandle
 from ..store.journal import JournalLock, RunHeader, remove_journal
 from ..store.layout import episode_id
+from ..store.record_columns import EpisodeColumns
 from ..store.records import (
     EndReason,
     EpisodeFacts,
@@ -43,7 +45,6 @@ from ..store.records import (
 )
 from ..store.recovery import recover
 from ..store.sealer import Seal, Tables, commit_run
-from ..store.values import dump_json
 from .journal_parts import JournalParts
 from .options import SessionOptions
 from .seal_queue import SealQueue
@@ -89,7 +90,8 @@ class RunSession:
         self._events: list[dict[str, Any]] = []
         self._next_number = 0
         self._live: dict[int, LiveEpisode] = {}
-        self._finished: list[EpisodeRecord] = []
+        # Records here; columns of many in a session of blocks.
+        self._finished: list[Any] = []
         self._next_segment = 0
         # The first segments of a run are smaller: episodes show early, and sealing runs beside recording.
         self._seal_at = min(_FIRST_SEGMENT_BYTES, options.segment_bytes)
@@ -179,7 +181,7 @@ class RunSession:
                 return None
             facts = episode.facts.with_metadata(metadata)
             record = _record(episode, otherwise, facts)
-            ended = _end_event(record)
+            ended = end_event(record)
             if late:
                 self.room().add_late(episode, late)
             del self._live[episode.number]
@@ -219,7 +221,7 @@ class RunSession:
                 for batch in earlier:
                     self._parts.append(batch, events, [record.number], self._take_rows(batch.num_rows))
                     events = []
-                events.append(_end_event(record))
+                events.append(end_event(record))
                 self._parts.append(last, events, [record.number], self._take_rows(last.num_rows))
             except BaseException:
                 self._events.append({"event": "discard", "number": record.number})
@@ -304,17 +306,21 @@ class RunSession:
             return
         self._flush()
         self._parts.close_part()
-        numbers = {record.number for record in self._finished}
-        self._seals.add(Seal(self.header, self._next_segment, self._finished, self._parts.holding(numbers)))
+        records = self._take_finished()
+        self._seals.add(Seal(self.header, self._next_segment, records, self._parts.holding(records.numbers)))
         self._next_segment += 1
-        self._finished = []
         self._seal_at = min(2 * self._seal_at, self.options.segment_bytes)
         self._last_seal = time.monotonic()
         self._wake.notify()
 
+    def _take_finished(self) -> EpisodeColumns:
+        """The episodes for the next seal; those that finish from now on are for the one after it."""
+        finished, self._finished = self._finished, []
+        return EpisodeColumns.of(finished)
+
     def _sealed(self, job: Seal) -> None:
         with self._lock:
-            self._parts.forget({record.number for record in job.records})
+            self._parts.forget(job.records.numbers)
 
     def _keep(self) -> None:
         """The background thread: flush by age, seal on request and by age."""
@@ -417,30 +423,6 @@ def _recover_others(store: StoreHandle) -> None:
         recover(store.layout, store.schema)
     except CorruptStoreError as error:
         warnings.warn(str(error), RuntimeWarning, stacklevel=5)
-
-
-def begin_event(number: int, env_index: int | None, started_at: int, facts: EpisodeFacts) -> dict[str, Any]:
-    """The journal's event that an episode began."""
-    return {
-        "event": "begin",
-        "number": number,
-        "env_index": env_index,
-        "started_at": started_at,
-        "seed": facts.seed,
-        "options": facts.options,
-        "metadata": dump_json(facts.metadata) if facts.metadata else None,
-    }
-
-
-def _end_event(record: EpisodeRecord) -> dict[str, Any]:
-    return {
-        "event": "end",
-        "number": record.number,
-        "ended_at": record.ended_at,
-        "reason": record.end_reason,
-        "metadata": dump_json(record.metadata) if record.metadata else None,
-        **({"flags": [[a.terminated, a.truncated] for a in record.agents]} if record.agents else {}),
-    }
 
 
 def _record(episode: LiveEpisode, otherwise: EndReason, facts: EpisodeFacts) -> EpisodeRecord:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -28,6 +29,7 @@ from .callbacks import (
     apply_episode_callback,
     apply_step_callback,
 )
+from .environment import keep_env
 from .options import SessionOptions
 from .pettingzoo_api import Api, agents_header, pettingzoo_api
 
@@ -91,6 +93,8 @@ class TeamRecorder:
         step_callback: StepCallback | None = None,
         episode_callback: EpisodeCallback | None = None,
         options: SessionOptions | None = None,
+        files: Mapping[str, str | PathLike[str]] | None = None,
+        packages: Sequence[str] = (),
         state: bool = False,
     ) -> None:
         if pettingzoo_api(env) != self.api:
@@ -106,7 +110,8 @@ class TeamRecorder:
         self._known: dict[str, int] = {}
         for agent in getattr(env, "possible_agents", ()) if self._groups else ():
             self._group(agent)
-        header = agents_header(run, metadata, env, self.api)
+        kept = keep_env(store.handle.layout, env, files, packages)
+        header = agents_header(run, metadata, env, kept, self.api)
         self._session = AgentSession(store.handle, header, options or SessionOptions())
         self._step_callback = step_callback
         self._episode_callback = episode_callback

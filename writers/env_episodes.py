@@ -1,0 +1,185 @@
+"""Which episode each of several environments is in, as arrays.
+
+Stands between a recorder of several environments and its session. Every call makes a copy of the state,
+changes that, and puts it in the place of the other once its rows count. So an interrupt, wherever it comes,
+leaves either the state before a call or the state after it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..store.block_buffer import NOBODY
+from ..store.record_columns import Begins, Ends
+from ..store.records import EpisodeFacts
+
+_NUMBER, _RUNNING, _BEGUN, _STARTED = range(4)
+_NO_FACTS: Mapping[int, EpisodeFacts] = {}
+
+
+@dataclass(slots=True)
+class EnvState:
+    """The episodes in hand; every array has one entry for each environment.
+
+    Attributes:
+        tick: counts the calls that brought a transition.
+        table: int64, shape (num_envs, 4): see the properties below. One array, since it is copied often.
+        returns: sum of the rewards in order of time, float64, shape (num_envs,) or (num_envs, k).
+        terminated, truncated: the flags that the last transition set.
+        stopped: episodes that take no more transitions; the last of their values may still come.
+        restart: environments that reset themselves at the next step, or None; with autoreset disabled those
+            that wait for a reset.
+        facts: by episode number: seed, options, metadata, where there are any.
+        whole: every environment is running, or about to restart.
+        unset: no flag at all.
+        owned: whether the table is this state's own.
+    """
+
+    tick: int
+    table: np.ndarray
+    returns: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    stopped: tuple[Ends, ...]
+    restart: np.ndarray | None
+    facts: Mapping[int, EpisodeFacts]
+    whole: bool
+    unset: np.ndarray
+    owned: bool = False
+
+    @staticmethod
+    def empty(num_envs: int, reward_shape: Sequence[int]) -> EnvState:
+        """No episode anywhere."""
+        table = np.zeros((num_envs, 4), np.int64)
+        table[:, [_NUMBER, _RUNNING]] = NOBODY
+        unset = np.zeros(num_envs, bool)
+        returns = np.zeros((num_envs, *reward_shape))
+        return EnvState(0, table, returns, unset, unset, (), None, _NO_FACTS, False, unset)
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The episode in hand; NOBODY if there is none."""
+        return self.table[:, _NUMBER]
+
+    @property
+    def running(self) -> np.ndarray:
+        """The same, but NOBODY where the environment goes on and nothing of it is recorded."""
+        return self.table[:, _RUNNING]
+
+    @property
+    def begun(self) -> np.ndarray:
+        """The tick at which the episode began: its length is the ticks since then."""
+        return self.table[:, _BEGUN]
+
+    def stepped(self) -> EnvState:
+        """After a call that brought transitions: the ticks are one more, all else is still to be changed."""
+        return EnvState(
+            self.tick + 1,
+            self.table,
+            self.returns,
+            self.unset,
+            self.unset,
+            self.stopped,
+            self.restart,
+            self.facts,
+            self.whole,
+            self.unset,
+        )
+
+    def copy(self) -> EnvState:
+        """A copy that may be changed."""
+        copied = replace(self, table=self.table.copy(), returns=self.returns.copy())
+        copied.owned = True
+        return copied
+
+    def own(self) -> np.ndarray:
+        """The table, to be changed: a copy, if it is still that of the state before."""
+        if not self.owned:
+            self.table, self.owned = self.table.copy(), True
+        return self.table
+
+    def hold_back(self, envs: np.ndarray) -> None:
+        """The last tick does not count for these environments; `envs` is a mask."""
+        self.own()[:, _BEGUN] += envs
+
+    def start(
+        self, first: int, row: int, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None
+    ) -> Begins:
+        """Begin episodes in the environments `envs`, numbered from `first`, whose rows come from `row` on.
+
+        Args:
+            facts: by environment.
+        """
+        numbers = np.arange(first, first + len(envs))
+        now = _now()
+        fresh = np.empty((len(envs), 4), np.int64)
+        fresh[:] = 0, 0, self.tick, now
+        fresh[:, _NUMBER] = fresh[:, _RUNNING] = numbers
+        self.own()[envs] = fresh
+        self.returns[envs] = 0.0
+        known: Mapping[int, EpisodeFacts] = _NO_FACTS
+        if facts:
+            known = {n: facts[env] for n, env in zip(numbers.tolist(), envs.tolist(), strict=True)}
+            self.facts = {**self.facts, **known}
+        return Begins(row, numbers, envs, now, known)
+
+    def mute(self, envs: np.ndarray) -> None:
+        """Record no further transition of these environments, although they go on."""
+        if len(envs):
+            self.own()[envs, _RUNNING] = NOBODY
+            self.whole = False
+
+    def leave(self, envs: np.ndarray) -> None:
+        """These environments have no episode in hand any more."""
+        if len(envs):
+            table = self.own()
+            table[envs, _NUMBER] = table[envs, _RUNNING] = NOBODY
+            self.whole = False
+
+    def finish(self) -> None:
+        """Nothing more comes of the episodes that were stopped."""
+        for ends in self.stopped:
+            self.own()[ends.env_index, _RUNNING] = NOBODY
+        self.forget(self.stopped)
+        self.stopped = ()
+
+    def open_envs(self, envs: np.ndarray) -> np.ndarray:
+        """Those of the environments whose episode still takes transitions."""
+        chosen = envs[self.running[envs] != NOBODY]
+        for ends in self.stopped:
+            chosen = np.setdiff1d(chosen, ends.env_index)
+        return chosen
+
+    def forget(self, ends: Sequence[Ends]) -> None:
+        """Drop what is known of episodes that are gone."""
+        if self.facts:
+            gone = {number for each in ends for number in each.numbers.tolist()}
+            self.facts = {number: facts for number, facts in self.facts.items() if number not in gone}
+
+    def ends(self, envs: np.ndarray) -> Ends:
+        """The episodes in hand of these environments, as they are now."""
+        taken = self.table.take(envs, 0)
+        numbers, begun, started_at = taken[:, _NUMBER], taken[:, _BEGUN], taken[:, _STARTED]
+        known: Mapping[int, EpisodeFacts] = _NO_FACTS
+        if self.facts:
+            known = {number: self.facts[number] for number in numbers.tolist() if number in self.facts}
+        return Ends(
+            -1,
+            numbers,
+            envs,
+            started_at,
+            self.tick - begun,
+            self.returns[envs],
+            self.terminated[envs],
+            self.truncated[envs],
+            _now(),
+            known,
+        )
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
