@@ -42,6 +42,7 @@ from .store.values import OpaqueValue
 from .writers.callbacks import EpisodeSummary, StepData
 from .writers.episode_writer import EpisodeRow, EpisodeWriter, OpenEpisode
 from .writers.options import SessionOptions
+from .writers.pool_recorder import PoolRecorder
 from .writers.recorder import Recorder
 from .writers.vector_recorder import VectorRecorder
 
@@ -65,6 +66,7 @@ __all__ = [
     "MergeReport",
     "OpaqueValue",
     "OpenEpisode",
+    "PoolRecorder",
     "QueryError",
     "Recorder",
     "RecorderStateError",
