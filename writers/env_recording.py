@@ -126,7 +126,7 @@ class EnvRecording:
             block = self.session.block()
             ends = state.ends(chosen)
             self.transitions -= int(ends.lengths.sum())
-            ends.lengths = np.zeros_like(ends.lengths)
+            ends.lengths[:] = 0
             self.finish(block, block.count, (ends,))
             after = state.copy()
             after.leave(chosen)

@@ -295,6 +295,7 @@ class PoolRecorder:
         recording.ended = None
         state = before.copy()
         state.tick += 1
+        state.terminated = state.truncated = state.unset
         state.hold_back(np.isin(recording.everyone, ids[~fresh], invert=True))
         state.returns[ids] += block.reward_values[row:stop]
         waiting = [env for ends in before.stopped for env in ends.env_index.tolist()]
