@@ -49,6 +49,7 @@ from .writers.callbacks import EpisodeSummary, StepData
 from .writers.episode_writer import EpisodeRow, EpisodeWriter, OpenEpisode
 from .writers.options import SessionOptions
 from .writers.parallel_recorder import ParallelRecorder
+from .writers.pool_recorder import PoolRecorder
 from .writers.recorder import Recorder
 from .writers.vector_recorder import VectorRecorder
 
@@ -79,6 +80,7 @@ __all__ = [
     "OpaqueValue",
     "OpenEpisode",
     "ParallelRecorder",
+    "PoolRecorder",
     "QueryError",
     "Recorder",
     "RecorderStateError",

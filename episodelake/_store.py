@@ -47,6 +47,7 @@ from .writers.options import Durability, SessionOptions
 from .writers.parallel_recorder import ParallelRecorder
 from .writers.pettingzoo_api import PettingZooEnv
 from .writers.pettingzoo_api import reward_shape as found_reward_shape
+from .writers.pool_recorder import is_pool, pool_spaces
 from .writers.recorder import Recorder
 from .writers.recorders import AnyRecorder, RecordOptions, TeamOptions, VectorOptions, recorder_of
 from .writers.vector_recorder import VectorRecorder
@@ -349,6 +350,8 @@ def _spaces(
     env: gymnasium.Env | None, observation: gymnasium.Space | None, action: gymnasium.Space | None
 ) -> tuple[gymnasium.Space, gymnasium.Space]:
     if env is not None:
+        if is_pool(env):
+            return pool_spaces(env)
         if isinstance(env, VectorEnv):
             return env.single_observation_space, env.single_action_space
         if not isinstance(env, gymnasium.Env):

@@ -231,6 +231,13 @@ class _GroupedBuffer(ValueBuffer):
         for offset, place in enumerate(places):
             self.put(start + offset, values[place])
 
+    def copy_rows(self, into: np.ndarray, source: ValueBuffer, rows: np.ndarray) -> None:
+        """See `ValueBuffer.copy_rows`."""
+        assert isinstance(source, _GroupedBuffer)
+        self._groups[into] = source._groups[rows]
+        for buffer, other in zip(self._buffers, source._buffers, strict=True):
+            buffer.copy_rows(into, other, rows)
+
     def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.gather`."""
         found: list[pa.Array] = []

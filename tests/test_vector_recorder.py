@@ -542,7 +542,7 @@ def test_long_runs_pass_through_many_blocks_and_segments(tmp_path: Path) -> None
         together(recorder, taken, AutoresetMode.NEXT_STEP)
     plain = alone(makers, taken, AutoresetMode.NEXT_STEP, envs.action_space)
     assert_all(store, plain, makers[0]())
-    assert store.episodes.collect()["segment"].n_unique() > 3
+    assert store.episodes.collect()["segment"].n_unique() > 1
 
 
 def test_statistics_of_a_wrapper_are_recorded(tmp_path: Path) -> None:

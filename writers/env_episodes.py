@@ -17,6 +17,8 @@ from ..store.block_buffer import NOBODY
 from ..store.record_columns import Begins, Ends
 from ..store.records import EpisodeFacts
 
+# The columns of a state's table. The table of `Ends` has the environment and the length in the places of the
+# second and the third.
 _NUMBER, _RUNNING, _BEGUN, _STARTED = range(4)
 _NO_FACTS: Mapping[int, EpisodeFacts] = {}
 
@@ -162,23 +164,15 @@ class EnvState:
 
     def ends(self, envs: np.ndarray) -> Ends:
         """The episodes in hand of these environments, as they are now."""
-        taken = self.table.take(envs, 0)
-        numbers, begun, started_at = taken[:, _NUMBER], taken[:, _BEGUN], taken[:, _STARTED]
+        table = self.table.take(envs, 0)
+        table[:, _BEGUN] = self.tick - table[:, _BEGUN]
+        table[:, _RUNNING] = envs
         known: Mapping[int, EpisodeFacts] = _NO_FACTS
         if self.facts:
-            known = {number: self.facts[number] for number in numbers.tolist() if number in self.facts}
-        return Ends(
-            -1,
-            numbers,
-            envs,
-            started_at,
-            self.tick - begun,
-            self.returns[envs],
-            self.terminated[envs],
-            self.truncated[envs],
-            _now(),
-            known,
-        )
+            numbers = table[:, _NUMBER].tolist()
+            known = {number: self.facts[number] for number in numbers if number in self.facts}
+        flags = self.terminated[envs], self.truncated[envs]
+        return Ends(-1, table, self.returns[envs], *flags, _now(), known)
 
 
 def _now() -> int:

@@ -66,13 +66,23 @@ class EnvRecording:
 
     # Transactions
 
-    def commit(self, block: BlockBuffer, count: int, state: EnvState) -> None:
-        """Make the rows up to `count` and the state count."""
+    def commit(self, block: BlockBuffer, count: int, state: EnvState, envs: np.ndarray | None = None) -> None:
+        """Make the rows up to `count` and the state count.
+
+        Args:
+            envs: what was logged for these environments is used up; None: for all.
+        """
         self._next = block, count, state
         block.count = count
         self.state = state
         self._next = None
-        self._logged.clear()
+        if envs is None or not self._logged:
+            self._logged.clear()
+            return
+        for path, (values, mask) in list(self._logged.items()):
+            left = np.ones(self.num_envs, bool) if mask is None else mask.copy()
+            left[envs] = False
+            self._logged[path] = values, left
 
     def interrupted(self) -> None:
         """An exception came in the middle of a call: what counts stays, and every episode ends with it."""
@@ -116,7 +126,7 @@ class EnvRecording:
             block = self.session.block()
             ends = state.ends(chosen)
             self.transitions -= int(ends.lengths.sum())
-            ends.lengths = np.zeros_like(ends.lengths)
+            ends.lengths[:] = 0
             self.finish(block, block.count, (ends,))
             after = state.copy()
             after.leave(chosen)

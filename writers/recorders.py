@@ -15,10 +15,11 @@ from .callbacks import EpisodeCallback, StepCallback
 from .options import Durability
 from .parallel_recorder import ParallelRecorder
 from .pettingzoo_api import pettingzoo_api
+from .pool_recorder import PoolRecorder, is_pool
 from .recorder import Recorder
 from .vector_recorder import VectorRecorder
 
-AnyRecorder = Recorder | VectorRecorder | ParallelRecorder | AECRecorder
+AnyRecorder = Recorder | VectorRecorder | PoolRecorder | ParallelRecorder | AECRecorder
 
 
 class RecordOptions(TypedDict, total=False):
@@ -66,6 +67,10 @@ def recorder_of(
     if api is not None:
         team = {"parallel": ParallelRecorder, "aec": AECRecorder}[api]
         return team(env, store, state=state, **arguments)
+    if is_pool(env):
+        if arguments.pop("step_callback", None) is not None:
+            raise InvalidArgumentError("A recorder of a pool takes no step_callback; use episode_callback.")
+        return PoolRecorder(env, store, **arguments)
     if isinstance(env, VectorEnv):
         return VectorRecorder(env, store, autoreset_mode=autoreset_mode, **arguments)
     return Recorder(env, store, **arguments)

@@ -70,6 +70,7 @@ class TeamRecorder:
             says to whom. `end=True` ends the whole episode.
         episode_callback: sees each finished episode and returns metadata for it; see `EpisodeSummary`.
         options: durability and when to flush and seal; see `SessionOptions`.
+        files, packages: what the environment needs beside its spec; see `EpisodeStore.record`.
         state: record `env.state()` at every step of the environment, as the column `state`.
 
     Attributes:

@@ -51,6 +51,7 @@ class VectorRecorder(VectorWrapper):
             step takes a Python call for each of them.
         episode_callback: sees each finished episode and returns metadata for it; see `EpisodeSummary`.
         options: durability and when to flush and seal; see `SessionOptions`.
+        files, packages: what the environment needs beside its spec; see `EpisodeStore.record`.
         autoreset_mode: how sub-environments are reset, a `gymnasium.vector.AutoresetMode` or its text. Needed
             where `envs.metadata["autoreset_mode"]` does not say it; given, it counts.
 

@@ -115,6 +115,12 @@ class CompositeBuffer(ValueBuffer):
         for buffer, part in zip(self._buffers, self._node.apart(values), strict=True):
             buffer.put_many(start, part, length, chosen)
 
+    def copy_rows(self, into: np.ndarray, source: ValueBuffer, rows: np.ndarray) -> None:
+        """See `ValueBuffer.copy_rows`."""
+        assert isinstance(source, CompositeBuffer)
+        for own, other in zip(self._buffers, source._buffers, strict=True):
+            own.copy_rows(into, other, rows)
+
     def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.gather`."""
         return [array for buffer in self._buffers for array in buffer.gather(rows, valid)]

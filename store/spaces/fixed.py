@@ -223,6 +223,11 @@ class FixedBuffer(ValueBuffer):
             if not isinstance(self._node.space, MultiBinary):
                 self._safe.add(values.dtype)
 
+    def copy_rows(self, into: np.ndarray, source: ValueBuffer, rows: np.ndarray) -> None:
+        """See `ValueBuffer.copy_rows`."""
+        assert isinstance(source, FixedBuffer)
+        self.array[into] = source.array[rows]
+
     def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.gather`."""
         return [self._node.gathered(self.array, rows, valid)]

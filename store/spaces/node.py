@@ -70,6 +70,10 @@ class ValueBuffer(ABC):
         """
 
     @abstractmethod
+    def copy_rows(self, into: np.ndarray, source: ValueBuffer, rows: np.ndarray) -> None:
+        """Copy `rows` of another buffer of the same space into the rows `into`; both int64, of one length."""
+
+    @abstractmethod
     def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
         """Return the given rows, in this order, as Arrow arrays that share no memory with the buffer.
 
@@ -169,6 +173,12 @@ class RaggedBuffer(ValueBuffer):
         if chosen is not None:
             values = [values[index] for index in chosen.tolist()]
         self._rows[start : start + length] = self._node.take_batch(values, length)
+
+    def copy_rows(self, into: np.ndarray, source: ValueBuffer, rows: np.ndarray) -> None:
+        """See `ValueBuffer.copy_rows`; taken values never change, so they are shared."""
+        assert isinstance(source, RaggedBuffer)
+        for target, row in zip(into.tolist(), rows.tolist(), strict=True):
+            self._rows[target] = source._rows[row]
 
     def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.gather`."""
