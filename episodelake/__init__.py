@@ -40,12 +40,20 @@ from .store.recovery import RecoveredRun
 from .store.spaces import Codec, register_codec
 from .store.values import OpaqueValue
 from .writers.callbacks import EpisodeSummary, StepData
+from .writers.collecting.bar import CollectProgress
+from .writers.collecting.collect import collect
+from .writers.collecting.loop import CollectStep
+from .writers.collecting.outputs import PolicyOutput
+from .writers.collecting.stats import CollectStats, WorkerReport
 from .writers.episode_writer import EpisodeRow, EpisodeWriter, OpenEpisode
 from .writers.options import SessionOptions
 from .writers.recorder import Recorder
 
 __all__ = [
     "Codec",
+    "CollectProgress",
+    "CollectStats",
+    "CollectStep",
     "CompactReport",
     "ConcurrentCommitError",
     "CorruptStoreError",
@@ -64,6 +72,7 @@ __all__ = [
     "MergeReport",
     "OpaqueValue",
     "OpenEpisode",
+    "PolicyOutput",
     "QueryError",
     "Recorder",
     "RecorderStateError",
@@ -78,6 +87,8 @@ __all__ = [
     "VacuumReport",
     "VerifyReport",
     "VersionNotFoundError",
+    "WorkerReport",
+    "collect",
     "create",
     "merge",
     "open",
