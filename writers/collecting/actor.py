@@ -155,10 +155,10 @@ def _seeded(acting: Acting, space: gymnasium.Space) -> Policy:
     return policy
 
 
-def derived_seed(seed: int | Sequence[int | None] | None, key: int) -> int | None:
-    """A seed that follows from another one and a key, and is independent of both; None for None."""
+def derived_seed(seed: int | Sequence[int | None] | None, *key: int) -> int | None:
+    """A seed of 31 bits that follows from another one and a key, and repeats neither; None for None."""
     if seed is None:
         return None
     entropy = [part or 0 for part in seed] if isinstance(seed, Sequence) else seed
-    (word,) = np.random.SeedSequence(entropy, spawn_key=(key,)).generate_state(1)
+    (word,) = np.random.SeedSequence(entropy, spawn_key=key).generate_state(1)
     return int(word) >> 1

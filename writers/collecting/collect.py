@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 from ...store.handle import OpenStore
@@ -10,11 +12,13 @@ from .actor import Acting, Explore, MapAction, derived_seed
 from .bar import Display, Tell
 from .batch import Start
 from .collection import Collection
-from .goal import Goal
+from .goal import Goal, positive
 from .loop import OnEpisode, OnStep, Watching
 from .outputs import Policy
 from .recorders import RecordingOptions, check_options, check_store
 from .stats import CollectStats
+from .worker import Orders
+from .workers import collect_in_workers
 
 _POLICY_SEED = 1
 
@@ -27,6 +31,7 @@ def collect(
     steps: int | None = None,
     episodes: int | None = None,
     unbiased: bool = False,
+    workers: int | None = None,
     seed: int | Sequence[int | None] | None = None,
     options: Mapping[str, Any] | None = None,
     policy_seed: int | None = None,
@@ -64,6 +69,11 @@ def collect(
             last one ends is not stored.
         unbiased: give each environment a quota of the episodes beforehand. Otherwise the first ones to end
             count, and of environments that run side by side these are the short ones.
+        workers: collect in so many processes at once, each with a run and an environment of its own, which
+            it makes from an id, a spec or a function; the goal is split between them. Seeds follow from
+            `seed` and the worker's number. The policy, the function and the hooks are pickled; hooks run in
+            the workers. A worker that dies is named by a warning and in `CollectStats.workers`; its journal
+            is recovered, and the others go on.
         seed, options: of the first reset; giving one resets a recorder whose episode would go on.
         policy_seed: of the sampling, of `explore`, and of a policy that has a method `seed`; follows from
             `seed` if it is not given.
@@ -89,10 +99,34 @@ def collect(
     check_options(recording)
     check_store(store)
     goal = Goal.of(steps, episodes, unbiased)
-    if policy_seed is None:
-        policy_seed = derived_seed(seed, _POLICY_SEED)
     acting = Acting(policy, policy_seed, initial_state, record_state, explore, map_action)
-    watching = Watching(on_step, on_episode, Display(progress))
+    display = Display(progress)
+    first_options = None if options is None else dict(options)
+    count = positive("workers", workers)
+    if count is not None:
+        root = store.handle.layout.root
+        hooks = on_step, on_episode
+        orders = Orders(
+            str(root), root.options, env_or_envs, acting, *hooks, first_options, recording, display.wanted
+        )
+        return _warned(collect_in_workers(count, seed, goal, orders, display, store))
+    if policy_seed is None:
+        acting = replace(acting, seed=derived_seed(seed, _POLICY_SEED))
     anew = goal.episodes is not None or seed is not None or options is not None
-    start = Start(seed, None if options is None else dict(options), anew)
-    return Collection(goal, acting, watching, start).run(env_or_envs, store, recording)
+    start = Start(seed, first_options, anew)
+    return Collection(goal, acting, Watching(on_step, on_episode, display), start).run(
+        env_or_envs, store, recording
+    )
+
+
+def _warned(stats: CollectStats) -> CollectStats:
+    """Warn the caller of `collect` of each worker that died."""
+    for report in stats.failures:
+        recovered = " Its journal was recovered." if report.recovered else ""
+        warnings.warn(
+            f"Worker {report.index} of {len(stats.workers)} (run {report.run_id}) died with exit code "
+            f"{report.exit_code}.{recovered} {report.steps} steps of it are in the store.\n{report.failure}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return stats

@@ -64,7 +64,7 @@ class Collection:
             made = is_source(env_or_envs)
             env = make(env_or_envs) if made else env_or_envs
             try:
-                return self._with_new(opened(env, store, recording), store)
+                return self.with_new(opened(env, store, recording), store)
             finally:
                 if made:
                     env.close()
@@ -80,7 +80,7 @@ class Collection:
             recorder.seal()
         return self._stats(course, recorder, store, unfinished)
 
-    def _with_new(self, recorder: AnyRecorder, store: OpenStore) -> CollectStats:
+    def with_new(self, recorder: AnyRecorder, store: OpenStore) -> CollectStats:
         """Collect with a recorder that lives for this call only."""
         try:
             course, unfinished = self._play(recorder, Standing(batch_of(recorder)))

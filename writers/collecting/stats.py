@@ -17,10 +17,25 @@ _MEASURES = ("mean", "std", "min", "max")
 class EndedEpisode(Protocol):
     """What is counted of an episode that has ended."""
 
-    length: int
-    episode_return: Any
-    terminated: bool
-    truncated: bool
+    @property
+    def length(self) -> int:
+        """Transitions."""
+        ...
+
+    @property
+    def episode_return(self) -> Any:
+        """A number, or a list of one for each objective."""
+        ...
+
+    @property
+    def terminated(self) -> bool:
+        """The flag of its last transition."""
+        ...
+
+    @property
+    def truncated(self) -> bool:
+        """The flag of its last transition."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +72,8 @@ class CollectStats:
         unfinished: episodes that were still running at the end of it; they end as `cut` when the recorder
             closes.
         terminated, truncated: how many of `episodes` ended with that flag; one may have both.
-        returns: float64, shape (episodes,), or (episodes, k) for k objectives: in the order of their ends.
+        returns: float64, shape (episodes,), or (episodes, k) for k objectives: in the order of their ends,
+            worker by worker.
         lengths: int64, shape (episodes,): transitions.
         seconds: the whole call, sealing included where the call sealed.
         interrupted: whether Ctrl-C ended it early.
@@ -227,6 +243,14 @@ class Tally:
             self.terminated += bool(episode.terminated)
             self.truncated += bool(episode.truncated)
 
+    def add_stats(self, stats: CollectStats) -> None:
+        """Count what somebody else has counted."""
+        self.steps += stats.steps
+        self.terminated += stats.terminated
+        self.truncated += stats.truncated
+        self.returns += stats.returns.tolist()
+        self.lengths += stats.lengths.tolist()
+
     def stats(
         self,
         reward_shape: tuple[int, ...],
@@ -234,7 +258,6 @@ class Tally:
         unfinished: int,
         interrupted: bool,
         run_ids: tuple[str, ...],
-        workers: tuple[WorkerReport, ...] = (),
     ) -> CollectStats:
         """What was counted, up to now."""
         returns = np.array(self.returns, np.float64).reshape(len(self.returns), *reward_shape)
@@ -252,5 +275,4 @@ class Tally:
             seconds=self.seconds,
             interrupted=interrupted,
             run_ids=run_ids,
-            workers=workers,
         )
