@@ -48,6 +48,7 @@ from .writers.collecting.stats import CollectStats, WorkerReport
 from .writers.episode_writer import EpisodeRow, EpisodeWriter, OpenEpisode
 from .writers.options import SessionOptions
 from .writers.recorder import Recorder
+from .writers.vector_recorder import VectorRecorder
 
 __all__ = [
     "Codec",
@@ -85,6 +86,7 @@ __all__ = [
     "StoreNotFoundError",
     "UnsupportedSpaceError",
     "VacuumReport",
+    "VectorRecorder",
     "VerifyReport",
     "VersionNotFoundError",
     "WorkerReport",

@@ -14,7 +14,7 @@ from typing import Any
 
 import gymnasium
 import polars as pl
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ._maintained import MaintainedStore
 from .readers.view import EpisodeView, SnapshotReader
@@ -40,7 +40,7 @@ from .store.tables import Table
 from .writers.callbacks import EpisodeCallback, StepCallback
 from .writers.episode_writer import EpisodeWriter
 from .writers.options import Durability, SessionOptions
-from .writers.recorder import Recorder
+from .writers.recorders import recorder_of
 
 _LEFTOVER = re.compile(r"\.store\.json\.[0-9a-f]+\.tmp")
 
@@ -170,7 +170,7 @@ class EpisodeStore(MaintainedStore):
 
     def record(
         self,
-        env: gymnasium.Env,
+        env: Any,
         *,
         run: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -180,7 +180,8 @@ class EpisodeStore(MaintainedStore):
         flush_seconds: float = 1.0,
         seal_seconds: float = 60.0,
         segment_bytes: int = 64 << 20,
-    ) -> Recorder:
+        autoreset_mode: AutoresetMode | str | None = None,
+    ) -> Any:
         """Wrap an environment so that every episode is recorded; see `Recorder` and `SessionOptions`.
 
         Raises:
@@ -188,7 +189,7 @@ class EpisodeStore(MaintainedStore):
             StoreAccessError: the store cannot be written.
         """
         options = SessionOptions(durability, flush_seconds, seal_seconds, segment_bytes)
-        return Recorder(
+        return recorder_of(
             env,
             self,
             run=run,
@@ -196,6 +197,7 @@ class EpisodeStore(MaintainedStore):
             step_callback=step_callback,
             episode_callback=episode_callback,
             options=options,
+            autoreset_mode=autoreset_mode,
         )
 
     def writer(

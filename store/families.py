@@ -133,11 +133,27 @@ class ColumnSet:
         A row that was not put, or has not the key, is NULL. What no typed column takes
         stands in the family's JSON column.
         """
-        found: dict[str, tuple[str, pa.Array]] = {}
+        return self.of_cells(rows.cells(start, stop), stop - start, {})
+
+    def column_for(self, path: tuple[Any, ...], kind: str) -> str | None:
+        """The column that takes values of a kind under a key path as they are; None if there is none."""
+        column = self._column(path)
+        if column is None:
+            return None
+        known = self._kinds.get(column)
+        widened = known == "int" and kind == "float" and column not in self._fixed
+        if known is None or widened:
+            known = self._kinds[column] = kind
+        return column if known == kind else None
+
+    def of_cells(
+        self, cells: Mapping[tuple[Any, ...], Cells], length: int, typed: dict[str, tuple[str, pa.Array]]
+    ) -> dict[str, tuple[str, pa.Array]]:
+        """Columns of `length` rows from the cells of each key path, beside columns that are made already."""
+        found = dict(typed)
         leftovers: dict[int, dict[Any, Any]] = {}
-        length = stop - start
-        for path, cells in rows.cells(start, stop).items():
-            self._add(path, cells, length, found, leftovers)
+        for path, of_path in cells.items():
+            self._add(path, of_path, length, found, leftovers)
         if leftovers:
             texts = [dump_json(leftovers[row]) if row in leftovers else None for row in range(length)]
             found[self.family.json_column] = (kinds.JSON_KIND, pa.array(texts, pa.string()))

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from .episode_events import expanded
 from .errors import CorruptStoreError
 from .files import guard_access
 from .journal import HEADER_KEY, RunHeader
@@ -81,11 +82,11 @@ class JournalBatch:
             CorruptStoreError: the frame is whole, but its events are not what a journal holds.
         """
         try:
-            events = json.loads(self.events_json)
-            if isinstance(events, list) and all(map(_is_event, events)):
+            events = expanded(json.loads(self.events_json))
+            if all(map(_is_event, events)):
                 return events
             problem = "its events are not of the form that a journal has"
-        except (ValueError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             problem = str(error)
         raise _not_ours(self.source, problem)
 

@@ -175,6 +175,16 @@ def uniform_kind(values: Sequence[Any]) -> str | None:
     return kind
 
 
+def batch_kind(values: np.ndarray) -> str | None:
+    """The kind that each element `values[i]` of an array of numbers has, or None if that is not plain."""
+    if values.dtype.name not in _ARRAY_TYPES or not values.dtype.isnative:
+        return None
+    if values.ndim == 1:
+        return _SCALAR_OF_TYPE[values.dtype.type]
+    shape = "*" if values.ndim == 2 else ",".join(map(str, values.shape[1:]))
+    return f"array:{values.dtype.name}:{shape}"
+
+
 def reader(kind: str) -> Callable[[Any], Any]:
     """A function from a cell's Python value to the recorded value.
 

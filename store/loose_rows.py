@@ -65,6 +65,12 @@ class LooseRows:
                 rows.pop()
             del values[len(rows) * len(keys) :]
 
+    def drop_from(self, row: int) -> None:
+        """Take back `row` and the rows behind it, also where an interrupt left one half put."""
+        for keys, (rows, values) in self._alike.items():
+            del rows[bisect_left(rows, row) :]
+            del values[len(rows) * len(keys) :]
+
     def cells(self, start: int, stop: int) -> dict[tuple[Any, ...], Cells]:
         """The leaves of rows `[start, stop)` by key path; row numbers count from `start`."""
         found: dict[tuple[Any, ...], Cells] = {}

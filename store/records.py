@@ -9,19 +9,11 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 
 from .errors import InvalidArgumentError
-from .families import ColumnSet
-from .kinds import field as loose_field
-from .layout import episode_id
-from .loose_rows import LooseRows
-from .schema import StepSchema
 from .values import dump_json, freeze
 
 EndReason = Literal["terminated", "truncated", "cut", "interrupted"]
-
-_LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -119,30 +111,3 @@ def add_in_order(total: float | list[float], rewards: np.ndarray) -> float | lis
     """Add rewards, shape (n,) or (n, k), to a return one after the other, as a plain loop would."""
     start = np.broadcast_to(np.asarray(total, np.float64), (1, *rewards.shape[1:]))
     return np.cumsum(np.concatenate([start, rewards.astype(np.float64)]), axis=0)[-1].tolist()
-
-
-def episodes_table(
-    schema: StepSchema, run_id: str, records: Sequence[EpisodeRecord], rows: SegmentRows, metadata: ColumnSet
-) -> pa.Table:
-    """The rows of the episodes table for one segment."""
-    base = schema.episodes
-    seeds = [record.seed for record in records]
-    columns: dict[str, Any] = {
-        "episode_id": [episode_id(run_id, record.number) for record in records],
-        "run_id": [run_id] * len(records),
-        "seed": [seed if seed is not None and abs(seed) <= _LARGEST else None for seed in seeds],
-        "wide_seed": [str(seed) if seed is not None and abs(seed) > _LARGEST else None for seed in seeds],
-        "segment": [rows.segment] * len(records),
-        "row_start": rows.row_start,
-        "row_count": rows.row_count,
-    }
-    for column in base:
-        if column.name not in columns:
-            columns[column.name] = [getattr(record, column.name) for record in records]
-    arrays = [pa.array(columns[column.name], column.type) for column in base]
-    fields = list(base)
-    loose = LooseRows.of([record.metadata for record in records])
-    for name, (kind, array) in metadata.columns(loose, 0, len(records)).items():
-        fields.append(loose_field(name, kind))
-        arrays.append(array)
-    return pa.table(arrays, schema=pa.schema(fields))

@@ -29,6 +29,7 @@ from .journal import (
 from .journal_reading import JournalBatch, PartReader
 from .layout import EPISODES, RUNS, Layout
 from .parquet import open_parquet, reading_error
+from .record_columns import EpisodeColumns
 from .records import EpisodeRecord, add_in_order, end_reason_of
 from .schema import JOURNAL_KIND, REWARD, STEP_ROW, TERMINATED, TRUNCATED, StepSchema
 from .seal_log import sealed_numbers
@@ -210,7 +211,7 @@ def _seal_all(
     records.sort(key=lambda record: (record.ended_at, record.number))
     if records:
         segment = max(tables.steps.applied(header.run_id), tables.episodes.applied(header.run_id)) + 1
-        seal(tables, schema, Seal(header, segment, records, paths))
+        seal(tables, schema, Seal(header, segment, EpisodeColumns.of(records), paths))
     if records or tables.episodes.applied(header.run_id) >= 0:
         commit_run(tables, header, max([record.ended_at for record in records], default=now))
     interrupted = sum(record.end_reason == "interrupted" for record in records)

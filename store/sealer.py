@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from . import kinds
+from .episode_table import episodes_table
 from .families import METADATA, ColumnSet
 from .journal import RunHeader
 from .journal_reading import PartReader
@@ -22,7 +23,8 @@ from .layout import EPISODES, RUNS, STEPS, Layout, episode_id, segment_name
 from .listed_files import NewFile
 from .loose_merge import SegmentColumns
 from .loose_rows import LooseRows
-from .records import EpisodeRecord, SegmentRows, episodes_table
+from .record_columns import EpisodeColumns
+from .records import SegmentRows
 from .schema import RUNS_SCHEMA, StepSchema
 from .seal_log import note_seal
 from .sealing import EpisodeRows, StepsFile, collect_rows
@@ -58,7 +60,7 @@ class Seal:
 
     header: RunHeader
     segment: int
-    records: Sequence[EpisodeRecord]
+    records: EpisodeColumns
     parts: Sequence[Path]
 
 
@@ -73,10 +75,11 @@ def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
     name = segment_name(run_id, job.segment)
     if tables.episodes.applied(run_id) >= job.segment:
         return
-    note_seal(job.parts[0].parent, job.segment, (record.number for record in job.records))
+    note_seal(job.parts[0].parent, job.segment, job.records.numbers)
     readers = [PartReader(path) for path in job.parts]
-    found = collect_rows(readers, frozenset(record.number for record in job.records))
-    in_order = [(record.number, found[record.number].cut(record.length + 1)) for record in job.records]
+    found = collect_rows(readers, frozenset(job.records.numbers))
+    wanted = zip(job.records.number.tolist(), (job.records.length + 1).tolist(), strict=True)
+    in_order = [(number, found[number].cut(rows)) for number, rows in wanted]
     # A file that is listed already, by an attempt that got so far, is never written over.
     done = tables.steps.applied(run_id) >= job.segment
     steps = None if done else _write_steps(tables, schema, job, name, in_order, readers)
@@ -90,7 +93,7 @@ def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
         tables.steps.commit([steps], run_id, job.segment, removed=_orphans(tables, job))
     counts = {
         "episodelake.episodes": len(job.records),
-        "episodelake.steps": sum(r.length for r in job.records),
+        "episodelake.steps": int(job.records.length.sum()),
     }
     tables.episodes.commit(
         [episodes], run_id, job.segment, details={"episodelake.operation": "seal", **counts}

@@ -32,6 +32,7 @@ class StepData:
         policy: what was logged for the action.
         extra: the user's own columns, on the row of the observation.
         end: set it to end the episode here; steps up to the next reset are not recorded.
+        env_index: which sub-environment; 0 for a single one.
     """
 
     t: int
@@ -44,6 +45,7 @@ class StepData:
     policy: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     end: bool = False
+    env_index: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class EpisodeSummary:
         seed: of the reset, if known.
         options: of the reset, if any.
         metadata: the episode's metadata so far.
+        env_index: which sub-environment; 0 for a single one.
     """
 
     id: str
@@ -71,6 +74,7 @@ class EpisodeSummary:
     seed: int | None
     options: Mapping[str, Any] | None
     metadata: Mapping[str, Any]
+    env_index: int = 0
 
 
 StepCallback = Callable[[StepData], StepData | Mapping[str, Any] | None]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..store.episode_events import told_numbers
 from ..store.files import guard_access
 from ..store.journal import PartWriter, RunHeader, part_path
 
@@ -70,8 +71,7 @@ class JournalParts:
         self._writer.append(batch, events, first)
         self.unsealed_bytes += self._writer.size - before
         # An event may come in a later part than the rows of its episode; it must not go before they do.
-        told = (event["number"] for event in events)
-        self._parts[-1].pending |= self._needed.intersection([*numbers, *told])
+        self._parts[-1].pending |= self._needed & {*numbers, *told_numbers(events)}
 
     def close_part(self) -> None:
         """Close the part that is being written; the next batch begins another.

@@ -17,12 +17,11 @@ from ..store.arrivals import LiveEpisode
 from ..store.errors import (
     InvalidArgumentError,
     RecorderStateError,
-    SpaceMismatchError,
 )
 from ..store.handle import OpenStore
 from ..store.records import end_reason_of
-from ..store.schema import StepSchema
 from ..store.values import freeze, freeze_value, load_json
+from .autoreset import stated_mode
 from .callbacks import (
     EpisodeCallback,
     EpisodeSummary,
@@ -34,6 +33,7 @@ from .callbacks import (
 from .options import SessionOptions
 from .run import run_header
 from .session import RunSession
+from .spaces_check import check_spaces
 
 
 class Recorder(gymnasium.Wrapper):
@@ -71,12 +71,14 @@ class Recorder(gymnasium.Wrapper):
     ) -> None:
         if isinstance(env, VectorEnv):
             raise InvalidArgumentError(
-                "A vector environment was given; a Recorder takes one environment. Record its "
-                "sub-environments "
-                "one by one."
+                "A vector environment was given; a Recorder takes one environment. Use VectorRecorder, or "
+                "store.record(), which takes either."
             )
         super().__init__(env)
-        _check_spaces(env, store.handle.schema)
+        check_spaces(
+            store.handle.schema,
+            {"observation_space": env.observation_space, "action_space": env.action_space},
+        )
         self._autoreset = _autoreset_mode(env)
         self._session = RunSession(store.handle, run_header(run, metadata, env), options or SessionOptions())
         self._step_callback = step_callback
@@ -361,27 +363,4 @@ def _autoreset_mode(env: gymnasium.Env) -> AutoresetMode | None:
         if isinstance(layer, gymnasium.wrappers.Autoreset):
             return AutoresetMode.NEXT_STEP
         layer = layer.env
-    mode = (env.metadata or {}).get("autoreset_mode")
-    if mode is None or isinstance(mode, AutoresetMode):
-        return mode
-    try:
-        return AutoresetMode(mode)
-    except ValueError:
-        known = ", ".join(repr(member.value) for member in AutoresetMode)
-        raise InvalidArgumentError(
-            f"The environment's metadata['autoreset_mode'] is {mode!r}; expected one of {known}."
-        ) from None
-
-
-def _check_spaces(env: gymnasium.Env, schema: StepSchema) -> None:
-    pairs = {
-        "observation_space": (env.observation_space, schema.observation_space),
-        "action_space": (env.action_space, schema.action_space),
-    }
-    for name, (given, expected) in pairs.items():
-        if given != expected:
-            raise SpaceMismatchError(
-                f"The environment's {name} is {given}; the store's is {expected}. Record into a "
-                f"store that was "
-                "created with this environment's spaces."
-            )
+    return stated_mode(env.metadata, "The environment's")

@@ -41,6 +41,11 @@ class SealQueue:
         """Whether there is something to do that has not failed."""
         return bool(self._jobs) and self._failure is None
 
+    @property
+    def backlog(self) -> int:
+        """How many seals are not committed yet."""
+        return len(self._jobs)
+
     def add(self, job: Seal) -> None:
         """Put a seal behind the others."""
         self._jobs.append(job)

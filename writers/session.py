@@ -22,12 +22,14 @@ from typing import Any
 import pyarrow as pa
 
 from ..store.arrivals import ArrivalBuffer, LiveEpisode
+from ..store.episode_events import begin_event, end_event
 from ..store.errors import CorruptStoreError, EpisodelakeError, RecorderStateError
 from ..store.families import STEP_FAMILIES, ColumnSet, check_extra
 from ..store.files import guard_access, sync_path
 from ..store.handle import StoreHandle
 from ..store.journal import JournalLock, RunHeader, remove_journal
 from ..store.layout import episode_id
+from ..store.record_columns import EpisodeColumns
 from ..store.records import (
     EndReason,
     EpisodeFacts,
@@ -37,7 +39,6 @@ from ..store.records import (
 )
 from ..store.recovery import recover
 from ..store.sealer import Seal, Tables, commit_run
-from ..store.values import dump_json
 from .journal_parts import JournalParts
 from .options import SessionOptions
 from .seal_queue import SealQueue
@@ -80,7 +81,8 @@ class RunSession:
         self._events: list[dict[str, Any]] = []
         self._next_number = 0
         self._live: dict[int, LiveEpisode] = {}
-        self._finished: list[EpisodeRecord] = []
+        # Records here; columns of many in a session of blocks.
+        self._finished: list[Any] = []
         self._next_segment = 0
         # The first segments of a run are smaller: episodes show early, and sealing runs beside recording.
         self._seal_at = min(_FIRST_SEGMENT_BYTES, options.segment_bytes)
@@ -124,7 +126,7 @@ class RunSession:
         )
         if self._schema.reward_shape:
             episode.episode_return = [0.0] * self._schema.reward_shape[0]
-        begun = _begin_event(episode.number, env_index, episode.started_at, episode.facts)
+        begun = begin_event(episode.number, env_index, episode.started_at, episode.facts)
         with self._lock:
             self._next_number += 1
             self.room().add_reset(episode, observation, info, extra)
@@ -170,7 +172,7 @@ class RunSession:
                 return None
             facts = episode.facts.with_metadata(metadata)
             record = _record(episode, otherwise, facts)
-            ended = _end_event(record)
+            ended = end_event(record)
             if late:
                 self.room().add_late(episode, late)
             del self._live[episode.number]
@@ -201,7 +203,7 @@ class RunSession:
             StoreAccessError: the journal could not be written; nothing was recorded.
         """
         facts = EpisodeFacts(record.seed, record.options, record.metadata)
-        events = [_begin_event(record.number, record.env_index, record.started_at, facts)]
+        events = [begin_event(record.number, record.env_index, record.started_at, facts)]
         self._check_process()
         with self._lock:
             self._parts.need(record.number)
@@ -210,7 +212,7 @@ class RunSession:
                 for batch in earlier:
                     self._parts.append(batch, events, [record.number], self._take_rows(batch.num_rows))
                     events = []
-                events.append(_end_event(record))
+                events.append(end_event(record))
                 self._parts.append(last, events, [record.number], self._take_rows(last.num_rows))
             except BaseException:
                 self._events.append({"event": "discard", "number": record.number})
@@ -295,17 +297,21 @@ class RunSession:
             return
         self._flush()
         self._parts.close_part()
-        numbers = {record.number for record in self._finished}
-        self._seals.add(Seal(self.header, self._next_segment, self._finished, self._parts.holding(numbers)))
+        records = self._take_finished()
+        self._seals.add(Seal(self.header, self._next_segment, records, self._parts.holding(records.numbers)))
         self._next_segment += 1
-        self._finished = []
         self._seal_at = min(2 * self._seal_at, self.options.segment_bytes)
         self._last_seal = time.monotonic()
         self._wake.notify()
 
+    def _take_finished(self) -> EpisodeColumns:
+        """The episodes for the next seal; those that finish from now on are for the one after it."""
+        finished, self._finished = self._finished, []
+        return EpisodeColumns.of(finished)
+
     def _sealed(self, job: Seal) -> None:
         with self._lock:
-            self._parts.forget({record.number for record in job.records})
+            self._parts.forget(job.records.numbers)
 
     def _keep(self) -> None:
         """The background thread: flush by age, seal on request and by age."""
@@ -394,28 +400,6 @@ def _recover_others(store: StoreHandle) -> None:
         recover(store.layout, store.schema)
     except CorruptStoreError as error:
         warnings.warn(str(error), RuntimeWarning, stacklevel=5)
-
-
-def _begin_event(number: int, env_index: int | None, started_at: int, facts: EpisodeFacts) -> dict[str, Any]:
-    return {
-        "event": "begin",
-        "number": number,
-        "env_index": env_index,
-        "started_at": started_at,
-        "seed": facts.seed,
-        "options": facts.options,
-        "metadata": dump_json(facts.metadata) if facts.metadata else None,
-    }
-
-
-def _end_event(record: EpisodeRecord) -> dict[str, Any]:
-    return {
-        "event": "end",
-        "number": record.number,
-        "ended_at": record.ended_at,
-        "reason": record.end_reason,
-        "metadata": dump_json(record.metadata) if record.metadata else None,
-    }
 
 
 def _record(episode: LiveEpisode, otherwise: EndReason, facts: EpisodeFacts) -> EpisodeRecord:

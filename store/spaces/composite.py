@@ -96,12 +96,27 @@ class CompositeBuffer(ValueBuffer):
     """The buffers of the children, side by side."""
 
     def __init__(self, node: CompositeNode, buffers: Sequence[ValueBuffer]):
+        self._node = node
         self._buffers = buffers
         self.put = node.put_all([buffer.put for buffer in buffers])
 
     def arrays(self, start: int, stop: int, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.arrays`."""
         return [array for buffer in self._buffers for array in buffer.arrays(start, stop, valid)]
+
+    def put_many(self, start: int, values: Any, length: int) -> None:
+        """See `ValueBuffer.put_many`."""
+        if isinstance(values, list):
+            self._node.check_length(len(values), length)
+            for row, value in enumerate(values, start):
+                self.put(row, value)
+            return
+        for buffer, part in zip(self._buffers, self._node.apart(values), strict=True):
+            buffer.put_many(start, part, length)
+
+    def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
+        """See `ValueBuffer.gather`."""
+        return [array for buffer in self._buffers for array in buffer.gather(rows, valid)]
 
 
 class DictNode(CompositeNode):

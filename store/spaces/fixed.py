@@ -124,10 +124,19 @@ class FixedNode(Node):
 
     def to_arrow(self, stack: np.ndarray, valid: np.ndarray | None) -> pa.Array:
         """Turn an array (n, *shape) of the native dtype into the column; shares memory where types agree."""
-        length = len(stack)
         if not self.shape:
             return flat_array(self._to_storage(stack), self.arrow_type, valid)
-        rows = stack if valid is None else stack[valid]
+        return self._rows_to_arrow(stack if valid is None else stack[valid], len(stack), valid)
+
+    def gathered(self, array: np.ndarray, rows: np.ndarray, valid: np.ndarray | None) -> pa.Array:
+        """Turn chosen rows of an array of the native dtype into the column; shares no memory with it."""
+        if not self.shape:
+            return flat_array(self._to_storage(np.take(array, rows)), self.arrow_type, valid)
+        kept = rows if valid is None else rows[valid]
+        return self._rows_to_arrow(np.take(array, kept, axis=0), len(rows), valid)
+
+    def _rows_to_arrow(self, rows: np.ndarray, length: int, valid: np.ndarray | None) -> pa.Array:
+        """Make the column of `length` rows; `rows` are those that are valid."""
         flat = np.ascontiguousarray(rows).reshape(-1)
         if self.binary:
             return equal_binaries(flat, self.size, length, valid)
@@ -178,25 +187,43 @@ class FixedNode(Node):
 
 
 class FixedBuffer(ValueBuffer):
-    """Rows of a fixed leaf in one array of shape (capacity, *shape)."""
+    """Rows of a fixed leaf in one array of shape (capacity, *shape), `array`."""
 
     def __init__(self, node: FixedNode, capacity: int):
         self._node = node
-        self._array = np.zeros((capacity, *node.shape), dtype=node.native)
+        self.array = np.zeros((capacity, *node.shape), dtype=node.native)
+        # Dtypes of batches that are known to cast safely; whether they do depends on nothing else.
+        self._safe = set() if isinstance(node.space, MultiBinary) else {self.array.dtype}
         if isinstance(node.space, Discrete):
-            self.put = _scalar_put(node, self._array)
+            self.put = _scalar_put(node, self.array)
         elif isinstance(node.space, MultiBinary):
-            self.put = _binary_put(node, self._array)
+            self.put = _binary_put(node, self.array)
         elif node.shape == () and node.native == np.float64:
-            self.put = _double_put(node, self._array)
+            self.put = _double_put(node, self.array)
         else:
-            self.put = _array_put(node, self._array)
+            self.put = _array_put(node, self.array)
 
     def arrays(self, start: int, stop: int, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.arrays`; shares memory unless the type is widened or a row is NULL."""
         if valid is not None and valid.all():
             valid = None
-        return [self._node.to_arrow(self._array[start:stop], valid)]
+        return [self._node.to_arrow(self.array[start:stop], valid)]
+
+    def put_many(self, start: int, values: Any, length: int) -> None:
+        """See `ValueBuffer.put_many`."""
+        shape = (length, *self._node.shape)
+        if values.__class__ is not np.ndarray:
+            self.array[start : start + length] = self._node.coerce(values, shape)
+        elif values.dtype in self._safe and values.shape == shape:
+            self.array[start : start + length] = values
+        else:
+            self.array[start : start + length] = self._node.coerce(values, shape)
+            if not isinstance(self._node.space, MultiBinary):
+                self._safe.add(values.dtype)
+
+    def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
+        """See `ValueBuffer.gather`."""
+        return [self._node.gathered(self.array, rows, valid)]
 
 
 def _array_put(node: FixedNode, array: np.ndarray) -> Callable[[int, Any], None]:

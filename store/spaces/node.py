@@ -53,6 +53,31 @@ class ValueBuffer(ABC):
         live. Rows outside of them may.
         """
 
+    @abstractmethod
+    def put_many(self, start: int, values: Any, length: int) -> None:
+        """Copy a batch of values into rows [start, start + length).
+
+        Args:
+            start: the first row.
+            values: as Gymnasium's vector environments pass them: for fixed leaves an array of shape
+                (length, *shape); for Dict and Tuple a dict or tuple of
+                the children's batches; for ragged spaces a sequence of single values. A *list* of single
+                values is taken for every space.
+            length: how many rows.
+
+        Raises:
+            SpaceMismatchError: names the column; the rows are then undefined and may be put again.
+        """
+
+    @abstractmethod
+    def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
+        """Return the given rows, in this order, as Arrow arrays that share no memory with the buffer.
+
+        Args:
+            rows: row numbers, int64.
+            valid: bool, one for each of them; where it is False the row becomes NULL.
+        """
+
 
 class Node(ABC):
     """One space of the tree: its columns, and its values in all their forms."""
@@ -137,7 +162,17 @@ class RaggedBuffer(ValueBuffer):
 
     def arrays(self, start: int, stop: int, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.arrays`; these arrays are copies."""
-        rows = self._rows[start:stop]
+        return self._encode(self._rows[start:stop], valid)
+
+    def put_many(self, start: int, values: Any, length: int) -> None:
+        """See `ValueBuffer.put_many`."""
+        self._rows[start : start + length] = self._node.take_batch(values, length)
+
+    def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
+        """See `ValueBuffer.gather`."""
+        return self._encode([self._rows[row] for row in rows.tolist()], valid)
+
+    def _encode(self, rows: list[Any], valid: np.ndarray | None) -> list[pa.Array]:
         if valid is not None:
             rows = [row if keep else None for row, keep in zip(rows, valid.tolist(), strict=True)]
         return self._node.encode(rows)
@@ -169,12 +204,16 @@ class RaggedNode(Node):
 
     def encode_many(self, values: Any, length: int) -> list[pa.Array]:
         """Encode a list (or tuple, or one-dimensional array) of single values."""
+        return self.encode(self.take_batch(values, length))
+
+    def take_batch(self, values: Any, length: int) -> list[Any]:
+        """Take each value of a list (or tuple, or one-dimensional array) of `length` single values."""
         if not isinstance(values, list | tuple | np.ndarray) or (
             isinstance(values, np.ndarray) and not values.ndim
         ):
             raise self.mismatch(self.plural, describe(values), f"{self.space} has no stacked form")
         self.check_length(len(values), length)
-        return self.encode(list(map(self.take, values)))
+        return list(map(self.take, values))
 
     def decode(self, arrays: Sequence[Any]) -> list[Any]:
         """Decode into a list of single values; chunks may be cut anywhere."""

@@ -1,0 +1,124 @@
+"""The block: where vector environments put their rows, a whole batch at a time.
+
+The counterpart of `arrivals` for many episodes at once. It stands between a vector recorder and the journal.
+A batch of n environments takes n neighbouring rows: one numpy copy for each column, whatever n is. When rows
+go to the journal they are brought into the order of their episodes, so that the rows of one episode are
+neighbours there and sealing reads each of them once.
+
+One thread adds rows; another may take finished ones meanwhile: a row, and what happened to episodes with it,
+counts as soon as `count` includes it, and is never touched again until the block is cleared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from .arrivals import with_loose_columns
+from .families import ColumnSet
+from .loose_blocks import LooseBlock
+from .record_columns import Begins, Ends
+from .schema import LATE_ROW, STEP_ROW, StepSchema
+from .spaces.fixed import FixedBuffer
+
+#: What a block takes before it goes to the journal.
+BLOCK_BYTES = 4 << 20
+_MOST_ROWS = 131_072
+#: The number of rows that belong to no episode: they are left out of the journal.
+NOBODY = -1
+
+
+class BlockBuffer:
+    """Rows of one run that are not in the journal yet, in the order in which they came.
+
+    Args:
+        schema: the store's step schema.
+        rows: how many rows one call of the environment may bring; there is room for two at least.
+
+    Attributes:
+        count: rows that are complete.
+        capacity: how many there may be.
+        numbers: the episode of each row, or NOBODY.
+        kinds: what each row is, see `schema`.
+        begins, ends: what happened to episodes, in order, each with the row it belongs to.
+        flushed, begun, ended: how many rows, begins and ends are in the journal.
+    """
+
+    def __init__(self, schema: StepSchema, rows: int) -> None:
+        most = min(_MOST_ROWS, BLOCK_BYTES // schema.journal_row_bytes)
+        self.capacity = max(2 * rows, most)
+        self.observations = schema.observation.buffer(self.capacity)
+        self.actions = schema.action.buffer(self.capacity)
+        self.rewards = schema.reward.buffer(self.capacity)
+        assert isinstance(self.rewards, FixedBuffer)
+        #: The rewards as numbers: float64, shape (capacity,) or (capacity, k).
+        self.reward_values = self.rewards.array
+        self.terminated = np.zeros(self.capacity, bool)
+        self.truncated = np.zeros(self.capacity, bool)
+        self.numbers = np.full(self.capacity, NOBODY, np.int64)
+        self.kinds = np.full(self.capacity, STEP_ROW, np.int16)
+        self._schema = schema
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows; the memory is used again."""
+        self.count = self.flushed = self.begun = self.ended = 0
+        self.begins: list[Begins] = []
+        self.ends: list[Ends] = []
+        self.infos, self.policies, self.extras = LooseBlock(), LooseBlock(), LooseBlock()
+
+    def drop_uncounted(self) -> None:
+        """Forget what an interrupted call left behind the rows that count."""
+        self.begins = [begin for begin in self.begins if begin.row < self.count]
+        self.ends = [end for end in self.ends if end.row <= self.count]
+        for loose in (self.infos, self.policies, self.extras):
+            loose.drop_from(self.count)
+
+    def batch(self, start: int, stop: int, columns: Sequence[ColumnSet]) -> pa.RecordBatch:
+        """Rows `[start, stop)` as a journal batch, ordered by episode, those of nobody left out.
+
+        Args:
+            start, stop: rows that are complete (`stop <= count`).
+            columns: the run's column sets of info, policy and extra, in this order.
+
+        Returns:
+            A batch that shares no memory with this block.
+        """
+        numbers = self.numbers[start:stop]
+        order = _order(numbers)
+        rows = order + start
+        row_kinds = self.kinds[rows]
+        stepped, observed = _mask(row_kinds == STEP_ROW), _mask(row_kinds != LATE_ROW)
+        arrays: list[pa.Array] = [pa.array(numbers[order]), pa.array(row_kinds)]
+        arrays += self.observations.gather(rows, observed)
+        arrays += self.actions.gather(rows, stepped)
+        arrays += self.rewards.gather(rows, stepped)
+        absent = None if stepped is None else ~stepped
+        arrays += [pa.array(flags[rows], mask=absent) for flags in (self.terminated, self.truncated)]
+        positions = np.full(stop - start, -1, np.int64)
+        positions[order] = np.arange(len(order))
+        families = zip(columns, (self.infos, self.policies, self.extras), strict=True)
+        loose = [
+            family.columns(column_set, start, stop, positions, len(order)) for column_set, family in families
+        ]
+        return with_loose_columns(pa.record_batch(arrays, self._schema.journal), loose)
+
+
+def _order(numbers: np.ndarray) -> np.ndarray:
+    """The order that brings rows of one episode together, as they came; rows of nobody are left out."""
+    if not len(numbers):
+        return np.arange(0)
+    low, high = int(numbers.min()), int(numbers.max())
+    if high - low < 1 << 16:
+        # Numpy sorts 16 bits by counting, several times faster than anything wider.
+        numbers = (numbers - low).astype(np.uint16)
+        order = np.argsort(numbers, kind="stable")
+        return order[np.count_nonzero(numbers == 0) :] if low == NOBODY else order
+    order = np.argsort(numbers, kind="stable")
+    return order[np.count_nonzero(numbers == NOBODY) :]
+
+
+def _mask(valid: np.ndarray) -> np.ndarray | None:
+    return None if valid.all() else valid

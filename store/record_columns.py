@@ -1,0 +1,182 @@
+"""Episodes besides their steps, many at a time: what `records` says of one, in columns.
+
+A vector environment may end several episodes in every step, so nothing here is made for each of them: begins
+and ends are kept as arrays from the recorder to the episodes table. What only few episodes have (a seed,
+options, metadata) stands aside by the episode's number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from .records import EndReason, EpisodeFacts, EpisodeRecord
+
+#: What is known of an episode without seed, options and metadata.
+NO_FACTS = EpisodeFacts(None, None, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Begins:
+    """Episodes that began at the same moment.
+
+    Attributes:
+        row: the first row of the block that is theirs.
+        numbers, env_index: int64, one for each.
+        started_at: microseconds since 1970, UTC.
+        facts: by number, where there is something to say.
+    """
+
+    row: int
+    numbers: np.ndarray
+    env_index: np.ndarray
+    started_at: int
+    facts: Mapping[int, EpisodeFacts]
+
+
+@dataclass(slots=True)
+class Ends:
+    """Episodes that ended at the same moment; those without a step leave nothing.
+
+    Attributes:
+        row: rows of the block before this one may be theirs; known once nothing more can come.
+        numbers, env_index, started_at, lengths: int64, one for each.
+        returns: float64, shape (n,) or (n, k).
+        terminated, truncated: the flags of the last transitions.
+        ended_at: microseconds since 1970, UTC.
+        facts: by number, where there is something to say.
+    """
+
+    row: int
+    numbers: np.ndarray
+    env_index: np.ndarray
+    started_at: np.ndarray
+    lengths: np.ndarray
+    returns: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    ended_at: int
+    facts: Mapping[int, EpisodeFacts]
+
+
+@dataclass(frozen=True)
+class EpisodeColumns:
+    """Finished episodes in the order in which they ended; the attributes are those of `EpisodeRecord`.
+
+    Attributes:
+        number, started_at, ended_at, length: int64.
+        env_index: one for each, None without an environment.
+        episode_return: float64 of shape (n,), or (n, k) for vector rewards.
+        terminated, truncated: bool.
+        end_reason: one for each.
+        facts: by number: seed, options and metadata, where an episode has any.
+    """
+
+    number: np.ndarray
+    env_index: Sequence[int | None]
+    started_at: np.ndarray
+    ended_at: np.ndarray
+    length: np.ndarray
+    episode_return: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    end_reason: Sequence[EndReason]
+    facts: Mapping[int, EpisodeFacts] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    @cached_property
+    def numbers(self) -> set[int]:
+        """The numbers of all of them."""
+        return set(self.number.tolist())
+
+    def facts_in_order(self) -> list[EpisodeFacts]:
+        """Seed, options and metadata of each."""
+        return [self.facts.get(number, NO_FACTS) for number in self.number.tolist()]
+
+    @staticmethod
+    def of(records: Sequence[EpisodeRecord] | EpisodeColumns) -> EpisodeColumns:
+        """Single records as columns; columns stay as they are."""
+        if isinstance(records, EpisodeColumns):
+            return records
+        whole = {
+            name: np.array([getattr(record, name) for record in records], np.int64)
+            for name in ("number", "started_at", "ended_at", "length")
+        }
+        flags = {
+            name: np.array([getattr(record, name) for record in records], bool)
+            for name in ("terminated", "truncated")
+        }
+        return EpisodeColumns(
+            **whole,
+            **flags,
+            env_index=[record.env_index for record in records],
+            episode_return=np.array([record.episode_return for record in records], np.float64),
+            end_reason=[record.end_reason for record in records],
+            facts={
+                record.number: EpisodeFacts(record.seed, record.options, record.metadata)
+                for record in records
+                if record.seed is not None or record.options is not None or record.metadata
+            },
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[EpisodeColumns]) -> EpisodeColumns:
+        """Several, one behind the other; one at least."""
+        if len(parts) == 1:
+            return parts[0]
+
+        def arrays(name: str) -> np.ndarray:
+            return np.concatenate([getattr(part, name) for part in parts])
+
+        return EpisodeColumns(
+            number=arrays("number"),
+            env_index=[index for part in parts for index in part.env_index],
+            started_at=arrays("started_at"),
+            ended_at=arrays("ended_at"),
+            length=arrays("length"),
+            episode_return=arrays("episode_return"),
+            terminated=arrays("terminated"),
+            truncated=arrays("truncated"),
+            end_reason=[reason for part in parts for reason in part.end_reason],
+            facts={number: facts for part in parts for number, facts in part.facts.items()},
+        )
+
+    @staticmethod
+    def of_ends(ends: Iterable[Ends]) -> EpisodeColumns | None:
+        """The episodes with a step among those that ended; None if there is none."""
+        found = [end for end in ends if len(end.numbers)]
+        if not found:
+            return None
+        lengths = np.concatenate([end.lengths for end in found])
+        kept = lengths > 0
+        if not kept.any():
+            return None
+
+        def arrays(name: str) -> np.ndarray:
+            return np.concatenate([getattr(end, name) for end in found])[kept]
+
+        terminated, truncated = arrays("terminated"), arrays("truncated")
+        moments = np.concatenate([np.full(len(end.numbers), end.ended_at, np.int64) for end in found])
+        return EpisodeColumns(
+            number=arrays("numbers"),
+            env_index=arrays("env_index").tolist(),
+            started_at=arrays("started_at"),
+            ended_at=moments[kept],
+            length=lengths[kept],
+            episode_return=arrays("returns"),
+            terminated=terminated,
+            truncated=truncated,
+            end_reason=_reasons(terminated, truncated),
+            facts={number: facts for end in found for number, facts in end.facts.items()},
+        )
+
+
+def _reasons(terminated: np.ndarray, truncated: np.ndarray) -> list[EndReason]:
+    names: tuple[EndReason, ...] = ("cut", "truncated", "terminated")
+    codes = np.where(terminated, 2, truncated)
+    return [names[code] for code in codes.tolist()]

@@ -1,0 +1,300 @@
+"""What recorders of several environments share: rows of a batch, infos, logged values, begins and ends.
+
+    env -> VectorRecorder or PoolRecorder -> EnvRecording -> block session -> journal
+
+A call of the environment is one transaction: rows are put into the block behind those that count, the next
+`EnvState` is made, and `commit` makes both count at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..store.block_buffer import NOBODY, BlockBuffer
+from ..store.errors import RecorderStateError, SpaceMismatchError
+from ..store.loose_blocks import LooseBlock, LooseEntry, owned_values
+from ..store.record_columns import NO_FACTS, Ends
+from ..store.records import EpisodeFacts, end_reason_of
+from ..store.schema import LATE_ROW, RESET_ROW, StepSchema
+from ..store.values import load_json
+from .block_session import BlockSession
+from .callbacks import EpisodeCallback, EpisodeSummary, apply_episode_callback
+from .env_episodes import EnvState
+from .vector_values import per_env, to_numpy, told
+
+_Logged = tuple[np.ndarray, np.ndarray | None]
+
+
+class EnvRecording:
+    """The episodes of `num_envs` environments on their way into a session.
+
+    Attributes:
+        session: where rows go.
+        state: the episodes in hand.
+        num_envs: how many environments.
+        everyone: the indices of all of them.
+        ended: the episodes that the last call ended, or None.
+        silent: environments whose episodes are not recorded until the caller resets them.
+        episodes, transitions: how many were recorded in episodes that have ended.
+    """
+
+    def __init__(
+        self,
+        session: BlockSession,
+        schema: StepSchema,
+        num_envs: int,
+        episode_callback: EpisodeCallback | None,
+    ) -> None:
+        self.session = session
+        self.num_envs = num_envs
+        self.everyone = np.arange(num_envs)
+        self.state = EnvState.empty(num_envs, schema.reward_shape)
+        self.ended: Ends | None = None
+        self.episodes = self.transitions = 0
+        self.silent = np.zeros(num_envs, bool)
+        self._episode_callback = episode_callback
+        self._logged: dict[tuple[Any, ...], _Logged] = {}
+        self._next: tuple[BlockBuffer, int, EnvState] | None = None
+        self._late_error: BaseException | None = None
+        session.before_close = self.end_all
+
+    # Transactions
+
+    def commit(self, block: BlockBuffer, count: int, state: EnvState) -> None:
+        """Make the rows up to `count` and the state count."""
+        self._next = block, count, state
+        block.count = count
+        self.state = state
+        self._next = None
+        self._logged.clear()
+
+    def interrupted(self) -> None:
+        """An exception came in the middle of a call: what counts stays, and every episode ends with it."""
+        if self._next is not None:
+            block, count, state = self._next
+            self._next = None
+            if block.count == count:
+                self.state = state
+        self.session.current.drop_uncounted()
+        self._logged.clear()
+        self.end_all()
+
+    def end_all(self) -> None:
+        """End what is open: `cut`, or as its flags say. What was logged last stands on the last rows."""
+        self.end(self.everyone)
+        self.raise_late()
+
+    def end(self, envs: np.ndarray) -> None:
+        """End the running episodes of these environments, and all that were stopped before."""
+        state = self.state
+        open_envs = envs[state.running[envs] != NOBODY]
+        stopped = [env for ends in state.stopped for env in ends.env_index.tolist()]
+        if not len(open_envs) and not stopped:
+            return
+        block = self.session.block()
+        at = self.late(block, block.count, np.union1d(open_envs, np.array(stopped, np.int64)), state)
+        ends = (*state.stopped, self.noted(state.ends(open_envs)))
+        self.finish(block, at, ends)
+        state = state.without(envs)
+        state.stopped = ()
+        self.commit(block, at, self.pruned(state, ends))
+
+    def discard(self, envs: np.ndarray) -> None:
+        """Give up the running episodes of these environments, and record no more of them for now."""
+        state = self.state
+        chosen = envs[state.running[envs] != NOBODY]
+        self.silent[envs] = True
+        if len(chosen):
+            block = self.session.block()
+            ends = state.ends(chosen)
+            ends.lengths = np.zeros_like(ends.lengths)
+            self.finish(block, block.count, (ends,))
+            self.state = self.pruned(state.without(chosen), (ends,))
+
+    def begin(
+        self, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None
+    ) -> tuple[BlockBuffer, EnvState]:
+        """Start an episode in each of these environments, whose first rows are the next ones of the block."""
+        block = self.session.block()
+        row, stop = block.count, block.count + len(envs)
+        first = self.session.take_numbers(len(envs))
+        state, begins = self.state.started(first, row, envs, facts)
+        block.numbers[row:stop] = begins.numbers
+        block.kinds[row:stop] = RESET_ROW
+        block.begins.append(begins)
+        return block, state
+
+    def finish(self, block: BlockBuffer, row: int, ends: tuple[Ends, ...]) -> None:
+        """Nothing more comes of these episodes; all their rows stand before `row`."""
+        for each in ends:
+            each.row = row
+            block.ends.append(each)
+
+    def noted(self, ends: Ends) -> Ends:
+        """Count episodes that have just ended, and let the episode callback add its metadata.
+
+        What a callback raises is kept for `raise_late`: the episodes are recorded all the same.
+        """
+        self.ended = ends
+        self.episodes += int(np.count_nonzero(ends.lengths))
+        self.transitions += int(ends.lengths.sum())
+        if self._episode_callback is not None:
+            known = dict(ends.facts)
+            for index, number in enumerate(ends.numbers.tolist()):
+                if ends.lengths[index]:
+                    known[number] = self._called_back(ends, index, known.get(number, NO_FACTS))
+            ends.facts = known
+        return ends
+
+    def raise_late(self) -> None:
+        """Raise what an episode callback raised since the last call."""
+        error, self._late_error = self._late_error, None
+        if error is not None:
+            raise error
+
+    def _called_back(self, ends: Ends, index: int, facts: EpisodeFacts) -> EpisodeFacts:
+        assert self._episode_callback is not None
+        try:
+            summary = self._summary(ends, index, facts)
+            return facts.with_metadata(apply_episode_callback(self._episode_callback, summary))
+        except BaseException as error:
+            self._late_error = self._late_error or error
+            return facts
+
+    def _summary(self, ends: Ends, index: int, facts: EpisodeFacts) -> EpisodeSummary:
+        terminated, truncated = bool(ends.terminated[index]), bool(ends.truncated[index])
+        number = int(ends.numbers[index])
+        return EpisodeSummary(
+            id=self.session.id_of(number),
+            number=number,
+            length=int(ends.lengths[index]),
+            episode_return=ends.returns[index].tolist(),
+            terminated=terminated,
+            truncated=truncated,
+            end_reason=end_reason_of(terminated, truncated, "cut"),
+            seed=facts.seed,
+            options=None if facts.options is None else load_json(facts.options, "the journal"),
+            metadata=dict(facts.metadata),
+            env_index=int(ends.env_index[index]),
+        )
+
+    def finished(self, block: BlockBuffer, row: int, state: EnvState) -> EnvState:
+        """Finish the episodes that were stopped; all their rows stand before `row`."""
+        self.finish(block, row, state.stopped)
+        state = self.pruned(state, state.stopped)
+        state.stopped = ()
+        return state
+
+    @staticmethod
+    def pruned(state: EnvState, ends: tuple[Ends, ...]) -> EnvState:
+        if state.facts:
+            gone = {number for each in ends for number in each.numbers.tolist()}
+            state.facts = {number: facts for number, facts in state.facts.items() if number not in gone}
+        return state
+
+    # Loose values
+
+    def log(self, values: Mapping[str, Any], mask: Any) -> None:
+        """Keep policy values of the environments in `mask` until the next call.
+
+        Raises:
+            RecorderStateError: no environment has an episode.
+            SpaceMismatchError: a value has not one entry for each environment.
+        """
+        if not (self.state.numbers != NOBODY).any():
+            raise RecorderStateError("There is no step to log for: call reset() first.")
+        chosen = None if mask is None else self._checked_mask(mask)
+        for path, found, _ in told(_checked(values, self.num_envs), self.num_envs):
+            fresh = owned_values(found)
+            known = self._logged.get(path)
+            if chosen is None or known is None:
+                self._logged[path] = fresh, chosen
+            else:
+                self._logged[path] = _merged(known, fresh, chosen)
+
+    def _checked_mask(self, mask: Any) -> np.ndarray:
+        found = np.asarray(to_numpy(mask))
+        if found.dtype != bool or found.shape != (self.num_envs,):
+            raise SpaceMismatchError(
+                f"mask is {found.dtype} of shape {found.shape}; expected bool of shape ({self.num_envs},)."
+            )
+        return found.copy()
+
+    def put_logged(self, block: BlockBuffer, rows: np.ndarray, envs: np.ndarray) -> None:
+        """Put what was logged for the environments `envs` into `rows`, one for each."""
+        for path, (values, mask) in self._logged.items():
+            if mask is None:
+                block.policies.add(LooseEntry(path, rows, values[envs]))
+            else:
+                here = mask[envs]
+                block.policies.add(LooseEntry(path, rows[here], values[envs[here]]))
+
+    def late(self, block: BlockBuffer, row: int, envs: np.ndarray, state: EnvState) -> int:
+        """Put what was logged for the last observations of these environments; return the next free row."""
+        if not self._logged or not len(envs):
+            return row
+        has = np.zeros(self.num_envs, bool)
+        for _, mask in self._logged.values():
+            has |= True if mask is None else mask
+        envs = envs[has[envs]]
+        stop = row + len(envs)
+        block.numbers[row:stop] = state.numbers[envs]
+        block.kinds[row:stop] = LATE_ROW
+        self.put_logged(block, np.arange(row, stop), envs)
+        return stop
+
+    @property
+    def logged(self) -> dict[tuple[Any, ...], _Logged]:
+        """What was logged since the last call: values and mask by key path."""
+        return self._logged
+
+
+def add_told(loose: LooseBlock, infos: Mapping[Any, Any], num_envs: int, rows: np.ndarray) -> None:
+    """Add infos as a vector environment tells them; `rows` has the row of each environment, -1 for none."""
+    everywhere = bool((rows >= 0).all())
+    for path, values, present in told(infos, num_envs):
+        if present is None and everywhere:
+            loose.add(LooseEntry(path, rows, owned_values(values)))
+            continue
+        here = rows >= 0 if present is None else present & (rows >= 0)
+        if here.any():
+            loose.add(LooseEntry(path, rows[here], owned_values(values[here])))
+
+
+def _checked(values: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
+    """Logged values as arrays with one entry for each environment."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found[key] = _checked(value, num_envs)
+            continue
+        array = to_numpy(value)
+        if not isinstance(array, np.ndarray | list | tuple) or np.ndim(array) == 0 or len(array) != num_envs:
+            raise SpaceMismatchError(
+                f"The logged value {key!r} is {_described(array)}; expected one entry for each of the "
+                f"{num_envs} environments. Repeat what all of them share: numpy.full({num_envs}, value)."
+            )
+        found[key] = per_env(array, num_envs)
+    return found
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    return f"a {type(value).__name__} of length {len(value)}" if hasattr(value, "__len__") else repr(value)
+
+
+def _merged(known: _Logged, fresh: np.ndarray, mask: np.ndarray) -> _Logged:
+    """Logged values with those of the environments in `mask` replaced."""
+    old, before = known
+    if old.dtype == fresh.dtype and old.shape == fresh.shape:
+        merged = old.copy()
+    else:
+        merged = np.empty(len(old), object)
+        merged[:] = list(old)
+        fresh = np.array([None, *fresh], object)[1:]
+    merged[mask] = fresh[mask]
+    return merged, None if before is None else before | mask

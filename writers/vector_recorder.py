@@ -1,0 +1,372 @@
+"""`VectorRecorder`: a Gymnasium vector wrapper that records every episode of every sub-environment.
+
+See Gymnasium's documentation of `VectorEnv`, `VectorWrapper` and `AutoresetMode` for the semantics that it
+keeps. A batch is copied as it comes, one numpy copy for each column; single environments are looked at only
+where one has just ended, or where a step callback wants to see each.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+
+from ..store.block_buffer import NOBODY, BlockBuffer
+from ..store.errors import RecorderStateError
+from ..store.handle import OpenStore
+from ..store.record_columns import Ends
+from ..store.records import EpisodeFacts
+from ..store.values import freeze
+from .autoreset import autoreset_mode_of
+from .block_session import BlockSession
+from .callbacks import EpisodeCallback, StepCallback
+from .env_recording import EnvRecording, add_told
+from .options import SessionOptions
+from .run import run_header
+from .spaces_check import check_spaces
+from .step_callbacks import StepCalls
+from .vector_step import VectorStep
+from .vector_values import choose, to_numpy
+
+
+class VectorRecorder(VectorWrapper):
+    """Record the episodes of a vector environment into a store.
+
+    Every batch is copied when it is handed over. `reset()` ends running episodes as `cut`; with
+    `options["reset_mask"]` only those of the masked sub-environments. Leaving a `with` block, even by an
+    exception, keeps what was. An instance belongs to one thread and one process.
+
+    Args:
+        envs: the vector environment; its single spaces must be the store's.
+        store: the store, as `episodelake.open` gives it.
+        run: a readable name for the run.
+        metadata: what to keep with the run.
+        step_callback: sees, and may change, each step of each sub-environment; see `StepData`. With it every
+            step takes a Python call for each of them.
+        episode_callback: sees each finished episode and returns metadata for it; see `EpisodeSummary`.
+        options: durability and when to flush and seal; see `SessionOptions`.
+        autoreset_mode: how sub-environments are reset, a `gymnasium.vector.AutoresetMode` or its text. Needed
+            where `envs.metadata["autoreset_mode"]` does not say it; given, it counts.
+
+    Raises:
+        SpaceMismatchError: the single spaces are not the store's.
+        InvalidArgumentError: the autoreset mode is unknown or not said.
+        StoreAccessError: the store cannot be written.
+    """
+
+    def __init__(
+        self,
+        envs: VectorEnv,
+        store: OpenStore,
+        *,
+        run: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        step_callback: StepCallback | None = None,
+        episode_callback: EpisodeCallback | None = None,
+        options: SessionOptions | None = None,
+        autoreset_mode: AutoresetMode | str | None = None,
+    ) -> None:
+        super().__init__(envs)
+        schema = store.handle.schema
+        check_spaces(
+            schema,
+            {
+                "single_observation_space": envs.single_observation_space,
+                "single_action_space": envs.single_action_space,
+            },
+        )
+        self._mode = autoreset_mode_of(envs.metadata, autoreset_mode)
+        self._session = BlockSession(
+            store.handle, run_header(run, metadata, envs), options or SessionOptions(), 2 * envs.num_envs
+        )
+        self._recording = EnvRecording(self._session, schema, envs.num_envs, episode_callback)
+        self._step_callback = step_callback
+        # Whether the sub-environments were reset and nothing went wrong since.
+        self._open = False
+
+    # What was recorded
+
+    @property
+    def run_id(self) -> str:
+        """The id of this recorder's run."""
+        return self._session.header.run_id
+
+    @property
+    def episode_ids(self) -> list[str | None]:
+        """The id of the episode in hand of each sub-environment; None where there is none."""
+        numbers = self._recording.state.numbers.tolist()
+        return [None if number == NOBODY else self._session.id_of(number) for number in numbers]
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes were recorded and have ended."""
+        return self._recording.episodes
+
+    @property
+    def transitions(self) -> int:
+        """How many transitions were recorded, those of running episodes included."""
+        state = self._recording.state
+        running = state.running != NOBODY
+        return self._recording.transitions + int((state.tick - state.begun)[running].sum())
+
+    # Gymnasium
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the sub-environments and start an episode in each; running ones end as `cut`.
+
+        Args:
+            seed: as the environment takes it. Of a `SyncVectorEnv` or `AsyncVectorEnv` an integer s gives
+                sub-environment i the seed s + i, and a list gives each its own; the episodes keep these. A
+                natively vectorised environment has one generator for all: its seed belongs to no episode
+                alone and is kept as their metadata `vector_seed`.
+            options: kept with the episodes; `options["reset_mask"]`, a bool array of shape (num_envs,),
+                resets only the sub-environments where it is set.
+
+        Raises:
+            SpaceMismatchError: the observations do not fit the store's space.
+            RecorderStateError: the recorder is closed.
+        """
+        self._session.check_usable()
+        mask, kept = _split_options(options, self.num_envs)
+        fresh = self._fresh_seeds() if seed is None else None
+        refused = mask is None and options is not None and "reset_mask" in options
+        try:
+            # The environment may change the options: what is kept was copied before.
+            observations, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
+        except BaseException:
+            if not refused:
+                self._interrupted()
+            raise
+        try:
+            envs = self._recording.everyone if mask is None else np.flatnonzero(mask)
+            self._recording.end(envs)
+            facts = self._facts(seed, fresh, kept, envs)
+            self._begin(envs, observations, infos, facts)
+        except BaseException:
+            self._interrupted()
+            raise
+        self._open = True
+        self._recording.raise_late()
+        return observations, infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step the sub-environments and record their transitions.
+
+        Raises:
+            SpaceMismatchError: the actions do not fit (no environment is stepped), or what came back does
+                not; nothing of the step is recorded, and all episodes end as they were before it.
+            RecorderStateError: before the first reset, after an exception or after `close`; with autoreset
+                disabled also while a sub-environment that has ended was not reset.
+        """
+        block = self._stage(actions)
+        try:
+            result = self.env.step(actions)
+            self._step(block, actions, result)
+        except BaseException:
+            self._interrupted()
+            raise
+        self._recording.raise_late()
+        return result
+
+    def log(self, /, *, mask: Any = None, **values: Any) -> None:
+        """Add `policy.<key>` values to the current step of every sub-environment.
+
+        They stand beside the actions taken next; after the last step of an episode they stand on the row of
+        its last observation. Of two values for one key the later counts.
+
+        Args:
+            mask: bool, shape (num_envs,): only these sub-environments; all if None.
+            values: arrays of shape (num_envs, ...), lists with one value each, or nested dicts of such.
+
+        Raises:
+            RecorderStateError: there is no episode.
+            SpaceMismatchError: a value has not one entry for each sub-environment.
+        """
+        self._recording.log(values, mask)
+
+    def seal(self) -> None:
+        """Make all finished episodes visible to readers, and wait for it.
+
+        Raises:
+            StoreAccessError, ConcurrentCommitError: it failed; nothing is lost, call again.
+        """
+        self._recording.end(np.arange(0))
+        self._session.seal()
+
+    def close(self, **kwargs: Any) -> None:
+        """End what is open, seal everything, finish the run and close the environment; again, it does nothing.
+
+        Raises:
+            StoreAccessError, ConcurrentCommitError: sealing failed; the journal keeps everything, call again.
+        """
+        if self._session.closed:
+            return
+        try:
+            self.detach()
+        finally:
+            self.env.close(**kwargs)
+
+    def detach(self) -> None:
+        """End what is open, seal everything and finish the run; the environment stays open.
+
+        Raises:
+            StoreAccessError, ConcurrentCommitError: sealing failed; the journal keeps everything, call again.
+        """
+        self._open = False
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        """Return the recorder itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; an exception from within the block passes on."""
+        self.close()
+
+    # Episodes
+
+    def discard(self, envs: Any) -> None:
+        """Give up the running episodes of some sub-environments: nothing of them is stored.
+
+        Args:
+            envs: their indices. They are recorded again from their next reset on.
+        """
+        self._recording.discard(np.asarray(envs, np.int64))
+
+    @property
+    def ended(self) -> Ends | None:
+        """The episodes that the last step ended, or None."""
+        return self._recording.ended
+
+    @property
+    def at_start(self) -> np.ndarray:
+        """Bool, shape (num_envs,): which sub-environments stand at the first observation of an episode."""
+        state = self._recording.state
+        return (state.begun == state.tick) & (state.running != NOBODY)
+
+    @property
+    def resetting(self) -> np.ndarray:
+        """Bool, shape (num_envs,): which sub-environments the next step resets; their actions are dropped."""
+        found = np.zeros(self.num_envs, bool)
+        if self._recording.state.restart is not None:
+            found[self._recording.state.restart] = True
+        return found
+
+    def _interrupted(self) -> None:
+        """What was recorded stays; the environments are in a state that nobody knows."""
+        self._open = False
+        self._recording.interrupted()
+
+    def _stage(self, actions: Any) -> BlockBuffer:
+        """Copy the actions into the next rows, before the environment gets to see them."""
+        if not self._open:
+            self._refuse()
+        if self._mode is AutoresetMode.DISABLED and self._recording.state.restart is not None:
+            ended = self._recording.state.restart.tolist()
+            raise RecorderStateError(
+                f"The episodes of the sub-environments {ended} have ended and autoreset is disabled: reset "
+                'them with reset(options={"reset_mask": mask}) before the next step().'
+            )
+        block = self._session.block()
+        block.actions.put_many(block.count, to_numpy(actions), self.num_envs)
+        return block
+
+    def _refuse(self) -> None:
+        self._session.check_usable()
+        raise RecorderStateError(
+            "There are no episodes to go on with: call reset() before the first step(), and again after an "
+            "exception in step() or reset(), since the sub-environments may have gone on."
+        )
+
+    def record_step(self, actions: Any, result: tuple, keep: np.ndarray | None = None) -> None:
+        """Record a step that was taken past this wrapper.
+
+        Args:
+            actions, result: what the environment took and returned.
+            keep: bool, shape (num_envs,): of the other sub-environments nothing is recorded; all if None.
+        """
+        block = self._stage(actions)
+        try:
+            self._step(block, actions, result, keep)
+        except BaseException:
+            self._interrupted()
+            raise
+        self._recording.raise_late()
+
+    def _step(self, block: BlockBuffer, actions: Any, result: tuple, keep: np.ndarray | None = None) -> None:
+        VectorStep(self._recording, block, self._mode, actions, result, keep).record(self._step_callback)
+
+    def _begin(self, envs: np.ndarray, observations: Any, infos: Any, facts: dict[int, EpisodeFacts]) -> None:
+        """Start episodes with their first observations; observations and infos are those of all."""
+        recording, count = self._recording, len(envs)
+        recording.silent[envs] = False
+        block, state = recording.begin(envs, facts)
+        row = block.count
+        values = to_numpy(observations)
+        block.observations.put_many(row, values if count == self.num_envs else choose(values, envs), count)
+        if self._step_callback is not None:
+            calls = StepCalls(recording, block, self._step_callback, values, infos)
+            ending = np.flatnonzero(calls.resets(envs, np.arange(row, row + count)))
+            recording.finish(block, row + count, (state.ends(ending),))
+            state = state.muted(ending)
+        else:
+            rows = np.full(self.num_envs, -1)
+            rows[envs] = np.arange(row, row + count)
+            add_told(block.infos, infos, self.num_envs, rows)
+        if state.restart is not None:
+            left = np.setdiff1d(state.restart, envs)
+            state.restart = left if len(left) else None
+        recording.commit(block, row + count, state)
+
+    # Seeds
+
+    def _fresh_seeds(self) -> Callable[[], list[Any]] | None:
+        """How to ask for the seeds that the sub-environments draw now; None if nobody can be asked.
+
+        Only a generator that does not exist before the reset is known to start with it.
+        """
+        envs = self.env.unwrapped
+        if not isinstance(envs, SyncVectorEnv):
+            return None
+        own = [env.unwrapped for env in envs.envs]
+        fresh = [getattr(env, "_np_random_seed", 0) is None for env in own]
+        return lambda: [
+            getattr(env, "_np_random_seed", None) if new else None
+            for env, new in zip(own, fresh, strict=True)
+        ]
+
+    def _facts(
+        self, seed: Any, fresh: Callable[[], list[Any]] | None, options: Any, envs: np.ndarray
+    ) -> dict[int, EpisodeFacts]:
+        """Seed, options and metadata of the episodes that a reset starts, by sub-environment."""
+        seeds: list[Any] = [None] * self.num_envs
+        metadata = {}
+        if isinstance(seed, Sequence | np.ndarray):
+            seeds = list(seed)
+        elif seed is not None and isinstance(self.env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+            seeds = [operator.index(seed) + env for env in range(self.num_envs)]
+        elif seed is not None:
+            metadata = {"vector_seed": operator.index(seed)}
+        elif fresh is not None:
+            seeds = [drawn if isinstance(drawn, int) and drawn >= 0 else None for drawn in fresh()]
+        return {env: EpisodeFacts.of(seeds[env], options, metadata) for env in envs.tolist()}
+
+
+def _split_options(
+    options: Mapping[str, Any] | None, num_envs: int
+) -> tuple[np.ndarray | None, dict[Any, Any] | None]:
+    """The mask of the options, if it is a sound one, and the rest of them to keep."""
+    if options is None:
+        return None, None
+    kept = freeze({key: value for key, value in options.items() if key != "reset_mask"})
+    mask = options.get("reset_mask")
+    sound = isinstance(mask, np.ndarray) and mask.dtype == bool and mask.shape == (num_envs,) and mask.any()
+    return (mask.copy() if sound else None), (kept or None if "reset_mask" in options else kept)

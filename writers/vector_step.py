@@ -1,0 +1,213 @@
+"""One step of a vector environment on its way into the block.
+
+The rows of a step: one for each sub-environment, in their order; behind them what was logged for last
+observations; behind those the first rows of episodes that began within the step (SAME_STEP). Rows of nobody
+are left out when the block goes to the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from ..store.batches import single_value
+from ..store.block_buffer import NOBODY, BlockBuffer
+from ..store.errors import SpaceMismatchError
+from ..store.loose_rows import owned
+from ..store.schema import RESET_ROW, STEP_ROW
+from .callbacks import StepCallback
+from .env_episodes import EnvState
+from .env_recording import EnvRecording, add_told
+from .step_callbacks import StepCalls
+from .vector_values import FINAL, choose, flags, to_numpy
+
+
+class VectorStep:
+    """What a step brought, and the rows and the state that come of it.
+
+    Args:
+        recording: the episodes in hand.
+        block: where the rows go; the actions stand in them already.
+        mode: how the sub-environments reset themselves.
+        actions, result: what the environment took and returned.
+        keep: bool, shape (num_envs,): nothing of the other sub-environments is recorded; all if None.
+
+    Raises:
+        SpaceMismatchError: a value does not fit its space.
+    """
+
+    def __init__(
+        self,
+        recording: EnvRecording,
+        block: BlockBuffer,
+        mode: AutoresetMode,
+        actions: Any,
+        result: tuple[Any, Any, Any, Any, Mapping[str, Any]],
+        keep: np.ndarray | None = None,
+    ) -> None:
+        observations, rewards, terminations, truncations, self._infos = result
+        count = recording.num_envs
+        self._recording, self._block, self._mode = recording, block, mode
+        self._keep, self._actions = keep, actions
+        self._row, self._stop = block.count, block.count + count
+        self._at = self._stop
+        self._calls: StepCalls | None = None
+        # NEXT_STEP: the environments for which this step was a reset.
+        self._reset: np.ndarray | None = None
+        self._observations = to_numpy(observations)
+        rows = slice(self._row, self._stop)
+        terminated = flags(terminations, (count,), "terminations")
+        truncated = flags(truncations, (count,), "truncations")
+        block.observations.put_many(self._row, self._observations, count)
+        block.rewards.put_many(self._row, to_numpy(rewards), count)
+        block.terminated[rows], block.truncated[rows] = terminated, truncated
+        block.kinds[rows] = STEP_ROW
+        self._done = terminated | truncated
+        if keep is not None:
+            self._done &= keep
+
+    def record(self, callback: StepCallback | None) -> None:
+        """Put the rest of the rows, and make all of it count."""
+        recording, block = self._recording, self._block
+        rows = slice(self._row, self._stop)
+        before = recording.state
+        recording.ended = None
+        state = before.stepped(before.returns)
+        if before.restart is not None:
+            state = self._restart(state, before.restart)
+        block.numbers[rows] = state.running
+        if self._keep is not None:
+            block.numbers[rows][~self._keep] = NOBODY
+            state = state.held_back(~self._keep)
+        same_step = self._mode is AutoresetMode.SAME_STEP and bool(self._done.any())
+        if same_step:
+            self._put_final()
+        ending = None
+        if callback is not None:
+            self._calls = StepCalls(recording, block, callback, self._observations, self._infos)
+            final = self._done if same_step else np.zeros_like(self._done)
+            ending = self._calls.steps(self._row, state, to_numpy(self._actions), final)
+        else:
+            if recording.logged:
+                envs = (
+                    recording.everyone if self._reset is None else np.delete(recording.everyone, self._reset)
+                )
+                recording.put_logged(block, self._row + envs, envs)
+            if self._infos:
+                self._put_infos(same_step)
+        state.returns = self._returns(state)
+        if ending is not None or self._done.any():
+            state = self._end(state, ending)
+        recording.commit(block, self._at, state)
+
+    def _returns(self, state: EnvState) -> np.ndarray:
+        returns = state.returns + self._block.reward_values[self._row : self._stop]
+        if self._reset is not None:
+            # A reset is no transition, whatever reward came with it.
+            returns[self._reset] = 0.0
+        if self._keep is not None:
+            returns[~self._keep] = state.returns[~self._keep]
+        return returns
+
+    # Values of single environments
+
+    def _put_final(self) -> None:
+        """SAME_STEP: the true last observations take the place of the new episodes' first ones."""
+        if "final_obs" not in self._infos:
+            raise SpaceMismatchError(
+                "Episodes ended and infos have no 'final_obs'; expected the last observations there, as "
+                "AutoresetMode.SAME_STEP says. Pass autoreset_mode= if the environment resets otherwise."
+            )
+        final = to_numpy(self._infos["final_obs"])
+        put = self._block.observations.put
+        for env in np.flatnonzero(self._done).tolist():
+            put(self._row + env, to_numpy(single_value(final, env)))
+
+    def _put_infos(self, same_step: bool) -> None:
+        """Infos as they came; under SAME_STEP those of a reset belong to the new episode's first row."""
+        infos, count = self._infos, self._recording.num_envs
+        rows = np.arange(self._row, self._stop)
+        if not same_step:
+            add_told(self._block.infos, infos, count, rows)
+            return
+        final = infos.get("final_info", {})
+        here = np.where(self._done, rows, -1)
+        if isinstance(final, Mapping):
+            add_told(self._block.infos, final, count, here)
+        else:
+            for env in np.flatnonzero(self._done).tolist():
+                self._block.infos.put(self._row + env, owned(final[env] or {}))
+        rows[self._done] = -1
+        heard = self._heard()
+        rows[heard] = np.arange(self._stop, self._stop + len(heard))
+        rest = {key: value for key, value in infos.items() if key not in FINAL}
+        add_told(self._block.infos, rest, count, rows)
+
+    def _heard(self) -> np.ndarray:
+        """The environments that are done and whose next episodes are to be recorded."""
+        return np.flatnonzero(self._done & ~self._recording.silent)
+
+    # Episodes
+
+    def _restart(self, state: EnvState, restarting: np.ndarray) -> EnvState:
+        """NEXT_STEP: this step was a reset for the environments whose episode had ended before."""
+        recording, block = self._recording, self._block
+        chosen = restarting if self._keep is None else restarting[self._keep[restarting]]
+        self._at = recording.late(block, self._at, restarting, recording.state)
+        state = recording.finished(block, self._at, state)
+        block.kinds[self._row + chosen] = RESET_ROW
+        self._done[chosen] = False
+        self._reset = chosen
+        heard = chosen[~recording.silent[chosen]]
+        first = recording.session.take_numbers(len(heard))
+        state, begins = state.started(first, self._row, heard)
+        block.begins.append(begins)
+        left = restarting[~self._keep[restarting]] if self._keep is not None else restarting[:0]
+        state.restart = left if len(left) else None
+        return state
+
+    def _end(self, state: EnvState, ending: np.ndarray | None) -> EnvState:
+        """End the episodes that are done, and those that a callback ended."""
+        recording, block = self._recording, self._block
+        rows = slice(self._row, self._stop)
+        running = block.numbers[rows] != NOBODY
+        state.terminated = block.terminated[rows] & running
+        state.truncated = block.truncated[rows] & running
+        done = np.flatnonzero(self._done)
+        ends = recording.noted(state.ends(np.flatnonzero(self._stopping(ending) & running)))
+        if self._mode is AutoresetMode.SAME_STEP:
+            state = state.muted(ends.env_index)
+            state = self._restart_at_once(state)
+            recording.finish(block, self._at, (ends,))
+            return recording.pruned(state, (ends,))
+        state.stopped = (*state.stopped, ends)
+        state = state.muted(ends.env_index)
+        if len(done):
+            left = state.restart
+            state.restart = done if left is None else np.union1d(left, done)
+        return state
+
+    def _stopping(self, ending: np.ndarray | None) -> np.ndarray:
+        return self._done if ending is None else self._done | ending
+
+    def _restart_at_once(self, state: EnvState) -> EnvState:
+        """SAME_STEP: the observations of environments that are done are the first ones of their next episodes."""
+        recording, block = self._recording, self._block
+        heard = self._heard()
+        if not len(heard):
+            return state
+        row, self._at = self._at, self._at + len(heard)
+        block.observations.put_many(row, choose(self._observations, heard), len(heard))
+        block.kinds[row : self._at] = RESET_ROW
+        first = recording.session.take_numbers(len(heard))
+        state, begins = state.started(first, row, heard)
+        block.numbers[row : self._at] = begins.numbers
+        block.begins.append(begins)
+        if self._calls is not None:
+            ending = np.flatnonzero(self._calls.resets(heard, np.arange(row, self._at)))
+            recording.finish(block, self._at, (state.ends(ending),))
+            state = state.muted(ending)
+        return state
