@@ -10,11 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
+import collecting
 import typer
 from rich.console import Console
 
 import bulk_writing
-import collecting
 import commit_latency
 import compaction
 import filtering
@@ -55,7 +55,7 @@ def main(
     markdown_file: Annotated[
         Path | None, typer.Option("--markdown", help="Write the table and the machine to this file too.")
     ] = None,
-    environments: Annotated[Path, typer.Option(help="Where the peers' environments are kept.")] = ENVIRONMENTS,
+    environments: Annotated[Path, typer.Option(help="Where peers' environments are kept.")] = ENVIRONMENTS,
 ) -> None:
     """Measure Episodelake beside Minari, pyarrow and DuckDB, and print both sides and their ratio."""
     unknown = set(names or ()) - BENCHMARKS.keys()

@@ -105,6 +105,26 @@ def counting(observation: Any, info: Mapping[str, Any], state: Any) -> tuple[Any
     return np.zeros(2, np.float32), {"asked": float(state["asked"][0])}, after
 
 
+def tilting_many(observation: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, dict[str, Any], Any]:
+    """A recurrent policy for a vector environment; what it does for each depends on that one alone."""
+    count = len(observation)
+    if state is None:
+        state = {"asked": np.zeros((count, 1), np.int64), "sum": (np.zeros((count, 3)),)}
+    actions = np.stack([np.sin(observation[:, 2]), np.full(count, 0.5, np.float32)], axis=1)
+    extras = {
+        "asked": state["asked"][:, 0],
+        "summed": state["sum"][0],
+        "distribution": {"mean": 2 * actions[:, :1]},
+        "temperature": 0.5,
+    }
+    return actions, extras, {"asked": state["asked"] + 1, "sum": (state["sum"][0] + observation,)}
+
+
+def tilt(observation: Any, info: Any) -> np.ndarray:
+    """What `tilting_many` does for one of them."""
+    return np.array([np.sin(observation[2]), 0.5], np.float32)
+
+
 def plain_steps(
     env: gym.Env, policy: Callable[[Any, Any], Any], steps: int, seed: int | None = None
 ) -> list[Rollout]:
@@ -220,5 +240,7 @@ __all__ = [
     "make_varying_pair",
     "plain_steps",
     "slowly",
+    "tilt",
     "tilting",
+    "tilting_many",
 ]

@@ -126,15 +126,17 @@ class Actor:
             columns[key] = to_host(value)
 
     def _batched(self, columns: dict[str, Any], size: int) -> dict[str, Any]:
-        return {key: _rows(value, size, f"extra {key!r}") for key, value in columns.items()}
+        found = {key: _rows(value, size, f"extra {key!r}") for key, value in columns.items()}
+        return {key: value for key, value in found.items() if value is not None}
 
 
 def _rows(value: Any, size: int, path: str) -> Any:
-    """A column for a batch: one row per environment; a plain number or text counts for all."""
+    """A column for a batch: one row per environment; a plain number or text counts for all. None for none."""
     if value is None:
         return None
     if isinstance(value, Mapping):
-        return {key: _rows(part, size, f"{path}.{key}") for key, part in value.items()}
+        found = {key: _rows(part, size, f"{path}.{key}") for key, part in value.items()}
+        return {key: part for key, part in found.items() if part is not None} or None
     if isinstance(value, str | bytes) or np.ndim(value) == 0:
         return np.full(size, value)
     check_rows(value, size, path)

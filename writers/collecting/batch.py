@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...store.arrivals import LiveEpisode
+from ...store.record_columns import Ends
 from ..callbacks import EpisodeSummary
 from .goal import Course
 
@@ -31,12 +32,12 @@ class Taken:
 
     Attributes:
         steps: transitions that were recorded.
-        ended: episodes that have ended and are recorded.
+        ended: episodes that have ended and are recorded; of a vector environment in columns.
         reward, terminated, truncated: as the environment gave them.
     """
 
     steps: int
-    ended: Sequence[LiveEpisode]
+    ended: Sequence[LiveEpisode] | Ends
     reward: Any
     terminated: Any
     truncated: Any
@@ -59,6 +60,10 @@ class Batch(Protocol):
         """Reset what waits for it; the environments whose next action is the first of an episode."""
         ...
 
+    def catch_up(self) -> Taken | None:
+        """Record what an earlier call left to be recorded; None if there is nothing."""
+        ...
+
     def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
         """Take one step with the environment's action; `columns` are recorded beside it."""
         ...
@@ -72,6 +77,6 @@ class Batch(Protocol):
         """
         ...
 
-    def summary(self, episode: LiveEpisode) -> EpisodeSummary:
-        """What a hook is told of an episode."""
+    def summaries(self, ended: Any) -> list[EpisodeSummary]:
+        """What a hook is told of episodes that have ended, in the form in which `Taken` has them."""
         ...

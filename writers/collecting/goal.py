@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +101,11 @@ class Course:
         self.quotas = None
         if goal.unbiased and goal.episodes is not None:
             self.quotas = even_shares(goal.episodes, size)
+
+    @staticmethod
+    def unbounded() -> Course:
+        """One that is never reached."""
+        return Course(Goal(steps=sys.maxsize), 1)
 
     @property
     def steps_left(self) -> int | None:

@@ -97,21 +97,28 @@ class Loop:
 
     def _turn(self) -> None:
         batch, memory = self.batch, self.memory
+        late = batch.catch_up()
+        if late is not None:
+            self._count(late)
+            return
         beginning = batch.settle()
         if len(beginning):
             memory.renew(beginning)
         seen = batch.observation, batch.info
         action, columns, memory.state = self.actor.act(*seen, memory.state)
         taken = batch.step(action, columns)
+        self._count(taken)
+        if self.watching.on_step is not None:
+            self.watching.on_step(self._seen_step(seen, action, columns, taken))
+
+    def _count(self, taken: Taken) -> None:
         tally = self.course.tally
         tally.steps += taken.steps
         if taken.ended:
             tally.add(taken.ended)
             if self.watching.on_episode is not None:
-                for episode in taken.ended:
-                    self.watching.on_episode(batch.summary(episode))
-        if self.watching.on_step is not None:
-            self.watching.on_step(self._seen_step(seen, action, columns, taken))
+                for episode in self.batch.summaries(taken.ended):
+                    self.watching.on_episode(episode)
 
     def _seen_step(
         self, seen: tuple[Any, Mapping[str, Any]], action: Any, columns: Mapping[str, Any], taken: Taken

@@ -7,17 +7,20 @@ from typing import Any, TypedDict, TypeGuard
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from ...store.errors import InvalidArgumentError
 from ...store.handle import OpenStore
 from ..callbacks import EpisodeCallback, StepCallback
 from ..options import Durability, SessionOptions
 from ..recorder import Recorder
+from ..recorders import recorder_of
+from ..vector_recorder import VectorRecorder
 from .batch import Batch
 from .single import SingleBatch
+from .vector import VectorBatch
 
-AnyRecorder = Recorder
+AnyRecorder = Recorder | VectorRecorder
 EnvSource = str | EnvSpec | Callable[[], Any]
 
 
@@ -32,6 +35,7 @@ class RecordingOptions(TypedDict, total=False):
     flush_seconds: float
     seal_seconds: float
     segment_bytes: int
+    autoreset_mode: AutoresetMode | str | None
 
 
 def check_options(recording: Mapping[str, Any]) -> None:
@@ -63,12 +67,14 @@ def check_store(store: Any) -> None:
 
 def is_recorder(value: Any) -> TypeGuard[AnyRecorder]:
     """Whether it records already."""
-    return isinstance(value, Recorder)
+    return isinstance(value, Recorder | VectorRecorder)
 
 
 def is_source(value: Any) -> bool:
     """Whether an environment can be made from it: an id, a spec, or a function without arguments."""
-    return isinstance(value, str | EnvSpec) or (callable(value) and not isinstance(value, gymnasium.Env))
+    return isinstance(value, str | EnvSpec) or (
+        callable(value) and not isinstance(value, gymnasium.Env | VectorEnv)
+    )
 
 
 def make(source: EnvSource) -> Any:
@@ -101,12 +107,12 @@ def opened(env: Any, store: OpenStore, recording: RecordingOptions) -> AnyRecord
         **{key: value for key, value in recording.items() if key not in disk},
         "options": SessionOptions(**disk),
     }
-    if not isinstance(env, gymnasium.Env):
+    if not isinstance(env, gymnasium.Env | VectorEnv):
         raise InvalidArgumentError(
             f"env_or_envs is {type(env).__name__}; expected an environment, a vector environment, a recorder "
             "of one of them, an environment's id or spec, or a function that makes one."
         )
-    return Recorder(env, store, **arguments)
+    return recorder_of(env, store, **arguments)
 
 
 def check_own(recorder: AnyRecorder, store: OpenStore, recording: Mapping[str, Any]) -> None:
@@ -129,4 +135,4 @@ def check_own(recorder: AnyRecorder, store: OpenStore, recording: Mapping[str, A
 
 def batch_of(recorder: AnyRecorder) -> Batch:
     """A recorder as the loop sees it."""
-    return SingleBatch(recorder)
+    return VectorBatch(recorder) if isinstance(recorder, VectorRecorder) else SingleBatch(recorder)

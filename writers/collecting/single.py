@@ -54,6 +54,10 @@ class SingleBatch:
             return _FIRST
         return _NONE
 
+    def catch_up(self) -> Taken | None:
+        """Nothing is ever left."""
+        return None
+
     def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
         """Step the recorder."""
         recorder, live = self._recorder, self._live
@@ -77,6 +81,6 @@ class SingleBatch:
         self._length = live.length if live is not None else 0
         return int(self._length > 0)
 
-    def summary(self, episode: LiveEpisode) -> EpisodeSummary:
-        """What the recorder says of an episode."""
-        return self._recorder.summary(episode)
+    def summaries(self, ended: Any) -> list[EpisodeSummary]:
+        """What the recorder says of episodes that have ended."""
+        return [self._recorder.summary(episode) for episode in ended]

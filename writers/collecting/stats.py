@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
+from ...store.record_columns import Ends
+
 _MEASURES = ("mean", "std", "min", "max")
 
 
@@ -67,7 +69,7 @@ class CollectStats:
     Printed, it is a table; `frame()` makes it a row for Polars.
 
     Attributes:
-        steps: transitions recorded by this call.
+        steps: transitions that this call recorded; of episodes that were given up none.
         episodes: episodes that ended in this call, by the environment or a step callback, and are recorded.
         unfinished: episodes that were still running at the end of it; they end as `cut` when the recorder
             closes.
@@ -234,14 +236,25 @@ class Tally:
         """Since it was made."""
         return time.perf_counter() - self._start
 
-    def add(self, ended: Sequence[EndedEpisode]) -> None:
+    def add(self, ended: Sequence[EndedEpisode] | Ends) -> None:
         """Count episodes that have ended."""
+        if isinstance(ended, Ends):
+            self._add_columns(ended)
+            return
         for episode in ended:
             self.returns.append(episode.episode_return)
             self.return_sum += float(np.sum(episode.episode_return))
             self.lengths.append(episode.length)
             self.terminated += bool(episode.terminated)
             self.truncated += bool(episode.truncated)
+
+    def _add_columns(self, ended: Ends) -> None:
+        here = ended.lengths > 0
+        self.returns += ended.returns[here].tolist()
+        self.return_sum += float(ended.returns[here].sum())
+        self.lengths += ended.lengths[here].tolist()
+        self.terminated += int(ended.terminated[here].sum())
+        self.truncated += int(ended.truncated[here].sum())
 
     def add_stats(self, stats: CollectStats) -> None:
         """Count what somebody else has counted."""
