@@ -29,9 +29,8 @@ def autoreset_mode_of(metadata: Mapping[str, Any] | None, given: AutoresetMode |
     Raises:
         InvalidArgumentError: it is none of Gymnasium's, or nobody says it.
     """
-    mode = (
-        stated_mode(metadata, "The vector environment's") if given is None else _mode(given, "autoreset_mode")
-    )
+    stated = stated_mode(metadata, "The vector environment's")
+    mode = stated if given is None else _mode(given, "autoreset_mode")
     if mode is None:
         raise InvalidArgumentError(
             "The vector environment does not say how its sub-environments are reset: its metadata has no "

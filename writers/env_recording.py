@@ -198,6 +198,7 @@ class EnvRecording:
 
     @staticmethod
     def pruned(state: EnvState, ends: tuple[Ends, ...]) -> EnvState:
+        """The state without what is known of episodes that are gone."""
         if state.facts:
             gone = {number for each in ends for number in each.numbers.tolist()}
             state.facts = {number: facts for number, facts in state.facts.items() if number not in gone}

@@ -12,6 +12,7 @@ from importlib import metadata as packages
 from typing import Any
 
 import gymnasium
+from gymnasium.vector import VectorEnv
 
 from ..store.errors import InvalidArgumentError
 from ..store.journal import RunHeader
@@ -32,7 +33,9 @@ def new_run_id(name: str | None) -> str:
     return f"{readable}-{time_ordered_suffix()}"
 
 
-def run_header(name: str | None, metadata: Mapping[str, Any] | None, env: gymnasium.Env | None) -> RunHeader:
+def run_header(
+    name: str | None, metadata: Mapping[str, Any] | None, env: gymnasium.Env | VectorEnv | None
+) -> RunHeader:
     """Describe a run that begins now.
 
     Raises:
@@ -53,7 +56,7 @@ def run_header(name: str | None, metadata: Mapping[str, Any] | None, env: gymnas
     )
 
 
-def _spec_json(env: gymnasium.Env) -> str | None:
+def _spec_json(env: gymnasium.Env | VectorEnv) -> str | None:
     """The environment's `EnvSpec` as JSON; None if it has none or holds what JSON cannot say."""
     if env.spec is None:
         return None
@@ -63,7 +66,7 @@ def _spec_json(env: gymnasium.Env) -> str | None:
         return json.dumps({"id": env.spec.id})
 
 
-def _versions(env: gymnasium.Env | None) -> dict[str, str]:
+def _versions(env: gymnasium.Env | VectorEnv | None) -> dict[str, str]:
     found = {"python": platform.python_version()}
     modules = ["episodelake", "gymnasium", "numpy"]
     if env is not None:

@@ -232,8 +232,9 @@ class VectorRecorder(VectorWrapper):
         self._session.seal()
 
     def close(self, **kwargs: Any) -> None:
-        """End what is open, seal everything, finish the run and close the environment; again, it does
-        nothing.
+        """End what is open, seal everything, finish the run and close the environment.
+
+        A second call does nothing.
 
         Raises:
             StoreAccessError, ConcurrentCommitError: sealing failed; the journal keeps everything, call again.
@@ -406,5 +407,6 @@ def _split_options(
         return None, None
     kept = freeze({key: value for key, value in options.items() if key != "reset_mask"})
     mask = options.get("reset_mask")
-    sound = isinstance(mask, np.ndarray) and mask.dtype == bool and mask.shape == (num_envs,) and mask.any()
-    return (mask.copy() if sound else None), (kept or None if "reset_mask" in options else kept)
+    if isinstance(mask, np.ndarray) and mask.dtype == bool and mask.shape == (num_envs,) and mask.any():
+        return mask.copy(), kept or None
+    return None, kept

@@ -194,7 +194,7 @@ class VectorStep:
         return self._done if ending is None else self._done | ending
 
     def _restart_at_once(self, state: EnvState) -> EnvState:
-        """SAME_STEP: the observations of environments that are done are the first ones of their next episodes."""
+        """SAME_STEP: environments that are done show the first observation of their next episode."""
         recording, block = self._recording, self._block
         heard = self._heard()
         if not len(heard):

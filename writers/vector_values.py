@@ -83,12 +83,10 @@ def told(
     for key, value in infos.items():
         if _is_mask(infos, key, num_envs):
             continue
-        mask = infos.get(f"_{key}") if type(key) is str else None
-        here = present
-        if _is_flags(mask, num_envs):
-            here = mask if present is None else present & mask
-            if not here.any():
-                continue
+        mask = _mask_of(infos, key, num_envs)
+        here = present if mask is None else mask if present is None else present & mask
+        if here is not None and not here.any():
+            continue
         inner = (*path, key)
         if isinstance(value, Mapping) and value and all(type(each) is str for each in value):
             yield from told(value, num_envs, inner, here)
@@ -100,8 +98,8 @@ def info_of(infos: Mapping[Any, Any], env: int, num_envs: int) -> dict[Any, Any]
     """The info of one environment, as it would have told it alone."""
     found: dict[Any, Any] = {}
     for key, value in infos.items():
-        mask = infos.get(f"_{key}") if type(key) is str else None
-        if _is_mask(infos, key, num_envs) or (_is_flags(mask, num_envs) and not mask[env]):
+        mask = _mask_of(infos, key, num_envs)
+        if _is_mask(infos, key, num_envs) or (mask is not None and not mask[env]):
             continue
         if isinstance(value, Mapping):
             found[key] = info_of(value, env, num_envs)
@@ -114,12 +112,18 @@ def _is_mask(infos: Mapping[Any, Any], key: Any, num_envs: int) -> bool:
     return type(key) is str and key.startswith("_") and key[1:] in infos and _is_flags(infos[key], num_envs)
 
 
+def _mask_of(infos: Mapping[Any, Any], key: Any, num_envs: int) -> np.ndarray | None:
+    """The mask beside a key, if there is one."""
+    mask = infos.get(f"_{key}") if type(key) is str else None
+    return mask if _is_flags(mask, num_envs) else None
+
+
 def _is_flags(value: Any, num_envs: int) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == bool and value.shape == (num_envs,)
 
 
 def per_env(value: Any, num_envs: int) -> np.ndarray:
-    """A value for each environment: the rows of an array or sequence of that length, else the same for all."""
+    """A value for each environment: those of an array or sequence of that length, else one for all."""
     value = to_numpy(value)
     if isinstance(value, np.ndarray) and value.ndim and len(value) == num_envs:
         return value
