@@ -57,7 +57,7 @@ def assert_policy_columns(episode: el.Episode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("steps", [1, 5, 63, 200])
+@pytest.mark.parametrize("steps", [1, 150])
 def test_steps_are_those_of_single_environments(tmp_path: Path, mode: AutoresetMode, steps: int) -> None:
     """Exactly so many transitions are recorded, and each environment's are those of a plain loop."""
     store = new_store(tmp_path, VaryingEnv())
@@ -77,7 +77,7 @@ def test_steps_are_those_of_single_environments(tmp_path: Path, mode: AutoresetM
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("unbiased", [False, True])
-@pytest.mark.parametrize("episodes", [1, 4, 23])
+@pytest.mark.parametrize("episodes", [3, 23])
 def test_episodes_are_those_of_single_environments(
     tmp_path: Path, mode: AutoresetMode, unbiased: bool, episodes: int
 ) -> None:
@@ -99,7 +99,7 @@ def test_episodes_are_those_of_single_environments(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("share", [1, 7, 16])
+@pytest.mark.parametrize("share", [3, 7])
 def test_a_recorder_goes_on_without_a_gap(tmp_path: Path, mode: AutoresetMode, share: int) -> None:
     """Calls whose steps do not fit the batch keep the surplus for the next one: no transition is lost."""
     store = new_store(tmp_path, VaryingEnv())
@@ -278,12 +278,12 @@ def test_quotas_take_the_bias_away(tmp_path: Path) -> None:
     for unbiased in (False, True):
         stats = [
             el.collect(envs, None, store, episodes=32, unbiased=unbiased, seed=1000 * repeat)
-            for repeat in range(12)
+            for repeat in range(6)
         ]
         means[unbiased] = np.concatenate([each.lengths for each in stats]).mean()
-    # The true mean is 11 and one episode's standard deviation 9: 0.46 for 384 of them.
-    assert abs(means[True] - 11) < 4 * 0.46
-    assert means[False] < 11 - 6 * 0.46
+    # The true mean is 11 and one episode's standard deviation 9: 0.65 for 192 of them.
+    assert abs(means[True] - 11) < 4 * 0.65
+    assert means[False] < 11 - 6 * 0.65
 
 
 # The end comes early

@@ -104,7 +104,7 @@ class Actor:
             self._add(columns, extras)
         if self._size is not None:
             check_actions(self._single_space, action, self._size)
-            columns = self._batched(columns, self._size)
+            columns = self._batched(columns, self._size) if columns else columns
         return action, columns, state
 
     def _changed(self, action: Any) -> Any:

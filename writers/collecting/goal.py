@@ -97,6 +97,7 @@ class Course:
     def __init__(self, goal: Goal, size: int) -> None:
         self.goal = goal
         self.tally = Tally()
+        self._total = goal.total
         #: Episodes that each environment may still give, int64 of shape (size,); None without quotas.
         self.quotas = None
         if goal.unbiased and goal.episodes is not None:
@@ -120,7 +121,7 @@ class Course:
     @property
     def reached(self) -> bool:
         """Whether it is enough."""
-        return self.done >= self.goal.total
+        return self.done >= self._total
 
     @property
     def done(self) -> int:

@@ -22,6 +22,7 @@ from ..callbacks import EpisodeSummary
 from ..vector_recorder import VectorRecorder
 from .batch import Start, Taken
 from .goal import Course
+from .values import to_host
 
 
 @dataclass
@@ -63,6 +64,7 @@ class VectorBatch:
         self._first: Start | None = Start()
         # Which environments said done with the last step.
         self._done = np.zeros(recorder.num_envs, bool)
+        self._any_done = False
         # Whose next action is the first of an episode.
         self._beginning = self._nobody
         self._held: _Held | None = None
@@ -117,14 +119,14 @@ class VectorBatch:
         if self._first is not None:
             start, self._first = self._first, None
             self.observation, self.info = self._recorder.reset(seed=start.seed, options=start.options)
-            self._done[:] = False
+            self._note(np.zeros_like(self._done))
             self._beginning = self._nobody
             self._mute(self._everyone)
             return self._everyone  # type: ignore[return-value]
-        if self._mode is AutoresetMode.DISABLED and self._done.any():
-            mask = self._done.copy()
+        if self._mode is AutoresetMode.DISABLED and self._any_done:
+            mask = self._done
             self.observation, self.info = self._recorder.reset(options={"reset_mask": mask})
-            self._done[:] = False
+            self._note(np.zeros_like(self._done))
             self._mute(np.flatnonzero(mask))
             return np.flatnonzero(mask)  # type: ignore[return-value]
         beginning, self._beginning = self._beginning, self._nobody
@@ -148,32 +150,43 @@ class VectorBatch:
 
     def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
         """Take one step, and record as much of it as is wanted."""
-        recorder = self._recorder
-        resets = self._done if self._mode is AutoresetMode.NEXT_STEP else None
-        acting = None if resets is None or not resets.any() else ~resets
         if columns:
-            recorder.log(mask=acting, **columns)
+            resetting = self._mode is AutoresetMode.NEXT_STEP and self._any_done
+            self._recorder.log(mask=~self._done if resetting else None, **columns)
         running = self._running
         steps = int(np.count_nonzero(running))
-        surplus = _Surplus(self._course, running, steps)
-        kept_actions = copy.deepcopy(action) if surplus.possible and surplus.holds else None
-        result = recorder.step_choosing(action, surplus.choose if surplus.possible else None)
+        if _may_exceed(self._course, steps):
+            result, steps = self._step_partly(action, columns, running, steps)
+        else:
+            result = self._recorder.step(action)
+        self.observation, self.info = result[0], result[4]
+        self._note(_flags(result))
+        return self._taken(steps, result)
+
+    def _step_partly(
+        self, action: Any, columns: Mapping[str, Any], running: np.ndarray, steps: int
+    ) -> tuple[tuple, int]:
+        """Step where there may be a surplus; what came back, and how many transitions were recorded."""
+        surplus = _Surplus(self._course, running)
+        kept = copy.deepcopy(action) if surplus.holds else None
+        result = self._recorder.step_choosing(action, surplus.choose)
         if surplus.left_out is not None:
             steps -= int(np.count_nonzero(surplus.left_out))
             if surplus.holds:
-                self._held = _Held(
-                    kept_actions, copy.deepcopy(result), copy.deepcopy(dict(columns)), surplus.left_out
-                )
-        self.observation, self.info = result[0], result[4]
-        done = _flags(result)
-        if self._mode is AutoresetMode.NEXT_STEP:
+                parts = copy.deepcopy((result, dict(columns)))
+                self._held = _Held(kept, *parts, surplus.left_out)
+        return result, steps
+
+    def _note(self, done: np.ndarray) -> None:
+        """Note who said done, and who stands at the first observation of an episode now."""
+        if self._any_done and self._mode is AutoresetMode.NEXT_STEP:
             # Those that had said done before were reset by this step, whatever it says of them.
             self._beginning = np.flatnonzero(self._done)
             done &= ~self._done
-        elif self._mode is AutoresetMode.SAME_STEP:
+        self._any_done = bool(done.any())
+        if self._any_done and self._mode is AutoresetMode.SAME_STEP:
             self._beginning = np.flatnonzero(done)
         self._done = done
-        return self._taken(steps, result)
 
     def _taken(self, steps: int, result: tuple) -> Taken:
         ended = self._recorder.ended
@@ -206,30 +219,20 @@ class _Surplus:
     Args:
         course: what is wanted.
         running: bool, shape (num_envs,): whose transitions would be recorded.
-        steps: how many these are.
 
     Attributes:
         left_out: whose transitions are not recorded, once `choose` found some; else None.
     """
 
-    def __init__(self, course: Course, running: np.ndarray, steps: int) -> None:
+    def __init__(self, course: Course, running: np.ndarray) -> None:
         self._course = course
         self._running = running
-        self._steps = steps
         self.left_out: np.ndarray | None = None
 
     @property
     def holds(self) -> bool:
         """Whether what is left out will be recorded in a later call."""
         return self._course.steps_left is not None
-
-    @property
-    def possible(self) -> bool:
-        """Whether there may be a surplus at all."""
-        if self._course.steps_left is not None:
-            return self._steps > self._course.steps_left
-        left = self._course.episodes_left
-        return self._course.quotas is None and left is not None and self._steps > left
 
     def choose(self, result: tuple) -> np.ndarray | None:
         """Leave out the highest indices; of episodes that end, only as many as may be recorded count."""
@@ -246,6 +249,14 @@ class _Surplus:
         return ~self.left_out
 
 
+def _may_exceed(course: Course, steps: int) -> bool:
+    """Whether a step with so many transitions may bring more than is wanted."""
+    if course.steps_left is not None:
+        return steps > course.steps_left
+    left = course.episodes_left
+    return course.quotas is None and left is not None and steps > left
+
+
 def _flags(result: tuple) -> np.ndarray:
     """Which environments say that their episode is over."""
-    return np.asarray(result[2], bool) | np.asarray(result[3], bool)
+    return np.logical_or(to_host(result[2]), to_host(result[3]))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ...store.errors import CorruptStoreError, InvalidArgumentError
+from ...store.errors import EpisodelakeError, InvalidArgumentError
 from ...store.handle import OpenStore, StoreHandle
 from ...store.recovery import recover
 from .actor import Acting, derived_seed
@@ -310,7 +310,7 @@ def _stats(tally: Tally, hands: Sequence[_Hand], store: StoreHandle, stop: StopS
 def _recover(hands: Sequence[_Hand], store: StoreHandle) -> None:
     try:
         recovered = {run.run_id for run in recover(store.layout, store.schema)}
-    except CorruptStoreError as error:
+    except EpisodelakeError as error:
         recovered = set()
         for hand in hands:
             if hand.stats is None:
