@@ -1,7 +1,7 @@
 """Tianshou's side of the collecting benchmark: a process that does one job per line of JSON.
 
-It runs in a virtual environment of its own; see `peer_process`. Tianshou's collectors take vector environments
-of their own kind, which reset single members, so the native environment is dressed as one.
+It runs in a virtual environment of its own; see `peer_process`. Tianshou's collectors take vector
+environments of their own kind, which reset single members, so the native environment is dressed as one.
 """
 
 from __future__ import annotations
