@@ -185,7 +185,7 @@ class Doomed:
 
     Attributes:
         folder: where the ways that are taken are noted.
-        ways: of "kill", "raise", "exit" and "hang".
+        ways: of "kill", "raise" and "exit".
         after: at which step.
     """
 
@@ -229,6 +229,12 @@ def slowly(observation: Any, info: Mapping[str, Any], state: Any) -> Any:
     return np.zeros(2, np.float32)
 
 
+def stuck(observation: Any, info: Mapping[str, Any], state: Any) -> Any:
+    """A policy that does not return any more after 30 steps."""
+    time.sleep(1000 if state == 30 else 0.01)
+    return np.zeros(2, np.float32), None, (state or 0) + 1
+
+
 __all__ = [
     "CoinEnv",
     "Doomed",
@@ -240,6 +246,7 @@ __all__ = [
     "make_varying_pair",
     "plain_steps",
     "slowly",
+    "stuck",
     "tilt",
     "tilting",
     "tilting_many",

@@ -568,6 +568,14 @@ def give(name: str, value: Any) -> dict[str, Any]:
         (give("progress", "yes"), "progress='yes'"),
         (give("explore", 3), "explore is int"),
         (give("metadata", 3), "metadata=3"),
+        (give("run", 3), "run=3"),
+        (give("seed", "one"), "seed='one'"),
+        (give("seed", -1), "seed=-1"),
+        (give("seed", [1, "two"]), "seed="),
+        (give("policy_seed", 0.5), "policy_seed=0.5"),
+        (give("options", "hard"), "options='hard'"),
+        (give("on_step", 3), "on_step is int"),
+        (give("on_episode", 3), "on_episode is int"),
     ],
 )
 def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any], words: str) -> None:

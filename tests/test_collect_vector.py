@@ -11,6 +11,7 @@ import duckdb
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import episodelake as el
@@ -394,6 +395,45 @@ def test_actions_that_are_not_numbers_are_recorded(tmp_path: Path) -> None:
     assert all(np.isnan(episode.actions).all() for episode in store.refresh())
 
 
+def test_batches_of_nested_actions(tmp_path: Path) -> None:
+    """Batches of Dict actions are checked part by part; those of Tuple actions need a `PolicyOutput`."""
+    turn = spaces.Dict({"move": spaces.Box(-1, 1, (2,), np.float32), "push": spaces.Discrete(2)})
+    pair = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (1,), np.float32)))
+    moves = {"move": np.ones((3, 2), np.float32), "push": np.arange(3) % 2}
+    pairs = (np.arange(3), np.ones((3, 1), np.float32))
+    for name, space, answer in (("dict", turn, (moves, {"v": np.arange(3)})), ("tuple", pair, pairs)):
+        make = partial(VaryingEnv, action_space=space)
+        store = new_store(tmp_path / name, make())
+        el.collect(SyncVectorEnv([make] * 3), partial(answer_with, answer), store, steps=30, seed=3)
+        el.collect(SyncVectorEnv([make] * 3), None, store, steps=30, seed=3)
+        assert store.refresh().transitions.collect().height == 60
+    extras = el.PolicyOutput(pairs, {"v": np.arange(3)})
+    el.collect(SyncVectorEnv([make] * 3), partial(answer_with, extras), store, steps=30, run="extras")
+    query = 'select "action.0", "policy.v", env_index from transitions join episodes using (episode_id)'
+    found = store.refresh().sql(f"{query} where run_id like 'extras%'")
+    assert all(action == value == env for action, value, env in found.fetchall())
+    wrong = partial(answer_with, {"move": moves["move"]})
+    store = el.open(tmp_path / "dict" / "store")
+    with pytest.raises(el.SpaceMismatchError, match="lacks the part 'push'"):
+        make = partial(VaryingEnv, action_space=turn)
+        el.collect(SyncVectorEnv([make] * 3), wrong, store, steps=30)
+
+
+def test_initial_states_that_do_not_fit(tmp_path: Path) -> None:
+    """An initial state that is nested otherwise than the policy's, or has other rows, is refused."""
+    store = new_store(tmp_path, VaryingEnv())
+    actions = np.zeros((NUM_ENVS, 2), np.float32)
+    policy = partial(answer_with, (actions, {}, {"h": np.zeros((NUM_ENVS, 4))}))
+    for initial, words in (
+        ({"c": np.zeros((NUM_ENVS, 4))}, "nested otherwise"),
+        ({"h": np.zeros((NUM_ENVS, 3))}, "cannot be replaced"),
+    ):
+        with pytest.raises(el.SpaceMismatchError, match=words):
+            envs = vector(AutoresetMode.SAME_STEP)
+            el.collect(envs, policy, store, steps=1000, seed=3, initial_state=initial)
+
+
+@pytest.mark.slow
 def test_vector_environments_in_workers(tmp_path: Path) -> None:
     """A worker may make a vector environment; exactly so many episodes are recorded in all."""
     store = new_store(tmp_path, VaryingEnv())

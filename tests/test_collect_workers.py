@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -100,31 +101,45 @@ def test_deaths_are_reported_and_their_journals_recovered(tmp_path: Path) -> Non
 PROGRAM = """
 import sys
 import episodelake as el
-from collecting_parts import make_varying, slowly
+import collecting_parts
+from collecting_parts import VaryingEnv, make_varying
+
+
+def make_long():
+    return VaryingEnv(longest=10**6)
+
 
 if __name__ == "__main__":
     store = el.open(sys.argv[1])
     tell = lambda state: print(state.steps, flush=True)
-    stats = el.collect(make_varying, slowly, store, steps=100_000, workers=2, seed=1, progress=tell)
+    policy = getattr(collecting_parts, sys.argv[2])
+    make = make_long if sys.argv[2] == "stuck" else make_varying
+    stats = el.collect(
+        make, policy, store, steps=100_000, workers=2, seed=1, progress=tell, flush_seconds=0.05
+    )
     print("stats", stats.steps, stats.interrupted, len(stats.failures), flush=True)
 """
 
 
-def start(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
+def start(folder: Path, policy: str = "slowly") -> tuple[subprocess.Popen[str], list[int]]:
     """Start a collection with two workers in a process of its own, and wait until both record."""
     program = folder / "program.py"
     program.write_text(PROGRAM)
     process = subprocess.Popen(
-        [sys.executable, str(program), str(folder / "store")],
+        [sys.executable, str(program), str(folder / "store"), policy],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(TESTS)},
         start_new_session=True,
     )
     assert process.stdout is not None
+    patience = threading.Timer(PATIENCE, process.kill)
+    patience.start()
     for line in process.stdout:
         if int(line) >= 20 and len(children(process.pid)) >= 2:
             break
+    patience.cancel()
+    assert process.poll() is None
     return process, children(process.pid)
 
 
@@ -163,6 +178,23 @@ def test_an_interrupt_stops_all_workers(tmp_path: Path) -> None:
     assert rows(tmp_path, "select sum(length)::int from EPISODES") == [(int(steps),)]
     wait_until_gone(workers)
     assert not any((tmp_path / "store" / "journal").iterdir())
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_kills_workers_that_hang(tmp_path: Path) -> None:
+    """Workers that do not come back are killed by the second SIGINT, and their journals are recovered."""
+    new_store(tmp_path, VaryingEnv())
+    process, workers = start(tmp_path, "stuck")
+    time.sleep(1.0)  # until both hang, and what they recorded is in their journals
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert output.split("\n")[-2].split() == ["stats", "60", "True", "2"]
+    assert rows(tmp_path, "select sum(length)::int, any_value(end_reason) from EPISODES") == [
+        (60, "interrupted")
+    ]
+    wait_until_gone(workers)
 
 
 def test_workers_do_not_outlive_their_parent(tmp_path: Path) -> None:

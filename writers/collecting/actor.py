@@ -157,10 +157,25 @@ def _seeded(acting: Acting, space: gymnasium.Space) -> Policy:
     return policy
 
 
+def check_seed(name: str, seed: Any) -> None:
+    """Refuse what is no seed.
+
+    Raises:
+        InvalidArgumentError: it is neither None, nor a whole number of at least 0, nor a list of such.
+    """
+    parts = seed if isinstance(seed, list | tuple) else [seed]
+    for part in parts:
+        if part is not None and (not isinstance(part, int | np.integer) or part < 0):
+            raise InvalidArgumentError(
+                f"{name}={seed!r}: expected a whole number of at least 0 or None, or a list of them with one "
+                "for each environment."
+            )
+
+
 def derived_seed(seed: int | Sequence[int | None] | None, *key: int) -> int | None:
     """A seed of 31 bits that follows from another one and a key, and repeats neither; None for None."""
     if seed is None:
         return None
-    entropy = [part or 0 for part in seed] if isinstance(seed, Sequence) else seed
+    entropy = [int(part or 0) for part in seed] if isinstance(seed, list | tuple) else int(seed)  # type: ignore[arg-type]
     (word,) = np.random.SeedSequence(entropy, spawn_key=key).generate_state(1)
     return int(word) >> 1

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
+from ...store.errors import InvalidArgumentError
 from ...store.handle import OpenStore
-from .actor import Acting, Explore, MapAction, derived_seed
+from .actor import Acting, Explore, MapAction, check_seed, derived_seed
 from .bar import Display, Tell
 from .batch import Start
 from .collection import Collection
@@ -99,8 +100,13 @@ def collect(
     check_options(recording)
     check_store(store)
     goal = Goal.of(steps, episodes, unbiased)
+    check_seed("seed", seed)
+    check_seed("policy_seed", policy_seed)
+    if not isinstance(options, Mapping | None):
+        raise InvalidArgumentError(f"options={options!r}: expected a mapping, for the environment's reset.")
     acting = Acting(policy, policy_seed, initial_state, record_state, explore, map_action)
     display = Display(progress)
+    watching = Watching(on_step, on_episode, display)
     first_options = None if options is None else dict(options)
     count = positive("workers", workers)
     if count is not None:
@@ -114,9 +120,7 @@ def collect(
         acting = replace(acting, seed=derived_seed(seed, _POLICY_SEED))
     anew = goal.episodes is not None or seed is not None or options is not None
     start = Start(seed, first_options, anew)
-    return Collection(goal, acting, Watching(on_step, on_episode, display), start).run(
-        env_or_envs, store, recording
-    )
+    return Collection(goal, acting, watching, start).run(env_or_envs, store, recording)
 
 
 def _warned(stats: CollectStats) -> CollectStats:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...store.errors import InvalidArgumentError
 from ..callbacks import EpisodeSummary
 from .actor import Actor
 from .bar import Display
@@ -55,11 +56,23 @@ OnEpisode = Callable[[EpisodeSummary], Any]
 
 @dataclass(frozen=True)
 class Watching:
-    """Who is told what happens: hooks on a step and on an episode's end, and the display of progress."""
+    """Who is told what happens: hooks on a step and on an episode's end, and the display of progress.
+
+    Raises:
+        InvalidArgumentError: a hook cannot be called.
+    """
 
     on_step: OnStep | None = None
     on_episode: OnEpisode | None = None
     display: Display = field(default_factory=lambda: Display(False))
+
+    def __post_init__(self) -> None:
+        for name in ("on_step", "on_episode"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise InvalidArgumentError(
+                    f"{name} is {type(value).__name__}, which cannot be called; expected a function or None."
+                )
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...store.errors import SpaceMismatchError
-from .values import is_tensor, leaves, map_leaves
+from .values import is_tensor, leaves, map_leaves, to_host
 
 
 class Memory:
@@ -71,7 +71,7 @@ def _replaced(value: Any, initial: Any, rows: list[int], path: str) -> Any:
         return None
     parts = _parts(value)
     if parts is None:
-        return _with_rows(value, None if initial is None else initial[rows], rows)
+        return _with_rows(value, None if initial is None else initial[rows], rows, path)
     begun = {} if initial is None else dict(_parts(initial) or ())
     if initial is not None and begun.keys() != dict(parts).keys():
         raise SpaceMismatchError(
@@ -95,11 +95,21 @@ def _parts(value: Any) -> list[tuple[Any, Any]] | None:
     return None if found is None else list(enumerate(found))
 
 
-def _with_rows(leaf: Any, begun: Any, rows: list[int]) -> Any:
+def _with_rows(leaf: Any, begun: Any, rows: list[int], path: str) -> Any:
     """A copy of a leaf with some rows replaced, by zeros if `begun` is None."""
     fill = 0 if begun is None else begun
-    if hasattr(leaf, "at"):
-        return leaf.at[np.array(rows)].set(fill)  # arrays of JAX cannot be written to
-    fresh = _clone(leaf)
-    fresh[rows] = fill
+    fresh: Any = _clone(leaf)
+    if is_tensor(leaf) and isinstance(fill, np.ndarray) and hasattr(leaf, "new_tensor"):
+        fill = leaf.new_tensor(fill)
+    elif isinstance(leaf, np.ndarray):
+        fill = to_host(fill)
+    try:
+        if hasattr(fresh, "at"):
+            return fresh.at[np.array(rows)].set(fill)  # arrays of JAX cannot be written to
+        fresh[rows] = fill
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SpaceMismatchError(
+            f"The rows of the policy's {path} cannot be replaced by those of initial_state: {error}. Both "
+            "need the same shape and kind."
+        ) from error
     return fresh

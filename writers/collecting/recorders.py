@@ -39,10 +39,10 @@ class RecordingOptions(TypedDict, total=False):
 
 
 def check_options(recording: Mapping[str, Any]) -> None:
-    """Refuse options that nobody knows.
+    """Refuse options that nobody knows, and values that they cannot have.
 
     Raises:
-        InvalidArgumentError: one is unknown.
+        InvalidArgumentError: one is unknown, or makes no sense.
     """
     unknown = recording.keys() - RecordingOptions.__annotations__.keys()
     if unknown:
@@ -50,6 +50,16 @@ def check_options(recording: Mapping[str, Any]) -> None:
             f"collect knows no option {', '.join(map(repr, sorted(unknown)))}. What goes to the recorder is "
             f"{', '.join(RecordingOptions.__annotations__)}."
         )
+    SessionOptions(**_disk(recording))
+    if not isinstance(recording.get("run"), str | None):
+        raise InvalidArgumentError(f"run={recording['run']!r}: expected text, a readable name for the run.")
+    if not isinstance(recording.get("metadata"), Mapping | None):
+        raise InvalidArgumentError(f"metadata={recording['metadata']!r}: expected a mapping.")
+
+
+def _disk(recording: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that say how to treat the disk."""
+    return {key: recording[key] for key in SessionOptions.__annotations__ if key in recording}
 
 
 def check_store(store: Any) -> None:
@@ -102,7 +112,7 @@ def opened(env: Any, store: OpenStore, recording: RecordingOptions) -> AnyRecord
         RecorderStateError: it is closed.
         StoreAccessError: the store cannot be written.
     """
-    disk = {key: recording[key] for key in SessionOptions.__annotations__ if key in recording}
+    disk = _disk(recording)
     arguments: dict[str, Any] = {
         **{key: value for key, value in recording.items() if key not in disk},
         "options": SessionOptions(**disk),

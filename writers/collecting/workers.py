@@ -308,15 +308,24 @@ def _stats(tally: Tally, hands: Sequence[_Hand], store: StoreHandle, stop: StopS
 
 
 def _recover(hands: Sequence[_Hand], store: StoreHandle) -> None:
+    """Recover what dead workers left; another worker that began later may have done it already."""
+    trouble = ""
+    left = [hand for hand in hands if hand.stats is None and _left_a_journal(hand, store)]
     try:
-        recovered = {run.run_id for run in recover(store.layout, store.schema)}
+        recover(store.layout, store.schema)
     except EpisodelakeError as error:
-        recovered = set()
-        for hand in hands:
-            if hand.stats is None:
-                hand.failure = f"{hand.death()}\nIts journal could not be recovered: {error}"
-    for hand in hands:
-        hand.recovered = hand.run_id in recovered
+        trouble = f"\nIts journal could not be recovered: {error}"
+    for hand in left:
+        hand.recovered = not (store.layout.journals / str(hand.run_id)).exists()
+        if not hand.recovered:
+            hand.failure = f"{hand.death()}{trouble}"
+
+
+def _left_a_journal(hand: _Hand, store: StoreHandle) -> bool:
+    """Whether a worker that has failed could not seal what it had: it died, or sealing failed."""
+    if hand.run_id is None:
+        return False
+    return hand.failure is None or (store.layout.journals / hand.run_id).exists()
 
 
 def _add_dead(tally: Tally, hand: _Hand, episodes: Sequence[RecordedEpisode]) -> WorkerReport:
