@@ -1,4 +1,4 @@
-"""Minari in a virtual environment and a process of its own, spoken to in lines of JSON."""
+"""A peer in a virtual environment and a process of its own, spoken to in lines of JSON."""
 
 from __future__ import annotations
 
@@ -8,13 +8,45 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-MINARI = "minari[hdf5,arrow,create]==0.5.4"
-SAME_VERSIONS = {"gymnasium": "gymnasium[mujoco]", "numpy": "numpy", "pyarrow": "pyarrow", "mujoco": "mujoco"}
-SCRIPT = Path(__file__).resolve().parent / "peers" / "minari_peer.py"
+PEERS = Path(__file__).resolve().parent / "peers"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a peer's environment is made.
+
+    Attributes:
+        name: of its folder, and of its script, `peers/<name>_peer.py`.
+        requirements: what is installed.
+        same_versions: what both sides use, by distribution; it is installed in the version of the running
+            environment, so that a difference is the peer's.
+    """
+
+    name: str
+    requirements: tuple[str, ...]
+    same_versions: Mapping[str, str]
+
+    @property
+    def script(self) -> Path:
+        """What the process runs."""
+        return PEERS / f"{self.name}_peer.py"
+
+
+MINARI = Recipe(
+    "minari",
+    ("minari[hdf5,arrow,create]==0.5.4",),
+    {"gymnasium": "gymnasium[mujoco]", "numpy": "numpy", "pyarrow": "pyarrow", "mujoco": "mujoco"},
+)
+# This release of torch is the one for processors; others bring gigabytes for graphics cards.
+TIANSHOU = Recipe(
+    "tianshou", ("tianshou==2.0.1", "torch==2.13.0"), {"gymnasium": "gymnasium", "numpy": "numpy"}
+)
 
 
 class PeerError(RuntimeError):
@@ -28,7 +60,8 @@ class Peer:
     datasets live under `folder`.
     """
 
-    def __init__(self, environments: Path, folder: Path) -> None:
+    def __init__(self, environments: Path, folder: Path, recipe: Recipe = MINARI) -> None:
+        self._recipe = recipe
         self._environments = environments
         self._folder = folder
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (lives as long as the process)
@@ -61,7 +94,7 @@ class Peer:
         datasets = self._folder / "minari"
         datasets.mkdir(parents=True, exist_ok=True)
         self._process = subprocess.Popen(
-            [str(make_environment(self._environments)), str(SCRIPT)],
+            [str(make_environment(self._environments, self._recipe)), str(self._recipe.script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -76,18 +109,18 @@ class Peer:
         return self._process
 
 
-def make_environment(folder: Path) -> Path:
-    """Make the virtual environment with Minari in `folder`, unless it is there, and return its Python.
+def make_environment(folder: Path, recipe: Recipe) -> Path:
+    """Make the peer's virtual environment in `folder`, unless it is there, and return its Python.
 
-    The packages that both sides use have the versions of the running environment, so that a difference is
-    Minari's. A changed list of packages, or an interrupted installation, makes the environment anew.
+    A changed list of packages, or an interrupted installation, makes the environment anew.
     """
-    requirements = [MINARI, *(f"{text}=={version(name)}" for name, text in SAME_VERSIONS.items())]
-    place = folder / "minari"
+    shared = (f"{text}=={version(name)}" for name, text in recipe.same_versions.items())
+    requirements = [*recipe.requirements, *shared]
+    place = folder / recipe.name
     python, finished = place / "bin" / "python", place / "installed.txt"
     if finished.exists() and finished.read_text().split() == requirements:
         return python
-    print(f"making Minari's environment: {' '.join(requirements)}", file=sys.stderr, flush=True)
+    print(f"making the environment of {recipe.name}: {' '.join(requirements)}", file=sys.stderr, flush=True)
     shutil.rmtree(place, ignore_errors=True)
     _run([sys.executable, "-m", "venv", str(place)])
     _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements])

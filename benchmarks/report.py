@@ -69,7 +69,7 @@ def describe_machine(peer_versions: dict[str, str]) -> list[str]:
         f"- Machine: {_cpu_model()}, {len(os.sched_getaffinity(0))} cores, "
         f"{_memory_gib():.0f} GiB of memory, {platform.system()}, shared with other work.",
         f"- Python {platform.python_version()}; {ours}.",
-        f"- Minari's environment: {theirs}." if theirs else "- Minari was not run.",
+        f"- The peers' environments: {theirs}." if theirs else "- No peer was run.",
     ]
 
 

@@ -1,6 +1,6 @@
 """Run the benchmarks and print one table: `python benchmarks/run.py [NAME ...] [--quick] [--markdown FILE]`.
 
-Minari gets a virtual environment of its own, made on the first run in `.venv` beside this file.
+Minari and Tianshou get virtual environments of their own, made on the first run in `.venv` beside this file.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 import bulk_writing
+import collecting
 import commit_latency
 import compaction
 import filtering
@@ -25,7 +26,7 @@ import recovery_speed
 import size
 import sql
 from measure import Row
-from peer_process import Peer
+from peer_process import TIANSHOU, Peer
 from report import markdown, print_table
 from setting import Setting
 
@@ -41,6 +42,7 @@ BENCHMARKS = {
     "many-writers": many_writers.run,
     "recovery": recovery_speed.run,
     "compaction": compaction.run,
+    "collecting": collecting.run,
 }
 WIDTH_OF_A_FILE = 170
 ENVIRONMENTS = Path(__file__).resolve().parent / ".venv"
@@ -53,7 +55,7 @@ def main(
     markdown_file: Annotated[
         Path | None, typer.Option("--markdown", help="Write the table and the machine to this file too.")
     ] = None,
-    environments: Annotated[Path, typer.Option(help="Where the peer's environment is kept.")] = ENVIRONMENTS,
+    environments: Annotated[Path, typer.Option(help="Where peers' environments are kept.")] = ENVIRONMENTS,
 ) -> None:
     """Measure Episodelake beside Minari, pyarrow and DuckDB, and print both sides and their ratio."""
     unknown = set(names or ()) - BENCHMARKS.keys()
@@ -68,16 +70,18 @@ def main(
     # MuJoCo leaves its log in the current folder, so the run happens in the scratch folder.
     with tempfile.TemporaryDirectory(prefix="episodelake-benchmarks-") as folder, contextlib.chdir(folder):
         peer = Peer(place, Path(folder))
-        setting = Setting(Path(folder), repeats, quick, peer)
+        tianshou = Peer(place, Path(folder), TIANSHOU)
+        setting = Setting(Path(folder), repeats, quick, peer, tianshou)
         try:
             for name in names or BENCHMARKS:
                 console.print(f"[dim]running {name}[/dim]")
                 rows += BENCHMARKS[name](setting)
             if target_file is not None:
                 words = f"{repeats} repeats{', small sizes (--quick)' if quick else ''}."
-                target_file.write_text(markdown(rows, peer.versions(), words))
+                target_file.write_text(markdown(rows, peer.versions() | tianshou.versions(), words))
         finally:
             peer.close()
+            tianshou.close()
             if rows:
                 print_table(rows, console)
 

@@ -1,4 +1,4 @@
-"""What every benchmark is handed: where to write, how often to repeat, the peer; and its common tools."""
+"""What every benchmark is handed: where to write, how often to repeat, the peers; and its common tools."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ FORMATS = ("hdf5", "arrow")
 
 @dataclass(frozen=True)
 class Setting:
-    """The setting of one run: a scratch folder, the number of repeats, and the peer."""
+    """The setting of one run: a scratch folder, the number of repeats, and the peers."""
 
     folder: Path
     repeats: int
     quick: bool
     minari: Peer
+    tianshou: Peer
 
     def choose(self, full: int, quick: int) -> int:
         """Return the size to use: `full`, or `quick` in a quick run."""

@@ -46,6 +46,11 @@ from .store.spaces import Codec, register_codec
 from .store.values import OpaqueValue
 from .writers.aec_recorder import AECRecorder
 from .writers.callbacks import EpisodeSummary, StepData
+from .writers.collecting.bar import CollectProgress
+from .writers.collecting.collect import collect
+from .writers.collecting.loop import CollectStep
+from .writers.collecting.outputs import PolicyOutput
+from .writers.collecting.stats import CollectStats, WorkerReport
 from .writers.episode_writer import EpisodeRow, EpisodeWriter, OpenEpisode
 from .writers.options import SessionOptions
 from .writers.parallel_recorder import ParallelRecorder
@@ -58,6 +63,9 @@ __all__ = [
     "AgentEpisode",
     "AgentGroup",
     "Codec",
+    "CollectProgress",
+    "CollectStats",
+    "CollectStep",
     "CompactReport",
     "ConcurrentCommitError",
     "CorruptStoreError",
@@ -80,6 +88,7 @@ __all__ = [
     "OpaqueValue",
     "OpenEpisode",
     "ParallelRecorder",
+    "PolicyOutput",
     "PoolRecorder",
     "QueryError",
     "Recorder",
@@ -98,6 +107,8 @@ __all__ = [
     "VectorRecorder",
     "VerifyReport",
     "VersionNotFoundError",
+    "WorkerReport",
+    "collect",
     "create",
     "merge",
     "open",

@@ -168,6 +168,14 @@ class EnvRecording:
             ends.facts = known
         return ends
 
+    def summaries(self, ends: Ends) -> list[EpisodeSummary]:
+        """What there is to say of episodes that have ended; those without a step are left out."""
+        return [
+            self._summary(ends, index, ends.facts.get(number, NO_FACTS))
+            for index, number in enumerate(ends.numbers.tolist())
+            if ends.lengths[index]
+        ]
+
     def raise_late(self) -> None:
         """Raise what an episode callback raised since the last call."""
         error, self._late_error = self._late_error, None

@@ -100,6 +100,8 @@ class Recorder(gymnasium.Wrapper):
         self._special = step_callback is not None or self._autoreset is AutoresetMode.SAME_STEP
         self._logged: dict[str, Any] | None = None
         self._final_metadata: Mapping[str, Any] = {}
+        #: Where `collect` stands with this recorder between two of its calls.
+        self.collection: Any = None
 
     @property
     def run_id(self) -> str:
@@ -110,6 +112,21 @@ class Recorder(gymnasium.Wrapper):
     def episode_id(self) -> str | None:
         """The id of the episode in hand; None before the first reset."""
         return None if self._episode is None else self._session.episode_id(self._episode)
+
+    @property
+    def session(self) -> RunSession:
+        """The run that it writes."""
+        return self._session
+
+    @property
+    def episode(self) -> LiveEpisode | None:
+        """The episode in hand, also when it has ended; None before the first reset."""
+        return self._episode
+
+    @property
+    def running(self) -> LiveEpisode | None:
+        """The episode that the next step goes to; None where a reset comes first."""
+        return self._running
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -193,12 +210,20 @@ class Recorder(gymnasium.Wrapper):
         if self._session.closed:
             return
         try:
-            try:
-                self._finish()
-            finally:
-                self._session.close()
+            self.detach()
         finally:
             self.env.close()
+
+    def detach(self) -> None:
+        """Seal everything and finish the run, as `close` does, but leave the environment open.
+
+        Raises:
+            StoreAccessError, ConcurrentCommitError: sealing failed; the journal keeps everything, call again.
+        """
+        try:
+            self._finish()
+        finally:
+            self._session.close()
 
     # Episodes
 
@@ -276,7 +301,11 @@ class Recorder(gymnasium.Wrapper):
     def _call_episode_callback(self, episode: LiveEpisode) -> Mapping[str, Any]:
         if self._episode_callback is None:
             return {}
-        summary = EpisodeSummary(
+        return apply_episode_callback(self._episode_callback, self.summary(episode))
+
+    def summary(self, episode: LiveEpisode) -> EpisodeSummary:
+        """What there is to say of an episode of this recorder, as an episode callback sees it."""
+        return EpisodeSummary(
             id=self._session.episode_id(episode),
             number=episode.number,
             length=episode.length,
@@ -288,7 +317,6 @@ class Recorder(gymnasium.Wrapper):
             options=_options(episode),
             metadata=dict(episode.facts.metadata),
         )
-        return apply_episode_callback(self._episode_callback, summary)
 
     def _step_outside(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """A step when no episode is running."""

@@ -77,6 +77,7 @@ class RunSession:
         self.options = options
         self.closed = False
         self._schema = store.schema
+        self.store = store
         self._process = os.getpid()
         self._tables = Tables.open(store.layout)
         committed = list(self._tables.steps.schema)

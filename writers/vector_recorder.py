@@ -92,8 +92,30 @@ class VectorRecorder(VectorWrapper):
         self._step_callback = step_callback
         # Whether the sub-environments were reset and nothing went wrong since.
         self._open = False
+        #: Where `collect` stands with this recorder between two of its calls.
+        self.collection: Any = None
 
     # What was recorded
+
+    @property
+    def session(self) -> BlockSession:
+        """The run that it writes."""
+        return self._session
+
+    @property
+    def autoreset_mode(self) -> AutoresetMode:
+        """How the sub-environments are reset."""
+        return self._mode
+
+    @property
+    def recording(self) -> EnvRecording:
+        """The episodes in hand."""
+        return self._recording
+
+    @property
+    def usable(self) -> bool:
+        """Whether episodes can go on: it was reset, and nothing went wrong since."""
+        return self._open and not self._session.closed
 
     @property
     def run_id(self) -> str:
@@ -167,10 +189,20 @@ class VectorRecorder(VectorWrapper):
             RecorderStateError: before the first reset, after an exception or after `close`; with autoreset
                 disabled also while a sub-environment that has ended was not reset.
         """
+        return self.step_choosing(actions, None)
+
+    def step_choosing(self, actions: Any, choose: Callable[[tuple], np.ndarray | None] | None) -> tuple:
+        """Step the sub-environments as `step` does, and record the transitions of some of them.
+
+        Args:
+            actions: one for each sub-environment.
+            choose: called with what the environment returned; gives a bool array of shape (num_envs,): of the
+                others nothing is recorded, until `record_step` brings it. None for all.
+        """
         block = self._stage(actions)
         try:
             result = self.env.step(actions)
-            self._step(block, actions, result)
+            self._step(block, actions, result, None if choose is None else choose(result))
         except BaseException:
             self._interrupted()
             raise
@@ -280,6 +312,9 @@ class VectorRecorder(VectorWrapper):
                 f"The episodes of the sub-environments {ended} have ended and autoreset is disabled: reset "
                 'them with reset(options={"reset_mask": mask}) before the next step().'
             )
+        return self._staged(actions)
+
+    def _staged(self, actions: Any) -> BlockBuffer:
         block = self._session.block()
         block.actions.put_many(block.count, to_numpy(actions), self.num_envs)
         return block
@@ -298,7 +333,9 @@ class VectorRecorder(VectorWrapper):
             actions, result: what the environment took and returned.
             keep: bool, shape (num_envs,): of the other sub-environments nothing is recorded; all if None.
         """
-        block = self._stage(actions)
+        if not self._open:
+            self._refuse()
+        block = self._staged(actions)
         try:
             self._step(block, actions, result, keep)
         except BaseException:

@@ -1,0 +1,443 @@
+"""Collection from vector environments in all autoreset modes, compared with one-by-one rollouts."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+import episodelake as el
+from collecting_parts import CoinEnv, Tensor, VaryingEnv, make_varying_pair, plain_steps, tilt, tilting_many
+from nasty_environments import Rollout, assert_recorded, new_store
+
+MODES = list(AutoresetMode)
+NUM_ENVS = 5
+
+
+def vector(mode: AutoresetMode, num_envs: int = NUM_ENVS) -> SyncVectorEnv:
+    """A vector environment of `VaryingEnv`s."""
+    return SyncVectorEnv([VaryingEnv] * num_envs, autoreset_mode=mode)
+
+
+def assert_env_by_env(
+    store: el.EpisodeStore, seed: int, num_envs: int = NUM_ENVS
+) -> dict[int, list[el.Episode]]:
+    """Fail unless each environment's episodes are those of a plain loop, the last one perhaps cut short."""
+    by_env: dict[int, list[el.Episode]] = {env: [] for env in range(num_envs)}
+    for row in store.refresh().episodes.sort("number").select("env_index", "episode_id").collect().rows():
+        by_env[row[0]].append(store[row[1]])
+    for env, episodes in by_env.items():
+        rollouts: list[Rollout] = plain_steps(VaryingEnv(), tilt, 400, seed=seed + env)
+        for episode, rollout in zip(episodes, rollouts, strict=False):
+            whole = episode.end_reason != "cut"
+            assert episode is not episodes[-1] or whole or episode.length <= len(rollout.actions)
+            assert_recorded(episode, rollout if whole else rollout.cut(episode.length), VaryingEnv())
+    return by_env
+
+
+def assert_policy_columns(episode: el.Episode) -> None:
+    """Fail unless a recurrent policy began anew with the episode, and its extras stand beside its actions."""
+    length = episode.length
+    assert list(episode.policy["asked"])[:length] == list(range(length))
+    assert list(episode.policy["temperature"])[:length] == [0.5] * length
+    sums = np.vstack([np.zeros((1, 3)), np.cumsum(episode.observations[: length - 1], axis=0, dtype=float)])
+    assert np.allclose(np.stack(list(episode.policy["summed"])[:length]), sums[:length])
+    means = [each["mean"] for each in list(episode.policy["distribution"])[:length]]
+    assert np.array_equal(np.stack(means)[:, 0], 2 * episode.actions[:, 0])
+
+
+# What is recorded
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("steps", [1, 150])
+def test_steps_are_those_of_single_environments(tmp_path: Path, mode: AutoresetMode, steps: int) -> None:
+    """Exactly so many transitions are recorded, and each environment's are those of a plain loop."""
+    store = new_store(tmp_path, VaryingEnv())
+    stats = el.collect(vector(mode), tilting_many, store, steps=steps, seed=3)
+    by_env = assert_env_by_env(store, 3)
+    for episodes in by_env.values():
+        assert all(episode.end_reason != "cut" for episode in episodes[:-1])
+        for episode in episodes:
+            assert_policy_columns(episode)
+    assert stats.steps == steps == sum(episode.length for episode in store)
+    finished = store.filter("end_reason <> 'cut'").episodes.collect()
+    assert (stats.episodes, stats.unfinished) == (finished.height, len(store) - finished.height)
+    assert sorted(stats.lengths.tolist()) == sorted(finished["length"].to_list())
+    assert sorted(stats.returns.tolist()) == sorted(finished["episode_return"].to_list())
+    assert (stats.terminated, stats.truncated) == (finished["terminated"].sum(), finished["truncated"].sum())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("unbiased", [False, True])
+@pytest.mark.parametrize("episodes", [3, 23])
+def test_episodes_are_those_of_single_environments(
+    tmp_path: Path, mode: AutoresetMode, unbiased: bool, episodes: int
+) -> None:
+    """Exactly so many whole episodes are recorded; with quotas, so many of each environment."""
+    store = new_store(tmp_path, VaryingEnv())
+    stats = el.collect(vector(mode), tilting_many, store, episodes=episodes, unbiased=unbiased, seed=3)
+    by_env = assert_env_by_env(store, 3)
+    assert stats.episodes == len(store) == episodes and stats.unfinished == 0
+    assert stats.steps == stats.lengths.sum() == sum(episode.length for episode in store)
+    for episode in store:
+        assert episode.end_reason != "cut"
+        assert_policy_columns(episode)
+    counts = [len(each) for each in by_env.values()]
+    if unbiased:
+        share, rest = divmod(episodes, NUM_ENVS)
+        assert counts == [share + (env < rest) for env in range(NUM_ENVS)]
+    steps = duckdb.sql(f"select count(*) from '{tmp_path}/store/steps/*.parquet' where action is not null")
+    assert steps.fetchall() == [(stats.steps,)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("share", [3, 7])
+def test_a_recorder_goes_on_without_a_gap(tmp_path: Path, mode: AutoresetMode, share: int) -> None:
+    """Calls whose steps do not fit the batch keep the surplus for the next one: no transition is lost."""
+    store = new_store(tmp_path, VaryingEnv())
+    parts = []
+    with store.record(vector(mode)) as recorder:
+        for part in range(9):
+            seed = None if part else 3
+            parts.append(el.collect(recorder, tilting_many, store, steps=share, seed=seed))
+            assert parts[-1].steps == share
+    by_env = assert_env_by_env(store, 3)
+    for episodes in by_env.values():
+        assert all(episode.end_reason != "cut" for episode in episodes[:-1])
+        for episode in episodes:
+            assert_policy_columns(episode)
+    assert sum(episode.length for episode in store) == 9 * share
+    whole = new_store(tmp_path / "whole", VaryingEnv())
+    once = el.collect(vector(mode), tilting_many, whole, steps=9 * share, seed=3)
+    lengths = sorted(length for part in parts for length in part.lengths.tolist())
+    assert lengths == sorted(once.lengths.tolist())
+    query = "select env_index, length, episode_return from episodes order by 1, number"
+    assert store.sql(query).fetchall() == whole.refresh().sql(query).fetchall()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_episodes_cut_what_runs_and_begin_anew(tmp_path: Path, mode: AutoresetMode) -> None:
+    """After a call with steps, a call with episodes cuts what is running, keeps it, and starts over."""
+    store = new_store(tmp_path, VaryingEnv())
+    with store.record(vector(mode)) as recorder:
+        el.collect(recorder, tilting_many, store, steps=8, seed=3)
+        stats = el.collect(recorder, tilting_many, store, episodes=4, seed=9)
+        again = el.collect(recorder, tilting_many, store, episodes=4, seed=9)
+        rest = el.collect(recorder, tilting_many, store, steps=11)
+    assert stats.returns.tolist() == again.returns.tolist()
+    lengths = store.refresh().episodes.collect()["length"].sum()
+    assert lengths == 8 + stats.steps + again.steps + rest.steps == 8 + 2 * stats.steps + 11
+    for episode in store:
+        assert_policy_columns(episode)
+
+
+def test_somebody_else_steps_the_recorder(tmp_path: Path) -> None:
+    """A recorder that was stepped by hand meanwhile is reset, and what was held is dropped."""
+    store = new_store(tmp_path, VaryingEnv())
+    with store.record(vector(AutoresetMode.SAME_STEP)) as recorder:
+        el.collect(recorder, tilting_many, store, steps=3, seed=3)
+        recorder.step(np.zeros((NUM_ENVS, 2), np.float32))
+        before = recorder.transitions
+        el.collect(recorder, tilting_many, store, steps=NUM_ENVS)
+        assert recorder.transitions == before + NUM_ENVS
+    ids = store.refresh().episodes.sort("number").collect()["number"].to_list()
+    assert len(set(ids)) == len(ids)
+    assert store.sql("select count(*) from steps where t = 0").fetchall() == [(len(store),)]
+
+
+def test_random_actions_are_those_of_the_seeded_batch(tmp_path: Path) -> None:
+    """Without a policy a copy of the batched action space is sampled; the environment keeps its own."""
+    store = new_store(tmp_path, VaryingEnv())
+    envs = vector(AutoresetMode.SAME_STEP)
+    envs.action_space.seed(1)
+    twin = vector(AutoresetMode.SAME_STEP)
+    twin.action_space.seed(7)
+    seen: list[np.ndarray] = []
+    el.collect(
+        envs, None, store, steps=50, seed=3, policy_seed=7, on_step=lambda step: seen.append(step.action)
+    )
+    assert all(np.array_equal(action, twin.action_space.sample()) for action in seen) and len(seen) == 10
+    twin.action_space.seed(1)
+    assert np.array_equal(envs.action_space.sample(), twin.action_space.sample())
+
+
+def test_processes_and_native_batches(tmp_path: Path) -> None:
+    """AsyncVectorEnv gives what SyncVectorEnv gives, and natively vectorised environments work."""
+    store = new_store(tmp_path, VaryingEnv())
+    envs = AsyncVectorEnv([VaryingEnv] * 3, autoreset_mode=AutoresetMode.NEXT_STEP)
+    stats = el.collect(envs, tilting_many, store, episodes=9, unbiased=True, seed=3)
+    envs.close()
+    assert stats.episodes == 9
+    assert_env_by_env(store, 3, 3)
+    cartpoles = gym.make_vec("CartPole-v1", num_envs=16, vectorization_mode="vector_entry_point")
+    poles = el.create(tmp_path / "poles", cartpoles)
+    stats = el.collect(cartpoles, None, poles, steps=1000, seed=0)
+    assert stats.steps == poles.refresh().transitions.collect().height == 1000
+    assert np.array_equal(stats.returns, stats.lengths)
+    with pytest.raises(el.InvalidArgumentError):
+        el.collect(cartpoles, None, poles, steps=10, autoreset_mode="sometimes")
+
+
+# State, extras, hooks
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("given", [False, True])
+def test_rows_of_tensors_are_replaced(tmp_path: Path, mode: AutoresetMode, given: bool) -> None:
+    """A tensor's rows are those of the initial state, or zeros, exactly where an episode begins."""
+    before: list[Tensor] = []
+
+    def policy(observation: Any, info: Any, state: Any) -> Any:
+        hidden = Tensor(np.zeros((NUM_ENVS, 2))) if state is None else state[0]
+        for old in before:
+            assert old.data is not hidden.data  # what the policy returned is never changed in place
+        after = Tensor(hidden.data + 1)
+        copy = after.clone()
+        before.append(copy)
+        actions = Tensor(np.zeros((NUM_ENVS, 2), np.float32))
+        return actions, {"hidden": hidden}, (after, {"none": None})
+
+    start = np.arange(10.0).reshape(NUM_ENVS, 2)
+    initial = (Tensor(start), {"none": None}) if given else None
+    store = new_store(tmp_path, VaryingEnv())
+    el.collect(vector(mode), policy, store, steps=150, seed=3, initial_state=initial, record_state=True)
+    rows = store.refresh().sql(
+        'select e.env_index, s.t, s."policy.hidden", s."policy.state.0" from steps s join episodes e '
+        "using (episode_id) where s.action is not null"
+    )
+    for env, t, hidden, state in rows.fetchall():
+        expected = (start[env] if given else np.zeros(2)) + t
+        assert hidden == expected.tolist()
+        assert state == hidden or (state is None and not given and t == 0)
+    assert start.tolist() == np.arange(10.0).reshape(NUM_ENVS, 2).tolist()
+
+
+def test_hooks_take_the_whole_batch(tmp_path: Path) -> None:
+    """`explore` and `map_action` see the batch; raw and taken actions are recorded row by row."""
+    store = new_store(tmp_path, VaryingEnv())
+
+    def explore(actions: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        return actions + generator.normal(size=actions.shape).astype(np.float32)
+
+    taken: list[Any] = []
+    el.collect(
+        vector(AutoresetMode.SAME_STEP),
+        tilting_many,
+        store,
+        steps=100,
+        seed=3,
+        policy_seed=1,
+        explore=explore,
+        map_action=lambda actions: np.clip(actions, -0.25, 0.25),
+        on_step=taken.append,
+    )
+    for episode in store.refresh():
+        for t in range(episode.length):
+            assert np.array_equal(episode.policy["raw_action"][t], tilt(episode.observations[t], None))
+    generator = np.random.default_rng(1)
+    for step in taken:
+        raw = np.stack([tilt(row, None) for row in step.observation])
+        noise = generator.normal(size=raw.shape).astype(np.float32)
+        assert np.array_equal(step.action, np.clip(raw + noise, -0.25, 0.25))
+        assert step.recorded == NUM_ENVS
+    actions = store.transitions.collect()["action"].to_list()
+    assert sorted(actions) == sorted(row for step in taken for row in step.action.tolist())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ends_are_told_once_each(tmp_path: Path, mode: AutoresetMode) -> None:
+    """`on_episode` is called for every episode that ends and is recorded, also for those held back."""
+    store = new_store(tmp_path, VaryingEnv())
+    told: list[el.EpisodeSummary] = []
+    with store.record(vector(mode)) as recorder:
+        for part in range(20):
+            seed = None if part else 3
+            el.collect(recorder, tilting_many, store, steps=3, seed=seed, on_episode=told.append)
+    finished = store.refresh().filter("end_reason <> 'cut'")
+    assert sorted((s.id, s.length, s.episode_return) for s in told) == sorted(
+        (e.id, e.length, e.episode_return) for e in finished
+    )
+
+
+# Bias
+
+
+def test_quotas_take_the_bias_away(tmp_path: Path) -> None:
+    """The first episodes to end are too short on average; with a quota for each environment they are not."""
+    store = new_store(tmp_path, CoinEnv())
+    envs = SyncVectorEnv([CoinEnv] * 32)
+    means = {}
+    for unbiased in (False, True):
+        stats = [
+            el.collect(envs, None, store, episodes=32, unbiased=unbiased, seed=1000 * repeat)
+            for repeat in range(6)
+        ]
+        means[unbiased] = np.concatenate([each.lengths for each in stats]).mean()
+    # The true mean is 11 and one episode's standard deviation 9: 0.65 for 192 of them.
+    assert abs(means[True] - 11) < 4 * 0.65
+    assert means[False] < 11 - 6 * 0.65
+
+
+# The end comes early
+
+
+@pytest.mark.parametrize("goal", [{"steps": 10_000}, {"episodes": 10_000}])
+def test_an_interrupt_keeps_what_there_is(tmp_path: Path, goal: dict[str, int]) -> None:
+    """After Ctrl-C unfinished episodes are in the store too, and the stats count what is there."""
+    store = new_store(tmp_path, VaryingEnv())
+
+    def interrupted(step: el.CollectStep) -> None:
+        if step.steps >= 60:
+            signal.raise_signal(signal.SIGINT)
+
+    stats = el.collect(
+        vector(AutoresetMode.NEXT_STEP), tilting_many, store, **goal, seed=3, on_step=interrupted
+    )
+    assert stats.interrupted and 60 <= stats.steps < 60 + NUM_ENVS
+    assert_env_by_env(store, 3)
+    assert sum(episode.length for episode in store) == stats.steps
+    assert len(store) == stats.episodes + stats.unfinished
+
+
+def test_an_exception_keeps_what_was_recorded(tmp_path: Path) -> None:
+    """An environment that raises ends the call; the steps before are kept, and the recorder can go on."""
+
+    class Breaking(VaryingEnv):
+        def step(self, action: Any) -> Any:
+            if self.episode == 3:
+                self.episode = 4
+                raise ZeroDivisionError("broken")
+            return super().step(action)
+
+    store = new_store(tmp_path, VaryingEnv())
+    with store.record(SyncVectorEnv([VaryingEnv, Breaking])) as recorder:
+        with pytest.raises(ZeroDivisionError, match="broken"):
+            el.collect(recorder, tilting_many, store, steps=1000, seed=3)
+        recorded = recorder.transitions
+        assert recorded > 0
+        el.collect(recorder, tilting_many, store, steps=3)
+    assert sum(episode.length for episode in store.refresh()) == recorded + 3
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (np.zeros((NUM_ENVS - 1, 2), np.float32), "action has the shape"),
+        (np.zeros(2, np.float32), "action has the shape"),
+        (np.float32(0), "action has"),
+        (None, "action has a NoneType"),
+        ((np.zeros((NUM_ENVS, 2), np.float32), {"v": np.zeros(3)}), "extra 'v' has the shape"),
+        ((np.zeros((NUM_ENVS, 2), np.float32), {"v": {"w": [1, 2]}}), "extra 'v'.w has the shape"),
+    ],
+)
+def test_answers_of_the_wrong_size(tmp_path: Path, answer: Any, words: str) -> None:
+    """An answer for another number of environments is refused, and the steps before it are kept."""
+    store = new_store(tmp_path, VaryingEnv())
+    asked = [0]
+
+    def policy(observation: Any, info: Any, state: Any) -> Any:
+        asked[0] += 1
+        return np.zeros((NUM_ENVS, 2), np.float32) if asked[0] < 4 else answer
+
+    with pytest.raises(el.SpaceMismatchError, match=words):
+        el.collect(vector(AutoresetMode.SAME_STEP), policy, store, steps=1000, seed=3)
+    assert sum(episode.length for episode in store.refresh()) == 3 * NUM_ENVS
+
+
+def answer_with(answer: Any, *_: Any) -> Any:
+    """A policy that always answers the same."""
+    return answer
+
+
+def test_states_of_the_wrong_size(tmp_path: Path) -> None:
+    """A recurrent state without a row for each environment is refused where a row has to be replaced."""
+    store = new_store(tmp_path, VaryingEnv())
+    actions = np.zeros((NUM_ENVS, 2), np.float32)
+    states = {
+        "layers first": (np.zeros((1, NUM_ENVS, 4)), "policy's state is the shape"),
+        "a part": ({"deep": (np.zeros(3),)}, "policy's state.deep.0 is the shape"),
+        "an object": (object(), "policy's state is a object"),
+    }
+    for state, words in states.values():
+        with pytest.raises(el.SpaceMismatchError, match=words):
+            policy = partial(answer_with, (actions, {}, state))
+            el.collect(vector(AutoresetMode.SAME_STEP), policy, store, steps=1000, seed=3)
+    with pytest.raises(el.SpaceMismatchError, match="initial_state"):
+        el.collect(vector(AutoresetMode.SAME_STEP), None, store, steps=1, initial_state=np.zeros(2))
+
+
+def test_a_closed_vector_environment(tmp_path: Path) -> None:
+    """It is refused with a word of ours."""
+    store = new_store(tmp_path, VaryingEnv())
+    envs = vector(AutoresetMode.SAME_STEP)
+    envs.close()
+    with pytest.raises(el.RecorderStateError, match="closed"):
+        el.collect(envs, None, store, steps=1)
+
+
+def test_actions_that_are_not_numbers_are_recorded(tmp_path: Path) -> None:
+    """NaN actions go to the environments and to the store."""
+    store = new_store(tmp_path, VaryingEnv())
+    actions = np.full((NUM_ENVS, 2), np.nan, np.float32)
+    el.collect(vector(AutoresetMode.SAME_STEP), lambda *_: actions, store, steps=20)
+    assert all(np.isnan(episode.actions).all() for episode in store.refresh())
+
+
+def test_batches_of_nested_actions(tmp_path: Path) -> None:
+    """Batches of Dict actions are checked part by part; those of Tuple actions need a `PolicyOutput`."""
+    turn = spaces.Dict({"move": spaces.Box(-1, 1, (2,), np.float32), "push": spaces.Discrete(2)})
+    pair = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (1,), np.float32)))
+    moves = {"move": np.ones((3, 2), np.float32), "push": np.arange(3) % 2}
+    pairs = (np.arange(3), np.ones((3, 1), np.float32))
+    for name, space, answer in (("dict", turn, (moves, {"v": np.arange(3)})), ("tuple", pair, pairs)):
+        make = partial(VaryingEnv, action_space=space)
+        store = new_store(tmp_path / name, make())
+        el.collect(SyncVectorEnv([make] * 3), partial(answer_with, answer), store, steps=30, seed=3)
+        el.collect(SyncVectorEnv([make] * 3), None, store, steps=30, seed=3)
+        assert store.refresh().transitions.collect().height == 60
+    extras = el.PolicyOutput(pairs, {"v": np.arange(3)})
+    el.collect(SyncVectorEnv([make] * 3), partial(answer_with, extras), store, steps=30, run="extras")
+    query = 'select "action.0", "policy.v", env_index from transitions join episodes using (episode_id)'
+    found = store.refresh().sql(f"{query} where run_id like 'extras%'")
+    assert all(action == value == env for action, value, env in found.fetchall())
+    wrong = partial(answer_with, {"move": moves["move"]})
+    store = el.open(tmp_path / "dict" / "store")
+    with pytest.raises(el.SpaceMismatchError, match="lacks the part 'push'"):
+        make = partial(VaryingEnv, action_space=turn)
+        el.collect(SyncVectorEnv([make] * 3), wrong, store, steps=30)
+
+
+def test_initial_states_that_do_not_fit(tmp_path: Path) -> None:
+    """An initial state that is nested otherwise than the policy's, or has other rows, is refused."""
+    store = new_store(tmp_path, VaryingEnv())
+    actions = np.zeros((NUM_ENVS, 2), np.float32)
+    policy = partial(answer_with, (actions, {}, {"h": np.zeros((NUM_ENVS, 4))}))
+    for initial, words in (
+        ({"c": np.zeros((NUM_ENVS, 4))}, "nested otherwise"),
+        ({"h": np.zeros((NUM_ENVS, 3))}, "cannot be replaced"),
+    ):
+        with pytest.raises(el.SpaceMismatchError, match=words):
+            envs = vector(AutoresetMode.SAME_STEP)
+            el.collect(envs, policy, store, steps=1000, seed=3, initial_state=initial)
+
+
+@pytest.mark.slow
+def test_vector_environments_in_workers(tmp_path: Path) -> None:
+    """A worker may make a vector environment; exactly so many episodes are recorded in all."""
+    store = new_store(tmp_path, VaryingEnv())
+    stats = el.collect(make_varying_pair, tilting_many, store, episodes=7, unbiased=True, workers=2, seed=1)
+    assert stats.failures == () and [worker.episodes for worker in stats.workers] == [4, 3]
+    counts = store.refresh().sql("select run_id, env_index, count(*) from episodes group by all").fetchall()
+    assert sorted(count for *_, count in counts) == [1, 2, 2, 2]

@@ -1,0 +1,249 @@
+"""Collection in worker processes: shares, seeds, deaths of several kinds, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import episodelake as el
+from collecting_parts import Doomed, VaryingEnv, counting, make_varying
+from nasty_environments import new_store
+
+PATIENCE = 60.0
+TESTS = Path(__file__).parent
+
+
+def rows(folder: Path, query: str) -> list[Any]:
+    """What DuckDB finds in the episodes files."""
+    return duckdb.sql(query.replace("EPISODES", f"'{folder}/store/episodes/*.parquet'")).fetchall()
+
+
+def test_shares_seeds_and_state(tmp_path: Path) -> None:
+    """Workers share the steps evenly, each plays a seed of its own, and the same call gives the same."""
+    contents = []
+    for name in ("one", "two"):
+        store = new_store(tmp_path / name, VaryingEnv())
+        stats = el.collect(
+            make_varying, counting, store, steps=31, workers=2, seed=7, run="pair", metadata={"lot": 3}
+        )
+        assert [(w.index, w.steps, w.exit_code, w.failure) for w in stats.workers] == [
+            (0, 16, 0, None),
+            (1, 15, 0, None),
+        ]
+        assert (stats.steps, stats.interrupted, stats.failures) == (31, False, ())
+        runs = store.refresh().runs.collect().sort("name")
+        assert runs["name"].to_list() == ["pair-w0", "pair-w1"]
+        assert runs["metadata.worker"].to_list() == [0, 1] and runs["metadata.lot"].to_list() == [3, 3]
+        assert set(stats.run_ids) == set(runs["run_id"])
+        by_run = [list(store.filter(f"run_id = '{run}'")) for run in stats.run_ids]
+        contents.append([[episode.observations for episode in episodes] for episodes in by_run])
+        for episodes in by_run:
+            assert episodes[0].seed is not None
+            for episode in episodes:
+                assert list(episode.policy["asked"][: episode.length]) == list(range(episode.length))
+            finished = [episode for episode in episodes if episode.end_reason != "cut"]
+            assert len(episodes) - len(finished) <= 1
+        ended = [e for episodes in by_run for e in episodes if e.end_reason != "cut"]
+        assert stats.lengths.tolist() == [episode.length for episode in ended]
+        assert stats.returns.tolist() == [episode.episode_return for episode in ended]
+    first, second = contents
+    assert all(
+        np.array_equal(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True)
+    )
+    assert not np.array_equal(first[0][0][0], first[1][0][0])
+
+
+def test_deaths_are_reported_and_their_journals_recovered(tmp_path: Path) -> None:
+    """SIGKILL, an exception and os._exit each end one of four workers; the others go on, nothing is lost."""
+    store = new_store(tmp_path, VaryingEnv())
+    claims = tmp_path / "claims"
+    claims.mkdir()
+    policy = Doomed(claims, ("kill", "raise", "exit"), after=40)
+    with pytest.warns(RuntimeWarning, match="^Worker") as warned:
+        stats = el.collect(make_varying, policy, store, steps=400, workers=4, seed=1, flush_seconds=0.05)
+    deaths = {report.exit_code: report for report in stats.workers}
+    assert deaths.keys() == {0, 1, 7, -9} and len(stats.failures) == 3
+    assert "SIGKILL" in str(deaths[-9].failure) and deaths[-9].recovered and deaths[7].recovered
+    assert "the policy has lost its way" in str(deaths[1].failure) and "Traceback" in str(deaths[1].failure)
+    assert deaths[0].steps == 100 and deaths[1].steps == deaths[7].steps == deaths[-9].steps == 39
+    assert stats.steps == 100 + 3 * 39
+    texts = " ".join(str(warning.message) for warning in warned)
+    assert all(f"exit code {code}" in texts for code in (1, 7, -9)) and "lost its way" in texts
+    assert str(stats).count("worker ") == 3
+    # Every step is in the store, whoever recorded it; a death cut one episode short at the most.
+    found = {
+        run: (int(steps), ended)
+        for run, steps, ended in rows(
+            tmp_path,
+            "select run_id, sum(length), count(*) filter (terminated or truncated) from EPISODES group by 1",
+        )
+    }
+    assert found == {str(w.run_id): (w.steps, w.episodes) for w in stats.workers}
+    assert stats.episodes == sum(ended for _, ended in found.values()) == len(stats.returns)
+    reasons = {reason for (reason,) in rows(tmp_path, "select distinct end_reason from EPISODES")}
+    assert reasons <= {"terminated", "truncated", "cut", "interrupted"}
+    assert not any((tmp_path / "store" / "journal").iterdir())
+    report = store.refresh().verify()
+    assert report.faults == ()
+
+
+PROGRAM = """
+import sys
+import episodelake as el
+import collecting_parts
+from collecting_parts import VaryingEnv, make_varying
+
+
+def make_long():
+    return VaryingEnv(longest=10**6)
+
+
+if __name__ == "__main__":
+    store = el.open(sys.argv[1])
+    tell = lambda state: print(state.steps, flush=True)
+    policy = getattr(collecting_parts, sys.argv[2])
+    make = make_long if sys.argv[2] == "stuck" else make_varying
+    stats = el.collect(
+        make, policy, store, steps=100_000, workers=2, seed=1, progress=tell, flush_seconds=0.05
+    )
+    print("stats", stats.steps, stats.interrupted, len(stats.failures), flush=True)
+"""
+
+
+def start(folder: Path, policy: str = "slowly") -> tuple[subprocess.Popen[str], list[int]]:
+    """Start a collection with two workers in a process of its own, and wait until both record."""
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    process = subprocess.Popen(
+        [sys.executable, str(program), str(folder / "store"), policy],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    patience = threading.Timer(PATIENCE, process.kill)
+    patience.start()
+    for line in process.stdout:
+        if int(line) >= 20 and len(children(process.pid)) >= 2:
+            break
+    patience.cancel()
+    assert process.poll() is None
+    return process, children(process.pid)
+
+
+def children(parent: int) -> list[int]:
+    """The worker processes below a process."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                status = (entry / "stat").read_text().rpartition(")")[2].split()
+                command = (entry / "cmdline").read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(status[1]) == parent and b"spawn_main" in command:
+                found.append(int(entry.name))
+    return found
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """Wait until none of these processes lives."""
+    latest = time.monotonic() + PATIENCE
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < latest, "a worker has outlived its parent"
+        time.sleep(0.05)
+
+
+def test_an_interrupt_stops_all_workers(tmp_path: Path) -> None:
+    """One SIGINT to the whole group ends all workers after their step; what they recorded is sealed."""
+    new_store(tmp_path, VaryingEnv())
+    process, workers = start(tmp_path)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    word, steps, interrupted, failures = output.split("\n")[-2].split()
+    assert (word, interrupted, failures) == ("stats", "True", "0")
+    assert rows(tmp_path, "select sum(length)::int from EPISODES") == [(int(steps),)]
+    wait_until_gone(workers)
+    assert not any((tmp_path / "store" / "journal").iterdir())
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_kills_workers_that_hang(tmp_path: Path) -> None:
+    """Workers that do not come back are killed by the second SIGINT, and their journals are recovered."""
+    new_store(tmp_path, VaryingEnv())
+    process, workers = start(tmp_path, "stuck")
+    time.sleep(1.0)  # until both hang, and what they recorded is in their journals
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert output.split("\n")[-2].split() == ["stats", "60", "True", "2"]
+    assert rows(tmp_path, "select sum(length)::int, any_value(end_reason) from EPISODES") == [
+        (60, "interrupted")
+    ]
+    wait_until_gone(workers)
+
+
+def test_workers_do_not_outlive_their_parent(tmp_path: Path) -> None:
+    """When the parent is killed, the workers seal what they have and end."""
+    new_store(tmp_path, VaryingEnv())
+    process, workers = start(tmp_path)
+    assert len(workers) == 2
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    wait_until_gone(workers)
+    assert el.recover(tmp_path / "store") == []
+    assert rows(tmp_path, "select count(distinct run_id), sum(length) >= 20 from EPISODES") == [(2, True)]
+
+
+def local_policy() -> Any:
+    """A function that no other process can import."""
+
+    def policy(observation: Any, info: Any, state: Any) -> Any:
+        return np.zeros(2, np.float32)
+
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "words"),
+    [
+        ((make_varying, local_policy()), {}, "policy cannot be sent"),
+        ((lambda: VaryingEnv(), None), {}, "make_env cannot be sent"),
+        ((make_varying, None), {"on_step": lambda step: None}, "on_step cannot be sent"),
+        ((make_varying, None), {"step_callback": lambda step: None}, "step_callback cannot be sent"),
+        ((VaryingEnv(), None), {}, "each makes an environment of its own: got VaryingEnv"),
+        ((make_varying, None), {"seed": [1, 2]}, "seed="),
+        ((make_varying, None), {"workers": -1}, "workers=-1"),
+        ((make_varying, 3), {}, "policy is int"),
+    ],
+)
+def test_what_cannot_go_to_workers(tmp_path: Path, arguments: Any, options: Any, words: str) -> None:
+    """What cannot be pickled, or makes no sense with workers, is named before a process is started."""
+    store = new_store(tmp_path, VaryingEnv())
+    with pytest.raises(el.InvalidArgumentError, match=words):
+        el.collect(*arguments, store, **{"steps": 5, "workers": 2, **options})
+    assert store.refresh().runs.collect().is_empty()
+
+
+def test_an_environment_that_cannot_be_made(tmp_path: Path) -> None:
+    """Workers that fail before they have a run are reported like the others, and the call returns."""
+    store = new_store(tmp_path, VaryingEnv())
+    with pytest.warns(RuntimeWarning, match="No-Such-Env"):
+        stats = el.collect("No-Such-Env-v0", None, store, episodes=5, workers=1)
+    (report,) = stats.failures
+    assert (stats.steps, report.run_id, report.exit_code) == (0, None, 1)
+    assert gym.error.NameNotFound.__name__ in str(report.failure)

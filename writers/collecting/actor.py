@@ -1,0 +1,181 @@
+"""From an observation to an action: the policy, its hooks, and what is recorded beside the action.
+
+    observation, info, state -> policy -> raw action -> explore -> map_action -> the environment's action
+
+The environment's action goes to the column `action`; with a hook, the policy's own goes to
+`policy.raw_action`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from ...store.errors import InvalidArgumentError
+from .outputs import Policy, has_tuple_actions, read_output
+from .values import check_actions, check_rows, copied, keyed, to_host
+
+RAW_ACTION = "raw_action"
+STATE = "state"
+
+Explore = Callable[[Any, np.random.Generator], Any]
+MapAction = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Acting:
+    """How actions come about.
+
+    Attributes:
+        policy: see `collect`; None samples the action space.
+        seed: of the sampling, of the generator that `explore` is given, and of a policy that has a method
+            `seed`; None leaves all of them alone.
+        initial_state, record_state, explore, map_action: see `collect`.
+    """
+
+    policy: Policy | None = None
+    seed: int | None = None
+    initial_state: Any = None
+    record_state: bool = False
+    explore: Explore | None = None
+    map_action: MapAction | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("policy", "explore", "map_action"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise InvalidArgumentError(
+                    f"{name} is {type(value).__name__}, which cannot be called; expected a function or None."
+                )
+
+
+class Actor:
+    """Asks a policy for actions.
+
+    Args:
+        acting: how.
+        space: the environment's action space; of a vector environment the batched one.
+        single_space: the action space of one environment.
+        size: how many environments; None for a single one.
+
+    Raises:
+        InvalidArgumentError: a callable cannot be called.
+    """
+
+    def __init__(
+        self, acting: Acting, space: gymnasium.Space, single_space: gymnasium.Space, size: int | None
+    ) -> None:
+        self._acting = acting
+        self._single_space = single_space
+        self._size = size
+        self._tuple_actions = has_tuple_actions(space)
+        self._policy = _seeded(acting, space)
+        self._hooked = acting.explore is not None or acting.map_action is not None
+        self._generator = np.random.default_rng(acting.seed)
+
+    def act(self, observation: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, dict[str, Any], Any]:
+        """Ask the policy.
+
+        Returns:
+            The environment's action, what to record beside it by key, and the state for the next step.
+
+        Raises:
+            SpaceMismatchError: the answer has not one row for each environment.
+            InvalidArgumentError: the extras are no mapping from names to values.
+        """
+        columns: dict[str, Any] = {}
+        if self._acting.record_state and state is not None:
+            # Copied first: a policy may change its state in place.
+            columns[STATE] = keyed(copied(state))
+        output = self._policy(observation, info, state)
+        action, extras, state = read_output(output, self._tuple_actions)
+        action = to_host(action)
+        if action.__class__ is np.ndarray and action.ndim == 0:
+            action = action[()]
+        if self._hooked:
+            columns[RAW_ACTION] = keyed(copied(action))
+            action = self._changed(action)
+        if extras:
+            self._add(columns, extras)
+        if self._size is not None:
+            check_actions(self._single_space, action, self._size)
+            columns = self._batched(columns, self._size) if columns else columns
+        return action, columns, state
+
+    def _changed(self, action: Any) -> Any:
+        """The action as the hooks make it."""
+        action = copy.deepcopy(action)
+        if self._acting.explore is not None:
+            action = self._acting.explore(action, self._generator)
+        if self._acting.map_action is not None:
+            action = self._acting.map_action(action)
+        return to_host(action)
+
+    def _add(self, columns: dict[str, Any], extras: Mapping[str, Any]) -> None:
+        for key, value in extras.items():
+            if key in columns:
+                raise InvalidArgumentError(
+                    f"A policy returned an extra called {key!r}, which already stands for what the collector "
+                    "records by that name. Rename the extra, or do without the option."
+                )
+            columns[key] = to_host(value)
+
+    def _batched(self, columns: dict[str, Any], size: int) -> dict[str, Any]:
+        found = {key: _rows(value, size, f"extra {key!r}") for key, value in columns.items()}
+        return {key: value for key, value in found.items() if value is not None}
+
+
+def _rows(value: Any, size: int, path: str) -> Any:
+    """A column for a batch: one row per environment; a plain number or text counts for all. None for none."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        found = {key: _rows(part, size, f"{path}.{key}") for key, part in value.items()}
+        return {key: part for key, part in found.items() if part is not None} or None
+    if isinstance(value, str | bytes) or np.ndim(value) == 0:
+        return np.full(size, value)
+    check_rows(value, size, path)
+    return value
+
+
+def _seeded(acting: Acting, space: gymnasium.Space) -> Policy:
+    policy, seed = acting.policy, acting.seed
+    if policy is None:
+        if seed is not None:
+            # A copy: the caller's own space goes on as it was.
+            space = copy.deepcopy(space)
+            space.seed(seed)
+        return lambda observation, info, state: space.sample()
+    seeding = getattr(policy, "seed", None)
+    if seed is not None and callable(seeding):
+        seeding(seed)
+    return policy
+
+
+def check_seed(name: str, seed: Any) -> None:
+    """Refuse what is no seed.
+
+    Raises:
+        InvalidArgumentError: it is neither None, nor a whole number of at least 0, nor a list of such.
+    """
+    parts = seed if isinstance(seed, list | tuple) else [seed]
+    for part in parts:
+        if part is not None and (not isinstance(part, int | np.integer) or part < 0):
+            raise InvalidArgumentError(
+                f"{name}={seed!r}: expected a whole number of at least 0 or None, or a list of them with one "
+                "for each environment."
+            )
+
+
+def derived_seed(seed: int | Sequence[int | None] | None, *key: int) -> int | None:
+    """A seed of 31 bits that follows from another one and a key, and repeats neither; None for None."""
+    if seed is None:
+        return None
+    entropy = [int(part or 0) for part in seed] if isinstance(seed, list | tuple) else int(seed)  # type: ignore[arg-type]
+    (word,) = np.random.SeedSequence(entropy, spawn_key=key).generate_state(1)
+    return int(word) >> 1

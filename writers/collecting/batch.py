@@ -1,0 +1,82 @@
+"""What the loop sees of an environment: a batch of one or of many, with its recorder behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...store.arrivals import LiveEpisode
+from ...store.record_columns import Ends
+from ..callbacks import EpisodeSummary
+from .goal import Course
+
+
+@dataclass(frozen=True)
+class Start:
+    """How the first reset of a call happens.
+
+    Attributes:
+        seed, options: as for the environment's `reset`.
+        anew: whether to reset although episodes are running; they end as `cut`.
+    """
+
+    seed: Any = None
+    options: dict[str, Any] | None = None
+    anew: bool = False
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What one step of a batch brought.
+
+    Attributes:
+        steps: transitions that were recorded.
+        ended: episodes that have ended and are recorded; of a vector environment in columns.
+        reward, terminated, truncated: as the environment gave them.
+    """
+
+    steps: int
+    ended: Sequence[LiveEpisode] | Ends
+    reward: Any
+    terminated: Any
+    truncated: Any
+
+
+class Batch(Protocol):
+    """An environment, or many, whose steps are recorded."""
+
+    #: How many environments; None for a single one, whose values have no batch axis.
+    size: int | None
+    #: What the policy is given next. The environment's own objects.
+    observation: Any
+    info: Mapping[str, Any]
+
+    def enter(self, course: Course, start: Start) -> None:
+        """Begin a call: what is recorded of the next steps is what the course still wants."""
+        ...
+
+    def settle(self) -> Sequence[int]:
+        """Reset what waits for it; the environments whose next action is the first of an episode."""
+        ...
+
+    def catch_up(self) -> Taken | None:
+        """Record what an earlier call left to be recorded; None if there is nothing."""
+        ...
+
+    def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
+        """Take one step with the environment's action; `columns` are recorded beside it."""
+        ...
+
+    def leave(self, complete: bool) -> int:
+        """End a call; how many episodes are running.
+
+        Args:
+            complete: whether the call brought what was asked for. Where episodes were, those that are
+                running are then given up.
+        """
+        ...
+
+    def summaries(self, ended: Any) -> list[EpisodeSummary]:
+        """What a hook is told of episodes that have ended, in the form in which `Taken` has them."""
+        ...

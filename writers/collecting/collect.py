@@ -1,0 +1,136 @@
+"""`collect`: let a policy play, and record it. The door of this package."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Unpack
+
+from ...store.errors import InvalidArgumentError
+from ...store.handle import OpenStore
+from .actor import Acting, Explore, MapAction, check_seed, derived_seed
+from .bar import Display, Tell
+from .batch import Start
+from .collection import Collection
+from .goal import Goal, positive
+from .loop import OnEpisode, OnStep, Watching
+from .outputs import Policy
+from .recorders import RecordingOptions, check_options, check_store
+from .stats import CollectStats
+from .worker import Orders
+from .workers import collect_in_workers
+
+_POLICY_SEED = 1
+
+
+def collect(
+    env_or_envs: Any,
+    policy: Policy | None,
+    store: OpenStore,
+    *,
+    steps: int | None = None,
+    episodes: int | None = None,
+    unbiased: bool = False,
+    workers: int | None = None,
+    seed: int | Sequence[int | None] | None = None,
+    options: Mapping[str, Any] | None = None,
+    policy_seed: int | None = None,
+    initial_state: Any = None,
+    record_state: bool = False,
+    explore: Explore | None = None,
+    map_action: MapAction | None = None,
+    on_step: OnStep | None = None,
+    on_episode: OnEpisode | None = None,
+    progress: bool | Tell = False,
+    **recording: Unpack[RecordingOptions],
+) -> CollectStats:
+    """Let a policy play in an environment and record every transition.
+
+    The policy is called as `policy(observation, info, state)` and returns `action`, `(action, extras)` or
+    `(action, extras, state)`, or an `episodelake.PolicyOutput`. For a vector environment the observation, the
+    info and the answer are batches, as `gymnasium.vector.VectorEnv` has them. `extras` is a mapping; each key
+    becomes the column `policy.<key>` of the row of the observation. `state` is given back at the next step;
+    it is None, or the initial state, at the first step of an episode. Where actions are tuples (Tuple
+    spaces and the like), a plain tuple is an action, and extras need a `PolicyOutput`.
+
+    An environment is recorded as a run of its own, begins with a reset, is left open, and what was recorded
+    is sealed when the call returns. A recorder of yours goes on where the last call with `steps` ended, and
+    is sealed when you say so. Ctrl-C ends the call after the step in hand, seals, and returns what there is.
+    An exception of the environment or of the policy passes on; what was recorded before is kept.
+
+    Args:
+        env_or_envs: an environment, a vector environment, a recorder of one of them, or what an environment
+            is
+            made from and which is closed afterwards: an id, a spec, a function without arguments.
+        policy: the policy; None samples the action space.
+        store: where to, as `episodelake.create` and `episodelake.open` give it.
+        steps: record exactly so many transitions.
+        episodes: record exactly so many episodes. It begins with a reset, and what is unfinished when the
+            last one ends is not stored.
+        unbiased: give each environment a quota of the episodes beforehand. Otherwise the first ones to end
+            count, and of environments that run side by side these are the short ones.
+        workers: collect in so many processes at once, each with a run and an environment of its own, which
+            it makes from an id, a spec or a function; the goal is split between them. Seeds follow from
+            `seed` and the worker's number. The policy, the function and the hooks are pickled; hooks run in
+            the workers. A worker that dies is named by a warning and in `CollectStats.workers`; its journal
+            is recovered, and the others go on.
+        seed, options: of the first reset; giving one resets a recorder whose episode would go on.
+        policy_seed: of the sampling, of `explore`, and of a policy that has a method `seed`; follows from
+            `seed` if it is not given.
+        initial_state: the state at the first step of an episode; for a vector environment a batch of them.
+        record_state: record the state that the policy was given, as `policy.state`.
+        explore: called with the policy's action and a numpy generator; returns the action to take.
+        map_action: called with that action; returns the environment's. With one of these two hooks the
+            policy's own action is recorded as `policy.raw_action`.
+        on_step: called with a `CollectStep` after every step.
+        on_episode: called with an `EpisodeSummary` after every episode that ends and is recorded.
+        progress: True for a bar on the terminal, or a function that is called with a `CollectProgress` a few
+            times a second.
+        recording: options of `EpisodeStore.record` for the recorder that is opened.
+
+    Raises:
+        InvalidArgumentError: not exactly one of steps and episodes; a count below 1; an unknown option; an
+            answer of the policy that has extras which are no mapping.
+        SpaceMismatchError: the spaces are not the store's; an action or an observation does not fit; the
+            policy answered for another number of environments.
+        RecorderStateError: the recorder or the vector environment is closed.
+        StoreAccessError: the store cannot be written; what was recorded is in the journal.
+    """
+    check_options(recording)
+    check_store(store)
+    goal = Goal.of(steps, episodes, unbiased)
+    check_seed("seed", seed)
+    check_seed("policy_seed", policy_seed)
+    if not isinstance(options, Mapping | None):
+        raise InvalidArgumentError(f"options={options!r}: expected a mapping, for the environment's reset.")
+    acting = Acting(policy, policy_seed, initial_state, record_state, explore, map_action)
+    display = Display(progress)
+    watching = Watching(on_step, on_episode, display)
+    first_options = None if options is None else dict(options)
+    count = positive("workers", workers)
+    if count is not None:
+        root = store.handle.layout.root
+        hooks = on_step, on_episode
+        orders = Orders(
+            str(root), root.options, env_or_envs, acting, *hooks, first_options, recording, display.wanted
+        )
+        return _warned(collect_in_workers(count, seed, goal, orders, display, store))
+    if policy_seed is None:
+        acting = replace(acting, seed=derived_seed(seed, _POLICY_SEED))
+    anew = goal.episodes is not None or seed is not None or options is not None
+    start = Start(seed, first_options, anew)
+    return Collection(goal, acting, watching, start).run(env_or_envs, store, recording)
+
+
+def _warned(stats: CollectStats) -> CollectStats:
+    """Warn the caller of `collect` of each worker that died."""
+    for report in stats.failures:
+        recovered = " Its journal was recovered." if report.recovered else ""
+        warnings.warn(
+            f"Worker {report.index} of {len(stats.workers)} (run {report.run_id}) died with exit code "
+            f"{report.exit_code}.{recovered} {report.steps} steps of it are in the store.\n{report.failure}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return stats

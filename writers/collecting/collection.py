@@ -1,0 +1,119 @@
+"""One call of `collect` in one process: the recorder, the loop, and what to do when it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...store.handle import OpenStore
+from .actor import Acting, Actor
+from .batch import Batch, Start
+from .goal import Course, Goal
+from .interrupts import StopSignal
+from .loop import Loop, Watching
+from .memory import Memory
+from .recorders import (
+    AnyRecorder,
+    RecordingOptions,
+    batch_of,
+    check_own,
+    is_recorder,
+    is_source,
+    make,
+    opened,
+)
+from .stats import CollectStats
+
+
+@dataclass
+class Standing:
+    """Where a recorder stands between two calls.
+
+    Attributes:
+        batch: its environments, with the observations in hand.
+        state: the recurrent state in hand.
+    """
+
+    batch: Batch
+    state: Any = None
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What a call of `collect` is to do.
+
+    Attributes:
+        goal: how much.
+        acting: how actions come about.
+        watching: who is told.
+        start: the first reset.
+        stop: who may ask for the end.
+    """
+
+    goal: Goal
+    acting: Acting
+    watching: Watching
+    start: Start
+    stop: StopSignal = field(default_factory=StopSignal)
+
+    def run(self, env_or_envs: Any, store: OpenStore, recording: RecordingOptions) -> CollectStats:
+        """Collect; see `collect` for what is raised."""
+        with self.stop, self.watching.display:
+            if is_recorder(env_or_envs):
+                return self._with_own(env_or_envs, store, recording)
+            made = is_source(env_or_envs)
+            env = make(env_or_envs) if made else env_or_envs
+            try:
+                return self.with_new(opened(env, store, recording), store)
+            finally:
+                if made:
+                    env.close()
+
+    def _with_own(self, recorder: AnyRecorder, store: OpenStore, recording: RecordingOptions) -> CollectStats:
+        """Collect with a recorder of the caller, and go on where its last collection ended."""
+        check_own(recorder, store, recording)
+        recorder.session.check_usable()
+        if recorder.collection is None:
+            recorder.collection = Standing(batch_of(recorder))
+        course, unfinished = self._play(recorder, recorder.collection)
+        if self.stop.asked:
+            recorder.seal()
+        return self._stats(course, recorder, store, unfinished)
+
+    def with_new(self, recorder: AnyRecorder, store: OpenStore) -> CollectStats:
+        """Collect with a recorder that lives for this call only."""
+        try:
+            course, unfinished = self._play(recorder, Standing(batch_of(recorder)))
+        finally:
+            recorder.detach()
+        return self._stats(course, recorder, store, unfinished)
+
+    def _play(self, recorder: AnyRecorder, standing: Standing) -> tuple[Course, int]:
+        """Run the loop; the course it took, and how many episodes are running."""
+        batch = standing.batch
+        env: Any = recorder.env
+        single_space = env.action_space if batch.size is None else env.single_action_space
+        actor = Actor(self.acting, env.action_space, single_space, batch.size)
+        memory = Memory(self.acting.initial_state, batch.size)
+        memory.state = standing.state
+        course = Course(self.goal, batch.size or 1)
+        batch.enter(course, self.start)
+        complete = False
+        unfinished = 0
+        try:
+            Loop(batch, actor, memory, course, self.watching, self.stop).run()
+            complete = course.reached
+        finally:
+            unfinished = batch.leave(complete)
+            standing.state = memory.state
+        return course, unfinished
+
+    def _stats(
+        self, course: Course, recorder: AnyRecorder, store: OpenStore, unfinished: int
+    ) -> CollectStats:
+        return course.tally.stats(
+            store.handle.manifest.reward_shape,
+            unfinished=unfinished,
+            interrupted=self.stop.asked,
+            run_ids=(recorder.run_id,),
+        )

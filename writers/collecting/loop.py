@@ -1,0 +1,153 @@
+"""The loop: settle, act, step, count, until it is enough or somebody asks for the end.
+
+batch.observation -> actor (policy, hooks) -> batch.step -> recorder
+                        ^ memory (recurrent state)  -> tally, hooks, display
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...store.errors import InvalidArgumentError
+from ..callbacks import EpisodeSummary
+from .actor import Actor
+from .bar import Display
+from .batch import Batch, Taken
+from .goal import Course
+from .interrupts import StopSignal
+from .memory import Memory
+
+
+@dataclass(frozen=True)
+class CollectStep:
+    """One step of the environment, or of the whole vector environment, as the hook `on_step` sees it.
+
+    The values are the environment's and the policy's own objects: copy what you keep.
+
+    Attributes:
+        observation, info: what the policy was given.
+        action: what the environment was given.
+        policy: what was recorded beside it, by key.
+        reward, terminated, truncated: what the environment gave back.
+        next_observation, next_info: what the environment gave back.
+        recorded: how many transitions of this step were recorded; at most the number of environments.
+        steps, episodes: how many this call has recorded so far, this step included.
+    """
+
+    observation: Any
+    info: Mapping[str, Any]
+    action: Any
+    policy: Mapping[str, Any]
+    reward: Any
+    terminated: Any
+    truncated: Any
+    next_observation: Any
+    next_info: Mapping[str, Any]
+    recorded: int
+    steps: int
+    episodes: int
+
+
+OnStep = Callable[[CollectStep], Any]
+OnEpisode = Callable[[EpisodeSummary], Any]
+
+
+@dataclass(frozen=True)
+class Watching:
+    """Who is told what happens: hooks on a step and on an episode's end, and the display of progress.
+
+    Raises:
+        InvalidArgumentError: a hook cannot be called.
+    """
+
+    on_step: OnStep | None = None
+    on_episode: OnEpisode | None = None
+    display: Display = field(default_factory=lambda: Display(False))
+
+    def __post_init__(self) -> None:
+        for name in ("on_step", "on_episode"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise InvalidArgumentError(
+                    f"{name} is {type(value).__name__}, which cannot be called; expected a function or None."
+                )
+
+
+@dataclass
+class Loop:
+    """Everything that takes part in a call of `collect`.
+
+    Attributes:
+        batch: the environments and their recorder.
+        actor: from observations to actions.
+        memory: the recurrent state.
+        course: what is wanted and how far it is.
+        watching: who is told.
+        stop: whether somebody asked for the end.
+    """
+
+    batch: Batch
+    actor: Actor
+    memory: Memory
+    course: Course
+    watching: Watching
+    stop: StopSignal
+
+    def run(self) -> None:
+        """Go on until it is enough, or until Ctrl-C."""
+        course, stop, display = self.course, self.stop, self.watching.display
+        try:
+            while not course.reached and not stop.asked:
+                self._turn()
+                if display.due:
+                    display.tell(course.progress())
+        except KeyboardInterrupt:
+            stop.ask()
+        if display.wanted:
+            display.tell(course.progress())
+
+    def _turn(self) -> None:
+        batch, memory = self.batch, self.memory
+        late = batch.catch_up()
+        if late is not None:
+            self._count(late)
+            return
+        beginning = batch.settle()
+        if len(beginning):
+            memory.renew(beginning)
+        seen = batch.observation, batch.info
+        action, columns, memory.state = self.actor.act(*seen, memory.state)
+        taken = batch.step(action, columns)
+        self._count(taken)
+        if self.watching.on_step is not None:
+            self.watching.on_step(self._seen_step(seen, action, columns, taken))
+
+    def _count(self, taken: Taken) -> None:
+        tally = self.course.tally
+        tally.steps += taken.steps
+        if taken.ended:
+            tally.add(taken.ended)
+            if self.watching.on_episode is not None:
+                for episode in self.batch.summaries(taken.ended):
+                    self.watching.on_episode(episode)
+
+    def _seen_step(
+        self, seen: tuple[Any, Mapping[str, Any]], action: Any, columns: Mapping[str, Any], taken: Taken
+    ) -> CollectStep:
+        tally = self.course.tally
+        return CollectStep(
+            observation=seen[0],
+            info=seen[1],
+            action=action,
+            policy=columns,
+            reward=taken.reward,
+            terminated=taken.terminated,
+            truncated=taken.truncated,
+            next_observation=self.batch.observation,
+            next_info=self.batch.info,
+            recorded=taken.steps,
+            steps=tally.steps,
+            episodes=tally.episodes,
+        )

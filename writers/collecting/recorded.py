@@ -1,0 +1,50 @@
+"""What a run recorded, read from the episodes table: for a worker that can no longer say so itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...store.layout import EPISODES, Layout
+from ...store.parquet import open_parquet
+from ...store.tables import Table
+
+_COLUMNS = ["run_id", "length", "episode_return", "terminated", "truncated", "end_reason", "ended_at"]
+
+
+@dataclass(frozen=True)
+class RecordedEpisode:
+    """An episode of the table.
+
+    Attributes:
+        length, episode_return, terminated, truncated, end_reason: its columns.
+    """
+
+    length: int
+    episode_return: Any
+    terminated: bool
+    truncated: bool
+    end_reason: str
+
+    @property
+    def finished(self) -> bool:
+        """Whether the environment ended it."""
+        return self.terminated or self.truncated
+
+
+def recorded_episodes(layout: Layout, run_id: str) -> list[RecordedEpisode]:
+    """The episodes of a run that readers can see now, in the order of their ends.
+
+    Raises:
+        CorruptStoreError: a file of the table is damaged.
+    """
+    rows: list[dict[str, Any]] = []
+    for file in Table(layout.table(EPISODES)).files():
+        # Ids begin with the run's; a file of several runs may lie around it.
+        low, high = file.smallest.get("episode_id", ""), file.largest.get("episode_id", "\U0010ffff")
+        if low <= f"{run_id}0" and high >= f"{run_id}/":
+            found = open_parquet(layout.table(EPISODES) / file.name).read(columns=_COLUMNS).to_pylist()
+            rows += [row for row in found if row["run_id"] == run_id]
+    rows.sort(key=lambda row: row["ended_at"])
+    names = RecordedEpisode.__dataclass_fields__
+    return [RecordedEpisode(**{name: row[name] for name in names}) for row in rows]

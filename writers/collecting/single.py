@@ -1,0 +1,86 @@
+"""A single environment, recorded by a `Recorder`, as a batch of one without a batch axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...store.arrivals import LiveEpisode
+from ..callbacks import EpisodeSummary
+from ..recorder import Recorder
+from .batch import Start, Taken
+from .goal import Course
+
+_NONE: tuple[int, ...] = ()
+_FIRST = (0,)
+
+
+class SingleBatch:
+    """Steps a recorder, and resets it where an episode has ended.
+
+    Args:
+        recorder: the recorder. What was done with it meanwhile is seen in `enter`.
+    """
+
+    size: int | None = None
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.observation: Any = None
+        self.info: Mapping[str, Any] = {}
+        self._recorder = recorder
+        self._first: dict[str, Any] = {}
+        # The episode that goes on, and its length when the last call ended; None if a reset comes next.
+        self._live: LiveEpisode | None = None
+        self._length = 0
+        self._beginning = False
+
+    def enter(self, course: Course, start: Start) -> None:
+        """Begin a call; an episode goes on unless somebody else has stepped the recorder since."""
+        running = self._recorder.running
+        untouched = running is self._live and running is not None and running.length == self._length
+        if start.anew or not untouched:
+            self._live = None
+        self._first = {"seed": start.seed, "options": start.options}
+
+    def settle(self) -> Sequence[int]:
+        """Reset if an episode has ended."""
+        if self._live is None:
+            self.observation, self.info = self._recorder.reset(**self._first)
+            self._first = {}
+            self._live = self._recorder.episode
+            return _FIRST
+        if self._beginning:
+            self._beginning = False
+            return _FIRST
+        return _NONE
+
+    def catch_up(self) -> Taken | None:
+        """Nothing is ever left."""
+        return None
+
+    def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
+        """Step the recorder."""
+        recorder, live = self._recorder, self._live
+        assert live is not None  # settle comes first
+        before = live.length
+        if columns:
+            recorder.log(**columns)
+        self.observation, reward, terminated, truncated, self.info = recorder.step(action)
+        ended: Sequence[LiveEpisode] = ()
+        running = recorder.running
+        if running is not live:
+            ended = (live,) if live.length else ()
+            # An environment that resets itself within the step has begun the next episode already.
+            self._live = running
+            self._beginning = running is not None
+        return Taken(live.length - before, ended, reward, terminated, truncated)
+
+    def leave(self, complete: bool) -> int:
+        """End a call. A single environment never has a surplus episode."""
+        live = self._live
+        self._length = live.length if live is not None else 0
+        return int(self._length > 0)
+
+    def summaries(self, ended: Any) -> list[EpisodeSummary]:
+        """What the recorder says of episodes that have ended."""
+        return [self._recorder.summary(episode) for episode in ended]

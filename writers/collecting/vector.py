@@ -1,0 +1,262 @@
+"""A vector environment, recorded by a `VectorRecorder`, in all three autoreset modes.
+
+A batch brings a transition of each environment, so the last batch of a call may have a surplus. With `steps`
+the surplus transitions are held, copied, and recorded first in the next call: the environments have moved,
+so their episodes can only go on with them. With `episodes` they are given up.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from ...store.block_buffer import NOBODY
+from ...store.errors import RecorderStateError
+from ...store.record_columns import Ends
+from ..callbacks import EpisodeSummary
+from ..vector_recorder import VectorRecorder
+from .batch import Start, Taken
+from .goal import Course
+from .values import to_host
+
+
+@dataclass
+class _Held:
+    """What a step brought that is not recorded yet; nobody else has these objects.
+
+    Attributes:
+        actions, result: what the environment took and returned.
+        columns: what is recorded beside the actions.
+        waiting: bool, shape (num_envs,): whose transitions are still to be recorded.
+    """
+
+    actions: Any
+    result: tuple
+    columns: dict[str, Any]
+    waiting: np.ndarray
+
+
+class VectorBatch:
+    """Steps a recorder of a vector environment.
+
+    Args:
+        recorder: the recorder. What was done with it meanwhile is seen in `enter`.
+
+    Attributes:
+        size: how many environments.
+        observation, info: what the last call of the environment returned.
+    """
+
+    def __init__(self, recorder: VectorRecorder) -> None:
+        self.size: int | None = recorder.num_envs
+        self.observation: Any = None
+        self.info: Mapping[str, Any] = {}
+        self._recorder = recorder
+        self._mode = recorder.autoreset_mode
+        self._everyone = np.arange(recorder.num_envs)
+        self._nobody = self._everyone[:0]
+        self._course = Course.unbounded()
+        self._first: Start | None = Start()
+        # Which environments said done with the last step.
+        self._done = np.zeros(recorder.num_envs, bool)
+        self._any_done = False
+        # Whose next action is the first of an episode.
+        self._beginning = self._nobody
+        self._held: _Held | None = None
+        self._left: tuple[int, np.ndarray] | None = None
+
+    # Calls
+
+    def enter(self, course: Course, start: Start) -> None:
+        """Begin a call; episodes go on unless somebody else has stepped or reset the recorder since.
+
+        Raises:
+            RecorderStateError: the environment is closed.
+        """
+        if getattr(self._recorder.env.unwrapped, "closed", False):
+            raise RecorderStateError("The vector environment is closed. Make a new one.")
+        state = self._recorder.recording.state
+        untouched = (
+            self._left is not None
+            and self._recorder.usable
+            and self._left[0] == state.tick
+            and np.array_equal(self._left[1], state.numbers)
+        )
+        self._course = course
+        if start.anew or not untouched:
+            self._first = start
+            self._held = None
+
+    def leave(self, complete: bool) -> int:
+        """End a call; with `episodes`, give up what is running."""
+        running = np.flatnonzero(self._running)
+        if self._course.goal.episodes is not None and complete:
+            if len(running):
+                # What was counted of them is not in the store.
+                state = self._recorder.recording.state
+                self._course.tally.steps -= int((state.tick - state.begun[running]).sum())
+                self._recorder.discard(running)
+            self._left = None
+            return 0
+        state = self._recorder.recording.state
+        self._left = state.tick, state.numbers
+        return int(np.count_nonzero(state.begun[running] < state.tick))
+
+    @property
+    def _running(self) -> np.ndarray:
+        """Bool, shape (num_envs,): whose next transition is to be recorded."""
+        return self._recorder.recording.state.running != NOBODY
+
+    # Steps
+
+    def settle(self) -> Sequence[int]:
+        """Reset what waits for it: all at first; later, with autoreset disabled, what has ended."""
+        if self._first is not None:
+            start, self._first = self._first, None
+            self.observation, self.info = self._recorder.reset(seed=start.seed, options=start.options)
+            self._note(np.zeros_like(self._done))
+            self._beginning = self._nobody
+            self._mute(self._everyone)
+            return self._everyone  # type: ignore[return-value]
+        if self._mode is AutoresetMode.DISABLED and self._any_done:
+            mask = self._done
+            self.observation, self.info = self._recorder.reset(options={"reset_mask": mask})
+            self._note(np.zeros_like(self._done))
+            self._mute(np.flatnonzero(mask))
+            return np.flatnonzero(mask)  # type: ignore[return-value]
+        beginning, self._beginning = self._beginning, self._nobody
+        return beginning  # type: ignore[return-value]
+
+    def catch_up(self) -> Taken | None:
+        """Record what the last call held, as far as it is wanted; None if nothing is held."""
+        held = self._held
+        if held is None:
+            return None
+        rows = np.flatnonzero(held.waiting)[: self._course.steps_left]
+        chosen = np.zeros_like(held.waiting)
+        chosen[rows] = True
+        if held.columns:
+            self._recorder.log(mask=chosen, **held.columns)
+        self._recorder.record_step(held.actions, held.result, chosen)
+        held.waiting = held.waiting & ~chosen
+        if not held.waiting.any():
+            self._held = None
+        return self._taken(len(rows), held.result)
+
+    def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
+        """Take one step, and record as much of it as is wanted."""
+        if columns:
+            resetting = self._mode is AutoresetMode.NEXT_STEP and self._any_done
+            self._recorder.log(mask=~self._done if resetting else None, **columns)
+        running = self._running
+        steps = int(np.count_nonzero(running))
+        if _may_exceed(self._course, steps):
+            result, steps = self._step_partly(action, columns, running, steps)
+        else:
+            result = self._recorder.step(action)
+        self.observation, self.info = result[0], result[4]
+        self._note(_flags(result))
+        return self._taken(steps, result)
+
+    def _step_partly(
+        self, action: Any, columns: Mapping[str, Any], running: np.ndarray, steps: int
+    ) -> tuple[tuple, int]:
+        """Step where there may be a surplus; what came back, and how many transitions were recorded."""
+        surplus = _Surplus(self._course, running)
+        kept = copy.deepcopy(action) if surplus.holds else None
+        result = self._recorder.step_choosing(action, surplus.choose)
+        if surplus.left_out is not None:
+            steps -= int(np.count_nonzero(surplus.left_out))
+            if surplus.holds:
+                parts = copy.deepcopy((result, dict(columns)))
+                self._held = _Held(kept, *parts, surplus.left_out)
+        return result, steps
+
+    def _note(self, done: np.ndarray) -> None:
+        """Note who said done, and who stands at the first observation of an episode now."""
+        if self._any_done and self._mode is AutoresetMode.NEXT_STEP:
+            # Those that had said done before were reset by this step, whatever it says of them.
+            self._beginning = np.flatnonzero(self._done)
+            done &= ~self._done
+        self._any_done = bool(done.any())
+        if self._any_done and self._mode is AutoresetMode.SAME_STEP:
+            self._beginning = np.flatnonzero(done)
+        self._done = done
+
+    def _taken(self, steps: int, result: tuple) -> Taken:
+        ended = self._recorder.ended
+        if ended is not None and self._course.quotas is not None:
+            self._use_quotas(ended)
+        return Taken(steps, ended or (), result[1], result[2], result[3])
+
+    def _use_quotas(self, ended: Ends) -> None:
+        quotas = self._course.quotas
+        assert quotas is not None
+        quotas[ended.env_index[ended.lengths > 0]] -= 1
+        self._mute(ended.env_index)
+
+    def _mute(self, envs: np.ndarray) -> None:
+        """Record no more of those among these environments whose quota is full."""
+        quotas = self._course.quotas
+        if quotas is not None:
+            full = envs[quotas[envs] == 0]
+            if len(full):
+                self._recorder.discard(full)
+
+    def summaries(self, ended: Any) -> list[EpisodeSummary]:
+        """What the recorder says of episodes that have ended."""
+        return self._recorder.recording.summaries(ended)
+
+
+class _Surplus:
+    """Which transitions of a step are more than is wanted.
+
+    Args:
+        course: what is wanted.
+        running: bool, shape (num_envs,): whose transitions would be recorded.
+
+    Attributes:
+        left_out: whose transitions are not recorded, once `choose` found some; else None.
+    """
+
+    def __init__(self, course: Course, running: np.ndarray) -> None:
+        self._course = course
+        self._running = running
+        self.left_out: np.ndarray | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether what is left out will be recorded in a later call."""
+        return self._course.steps_left is not None
+
+    def choose(self, result: tuple) -> np.ndarray | None:
+        """Leave out the highest indices; of episodes that end, only as many as may be recorded count."""
+        most = self._course.steps_left
+        chosen = self._running
+        if most is None:
+            most = self._course.episodes_left
+            chosen = self._running & _flags(result)
+        rows = np.flatnonzero(chosen)[most:]
+        if not len(rows):
+            return None
+        self.left_out = np.zeros_like(self._running)
+        self.left_out[rows] = True
+        return ~self.left_out
+
+
+def _may_exceed(course: Course, steps: int) -> bool:
+    """Whether a step with so many transitions may bring more than is wanted."""
+    if course.steps_left is not None:
+        return steps > course.steps_left
+    left = course.episodes_left
+    return course.quotas is None and left is not None and steps > left
+
+
+def _flags(result: tuple) -> np.ndarray:
+    """Which environments say that their episode is over."""
+    return np.logical_or(to_host(result[2]), to_host(result[3]))

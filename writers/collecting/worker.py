@@ -1,0 +1,145 @@
+"""The inside of a worker process: one run, one environment of its own, and a channel to whoever started it.
+
+Messages to the parent are tuples: ("run", id), ("progress", CollectProgress), ("done", CollectStats) and
+("failed", traceback). What comes from the parent is the wish to stop; a channel that closes without it means
+that the parent is dead, and then the worker seals what it has and ends too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+from ...store.handle import StoreHandle
+from ...store.layout import Layout
+from ...store.manifest import read_manifest
+from .actor import Acting
+from .bar import CollectProgress, Display
+from .batch import Start
+from .collection import Collection
+from .goal import Goal
+from .interrupts import StopSignal
+from .loop import OnEpisode, OnStep, Watching
+from .recorders import EnvSource, RecordingOptions, make, opened
+
+#: How long a worker whose parent is dead may still take to end by itself.
+_LAST_SECONDS = 30.0
+_LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What all workers have in common.
+
+    Attributes:
+        url, storage_options: the store.
+        make_env: makes the environment.
+        acting: how actions come about; each worker has another seed.
+        on_step, on_episode: hooks; they run in the worker.
+        options: of the first reset.
+        recording: options of the recorder.
+        progress: whether to tell how far it is.
+    """
+
+    url: str
+    storage_options: dict[str, str] | None
+    make_env: EnvSource
+    acting: Acting
+    on_step: OnStep | None
+    on_episode: OnEpisode | None
+    options: dict[str, Any] | None
+    recording: RecordingOptions
+    progress: bool
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one worker is to do.
+
+    Attributes:
+        index: counts the workers from 0.
+        goal: its part.
+        seed: of its environment; None for none.
+        policy_seed: of its sampling and its policy; None for none.
+    """
+
+    index: int
+    goal: Goal
+    seed: int | None
+    policy_seed: int | None
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """An open store, as recorders want it."""
+
+    handle: StoreHandle
+
+
+def work(channel: Connection, orders: bytes, share: Share) -> None:
+    """Do a share of a collection and tell the parent; the main function of a worker process."""
+    stop, finished = StopSignal(), threading.Event()
+    threading.Thread(target=_listen, args=(channel, stop, finished), daemon=True).start()
+    try:
+        _work(channel, pickle.loads(orders), share, stop)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            channel.send(("failed", traceback.format_exc()))
+        sys.exit(1)
+    finally:
+        finished.set()
+
+
+def _listen(channel: Connection, stop: StopSignal, finished: threading.Event) -> None:
+    """Wait until the parent wants the end, or is dead."""
+    parent = os.getppid()
+    with contextlib.suppress(EOFError, OSError):
+        # Whatever the parent forks may keep the channel open after its death, so its id is looked at too.
+        while os.getppid() == parent:
+            if channel.poll(_LOOK_SECONDS):
+                channel.recv()
+                stop.ask()
+    stop.ask()
+    if not finished.wait(_LAST_SECONDS):
+        os._exit(1)  # the environment or the policy hangs, and nobody is there any more to end it
+
+
+def _work(channel: Connection, orders: Orders, share: Share, stop: StopSignal) -> None:
+    def tell(state: CollectProgress) -> None:
+        with contextlib.suppress(OSError):  # the parent is dead: what is recorded matters, not who is told
+            channel.send(("progress", state))
+
+    watching = Watching(orders.on_step, orders.on_episode, Display(tell if orders.progress else False))
+    acting = replace(orders.acting, seed=share.policy_seed)
+    start = Start(share.seed, orders.options)
+    collection = Collection(share.goal, acting, watching, start, stop)
+    store = _Opened(_open(orders.url, orders.storage_options))
+    env = make(orders.make_env)
+    try:
+        recorder = opened(env, store, cast(RecordingOptions, _recording(orders.recording, share.index)))
+        channel.send(("run", recorder.run_id))
+        stats = collection.with_new(recorder, store)
+    finally:
+        env.close()
+    with contextlib.suppress(OSError):
+        channel.send(("done", stats))
+
+
+def _recording(recording: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """The recorder's options, with the worker's number in the run's name and metadata."""
+    metadata = {"worker": index, **(recording.get("metadata") or {})}
+    return {**recording, "run": f"{recording.get('run') or 'run'}-w{index}", "metadata": metadata}
+
+
+def _open(url: str, storage_options: Mapping[str, str] | None) -> StoreHandle:
+    layout = Layout.at(url, storage_options)
+    manifest = read_manifest(layout)
+    return StoreHandle(layout.of_store(manifest.store_id), manifest)

@@ -1,0 +1,344 @@
+"""Parallel collection: worker processes that each record a run of their own into one store.
+
+    collect_in_workers -> Crew: start, listen, stop -> worker.work in each process
+                       -> what dead workers left is recovered -> CollectStats
+
+Processes are spawned, never forked: a fork would copy locks and threads of whatever the parent has loaded.
+Ctrl-C reaches the parent only (SIGINT is blocked in workers), which then asks them to stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from ...store.errors import EpisodelakeError, InvalidArgumentError
+from ...store.handle import OpenStore, StoreHandle
+from ...store.recovery import recover
+from .actor import Acting, derived_seed
+from .bar import CollectProgress, Display
+from .goal import Goal
+from .interrupts import StopSignal
+from .recorded import RecordedEpisode, recorded_episodes
+from .recorders import is_source
+from .stats import CollectStats, Tally, WorkerReport
+from .worker import Orders, Share, work
+
+_PAUSE = 0.1
+_GRACE_SECONDS = 10.0
+_ENV_SEED, _POLICY_SEED = 2, 3
+
+
+@dataclass
+class _Hand:
+    """A worker as its parent knows it.
+
+    Attributes:
+        share: what it is to do.
+        process: its process.
+        channel: to it and from it; None once it is closed at the other end.
+        run_id: of its run.
+        progress: what it told last.
+        stats: what it recorded, if it came to its end.
+        failure: the traceback of what it raised.
+        recovered: whether its journal was recovered.
+    """
+
+    share: Share
+    process: Any
+    channel: Connection | None
+    run_id: str | None = None
+    progress: CollectProgress | None = None
+    stats: CollectStats | None = None
+    failure: str | None = None
+    recovered: bool = False
+
+    def hear(self) -> None:
+        """Take one message; a channel that has ended is dropped."""
+        assert self.channel is not None
+        try:
+            kind, content = self.channel.recv()
+        except (EOFError, OSError):
+            self.channel.close()
+            self.channel = None
+            return
+        if kind == "run":
+            self.run_id = content
+        elif kind == "progress":
+            self.progress = content
+        elif kind == "done":
+            self.stats = content
+        else:
+            self.failure = content
+
+    def hang_up(self) -> None:
+        """Take what a dead one has said last."""
+        with contextlib.suppress(OSError):
+            while self.channel is not None and self.channel.poll():
+                self.hear()
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None
+
+    def tell_to_stop(self) -> None:
+        """Ask it to seal and end."""
+        if self.channel is not None:
+            with contextlib.suppress(OSError):
+                self.channel.send("stop")
+
+    def death(self) -> str | None:
+        """How it died, in words; None if it did its work."""
+        if self.stats is not None:
+            return None
+        if self.failure is not None:
+            return self.failure
+        code = self.process.exitcode
+        how = f"exit code {code}"
+        if code is not None and code < 0:
+            with contextlib.suppress(ValueError):
+                how += f" ({signal.Signals(-code).name})"
+        words = f"The process ended with {how}."
+        if self.run_id is None and code == 1:
+            words += (
+                " It had not begun. A script that starts workers needs `if __name__ == '__main__':` around "
+                "the call."
+            )
+        return words
+
+
+class Crew:
+    """The worker processes of one collection; after its `with` block none of them lives.
+
+    Args:
+        orders: what they have in common, pickled.
+        shares: one for each worker.
+    """
+
+    def __init__(self, orders: bytes, shares: Sequence[Share]) -> None:
+        self._orders = orders
+        self._shares = shares
+        self.hands: list[_Hand] = []
+
+    def __enter__(self) -> Crew:
+        """Start them."""
+        context = multiprocessing.get_context("spawn")
+        try:
+            for share in self._shares:
+                ours, theirs = context.Pipe()
+                name = f"episodelake-worker-{share.index}"
+                process = context.Process(target=work, args=(theirs, self._orders, share), name=name)
+                with _interrupts_blocked():
+                    process.start()
+                theirs.close()
+                self.hands.append(_Hand(share, process, ours))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ask whoever lives to stop, and kill whoever does not."""
+        for hand in self.hands:
+            hand.tell_to_stop()
+        latest = time.monotonic() + _GRACE_SECONDS
+        for hand in self.hands:
+            hand.process.join(max(0.0, latest - time.monotonic()))
+            if hand.process.is_alive():
+                hand.process.kill()
+                hand.process.join()
+            hand.hang_up()
+
+    def watch(self, stop: StopSignal, display: Display, goal: Goal) -> None:
+        """Listen to them until all have ended; pass on the wish to stop."""
+        start = time.perf_counter()
+        told = False
+        while any(hand.channel is not None for hand in self.hands):
+            if stop.asked and not told:
+                told = True
+                for hand in self.hands:
+                    hand.tell_to_stop()
+            self._listen()
+            if display.due:
+                display.tell(self._progress(goal, time.perf_counter() - start))
+        for hand in self.hands:
+            hand.process.join()
+        if display.wanted:
+            display.tell(self._progress(goal, time.perf_counter() - start))
+
+    def _listen(self) -> None:
+        """Take what has been said; wait a moment if nothing has."""
+        speaking = [hand for hand in self.hands if hand.channel is not None]
+        sources: list[Any] = [part for hand in speaking for part in (hand.channel, hand.process.sentinel)]
+        ready = wait(sources, _PAUSE)
+        for hand in speaking:
+            if hand.channel in ready:
+                hand.hear()
+            elif hand.process.sentinel in ready:
+                # Processes that it has left behind may hold the channel open.
+                hand.hang_up()
+
+    def kill(self) -> None:
+        """End all at once; what they recorded is in their journals."""
+        for hand in self.hands:
+            hand.process.kill()
+
+    def _progress(self, goal: Goal, seconds: float) -> CollectProgress:
+        told = [hand.progress for hand in self.hands if hand.progress is not None]
+        return CollectProgress(
+            done=sum(state.done for state in told),
+            total=goal.total,
+            steps=sum(state.steps for state in told),
+            episodes=sum(state.episodes for state in told),
+            return_sum=sum(state.return_sum for state in told),
+            seconds=seconds,
+        )
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """A process that is started here never sees Ctrl-C; this one sees it afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def collect_in_workers(
+    workers: int, seed: Any, goal: Goal, orders: Orders, display: Display, store: OpenStore
+) -> CollectStats:
+    """Collect with worker processes; see `collect`.
+
+    Raises:
+        InvalidArgumentError: something cannot be sent to another process; the seed is no whole number.
+    """
+    if not is_source(orders.make_env):
+        raise InvalidArgumentError(
+            f"With workers, each makes an environment of its own: got {type(orders.make_env).__name__}, "
+            "expected an environment's id or spec, or a function without arguments that makes one."
+        )
+    if seed is not None and not isinstance(seed, int):
+        raise InvalidArgumentError(f"seed={seed!r}: with workers expected a whole number, or None.")
+    payload = _pickled(orders)
+    shares = [
+        Share(index, part, derived_seed(seed, _ENV_SEED, index), _policy_seed(orders.acting, seed, index))
+        for index, part in enumerate(goal.split(workers))
+    ]
+    tally = Tally()
+    stop = StopSignal()
+    with stop, display, Crew(payload, shares) as crew:
+        try:
+            crew.watch(stop, display, goal)
+        except KeyboardInterrupt:
+            crew.kill()
+            stop.ask()
+            crew.watch(stop, Display(False), goal)
+    return _stats(tally, crew.hands, store.handle, stop)
+
+
+def _policy_seed(acting: Acting, seed: int | None, index: int) -> int | None:
+    return derived_seed(seed if acting.seed is None else acting.seed, _POLICY_SEED, index)
+
+
+def _pickled(orders: Orders) -> bytes:
+    """The orders for another process.
+
+    Raises:
+        InvalidArgumentError: a part cannot be pickled; the message names it.
+    """
+    try:
+        return pickle.dumps(orders)
+    except Exception as error:  # pickling runs code of the caller's objects, which may raise anything
+        parts = {
+            "make_env": orders.make_env,
+            **{name: getattr(orders.acting, name) for name in ("policy", "initial_state")},
+            **{name: getattr(orders.acting, name) for name in ("explore", "map_action")},
+            "on_step": orders.on_step,
+            "on_episode": orders.on_episode,
+            "options": orders.options,
+            **orders.recording,
+        }
+        name, reason = next(_unpicklable(parts), ("an argument", error))
+        raise InvalidArgumentError(
+            f"{name} cannot be sent to worker processes: {reason}. Workers are new interpreters, which "
+            "import what they are given: use functions and classes that a module defines at its top level, "
+            "no lambdas and no local ones, and let them open files and connections in the worker."
+        ) from error
+
+
+def _unpicklable(parts: dict[str, Any]) -> Iterator[tuple[str, Exception]]:
+    for name, part in parts.items():
+        try:
+            pickle.dumps(part)
+        except Exception as error:  # as above
+            yield name, error
+
+
+def _stats(tally: Tally, hands: Sequence[_Hand], store: StoreHandle, stop: StopSignal) -> CollectStats:
+    """The sum of what the workers recorded; the dead ones' journals are recovered first."""
+    if any(hand.stats is None for hand in hands):
+        _recover(hands, store)
+    unfinished, reports = 0, []
+    for hand in hands:
+        if hand.stats is not None:
+            report = WorkerReport(
+                hand.share.index, hand.run_id, hand.stats.steps, hand.stats.episodes, hand.process.exitcode
+            )
+            tally.add_stats(hand.stats)
+            unfinished += hand.stats.unfinished
+        else:
+            episodes = [] if hand.run_id is None else recorded_episodes(store.layout, hand.run_id)
+            report = _add_dead(tally, hand, episodes)
+            unfinished += len(episodes) - report.episodes
+        reports.append(report)
+    stats = tally.stats(
+        store.manifest.reward_shape,
+        unfinished=unfinished,
+        interrupted=stop.asked,
+        run_ids=tuple(hand.run_id for hand in hands if hand.run_id is not None),
+    )
+    return replace(stats, workers=tuple(reports))
+
+
+def _recover(hands: Sequence[_Hand], store: StoreHandle) -> None:
+    """Recover what dead workers left; another worker that began later may have done it already."""
+    trouble = ""
+    left = [hand for hand in hands if hand.stats is None and _left_a_journal(hand, store)]
+    try:
+        recover(store.layout, store.schema)
+    except EpisodelakeError as error:
+        trouble = f"\nIts journal could not be recovered: {error}"
+    for hand in left:
+        hand.recovered = not (store.layout.journals / str(hand.run_id)).exists()
+        if not hand.recovered:
+            hand.failure = f"{hand.death()}{trouble}"
+
+
+def _left_a_journal(hand: _Hand, store: StoreHandle) -> bool:
+    """Whether a worker that has failed could not seal what it had: it died, or sealing failed."""
+    if hand.run_id is None:
+        return False
+    return hand.failure is None or (store.layout.journals / hand.run_id).exists()
+
+
+def _add_dead(tally: Tally, hand: _Hand, episodes: Sequence[RecordedEpisode]) -> WorkerReport:
+    finished = [episode for episode in episodes if episode.finished]
+    steps = sum(episode.length for episode in episodes)
+    tally.steps += steps
+    tally.add(finished)
+    return WorkerReport(
+        index=hand.share.index,
+        run_id=hand.run_id,
+        steps=steps,
+        episodes=len(finished),
+        exit_code=hand.process.exitcode,
+        failure=hand.death(),
+        recovered=hand.recovered,
+    )
