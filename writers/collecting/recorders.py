@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict, TypeGuard
+from typing import Any, TypeGuard
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from ...store.errors import InvalidArgumentError
 from ...store.handle import OpenStore
-from ..callbacks import EpisodeCallback, StepCallback
-from ..options import Durability, SessionOptions
+from ..options import SessionOptions
 from ..recorder import Recorder
-from ..recorders import recorder_of
+from ..recorders import VectorOptions
 from ..vector_recorder import VectorRecorder
 from .batch import Batch
 from .single import SingleBatch
 from .vector import VectorBatch
 
 AnyRecorder = Recorder | VectorRecorder
+#: What `collect` hands on to the recorder that it opens.
+RecordingOptions = VectorOptions
 EnvSource = str | EnvSpec | Callable[[], Any]
-
-
-class RecordingOptions(TypedDict, total=False):
-    """What `collect` hands on to the recorder that it opens; see `EpisodeStore.record`."""
-
-    run: str | None
-    metadata: Mapping[str, Any] | None
-    step_callback: StepCallback | None
-    episode_callback: EpisodeCallback | None
-    durability: Durability
-    flush_seconds: float
-    seal_seconds: float
-    segment_bytes: int
-    autoreset_mode: AutoresetMode | str | None
 
 
 def check_options(recording: Mapping[str, Any]) -> None:
@@ -122,7 +109,11 @@ def opened(env: Any, store: OpenStore, recording: RecordingOptions) -> AnyRecord
             f"env_or_envs is {type(env).__name__}; expected an environment, a vector environment, a recorder "
             "of one of them, an environment's id or spec, or a function that makes one."
         )
-    return recorder_of(env, store, **arguments)
+    if isinstance(env, VectorEnv):
+        return VectorRecorder(env, store, **arguments)
+    if arguments.pop("autoreset_mode", None) is not None:
+        raise InvalidArgumentError("autoreset_mode is for vector environments; this is a single one.")
+    return Recorder(env, store, **arguments)
 
 
 def check_own(recorder: AnyRecorder, store: OpenStore, recording: Mapping[str, Any]) -> None:
