@@ -6,8 +6,6 @@ row that the snapshot does not show.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import duckdb
 import numpy as np
 import pyarrow as pa
@@ -158,16 +156,20 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
             raise
         check_files(snapshot, EPISODES)
         raise QueryError(
-            f"The condition {condition!r} is not valid: {error}\n"
-            f"{available_episodes(snapshot.episodes_schema.names)}"
+            f"The condition {condition!r} is not valid: {error}\n{available_episodes(snapshot)}"
         ) from error
     finally:
         connection.close()
     return result if candidates is None else candidates[np.isin(candidates, result)]
 
 
-def available_episodes(columns: Sequence[str]) -> str:
+def available_episodes(snapshot: Snapshot) -> str:
     """The hint that names the columns of the episodes table."""
-    return (
-        f"Available columns of episodes: {', '.join(columns)}. In SQL, names with a dot need double quotes."
+    columns = ", ".join(snapshot.episodes_schema.names)
+    vector = (
+        " episode_return is a vector here: compare one objective, episode_return[1] in SQL (from 1), "
+        'pl.col("episode_return").list.get(0) in Polars.'
+    )
+    return f"Available columns of episodes: {columns}. In SQL, names with a dot need double quotes." + (
+        vector if snapshot.schema.reward_shape else ""
     )

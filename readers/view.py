@@ -168,7 +168,7 @@ class EpisodeView:
             check_files(snapshot, EPISODES)
             raise QueryError(
                 f"The filter is not valid: {_reason(error)}\n"
-                f"{available_episodes(snapshot.episodes_schema.names)}{self._refresh_hint()}"
+                f"{available_episodes(snapshot)}{self._refresh_hint()}"
             ) from error
         return EpisodeView(self._reader, found[POSITION].to_numpy().astype(np.int64))
 

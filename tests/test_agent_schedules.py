@@ -111,7 +111,7 @@ teams = st.dictionaries(st.sampled_from(["a_0", "a_1", "b", "B.x", "c d"]), part
     st.lists(st.tuples(st.integers(1, 20), st.booleans()), min_size=1, max_size=4),
     st.sampled_from([3, 131_072]),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_schedule_is_recorded_as_a_plain_loop_sees_it(
     team: dict[str, Part], plan: list[tuple[int, bool]], group_rows: int
 ) -> None:

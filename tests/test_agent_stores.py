@@ -316,34 +316,46 @@ def test_a_killed_recorder_is_recovered(kind: str, tmp_path: Path) -> None:
     assert el.recover(store.path) == []
 
 
-def test_a_recorder_killed_at_any_row_is_recovered(tmp_path: Path) -> None:
-    """Whatever prefix of the journal survives, what is recovered is a prefix of every agent's rows."""
-    env = Turns()
+@pytest.mark.parametrize("kind", ["parallel", "aec"])
+def test_a_recorder_killed_at_any_moment_is_recovered(kind: str, tmp_path: Path) -> None:
+    """Of any prefix of the journal, each agent has a prefix of its rows, and no step is there by half."""
+    env: Any = Comings() if kind == "parallel" else Turns()
+    play: Any = play_parallel if kind == "parallel" else play_turns
+    expected = play(env, random_policy(env, 3), 3)
     store = el.create(tmp_path / "store", env)
-    recorder = store.record(env, flush_seconds=0.001)
-    play_turns(recorder, random_policy(recorder, 3), 3)
-    with recorder._session._lock:
-        recorder._session._flush()
-        recorder._session._parts.close_part()
-    (journal,) = [each for each in (tmp_path / "store" / "journal").iterdir() if each.is_dir()]
-    (part,) = journal.glob("*.frames")
-    data = part.read_bytes()
-    expected = play_turns(Turns(), random_policy(Turns(), 3), 3)
+    recorder = store.record(env, flush_seconds=100)
+    step, session = recorder.step, recorder._session
+
+    def step_and_flush(action: Any) -> Any:
+        result = step(action)
+        with session._lock:
+            session._flush()
+        return result
+
+    recorder.step = step_and_flush
+    play(recorder, random_policy(recorder, 3), 3)
+    (part,) = (tmp_path / "store" / "journal").rglob("*.frames")
     shutil.copytree(tmp_path / "store", tmp_path / "origin")
     recorder.close()
-    for length in sorted({*range(0, len(data), len(data) // 12), len(data)}):
-        target = tmp_path / f"cut{length}"
+    origin = tmp_path / "origin" / part.relative_to(tmp_path / "store")
+    size = origin.stat().st_size
+    lengths = set()
+    for cut in range(0, size + 1, size // 16):
+        target = tmp_path / f"cut{cut}"
         shutil.copytree(tmp_path / "origin", target)
-        os.truncate(target / "journal" / journal.name / part.name, length)
+        os.truncate(target / part.relative_to(tmp_path / "store"), cut)
         el.recover(target)
         recovered = el.open(target)
         # A journal of which not even the first frame is whole is set aside, which verify tells.
         assert {fault.kind for fault in recovered.verify().faults} <= {"journal"}
         for episode in recovered:
+            lengths.add(episode.length)
             for name in episode.agents:
                 agent = episode.agent(name)
                 assert agent.rewards.tolist() == expected[name].rewards[: agent.length]
-    assert len(recovered) == 1
+                if kind == "parallel" and agent.end_reason == "interrupted":
+                    assert agent.env_steps[-1] == episode.length
+    assert len(lengths) > 5
 
 
 # Damage

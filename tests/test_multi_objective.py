@@ -116,6 +116,9 @@ def test_filters_and_queries_by_objective(tmp_path: Path) -> None:
     middle = float(np.median(returns[:, 1]))
     wanted = np.flatnonzero(returns[:, 1] > middle).tolist()
     assert [episode.seed for episode in store.filter(f"episode_return[2] > {middle}")] == wanted
+    for scalar in ("episode_return > 1", pl.col("episode_return") > 1):
+        with pytest.raises(el.QueryError, match=r"a vector here: compare one objective, episode_return\[1\]"):
+            store.filter(scalar)
     by_polars = store.filter(pl.col("episode_return").list.get(1) > middle)
     assert [episode.seed for episode in by_polars] == wanted
     (found,) = store.sql("select avg(episode_return[1]), max(episode_return[2]) from episodes").fetchall()

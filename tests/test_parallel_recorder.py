@@ -22,7 +22,15 @@ REAL = {
     "tag": lambda: simple_tag_v3.parallel_env(max_cycles=9, num_adversaries=2),
     "speaker": lambda: simple_speaker_listener_v4.parallel_env(max_cycles=8),
     "pistonball": lambda: pettingzoo.make("parallel", "butterfly/pistonball_v6", n_pistons=5, max_cycles=6),
-    "zombies": lambda: pettingzoo.make("parallel", "butterfly/knights_archers_zombies_v11", max_cycles=8),
+    # Long enough for knights to die before the others.
+    "zombies": lambda: pettingzoo.make(
+        "parallel",
+        "butterfly/knights_archers_zombies_v11",
+        max_cycles=150,
+        num_archers=3,
+        max_zombies=30,
+        spawn_delay=5,
+    ),
     "rock-paper-scissors": lambda: pettingzoo.make("parallel", "classic/rps_v2", num_actions=3, max_cycles=7),
     "comings": Comings,
 }
