@@ -24,6 +24,7 @@ import recording
 import recovery_speed
 import size
 import sql
+import vector_recording
 from measure import Row
 from peer_process import Peer
 from report import markdown, print_table
@@ -41,6 +42,7 @@ BENCHMARKS = {
     "many-writers": many_writers.run,
     "recovery": recovery_speed.run,
     "compaction": compaction.run,
+    "vector-recording": vector_recording.run,
 }
 WIDTH_OF_A_FILE = 170
 ENVIRONMENTS = Path(__file__).resolve().parent / ".venv"
