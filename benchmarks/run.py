@@ -25,6 +25,7 @@ import recording
 import recovery_speed
 import size
 import sql
+import vector_recording
 from measure import Row
 from peer_process import TIANSHOU, Peer
 from report import markdown, print_table
@@ -43,6 +44,7 @@ BENCHMARKS = {
     "recovery": recovery_speed.run,
     "compaction": compaction.run,
     "collecting": collecting.run,
+    "vector-recording": vector_recording.run,
 }
 WIDTH_OF_A_FILE = 170
 ENVIRONMENTS = Path(__file__).resolve().parent / ".venv"

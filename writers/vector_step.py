@@ -79,7 +79,7 @@ class VectorStep:
         any_done = _SET in self._done.tobytes()
         if callback is None:
             state.returns = self._returns(before.returns)
-        if before.restart is not None:
+        if before.restart is not None and self._mode is AutoresetMode.NEXT_STEP:
             self._restart(state, before.restart)
         block.numbers[rows] = state.running
         if self._keep is not None:
