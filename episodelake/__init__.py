@@ -47,6 +47,7 @@ from .writers.collecting.outputs import PolicyOutput
 from .writers.collecting.stats import CollectStats, WorkerReport
 from .writers.episode_writer import EpisodeRow, EpisodeWriter, OpenEpisode
 from .writers.options import SessionOptions
+from .writers.pool_recorder import PoolRecorder
 from .writers.recorder import Recorder
 from .writers.vector_recorder import VectorRecorder
 
@@ -74,6 +75,7 @@ __all__ = [
     "OpaqueValue",
     "OpenEpisode",
     "PolicyOutput",
+    "PoolRecorder",
     "QueryError",
     "Recorder",
     "RecorderStateError",

@@ -40,6 +40,7 @@ from .store.tables import Table
 from .writers.callbacks import EpisodeCallback, StepCallback
 from .writers.episode_writer import EpisodeWriter
 from .writers.options import Durability, SessionOptions
+from .writers.pool_recorder import is_pool, pool_spaces
 from .writers.recorders import recorder_of
 
 _LEFTOVER = re.compile(r"\.store\.json\.[0-9a-f]+\.tmp")
@@ -280,6 +281,8 @@ def _spaces(
     env: gymnasium.Env | None, observation: gymnasium.Space | None, action: gymnasium.Space | None
 ) -> tuple[gymnasium.Space, gymnasium.Space]:
     if env is not None:
+        if is_pool(env):
+            return pool_spaces(env)
         if isinstance(env, VectorEnv):
             return env.single_observation_space, env.single_action_space
         if not isinstance(env, gymnasium.Env):

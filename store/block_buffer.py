@@ -41,7 +41,7 @@ class BlockBuffer:
         count: rows that are complete.
         capacity: how many there may be.
         numbers: the episode of each row, or NOBODY.
-        kinds: what each row is, see `schema`.
+        kinds: what each row is, see `schema`; a step, until something else is put.
         begins, ends: what happened to episodes, in order, each with the row it belongs to.
         flushed, begun, ended: how many rows, begins and ends are in the journal.
     """
@@ -65,12 +65,14 @@ class BlockBuffer:
     def clear(self) -> None:
         """Forget all rows; the memory is used again."""
         self.count = self.flushed = self.begun = self.ended = 0
+        self.kinds[:] = STEP_ROW
         self.begins: list[Begins] = []
         self.ends: list[Ends] = []
         self.infos, self.policies, self.extras = LooseBlock(), LooseBlock(), LooseBlock()
 
     def drop_uncounted(self) -> None:
         """Forget what an interrupted call left behind the rows that count."""
+        self.kinds[self.count :] = STEP_ROW
         self.begins = [begin for begin in self.begins if begin.row < self.count]
         self.ends = [end for end in self.ends if end.row <= self.count]
         for loose in (self.infos, self.policies, self.extras):

@@ -7,11 +7,13 @@ episodes cost a few numbers each. `expanded` makes single events of them again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .record_columns import NO_FACTS, Begins, Ends
-from .records import EpisodeFacts, EpisodeRecord
+import numpy as np
+
+from .record_columns import NO_FACTS, Begins, Ended
+from .records import EpisodeFacts, EpisodeRecord, end_reason_of
 from .values import dump_json
 
 
@@ -43,11 +45,9 @@ def _end(number: int, ended_at: int, reason: str, metadata: dict[Any, Any]) -> d
     }
 
 
-def begin_events(begins: Iterable[Begins]) -> list[dict[str, Any]]:
-    """Many episodes begin."""
-    numbers: list[int] = []
-    indices: list[int] = []
-    moments: list[int] = []
+def begin_events(begins: Sequence[Begins]) -> list[dict[str, Any]]:
+    """Many episodes begin: one event for all that have no more to say."""
+    plain = [begin for begin in begins if not begin.facts and len(begin.numbers)]
     events: list[dict[str, Any]] = []
     for begin in begins:
         if begin.facts:
@@ -56,47 +56,37 @@ def begin_events(begins: Iterable[Begins]) -> list[dict[str, Any]]:
                 begin_event(number, index, begin.started_at, begin.facts.get(number, NO_FACTS))
                 for number, index in pairs
             ]
-        else:
-            numbers += begin.numbers.tolist()
-            indices += begin.env_index.tolist()
-            moments += [begin.started_at] * len(begin.numbers)
-    if numbers:
-        events.append({"event": "begins", "number": numbers, "env_index": indices, "started_at": moments})
+    if plain:
+        moments = np.array([begin.started_at for begin in plain], np.int64)
+        events.append(
+            {
+                "event": "begins",
+                "number": np.concatenate([begin.numbers for begin in plain]).tolist(),
+                "env_index": np.concatenate([begin.env_index for begin in plain]).tolist(),
+                "started_at": np.repeat(moments, [len(begin.numbers) for begin in plain]).tolist(),
+            }
+        )
     return events
 
 
-def end_events(ends: Iterable[Ends]) -> list[dict[str, Any]]:
-    """Many episodes end; those without a step are given up."""
-    numbers: list[int] = []
-    moments: list[int] = []
+def end_events(ended: Ended) -> list[dict[str, Any]]:
+    """Many episodes end: one event for all that have no more to say; those without a step are given up."""
+    plain = (ended.terminated | ended.truncated) & ~ended.empty
+    if ended.facts:
+        plain &= ~np.isin(ended.table[:, 0], list(ended.facts))
     events: list[dict[str, Any]] = []
-    for end in ends:
-        done = end.terminated | end.truncated
-        if end.lengths.all() and done.all() and not end.facts:
-            numbers += end.numbers.tolist()
-            moments += [end.ended_at] * len(end.numbers)
-        else:
-            events += _single_ends(end)
-    if numbers:
+    for index in np.flatnonzero(~plain).tolist():
+        number, _, length, _ = ended.table[index].tolist()
+        if not length:
+            events.append({"event": "discard", "number": number})
+            continue
+        reason = end_reason_of(bool(ended.terminated[index]), bool(ended.truncated[index]), "cut")
+        facts = ended.facts.get(number, NO_FACTS)
+        events.append(_end(number, int(ended.ended_at[index]), reason, facts.metadata))
+    if plain.any():
+        numbers, moments = ended.table[plain, 0].tolist(), ended.ended_at[plain].tolist()
         events.append({"event": "ends", "number": numbers, "ended_at": moments})
     return events
-
-
-def _single_ends(end: Ends) -> Iterator[dict[str, Any]]:
-    rows = zip(
-        end.numbers.tolist(),
-        end.lengths.tolist(),
-        end.terminated.tolist(),
-        end.truncated.tolist(),
-        strict=True,
-    )
-    for number, length, terminated, truncated in rows:
-        if not length:
-            yield {"event": "discard", "number": number}
-            continue
-        reason = "terminated" if terminated else "truncated" if truncated else "cut"
-        facts = end.facts.get(number)
-        yield _end(number, end.ended_at, reason, facts.metadata if facts else {})
 
 
 def expanded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from .families import ColumnSet
 from .kinds import field
-from .layout import episode_id
 from .loose_rows import LooseRows
 from .record_columns import EpisodeColumns
 from .records import SegmentRows
@@ -18,13 +18,18 @@ _LARGEST = 2**63 - 1
 
 
 def episodes_table(
-    schema: StepSchema, run_id: str, records: EpisodeColumns, rows: SegmentRows, metadata: ColumnSet
+    schema: StepSchema,
+    run_id: str,
+    ids: Sequence[str],
+    records: EpisodeColumns,
+    rows: SegmentRows,
+    metadata: ColumnSet,
 ) -> pa.Table:
-    """The episodes of a segment, one row each."""
+    """The episodes of a segment, one row each; `ids` are theirs, in order."""
     facts = records.facts_in_order()
     seeds = [each.seed for each in facts]
     columns: dict[str, Any] = {
-        "episode_id": [episode_id(run_id, number) for number in records.number.tolist()],
+        "episode_id": ids,
         "run_id": [run_id] * len(records),
         "episode_return": records.episode_return.tolist(),
         "seed": [seed if seed is not None and abs(seed) <= _LARGEST else None for seed in seeds],

@@ -7,12 +7,13 @@ options, metadata) stands aside by the episode's number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
+from .layout import episode_id
 from .records import EndReason, EpisodeFacts, EpisodeRecord
 
 #: What is known of an episode without seed, options and metadata.
@@ -43,7 +44,8 @@ class Ends:
 
     Attributes:
         row: rows of the block before this one may be theirs; known once nothing more can come.
-        numbers, env_index, started_at, lengths: int64, one for each.
+        table: int64, shape (n, 4): of each its number, environment, length, and start (microseconds since
+            1970, UTC).
         returns: float64, shape (n,) or (n, k).
         terminated, truncated: the flags of the last transitions.
         ended_at: microseconds since 1970, UTC.
@@ -51,15 +53,65 @@ class Ends:
     """
 
     row: int
-    numbers: np.ndarray
-    env_index: np.ndarray
-    started_at: np.ndarray
-    lengths: np.ndarray
+    table: np.ndarray
     returns: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
     ended_at: int
     facts: Mapping[int, EpisodeFacts]
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The episodes."""
+        return self.table[:, 0]
+
+    @property
+    def env_index(self) -> np.ndarray:
+        """Their environments."""
+        return self.table[:, 1]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Their transitions."""
+        return self.table[:, 2]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """All that `Ends` of several moments say, in columns.
+
+    Attributes:
+        table, returns, terminated, truncated, facts: as in `Ends`.
+        ended_at: int64, one for each.
+    """
+
+    table: np.ndarray
+    returns: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    ended_at: np.ndarray
+    facts: Mapping[int, EpisodeFacts]
+
+    @staticmethod
+    def of(ends: Sequence[Ends]) -> Ended | None:
+        """Put them together; None if there is no episode."""
+        found = [end for end in ends if len(end.table)]
+        if not found:
+            return None
+        moments = np.array([end.ended_at for end in found], np.int64)
+        return Ended(
+            np.concatenate([end.table for end in found]),
+            np.concatenate([end.returns for end in found]),
+            np.concatenate([end.terminated for end in found]),
+            np.concatenate([end.truncated for end in found]),
+            np.repeat(moments, [len(end.table) for end in found]),
+            {number: facts for end in found for number, facts in end.facts.items()},
+        )
+
+    @property
+    def empty(self) -> np.ndarray:
+        """Which of them have no step."""
+        return self.table[:, 2] == 0
 
 
 @dataclass(frozen=True)
@@ -93,6 +145,10 @@ class EpisodeColumns:
     def numbers(self) -> set[int]:
         """The numbers of all of them."""
         return set(self.number.tolist())
+
+    def ids(self, run_id: str) -> list[str]:
+        """The ids of all of them, in order."""
+        return [episode_id(run_id, number) for number in self.number.tolist()]
 
     def facts_in_order(self) -> list[EpisodeFacts]:
         """Seed, options and metadata of each."""
@@ -147,32 +203,24 @@ class EpisodeColumns:
         )
 
     @staticmethod
-    def of_ends(ends: Iterable[Ends]) -> EpisodeColumns | None:
+    def of_ended(ended: Ended) -> EpisodeColumns | None:
         """The episodes with a step among those that ended; None if there is none."""
-        found = [end for end in ends if len(end.numbers)]
-        if not found:
-            return None
-        lengths = np.concatenate([end.lengths for end in found])
-        kept = lengths > 0
+        kept = ~ended.empty
         if not kept.any():
             return None
-
-        def arrays(name: str) -> np.ndarray:
-            return np.concatenate([getattr(end, name) for end in found])[kept]
-
-        terminated, truncated = arrays("terminated"), arrays("truncated")
-        moments = np.concatenate([np.full(len(end.numbers), end.ended_at, np.int64) for end in found])
+        number, env_index, length, started_at = ended.table[kept].T
+        terminated, truncated = ended.terminated[kept], ended.truncated[kept]
         return EpisodeColumns(
-            number=arrays("numbers"),
-            env_index=arrays("env_index").tolist(),
-            started_at=arrays("started_at"),
-            ended_at=moments[kept],
-            length=lengths[kept],
-            episode_return=arrays("returns"),
+            number=number,
+            env_index=env_index.tolist(),
+            started_at=started_at,
+            ended_at=ended.ended_at[kept],
+            length=length,
+            episode_return=ended.returns[kept],
             terminated=terminated,
             truncated=truncated,
             end_reason=_reasons(terminated, truncated),
-            facts={number: facts for end in found for number, facts in end.facts.items()},
+            facts=ended.facts,
         )
 
 

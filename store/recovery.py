@@ -31,10 +31,10 @@ from .layout import EPISODES, RUNS, Layout
 from .parquet import open_parquet, reading_error
 from .record_columns import EpisodeColumns
 from .records import EpisodeRecord, add_in_order, end_reason_of
-from .schema import JOURNAL_KIND, REWARD, STEP_ROW, TERMINATED, TRUNCATED, StepSchema
+from .row_index import BatchRuns
+from .schema import FLAGS, JOURNAL_KIND, REWARD, STEP_ROW, StepSchema
 from .seal_log import sealed_numbers
 from .sealer import Seal, Tables, commit_run, live_name, seal
-from .sealing import Piece, split
 from .values import dump_json, load_json
 
 
@@ -57,6 +57,26 @@ class RecoveredRun:
     torn_bytes: int
 
 
+@dataclass(frozen=True)
+class _Outcomes:
+    """What the rows of a batch say of transitions, rows of one episode together."""
+
+    stepped: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+    @staticmethod
+    def of(runs: BatchRuns, schema: StepSchema) -> _Outcomes:
+        """Read them; a row without a transition has zeros."""
+        rows = runs.rows(0, runs.batch.num_rows)
+        stepped = rows.column(JOURNAL_KIND.name).to_numpy() == STEP_ROW
+        rewards = np.zeros((len(stepped), *schema.reward_shape))
+        rewards[stepped] = schema.reward.decode([rows.column(REWARD).filter(pa.array(stepped))])
+        flags = [rows.column(name).fill_null(False).to_numpy(zero_copy_only=False) for name in FLAGS]
+        return _Outcomes(stepped, rewards, *flags)
+
+
 @dataclass
 class _Found:
     """An episode as its journal rows and events tell it, up to the row last read."""
@@ -68,18 +88,15 @@ class _Found:
     terminated: bool = False
     truncated: bool = False
 
-    def add(self, piece: Piece) -> None:
-        rows = piece.rows()
-        stepped = np.flatnonzero(rows.column(JOURNAL_KIND.name).to_numpy() == STEP_ROW)
+    def add(self, outcomes: _Outcomes, start: int, stop: int) -> None:
+        """Rows `[start, stop)` of a batch follow."""
+        stepped = start + np.flatnonzero(outcomes.stepped[start:stop])
         if not len(stepped):
             return
-        taken = pa.array(stepped)
-        rewards = np.array(rows.column(REWARD).take(taken).to_pylist(), np.float64)
-        self.episode_return = add_in_order(self.episode_return, rewards)
+        self.episode_return = add_in_order(self.episode_return, outcomes.rewards[stepped])
         self.steps += len(stepped)
-        last = int(stepped[-1])
-        self.terminated = rows.column(TERMINATED)[last].as_py()
-        self.truncated = rows.column(TRUNCATED)[last].as_py()
+        self.terminated = bool(outcomes.terminated[stepped[-1]])
+        self.truncated = bool(outcomes.truncated[stepped[-1]])
 
     def record(self, number: int, now: int) -> EpisodeRecord:
         end = self.end or {}
@@ -231,7 +248,7 @@ def _read(readers: Iterable[PartReader], schema: StepSchema) -> dict[int, _Found
                 # Rows of the episodes that were open before the gap do not follow on: they end where it
                 # begins.
                 lost |= {number for number, episode in found.items() if episode.end is None}
-            _read_batch(batch, found, lost)
+            _read_batch(batch, schema, found, lost)
         whole = reader.ended
         seen = reader.seen
     return found
@@ -247,14 +264,18 @@ def _check_columns(batch: JournalBatch, schema: StepSchema) -> None:
             )
 
 
-def _read_batch(batch: JournalBatch, found: dict[int, _Found], lost: set[int]) -> None:
+def _read_batch(batch: JournalBatch, schema: StepSchema, found: dict[int, _Found], lost: set[int]) -> None:
     events = batch.events()
     for event in events:
         if event["event"] == "begin":
             found.setdefault(event["number"], _Found(event))
-    for number, piece, _ in split(batch.rows):
+    runs = BatchRuns.of(batch.rows)
+    outcomes = _Outcomes.of(runs, schema)
+    for number, start, stop in zip(
+        runs.numbers.tolist(), runs.starts.tolist(), runs.stops.tolist(), strict=True
+    ):
         if number in found and number not in lost:
-            found[number].add(piece)
+            found[number].add(outcomes, start, stop)
     for event in events:
         if event["event"] == "end" and event["number"] in found and event["number"] not in lost:
             found[event["number"]].end = event

@@ -19,15 +19,16 @@ from .episode_table import episodes_table
 from .families import METADATA, ColumnSet
 from .journal import RunHeader
 from .journal_reading import PartReader
-from .layout import EPISODES, RUNS, STEPS, Layout, episode_id, segment_name
+from .layout import EPISODES, RUNS, STEPS, Layout, segment_name
 from .listed_files import NewFile
 from .loose_merge import SegmentColumns
 from .loose_rows import LooseRows
 from .record_columns import EpisodeColumns
 from .records import SegmentRows
+from .row_index import RowIndex
 from .schema import RUNS_SCHEMA, StepSchema
 from .seal_log import note_seal
-from .sealing import EpisodeRows, StepsFile, collect_rows
+from .sealing import StepsFile
 from .table_files import write_table_file
 from .tables import Table
 from .values import load_json
@@ -77,17 +78,16 @@ def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
         return
     note_seal(job.parts[0].parent, job.segment, job.records.numbers)
     readers = [PartReader(path) for path in job.parts]
-    found = collect_rows(readers, frozenset(job.records.numbers))
-    wanted = zip(job.records.number.tolist(), (job.records.length + 1).tolist(), strict=True)
-    in_order = [(number, found[number].cut(rows)) for number, rows in wanted]
+    ids = job.records.ids(run_id)
+    index = RowIndex.find(readers, job.records.number).cut(job.records.length + 1)
     # A file that is listed already, by an attempt that got so far, is never written over.
     done = tables.steps.applied(run_id) >= job.segment
-    steps = None if done else _write_steps(tables, schema, job, name, in_order, readers)
-    rows = _segment_rows(name, in_order)
+    steps = None if done else _write_steps(tables, schema, name, ids, index, readers)
+    rows = _segment_rows(name, index)
     metadata = ColumnSet(METADATA, tables.episodes.schema)
-    table = episodes_table(schema, run_id, job.records, rows, metadata)
+    table = episodes_table(schema, run_id, ids, job.records, rows, metadata)
     tables.episodes.ensure_columns([column for column in table.schema if kinds.field_kind(column)])
-    table = _in_line(table, job, schema, rows, tables)
+    table = _in_line(table, job, ids, schema, rows, tables)
     episodes = write_table_file(tables.layout.table(EPISODES) / name, table)
     if steps is not None:
         tables.steps.commit([steps], run_id, job.segment, removed=_orphans(tables, job))
@@ -100,13 +100,15 @@ def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
     )
 
 
-def _in_line(table: pa.Table, job: Seal, schema: StepSchema, rows: SegmentRows, tables: Tables) -> pa.Table:
+def _in_line(
+    table: pa.Table, job: Seal, ids: Sequence[str], schema: StepSchema, rows: SegmentRows, tables: Tables
+) -> pa.Table:
     """The same rows once more if another run committed a metadata key under another kind meanwhile."""
     committed = {column.name: kinds.field_kind(column) for column in tables.episodes.schema}
     if all(committed.get(column.name) == kinds.field_kind(column) for column in table.schema):
         return table
     metadata = ColumnSet(METADATA, tables.episodes.schema)
-    table = episodes_table(schema, job.header.run_id, job.records, rows, metadata)
+    table = episodes_table(schema, job.header.run_id, ids, job.records, rows, metadata)
     tables.episodes.ensure_columns([column for column in table.schema if kinds.field_kind(column)])
     return table
 
@@ -114,27 +116,28 @@ def _in_line(table: pa.Table, job: Seal, schema: StepSchema, rows: SegmentRows, 
 def _write_steps(
     tables: Tables,
     schema: StepSchema,
-    job: Seal,
     name: str,
-    episodes: Sequence[tuple[int, EpisodeRows]],
+    ids: Sequence[str],
+    index: RowIndex,
     readers: Sequence[PartReader],
 ) -> NewFile:
     path = tables.layout.table(STEPS) / name
-    seen = {id(p.batch.schema): p.batch.schema for _, rows in episodes for p in rows.pieces}.values()
+    schemas = (runs.batch.schema for runs in index.pieces.runs)
+    # By all that they say: schemas that differ only in the kinds of columns are equal.
+    seen = list({schema.serialize().to_pybytes(): schema for schema in schemas}.values())
     names = schema.journal.names
     columns = SegmentColumns(names, tables.steps.schema, seen)
     tables.steps.ensure_columns(columns.fields)
     columns = SegmentColumns(names, tables.steps.schema, seen)
     tables.steps.ensure_columns(columns.fields)
-    written = StepsFile(path, schema, columns, job.header.run_id).write(episodes, readers)
-    ids = [episode_id(job.header.run_id, number) for number, _ in episodes]
+    written = StepsFile(path, schema, columns).write(ids, index, readers)
     return NewFile(
         name, written.rows, written.null_counts, {"episode_id": min(ids)}, {"episode_id": max(ids)}
     )
 
 
-def _segment_rows(name: str, episodes: Sequence[tuple[int, EpisodeRows]]) -> SegmentRows:
-    counts = np.array([rows.steps_rows for _, rows in episodes], np.int64)
+def _segment_rows(name: str, index: RowIndex) -> SegmentRows:
+    counts = index.steps_rows
     return SegmentRows(name, (np.cumsum(counts) - counts).tolist(), counts.tolist())
 
 

@@ -90,9 +90,9 @@ with store.record(SmallEnv(40), run="busy", flush_seconds=0.01, seal_seconds=0.0
 
 
 @contextmanager
-def process(script: str, path: Path) -> Iterator[subprocess.Popen[str]]:
+def process(script: str, path: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Start a script on a store; kill it in the end if it lives still."""
-    command = [sys.executable, "-c", script, str(path)]
+    command = [sys.executable, "-c", script, str(path), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as child:
         try:
             yield child

@@ -26,7 +26,7 @@ from ..store.episode_events import begin_events, end_events
 from ..store.handle import StoreHandle
 from ..store.journal import RunHeader
 from ..store.layout import episode_id
-from ..store.record_columns import EpisodeColumns
+from ..store.record_columns import Ended, EpisodeColumns
 from .options import SessionOptions
 from .session import RunSession
 
@@ -131,12 +131,14 @@ class BlockSession(RunSession):
             block, full = self._blocks[0], len(self._blocks) > 1
             if self._frame is None:
                 self._frame = self._next_frame(block)
+            written = self._frame is not None
             if self._frame is not None:
                 self._write(block, self._frame)
                 self._frame = None
-            elif not full:
+            if not full:
+                # More rows may have come meanwhile: they can wait, or many small frames would be written.
                 return
-            else:
+            if not written:
                 self._blocks.popleft()
                 block.clear()
                 self._spare.append(block)
@@ -148,13 +150,14 @@ class BlockSession(RunSession):
         if stop == block.flushed and not ends:
             return None
         batch = block.batch(block.flushed, stop, self.columns)
+        ended = Ended.of(ends)
         return _Frame(
             batch=batch,
-            events=begin_events(begins) + end_events(ends),
+            events=begin_events(begins) + ([] if ended is None else end_events(ended)),
             numbers=set(_changes(batch.column(0).to_numpy()).tolist()),
             begun=[number for begin in begins for number in begin.numbers.tolist()],
-            given_up={n for end in ends for n in end.numbers[end.lengths == 0].tolist()},
-            finished=EpisodeColumns.of_ends(ends),
+            given_up=set() if ended is None else set(ended.table[ended.empty, 0].tolist()),
+            finished=None if ended is None else EpisodeColumns.of_ended(ended),
             stop=stop,
             begins=block.begun + len(begins),
             ends=block.ended + len(ends),

@@ -1,7 +1,7 @@
 """Which episode each of several environments is in, as arrays.
 
-Stands between a recorder of several environments and its session. A state is never changed: each call makes
-the next one, which counts as soon as it takes the place of the other. So an interrupt, wherever it comes,
+Stands between a recorder of several environments and its session. Every call makes a copy of the state,
+changes that, and puts it in the place of the other once its rows count. So an interrupt, wherever it comes,
 leaves either the state before a call or the state after it.
 """
 
@@ -17,6 +17,11 @@ from ..store.block_buffer import NOBODY
 from ..store.record_columns import Begins, Ends
 from ..store.records import EpisodeFacts
 
+# The columns of a state's table. The table of `Ends` has the environment and the length in the places of the
+# second and the third.
+_NUMBER, _RUNNING, _BEGUN, _STARTED = range(4)
+_NO_FACTS: Mapping[int, EpisodeFacts] = {}
+
 
 @dataclass(slots=True)
 class EnvState:
@@ -24,118 +29,151 @@ class EnvState:
 
     Attributes:
         tick: counts the calls that brought a transition.
-        numbers: the episode in hand, int64; NOBODY if there is none.
-        running: the same, but NOBODY unless its next transition is to be recorded.
-        begun: the tick at which it began: an episode's length is the ticks since then.
-        started_at: microseconds since 1970, UTC.
-        returns: sum of the rewards in order of time, float64, shape (n,) or (n, k).
+        table: int64, shape (num_envs, 4): see the properties below. One array, since it is copied often.
+        returns: sum of the rewards in order of time, float64, shape (num_envs,) or (num_envs, k).
         terminated, truncated: the flags that the last transition set.
         stopped: episodes that take no more transitions; the last of their values may still come.
-        restart: environments that reset themselves at the next step, or None.
+        restart: environments that reset themselves at the next step, or None; with autoreset disabled those
+            that wait for a reset.
         facts: by episode number: seed, options, metadata, where there are any.
+        whole: every environment is running, or about to restart.
+        unset: no flag at all.
+        owned: whether the table is this state's own.
     """
 
     tick: int
-    numbers: np.ndarray
-    running: np.ndarray
-    begun: np.ndarray
-    started_at: np.ndarray
+    table: np.ndarray
     returns: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
     stopped: tuple[Ends, ...]
     restart: np.ndarray | None
-    facts: dict[int, EpisodeFacts]
+    facts: Mapping[int, EpisodeFacts]
+    whole: bool
+    unset: np.ndarray
+    owned: bool = False
 
     @staticmethod
     def empty(num_envs: int, reward_shape: Sequence[int]) -> EnvState:
         """No episode anywhere."""
-        nobody = np.full(num_envs, NOBODY, np.int64)
-        nothing = np.zeros(num_envs, np.int64)
+        table = np.zeros((num_envs, 4), np.int64)
+        table[:, [_NUMBER, _RUNNING]] = NOBODY
         unset = np.zeros(num_envs, bool)
         returns = np.zeros((num_envs, *reward_shape))
-        return EnvState(0, nobody, nobody, nothing, nothing, returns, unset, unset, (), None, {})
+        return EnvState(0, table, returns, unset, unset, (), None, _NO_FACTS, False, unset)
 
-    def stepped(self, returns: np.ndarray) -> EnvState:
-        """After a transition of every environment, of which nothing else is known yet."""
-        unset = np.zeros(len(self.numbers), bool)
+    @property
+    def numbers(self) -> np.ndarray:
+        """The episode in hand; NOBODY if there is none."""
+        return self.table[:, _NUMBER]
+
+    @property
+    def running(self) -> np.ndarray:
+        """The same, but NOBODY where the environment goes on and nothing of it is recorded."""
+        return self.table[:, _RUNNING]
+
+    @property
+    def begun(self) -> np.ndarray:
+        """The tick at which the episode began: its length is the ticks since then."""
+        return self.table[:, _BEGUN]
+
+    def stepped(self) -> EnvState:
+        """After a call that brought transitions: the ticks are one more, all else is still to be changed."""
         return EnvState(
             self.tick + 1,
-            self.numbers,
-            self.running,
-            self.begun,
-            self.started_at,
-            returns,
-            unset,
-            unset,
+            self.table,
+            self.returns,
+            self.unset,
+            self.unset,
             self.stopped,
             self.restart,
             self.facts,
+            self.whole,
+            self.unset,
         )
 
-    def held_back(self, envs: np.ndarray) -> EnvState:
-        """The ticks of these environments do not count; `envs` is a mask."""
-        return replace(self, begun=self.begun + envs)
+    def copy(self) -> EnvState:
+        """A copy that may be changed."""
+        copied = replace(self, table=self.table.copy(), returns=self.returns.copy())
+        copied.owned = True
+        return copied
 
-    def started(
+    def own(self) -> np.ndarray:
+        """The table, to be changed: a copy, if it is still that of the state before."""
+        if not self.owned:
+            self.table, self.owned = self.table.copy(), True
+        return self.table
+
+    def hold_back(self, envs: np.ndarray) -> None:
+        """The last tick does not count for these environments; `envs` is a mask."""
+        self.own()[:, _BEGUN] += envs
+
+    def start(
         self, first: int, row: int, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None
-    ) -> tuple[EnvState, Begins]:
-        """New episodes begin in the environments `envs`, numbered from `first`, with rows from `row` on.
+    ) -> Begins:
+        """Begin episodes in the environments `envs`, numbered from `first`, whose rows come from `row` on.
 
         Args:
             facts: by environment.
         """
         numbers = np.arange(first, first + len(envs))
         now = _now()
-        known = {} if not facts else {int(n): facts[e] for n, e in zip(numbers, envs.tolist(), strict=True)}
-        state = EnvState(
-            self.tick,
-            _put(self.numbers, envs, numbers),
-            _put(self.running, envs, numbers),
-            _put(self.begun, envs, self.tick),
-            _put(self.started_at, envs, now),
-            _put(self.returns, envs, 0.0),
-            self.terminated,
-            self.truncated,
-            self.stopped,
-            self.restart,
-            {**self.facts, **known} if known else self.facts,
-        )
-        return state, Begins(row, numbers, envs, now, known)
+        fresh = np.empty((len(envs), 4), np.int64)
+        fresh[:] = 0, 0, self.tick, now
+        fresh[:, _NUMBER] = fresh[:, _RUNNING] = numbers
+        self.own()[envs] = fresh
+        self.returns[envs] = 0.0
+        known: Mapping[int, EpisodeFacts] = _NO_FACTS
+        if facts:
+            known = {n: facts[env] for n, env in zip(numbers.tolist(), envs.tolist(), strict=True)}
+            self.facts = {**self.facts, **known}
+        return Begins(row, numbers, envs, now, known)
 
-    def muted(self, envs: np.ndarray) -> EnvState:
-        """No further transition of these environments is recorded."""
-        return replace(self, running=_put(self.running, envs, NOBODY))
+    def mute(self, envs: np.ndarray) -> None:
+        """Record no further transition of these environments, although they go on."""
+        if len(envs):
+            self.own()[envs, _RUNNING] = NOBODY
+            self.whole = False
 
-    def without(self, envs: np.ndarray) -> EnvState:
+    def leave(self, envs: np.ndarray) -> None:
         """These environments have no episode in hand any more."""
-        nobody = _put(self.numbers, envs, NOBODY)
-        return replace(self, numbers=nobody, running=_put(self.running, envs, NOBODY))
+        if len(envs):
+            table = self.own()
+            table[envs, _NUMBER] = table[envs, _RUNNING] = NOBODY
+            self.whole = False
+
+    def finish(self) -> None:
+        """Nothing more comes of the episodes that were stopped."""
+        for ends in self.stopped:
+            self.own()[ends.env_index, _RUNNING] = NOBODY
+        self.forget(self.stopped)
+        self.stopped = ()
+
+    def open_envs(self, envs: np.ndarray) -> np.ndarray:
+        """Those of the environments whose episode still takes transitions."""
+        chosen = envs[self.running[envs] != NOBODY]
+        for ends in self.stopped:
+            chosen = np.setdiff1d(chosen, ends.env_index)
+        # Of a step that was recorded in parts, those that ended with the first part may be finished already.
+        return chosen if self.restart is None else np.setdiff1d(chosen, self.restart)
+
+    def forget(self, ends: Sequence[Ends]) -> None:
+        """Drop what is known of episodes that are gone."""
+        if self.facts:
+            gone = {number for each in ends for number in each.numbers.tolist()}
+            self.facts = {number: facts for number, facts in self.facts.items() if number not in gone}
 
     def ends(self, envs: np.ndarray) -> Ends:
         """The episodes in hand of these environments, as they are now."""
-        numbers = self.numbers[envs]
-        known = {}
+        table = self.table.take(envs, 0)
+        table[:, _BEGUN] = self.tick - table[:, _BEGUN]
+        table[:, _RUNNING] = envs
+        known: Mapping[int, EpisodeFacts] = _NO_FACTS
         if self.facts:
-            known = {number: self.facts[number] for number in numbers.tolist() if number in self.facts}
-        return Ends(
-            row=-1,
-            numbers=numbers,
-            env_index=envs,
-            started_at=self.started_at[envs],
-            lengths=self.tick - self.begun[envs],
-            returns=self.returns[envs],
-            terminated=self.terminated[envs],
-            truncated=self.truncated[envs],
-            ended_at=_now(),
-            facts=known,
-        )
-
-
-def _put(values: np.ndarray, envs: np.ndarray, new: object) -> np.ndarray:
-    changed = values.copy()
-    changed[envs] = new
-    return changed
+            numbers = table[:, _NUMBER].tolist()
+            known = {number: self.facts[number] for number in numbers if number in self.facts}
+        flags = self.terminated[envs], self.truncated[envs]
+        return Ends(-1, table, self.returns[envs], *flags, _now(), known)
 
 
 def _now() -> int:

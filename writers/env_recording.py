@@ -33,12 +33,13 @@ class EnvRecording:
 
     Attributes:
         session: where rows go.
+        observation_space, action_space: the store's.
         state: the episodes in hand.
         num_envs: how many environments.
         everyone: the indices of all of them.
         ended: the episodes that the last call ended, or None.
         silent: environments whose episodes are not recorded until the caller resets them.
-        episodes, transitions: how many were recorded in episodes that have ended.
+        episodes, transitions: how many were recorded; episodes count when they end.
     """
 
     def __init__(
@@ -49,6 +50,8 @@ class EnvRecording:
         episode_callback: EpisodeCallback | None,
     ) -> None:
         self.session = session
+        self.observation_space = schema.observation_space
+        self.action_space = schema.action_space
         self.num_envs = num_envs
         self.everyone = np.arange(num_envs)
         self.state = EnvState.empty(num_envs, schema.reward_shape)
@@ -63,13 +66,23 @@ class EnvRecording:
 
     # Transactions
 
-    def commit(self, block: BlockBuffer, count: int, state: EnvState) -> None:
-        """Make the rows up to `count` and the state count."""
+    def commit(self, block: BlockBuffer, count: int, state: EnvState, envs: np.ndarray | None = None) -> None:
+        """Make the rows up to `count` and the state count.
+
+        Args:
+            envs: what was logged for these environments is used up; None: for all.
+        """
         self._next = block, count, state
         block.count = count
         self.state = state
         self._next = None
-        self._logged.clear()
+        if envs is None or not self._logged:
+            self._logged.clear()
+            return
+        for path, (values, mask) in list(self._logged.items()):
+            left = np.ones(self.num_envs, bool) if mask is None else mask.copy()
+            left[envs] = False
+            self._logged[path] = values, left
 
     def interrupted(self) -> None:
         """An exception came in the middle of a call: what counts stays, and every episode ends with it."""
@@ -80,7 +93,7 @@ class EnvRecording:
                 self.state = state
         self.session.current.drop_uncounted()
         self._logged.clear()
-        self.end_all()
+        self.end(self.everyone)
 
     def end_all(self) -> None:
         """End what is open: `cut`, or as its flags say. What was logged last stands on the last rows."""
@@ -90,7 +103,7 @@ class EnvRecording:
     def end(self, envs: np.ndarray) -> None:
         """End the running episodes of these environments, and all that were stopped before."""
         state = self.state
-        open_envs = envs[state.running[envs] != NOBODY]
+        open_envs = state.open_envs(envs)
         stopped = [env for ends in state.stopped for env in ends.env_index.tolist()]
         if not len(open_envs) and not stopped:
             return
@@ -98,21 +111,29 @@ class EnvRecording:
         at = self.late(block, block.count, np.union1d(open_envs, np.array(stopped, np.int64)), state)
         ends = (*state.stopped, self.noted(state.ends(open_envs)))
         self.finish(block, at, ends)
-        state = state.without(envs)
-        state.stopped = ()
-        self.commit(block, at, self.pruned(state, ends))
+        after = state.copy()
+        after.finish()
+        after.leave(envs)
+        after.forget(ends)
+        self.commit(block, at, after)
 
     def discard(self, envs: np.ndarray) -> None:
         """Give up the running episodes of these environments, and record no more of them for now."""
         state = self.state
-        chosen = envs[state.running[envs] != NOBODY]
+        chosen = state.open_envs(envs)
         self.silent[envs] = True
+        after = state.copy()
+        # Also those whose episode has ended and that are about to restart.
+        after.mute(envs)
         if len(chosen):
             block = self.session.block()
             ends = state.ends(chosen)
-            ends.lengths = np.zeros_like(ends.lengths)
+            self.transitions -= int(ends.lengths.sum())
+            ends.lengths[:] = 0
             self.finish(block, block.count, (ends,))
-            self.state = self.pruned(state.without(chosen), (ends,))
+            after.leave(chosen)
+            after.forget((ends,))
+        self.state = after
 
     def begin(
         self, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None
@@ -120,11 +141,12 @@ class EnvRecording:
         """Start an episode in each of these environments, whose first rows are the next ones of the block."""
         block = self.session.block()
         row, stop = block.count, block.count + len(envs)
-        first = self.session.take_numbers(len(envs))
-        state, begins = self.state.started(first, row, envs, facts)
+        state = self.state.copy()
+        begins = state.start(self.session.take_numbers(len(envs)), row, envs, facts)
         block.numbers[row:stop] = begins.numbers
         block.kinds[row:stop] = RESET_ROW
         block.begins.append(begins)
+        state.whole = bool((state.running != NOBODY).all())
         return block, state
 
     def finish(self, block: BlockBuffer, row: int, ends: tuple[Ends, ...]) -> None:
@@ -140,7 +162,6 @@ class EnvRecording:
         """
         self.ended = ends
         self.episodes += int(np.count_nonzero(ends.lengths))
-        self.transitions += int(ends.lengths.sum())
         if self._episode_callback is not None:
             known = dict(ends.facts)
             for index, number in enumerate(ends.numbers.tolist()):
@@ -189,20 +210,11 @@ class EnvRecording:
             env_index=int(ends.env_index[index]),
         )
 
-    def finished(self, block: BlockBuffer, row: int, state: EnvState) -> EnvState:
-        """Finish the episodes that were stopped; all their rows stand before `row`."""
+    def finish_stopped(self, block: BlockBuffer, row: int, state: EnvState) -> None:
+        """Finish the episodes that were stopped before; all their rows stand before `row`."""
         self.finish(block, row, state.stopped)
-        state = self.pruned(state, state.stopped)
+        state.forget(state.stopped)
         state.stopped = ()
-        return state
-
-    @staticmethod
-    def pruned(state: EnvState, ends: tuple[Ends, ...]) -> EnvState:
-        """The state without what is known of episodes that are gone."""
-        if state.facts:
-            gone = {number for each in ends for number in each.numbers.tolist()}
-            state.facts = {number: facts for number, facts in state.facts.items() if number not in gone}
-        return state
 
     # Loose values
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ..store.batches import single_value
 from ..store.block_buffer import NOBODY, BlockBuffer
 from ..store.kinds import nest
 from ..store.loose_rows import owned
@@ -19,7 +18,7 @@ from ..store.schema import RESET_ROW
 from .callbacks import StepCallback, StepData, apply_step_callback
 from .env_episodes import EnvState
 from .env_recording import EnvRecording
-from .vector_values import FINAL, info_of, to_numpy
+from .vector_values import FINAL, final_value, info_of, single, to_numpy
 
 
 class StepCalls:
@@ -53,7 +52,7 @@ class StepCalls:
         rest = {key: value for key, value in self._infos.items() if key not in FINAL}
         ending = np.zeros(self._count, bool)
         for env, row in zip(envs.tolist(), rows.tolist(), strict=True):
-            observation = single_value(self._observations, env)
+            observation = single(self._recording.observation_space, self._observations, env)
             step = StepData(0, observation, info=info_of(rest, env, self._count), env_index=env)
             ending[env] = self._show(row, step)
         return ending
@@ -82,7 +81,7 @@ class StepCalls:
             step = StepData(
                 t=int(lengths[env]),
                 observation=observation,
-                action=single_value(actions, env),
+                action=single(self._recording.action_space, actions, env),
                 reward=_reward(block.reward_values[at]),
                 terminated=bool(block.terminated[at]),
                 truncated=bool(block.truncated[at]),
@@ -94,12 +93,12 @@ class StepCalls:
         return ending
 
     def _of(self, env: int, final: bool) -> tuple[Any, dict[Any, Any]]:
+        space = self._recording.observation_space
         if not final:
-            rest = self._infos
-            return single_value(self._observations, env), info_of(rest, env, self._count)
+            return single(space, self._observations, env), info_of(self._infos, env, self._count)
         told = self._infos.get("final_info", {})
         info = info_of(told, env, self._count) if isinstance(told, Mapping) else dict(told[env] or {})
-        return single_value(to_numpy(self._infos["final_obs"]), env), info
+        return final_value(space, to_numpy(self._infos["final_obs"]), env), info
 
     def _policy(self, env: int) -> dict[Any, Any]:
         found: dict[Any, Any] = {}

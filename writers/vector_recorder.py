@@ -30,7 +30,7 @@ from .run import run_header
 from .spaces_check import check_spaces
 from .step_callbacks import StepCalls
 from .vector_step import VectorStep
-from .vector_values import choose, to_numpy
+from .vector_values import to_numpy
 
 
 class VectorRecorder(VectorWrapper):
@@ -131,9 +131,7 @@ class VectorRecorder(VectorWrapper):
     @property
     def transitions(self) -> int:
         """How many transitions were recorded, those of running episodes included."""
-        state = self._recording.state
-        running = state.running != NOBODY
-        return self._recording.transitions + int((state.tick - state.begun)[running].sum())
+        return self._recording.transitions
 
     # Gymnasium
 
@@ -350,12 +348,13 @@ class VectorRecorder(VectorWrapper):
         block, state = recording.begin(envs, facts)
         row = block.count
         values = to_numpy(observations)
-        block.observations.put_many(row, values if count == self.num_envs else choose(values, envs), count)
+        chosen = None if count == self.num_envs else envs
+        block.observations.put_many(row, values, count, chosen)
         if self._step_callback is not None:
             calls = StepCalls(recording, block, self._step_callback, values, infos)
             ending = np.flatnonzero(calls.resets(envs, np.arange(row, row + count)))
             recording.finish(block, row + count, (state.ends(ending),))
-            state = state.muted(ending)
+            state.mute(ending)
         else:
             rows = np.full(self.num_envs, -1)
             rows[envs] = np.arange(row, row + count)

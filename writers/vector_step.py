@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from ..store.batches import single_value
 from ..store.block_buffer import NOBODY, BlockBuffer
 from ..store.errors import SpaceMismatchError
 from ..store.loose_rows import owned
@@ -22,7 +21,9 @@ from .callbacks import StepCallback
 from .env_episodes import EnvState
 from .env_recording import EnvRecording, add_told
 from .step_callbacks import StepCalls
-from .vector_values import FINAL, choose, flags, to_numpy
+from .vector_values import FINAL, final_value, flags, to_numpy
+
+_SET = b"\x01"
 
 
 class VectorStep:
@@ -64,7 +65,6 @@ class VectorStep:
         block.observations.put_many(self._row, self._observations, count)
         block.rewards.put_many(self._row, to_numpy(rewards), count)
         block.terminated[rows], block.truncated[rows] = terminated, truncated
-        block.kinds[rows] = STEP_ROW
         self._done = terminated | truncated
         if keep is not None:
             self._done &= keep
@@ -74,43 +74,58 @@ class VectorStep:
         recording, block = self._recording, self._block
         rows = slice(self._row, self._stop)
         before = recording.state
+        state = before.stepped()
         recording.ended = None
-        state = before.stepped(before.returns)
-        if before.restart is not None:
-            state = self._restart(state, before.restart)
+        any_done = _SET in self._done.tobytes()
+        if callback is None:
+            state.returns = self._returns(before.returns)
+        if before.restart is not None and self._mode is AutoresetMode.NEXT_STEP:
+            self._restart(state, before.restart)
         block.numbers[rows] = state.running
         if self._keep is not None:
             block.numbers[rows][~self._keep] = NOBODY
-            state = state.held_back(~self._keep)
-        same_step = self._mode is AutoresetMode.SAME_STEP and bool(self._done.any())
+            state.hold_back(~self._keep)
+        same_step = any_done and self._mode is AutoresetMode.SAME_STEP
         if same_step:
             self._put_final()
         ending = None
         if callback is not None:
-            self._calls = StepCalls(recording, block, callback, self._observations, self._infos)
-            final = self._done if same_step else np.zeros_like(self._done)
-            ending = self._calls.steps(self._row, state, to_numpy(self._actions), final)
-        else:
-            if recording.logged:
-                envs = (
-                    recording.everyone if self._reset is None else np.delete(recording.everyone, self._reset)
-                )
-                recording.put_logged(block, self._row + envs, envs)
-            if self._infos:
-                self._put_infos(same_step)
-        state.returns = self._returns(state)
-        if ending is not None or self._done.any():
-            state = self._end(state, ending)
+            ending = self._call_back(callback, state, same_step)
+            state.returns = self._returns(before.returns)
+        elif self._infos or recording.logged:
+            self._put_loose(same_step)
+        count = len(self._done) if self._reset is None else len(self._done) - len(self._reset)
+        if not state.whole or self._keep is not None:
+            kinds, numbers = block.kinds[rows], block.numbers[rows]
+            count = int(np.count_nonzero((kinds == STEP_ROW) & (numbers != NOBODY)))
+        if any_done or ending is not None:
+            self._end(state, ending)
+        recording.transitions += count
         recording.commit(block, self._at, state)
 
-    def _returns(self, state: EnvState) -> np.ndarray:
-        returns = state.returns + self._block.reward_values[self._row : self._stop]
+    def _returns(self, before: np.ndarray) -> np.ndarray:
+        """The sums of rewards after this step; what is in the block counts, whatever came from outside."""
+        returns = before + self._block.reward_values[self._row : self._stop]
         if self._reset is not None:
             # A reset is no transition, whatever reward came with it.
             returns[self._reset] = 0.0
         if self._keep is not None:
-            returns[~self._keep] = state.returns[~self._keep]
+            returns[~self._keep] = before[~self._keep]
         return returns
+
+    def _call_back(self, callback: StepCallback, state: EnvState, same_step: bool) -> np.ndarray:
+        self._calls = StepCalls(self._recording, self._block, callback, self._observations, self._infos)
+        final = self._done if same_step else np.zeros_like(self._done)
+        return self._calls.steps(self._row, state, to_numpy(self._actions), final)
+
+    def _put_loose(self, same_step: bool) -> None:
+        recording = self._recording
+        if recording.logged:
+            envs = recording.everyone
+            envs = envs if self._reset is None else np.delete(envs, self._reset)
+            recording.put_logged(self._block, self._row + envs, envs)
+        if self._infos:
+            self._put_infos(same_step)
 
     # Values of single environments
 
@@ -121,10 +136,10 @@ class VectorStep:
                 "Episodes ended and infos have no 'final_obs'; expected the last observations there, as "
                 "AutoresetMode.SAME_STEP says. Pass autoreset_mode= if the environment resets otherwise."
             )
-        final = to_numpy(self._infos["final_obs"])
+        recording, final = self._recording, to_numpy(self._infos["final_obs"])
         put = self._block.observations.put
         for env in np.flatnonzero(self._done).tolist():
-            put(self._row + env, to_numpy(single_value(final, env)))
+            put(self._row + env, final_value(recording.observation_space, final, env))
 
     def _put_infos(self, same_step: bool) -> None:
         """Infos as they came; under SAME_STEP those of a reset belong to the new episode's first row."""
@@ -152,62 +167,60 @@ class VectorStep:
 
     # Episodes
 
-    def _restart(self, state: EnvState, restarting: np.ndarray) -> EnvState:
+    def _restart(self, state: EnvState, restarting: np.ndarray) -> None:
         """NEXT_STEP: this step was a reset for the environments whose episode had ended before."""
         recording, block = self._recording, self._block
-        chosen = restarting if self._keep is None else restarting[self._keep[restarting]]
+        chosen, left = restarting, None
+        if self._keep is not None:
+            chosen, left = restarting[self._keep[restarting]], restarting[~self._keep[restarting]]
         self._at = recording.late(block, self._at, restarting, recording.state)
-        state = recording.finished(block, self._at, state)
+        recording.finish_stopped(block, self._at, state)
         block.kinds[self._row + chosen] = RESET_ROW
         self._done[chosen] = False
         self._reset = chosen
-        heard = chosen[~recording.silent[chosen]]
-        first = recording.session.take_numbers(len(heard))
-        state, begins = state.started(first, self._row, heard)
-        block.begins.append(begins)
-        left = restarting[~self._keep[restarting]] if self._keep is not None else restarting[:0]
-        state.restart = left if len(left) else None
-        return state
+        heard = chosen if state.whole else chosen[~recording.silent[chosen]]
+        block.begins.append(state.start(recording.session.take_numbers(len(heard)), self._row, heard))
+        state.restart = left if left is not None and len(left) else None
 
-    def _end(self, state: EnvState, ending: np.ndarray | None) -> EnvState:
+    def _end(self, state: EnvState, ending: np.ndarray | None) -> None:
         """End the episodes that are done, and those that a callback ended."""
         recording, block = self._recording, self._block
         rows = slice(self._row, self._stop)
-        running = block.numbers[rows] != NOBODY
-        state.terminated = block.terminated[rows] & running
-        state.truncated = block.truncated[rows] & running
-        done = np.flatnonzero(self._done)
-        ends = recording.noted(state.ends(np.flatnonzero(self._stopping(ending) & running)))
+        done = self._done.nonzero()[0]
+        ended = done
+        if ending is None and state.whole:
+            state.terminated, state.truncated = block.terminated[rows].copy(), block.truncated[rows].copy()
+        else:
+            running = block.numbers[rows] != NOBODY
+            state.terminated = block.terminated[rows] & running
+            state.truncated = block.truncated[rows] & running
+            stopping = self._done if ending is None else self._done | ending
+            ended = (stopping & running).nonzero()[0]
+        ends = recording.noted(state.ends(ended))
+        if ending is not None:
+            state.mute((ending & ~self._done).nonzero()[0])
         if self._mode is AutoresetMode.SAME_STEP:
-            state = state.muted(ends.env_index)
-            state = self._restart_at_once(state)
+            self._restart_at_once(state)
             recording.finish(block, self._at, (ends,))
-            return recording.pruned(state, (ends,))
+            state.forget((ends,))
+            return
         state.stopped = (*state.stopped, ends)
-        state = state.muted(ends.env_index)
         if len(done):
-            left = state.restart
-            state.restart = done if left is None else np.union1d(left, done)
-        return state
+            state.restart = done if state.restart is None else np.union1d(state.restart, done)
 
-    def _stopping(self, ending: np.ndarray | None) -> np.ndarray:
-        return self._done if ending is None else self._done | ending
-
-    def _restart_at_once(self, state: EnvState) -> EnvState:
+    def _restart_at_once(self, state: EnvState) -> None:
         """SAME_STEP: environments that are done show the first observation of their next episode."""
         recording, block = self._recording, self._block
         heard = self._heard()
         if not len(heard):
-            return state
+            return
         row, self._at = self._at, self._at + len(heard)
-        block.observations.put_many(row, choose(self._observations, heard), len(heard))
+        block.observations.put_many(row, self._observations, len(heard), heard)
         block.kinds[row : self._at] = RESET_ROW
-        first = recording.session.take_numbers(len(heard))
-        state, begins = state.started(first, row, heard)
+        begins = state.start(recording.session.take_numbers(len(heard)), row, heard)
         block.numbers[row : self._at] = begins.numbers
         block.begins.append(begins)
         if self._calls is not None:
             ending = np.flatnonzero(self._calls.resets(heard, np.arange(row, self._at)))
             recording.finish(block, self._at, (state.ends(ending),))
-            state = state.muted(ending)
-        return state
+            state.mute(ending)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from ..store.errors import SpaceMismatchError
@@ -61,15 +62,18 @@ def flags(values: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
     return found if found.dtype == bool else found.astype(bool)
 
 
-def choose(values: Any, envs: np.ndarray) -> Any:
-    """The values of some environments: of an array directly, of nested dicts and tuples in each part."""
-    if isinstance(values, np.ndarray):
-        return values[envs]
-    if isinstance(values, Mapping):
-        return {key: choose(part, envs) for key, part in values.items()}
-    if isinstance(values, tuple) and all(isinstance(part, np.ndarray | Mapping | tuple) for part in values):
-        return tuple(choose(part, envs) for part in values)
-    return [values[env] for env in envs.tolist()]
+def single(space: gymnasium.Space, values: Any, env: int) -> Any:
+    """The value of one environment from a batch of values of `space`, or from a list of single values."""
+    if isinstance(space, gymnasium.spaces.Dict) and isinstance(values, Mapping):
+        return {key: single(part, values[key], env) for key, part in space.spaces.items()}
+    if isinstance(space, gymnasium.spaces.Tuple) and isinstance(values, tuple):
+        return tuple(single(part, of_part, env) for part, of_part in zip(space.spaces, values, strict=True))
+    return values[env]
+
+
+def final_value(space: gymnasium.Space, values: Any, env: int) -> Any:
+    """The last observation of one environment from `final_obs`: an array of single values, or a batch."""
+    return to_numpy(single(space, values, env))
 
 
 def told(

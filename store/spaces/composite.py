@@ -104,15 +104,22 @@ class CompositeBuffer(ValueBuffer):
         """See `ValueBuffer.arrays`."""
         return [array for buffer in self._buffers for array in buffer.arrays(start, stop, valid)]
 
-    def put_many(self, start: int, values: Any, length: int) -> None:
+    def put_many(self, start: int, values: Any, length: int, chosen: np.ndarray | None = None) -> None:
         """See `ValueBuffer.put_many`."""
         if isinstance(values, list):
+            values = values if chosen is None else [values[index] for index in chosen.tolist()]
             self._node.check_length(len(values), length)
             for row, value in enumerate(values, start):
                 self.put(row, value)
             return
         for buffer, part in zip(self._buffers, self._node.apart(values), strict=True):
-            buffer.put_many(start, part, length)
+            buffer.put_many(start, part, length, chosen)
+
+    def copy_rows(self, into: np.ndarray, source: ValueBuffer, rows: np.ndarray) -> None:
+        """See `ValueBuffer.copy_rows`."""
+        assert isinstance(source, CompositeBuffer)
+        for own, other in zip(self._buffers, source._buffers, strict=True):
+            own.copy_rows(into, other, rows)
 
     def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.gather`."""

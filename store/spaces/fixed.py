@@ -209,8 +209,10 @@ class FixedBuffer(ValueBuffer):
             valid = None
         return [self._node.to_arrow(self.array[start:stop], valid)]
 
-    def put_many(self, start: int, values: Any, length: int) -> None:
+    def put_many(self, start: int, values: Any, length: int, chosen: np.ndarray | None = None) -> None:
         """See `ValueBuffer.put_many`."""
+        if chosen is not None:
+            values = np.asarray(values)[chosen]
         shape = (length, *self._node.shape)
         if values.__class__ is not np.ndarray:
             self.array[start : start + length] = self._node.coerce(values, shape)
@@ -220,6 +222,11 @@ class FixedBuffer(ValueBuffer):
             self.array[start : start + length] = self._node.coerce(values, shape)
             if not isinstance(self._node.space, MultiBinary):
                 self._safe.add(values.dtype)
+
+    def copy_rows(self, into: np.ndarray, source: ValueBuffer, rows: np.ndarray) -> None:
+        """See `ValueBuffer.copy_rows`."""
+        assert isinstance(source, FixedBuffer)
+        self.array[into] = source.array[rows]
 
     def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.gather`."""

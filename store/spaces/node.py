@@ -54,20 +54,24 @@ class ValueBuffer(ABC):
         """
 
     @abstractmethod
-    def put_many(self, start: int, values: Any, length: int) -> None:
+    def put_many(self, start: int, values: Any, length: int, chosen: np.ndarray | None = None) -> None:
         """Copy a batch of values into rows [start, start + length).
 
         Args:
             start: the first row.
             values: as Gymnasium's vector environments pass them: for fixed leaves an array of shape
-                (length, *shape); for Dict and Tuple a dict or tuple of
-                the children's batches; for ragged spaces a sequence of single values. A *list* of single
-                values is taken for every space.
+                (length, *shape); for Dict and Tuple a dict or tuple of the children's batches; for ragged
+                spaces a sequence of single values. A *list* of single values is taken for every space.
             length: how many rows.
+            chosen: int64, shape (length,): put only these values of the batch.
 
         Raises:
             SpaceMismatchError: names the column; the rows are then undefined and may be put again.
         """
+
+    @abstractmethod
+    def copy_rows(self, into: np.ndarray, source: ValueBuffer, rows: np.ndarray) -> None:
+        """Copy `rows` of another buffer of the same space into the rows `into`; both int64, of one length."""
 
     @abstractmethod
     def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
@@ -164,9 +168,17 @@ class RaggedBuffer(ValueBuffer):
         """See `ValueBuffer.arrays`; these arrays are copies."""
         return self._encode(self._rows[start:stop], valid)
 
-    def put_many(self, start: int, values: Any, length: int) -> None:
+    def put_many(self, start: int, values: Any, length: int, chosen: np.ndarray | None = None) -> None:
         """See `ValueBuffer.put_many`."""
+        if chosen is not None:
+            values = [values[index] for index in chosen.tolist()]
         self._rows[start : start + length] = self._node.take_batch(values, length)
+
+    def copy_rows(self, into: np.ndarray, source: ValueBuffer, rows: np.ndarray) -> None:
+        """See `ValueBuffer.copy_rows`; taken values never change, so they are shared."""
+        assert isinstance(source, RaggedBuffer)
+        for target, row in zip(into.tolist(), rows.tolist(), strict=True):
+            self._rows[target] = source._rows[row]
 
     def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.gather`."""
