@@ -154,7 +154,8 @@ class EnvState:
         chosen = envs[self.running[envs] != NOBODY]
         for ends in self.stopped:
             chosen = np.setdiff1d(chosen, ends.env_index)
-        return chosen
+        # Of a step that was recorded in parts, those that ended with the first part may be finished already.
+        return chosen if self.restart is None else np.setdiff1d(chosen, self.restart)
 
     def forget(self, ends: Sequence[Ends]) -> None:
         """Drop what is known of episodes that are gone."""

@@ -122,16 +122,18 @@ class EnvRecording:
         state = self.state
         chosen = state.open_envs(envs)
         self.silent[envs] = True
+        after = state.copy()
+        # Also those whose episode has ended and that are about to restart.
+        after.mute(envs)
         if len(chosen):
             block = self.session.block()
             ends = state.ends(chosen)
             self.transitions -= int(ends.lengths.sum())
             ends.lengths[:] = 0
             self.finish(block, block.count, (ends,))
-            after = state.copy()
             after.leave(chosen)
             after.forget((ends,))
-            self.state = after
+        self.state = after
 
     def begin(
         self, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None

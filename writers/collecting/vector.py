@@ -110,7 +110,11 @@ class VectorBatch:
     @property
     def _running(self) -> np.ndarray:
         """Bool, shape (num_envs,): whose next transition is to be recorded."""
-        return self._recorder.recording.state.running != NOBODY
+        state = self._recorder.recording.state
+        running = state.running != NOBODY
+        if state.restart is not None:
+            running[state.restart] = False
+        return running
 
     # Steps
 
