@@ -89,7 +89,7 @@ def test_a_single_agents_store_is_as_before(tmp_path: Path) -> None:
         episode.append(0, 1.0, np.zeros(2, np.float32), terminated=True)
         episode.end()
     content = json.loads((tmp_path / "store" / "store.json").read_text())
-    assert set(content) == {"format", "store_id", "created_at", "spaces", "reward_shape", "columns"}
+    assert set(content) == {"format", "store_id", "created_at", "spaces", "reward_shape", "columns", "crc32"}
     assert not [name for name in store.refresh().steps.collect_schema().names() if "agent" in name]
     assert not [name for name in store.episodes.collect_schema().names() if "agent" in name]
     assert store[0].agents == ()

@@ -169,3 +169,11 @@ def test_every_test_says_what_it_proves() -> None:
         and not ast.get_docstring(node)
     ]
     assert bare == []
+
+
+def test_the_map_has_every_module() -> None:
+    """CONTRIBUTING.md says of every module what it is for."""
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    names = [path.name for _, path in library_modules() if path.name != "__init__.py"]
+    lost = [name for name in names if name not in text]
+    assert not lost
