@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,64 @@ def test_rows_of_tensors_are_replaced(tmp_path: Path, mode: AutoresetMode, given
         assert hidden == expected.tolist()
         assert state == hidden or (state is None and not given and t == 0)
     assert start.tolist() == np.arange(10.0).reshape(NUM_ENVS, 2).tolist()
+
+
+@dataclass
+class Immutable:
+    """Behaves like an array of JAX: rows are replaced in a copy that `at[rows].set` gives."""
+
+    data: np.ndarray
+    rows: Any = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of an array."""
+        return self.data.shape
+
+    @property
+    def at(self) -> Immutable:
+        """What `set` is called on, with rows in brackets."""
+        return self
+
+    def __getitem__(self, rows: Any) -> Immutable:
+        return Immutable(self.data, rows)
+
+    def set(self, value: Any) -> Immutable:
+        """A changed copy."""
+        changed = self.data.copy()
+        changed[self.rows] = value
+        return Immutable(changed)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.data
+
+
+def test_rows_of_immutable_arrays_are_replaced(tmp_path: Path) -> None:
+    """Arrays that cannot be written to are renewed too, and are recorded as arrays."""
+
+    def policy(observation: Any, info: Any, state: Any) -> Any:
+        asked = np.zeros((NUM_ENVS, 1)) if state is None else state.data
+        return np.zeros((NUM_ENVS, 2), np.float32), {"asked": Immutable(asked)}, Immutable(asked + 1)
+
+    store = new_store(tmp_path, VaryingEnv())
+    el.collect(vector(AutoresetMode.NEXT_STEP), policy, store, steps=100, seed=3)
+    for episode in store.refresh():
+        asked = list(episode.policy["asked"])[: episode.length]
+        assert [row.tolist() for row in asked] == [[t] for t in range(episode.length)]
+
+
+class Pool(VaryingEnv):
+    """Has the methods of a pool that serves a ready subset at a time."""
+
+    num_envs = 1
+    send = recv = async_reset = VaryingEnv.close
+
+
+def test_pools_are_refused(tmp_path: Path) -> None:
+    """A pool with send and recv is not played, and the message says what to do."""
+    store = new_store(tmp_path, VaryingEnv())
+    with pytest.raises(el.InvalidArgumentError, match="send and recv"):
+        el.collect(Pool(), None, store, steps=1)
 
 
 def test_hooks_take_the_whole_batch(tmp_path: Path) -> None:

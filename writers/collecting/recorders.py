@@ -13,6 +13,7 @@ from ...store.errors import InvalidArgumentError
 from ...store.handle import OpenStore
 from ..callbacks import EpisodeCallback, StepCallback
 from ..options import Durability, SessionOptions
+from ..pool_recorder import is_pool
 from ..recorder import Recorder
 from ..recorders import recorder_of
 from ..vector_recorder import VectorRecorder
@@ -117,6 +118,11 @@ def opened(env: Any, store: OpenStore, recording: RecordingOptions) -> AnyRecord
         **{key: value for key, value in recording.items() if key not in disk},
         "options": SessionOptions(**disk),
     }
+    if is_pool(env):
+        raise InvalidArgumentError(
+            "collect does not play pools that serve a ready subset at a time. Write the loop of send and "
+            "recv around store.record(pool)."
+        )
     if not isinstance(env, gymnasium.Env | VectorEnv):
         raise InvalidArgumentError(
             f"env_or_envs is {type(env).__name__}; expected an environment, a vector environment, a recorder "
