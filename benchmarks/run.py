@@ -10,11 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-import collecting
 import typer
 from rich.console import Console
 
 import bulk_writing
+import collecting
 import commit_latency
 import compaction
 import filtering
@@ -25,6 +25,7 @@ import recording
 import recovery_speed
 import size
 import sql
+import vector_recording
 from measure import Row
 from peer_process import TIANSHOU, Peer
 from report import markdown, print_table
@@ -42,6 +43,7 @@ BENCHMARKS = {
     "many-writers": many_writers.run,
     "recovery": recovery_speed.run,
     "compaction": compaction.run,
+    "vector-recording": vector_recording.run,
     "collecting": collecting.run,
 }
 WIDTH_OF_A_FILE = 170

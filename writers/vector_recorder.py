@@ -297,22 +297,23 @@ class VectorRecorder(VectorWrapper):
         self._open = False
         self._recording.interrupted()
 
-    def _stage(self, actions: Any) -> BlockBuffer:
+    def _stage(self, actions: Any, keep: np.ndarray | None = None) -> BlockBuffer:
         """Copy the actions into the next rows, before the environment gets to see them."""
         if not self._open:
             self._refuse()
         if self._mode is AutoresetMode.DISABLED and self._recording.state.restart is not None:
-            ended = self._recording.state.restart.tolist()
-            raise RecorderStateError(
-                f"The episodes of the sub-environments {ended} have ended and autoreset is disabled: reset "
-                'them with reset(options={"reset_mask": mask}) before the next step().'
-            )
-        return self._staged(actions)
-
-    def _staged(self, actions: Any) -> BlockBuffer:
+            self._check_reset(self._recording.state.restart, keep)
         block = self._session.block()
         block.actions.put_many(block.count, to_numpy(actions), self.num_envs)
         return block
+
+    def _check_reset(self, ended: np.ndarray, keep: np.ndarray | None) -> None:
+        waiting = (ended if keep is None else ended[keep[ended]]).tolist()
+        if waiting:
+            raise RecorderStateError(
+                f"The episodes of the sub-environments {waiting} have ended and autoreset is disabled: reset "
+                'them with reset(options={"reset_mask": mask}) before the next step().'
+            )
 
     def _refuse(self) -> None:
         self._session.check_usable()
@@ -328,9 +329,7 @@ class VectorRecorder(VectorWrapper):
             actions, result: what the environment took and returned.
             keep: bool, shape (num_envs,): of the other sub-environments nothing is recorded; all if None.
         """
-        if not self._open:
-            self._refuse()
-        block = self._staged(actions)
+        block = self._stage(actions, keep)
         try:
             self._step(block, actions, result, keep)
         except BaseException:
