@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import episodelake as el
 from collecting_parts import CoinEnv, Tensor, VaryingEnv, make_varying_pair, plain_steps, tilt, tilting_many
@@ -500,3 +503,44 @@ def test_vector_environments_in_workers(tmp_path: Path) -> None:
     assert stats.failures == () and [worker.episodes for worker in stats.workers] == [4, 3]
     counts = store.refresh().sql("select run_id, env_index, count(*) from episodes group by all").fetchall()
     assert sorted(count for *_, count in counts) == [1, 2, 2, 2]
+
+
+# Calls of all kinds, one after the other
+
+CALLS = st.lists(
+    st.tuples(st.sampled_from(["steps", "episodes", "unbiased", "reset"]), st.integers(1, 23)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(mode=st.sampled_from(MODES), num_envs=st.integers(1, 5), calls=CALLS)
+@settings(max_examples=25)
+def test_calls_of_all_kinds_count_exactly(mode: AutoresetMode, num_envs: int, calls: list) -> None:
+    """Whatever is asked of one recorder in whatever order, the counts are exact and each episode is whole."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = new_store(Path(folder), VaryingEnv())
+        steps = episodes = 0
+        with store.record(vector(mode, num_envs)) as recorder:
+            for kind, count in calls:
+                if kind == "steps":
+                    stats = el.collect(recorder, tilting_many, store, steps=count)
+                    assert stats.steps == count
+                elif kind == "reset":
+                    stats = el.collect(recorder, tilting_many, store, steps=count, seed=count)
+                    assert stats.steps == count
+                else:
+                    unbiased = kind == "unbiased"
+                    stats = el.collect(recorder, tilting_many, store, episodes=count, unbiased=unbiased)
+                    assert stats.episodes == count and stats.steps == stats.lengths.sum()
+                steps += stats.steps
+                episodes += stats.episodes
+        recorded = list(store.refresh())
+        assert sum(episode.length for episode in recorded) == steps
+        assert sum(episode.end_reason != "cut" for episode in recorded) == episodes
+        for episode in recorded:
+            assert_policy_columns(episode)
+            assert episode.observations[:, 0].tolist() == list(range(episode.length + 1))
+            assert len(set(episode.observations[:, 1].tolist())) == 1  # one episode of the environment
+            done = episode.terminations | episode.truncations
+            assert not done[:-1].any() and done[-1] == (episode.end_reason != "cut")

@@ -188,7 +188,7 @@ class VectorStep:
         rows = slice(self._row, self._stop)
         done = self._done.nonzero()[0]
         ended = done
-        if ending is None and state.whole:
+        if ending is None and self._keep is None and state.whole:
             state.terminated, state.truncated = block.terminated[rows].copy(), block.truncated[rows].copy()
         else:
             running = block.numbers[rows] != NOBODY
