@@ -85,6 +85,7 @@ class VectorRecorder(VectorWrapper):
         )
         self._recording = EnvRecording(self._session, schema, envs.num_envs, episode_callback)
         self._step_callback = step_callback
+        self._plain = self._mode is AutoresetMode.NEXT_STEP and step_callback is None
         # Whether the sub-environments were reset and nothing went wrong since.
         self._open = False
 
@@ -162,10 +163,17 @@ class VectorRecorder(VectorWrapper):
             RecorderStateError: before the first reset, after an exception or after `close`; with autoreset
                 disabled also while a sub-environment that has ended was not reset.
         """
+        recording = self._recording
         block = self._stage(actions)
         try:
             result = self.env.step(actions)
-            self._step(block, actions, result)
+            plain = None
+            if self._plain and not result[4] and not recording.logged:
+                plain = recording.plain_steps(block)
+            if plain is None:
+                self._step(block, actions, result)
+            else:
+                plain.add(result)
         except BaseException:
             self._interrupted()
             raise
@@ -269,10 +277,19 @@ class VectorRecorder(VectorWrapper):
         """Copy the actions into the next rows, before the environment gets to see them."""
         if not self._open:
             self._refuse()
-        if self._mode is AutoresetMode.DISABLED and self._recording.state.restart is not None:
-            self._check_reset(self._recording.state.restart, keep)
-        block = self._session.block()
-        block.actions.put_many(block.count, to_numpy(actions), self.num_envs)
+        recording = self._recording
+        if self._mode is AutoresetMode.DISABLED and recording.state.restart is not None:
+            self._check_reset(recording.state.restart, keep)
+        plain = recording.plain
+        if plain is not None and plain.block.capacity - plain.stop >= 2 * self.num_envs:
+            block, row = plain.block, plain.stop
+        else:
+            recording.settle()
+            block = self._session.block()
+            row = block.count
+            if plain is not None and block is not plain.block:
+                recording.plain = None
+        block.actions.put_many(row, to_numpy(actions), self.num_envs)
         return block
 
     def _check_reset(self, ended: np.ndarray, keep: np.ndarray | None) -> None:
@@ -306,6 +323,7 @@ class VectorRecorder(VectorWrapper):
         self._recording.raise_late()
 
     def _step(self, block: BlockBuffer, actions: Any, result: tuple, keep: np.ndarray | None = None) -> None:
+        self._recording.settle()
         VectorStep(self._recording, block, self._mode, actions, result, keep).record(self._step_callback)
 
     def _begin(self, envs: np.ndarray, observations: Any, infos: Any, facts: dict[int, EpisodeFacts]) -> None:
