@@ -158,6 +158,25 @@ def test_somebody_else_steps_the_recorder(tmp_path: Path) -> None:
     assert store.sql("select count(*) from steps where t = 0").fetchall() == [(len(store),)]
 
 
+def test_environments_that_were_given_up_stay_so(tmp_path: Path) -> None:
+    """Whom the caller has discarded is recorded again from the next reset on, and not counted until then."""
+    store = new_store(tmp_path, VaryingEnv())
+    with store.record(vector(AutoresetMode.NEXT_STEP)) as recorder:
+        el.collect(recorder, tilting_many, store, steps=10, seed=3)
+        recorder.discard([1, 3])
+        before = recorder.transitions
+        el.collect(recorder, tilting_many, store, steps=17)
+        assert recorder.transitions == before + 17
+        envs = np.array([1, 3])
+        recorder.reset(seed=4)
+        recorder.step(np.zeros((NUM_ENVS, 2), np.float32))
+        recorder.discard(envs)
+        stats = el.collect(recorder, tilting_many, store, steps=12, seed=5)
+    assert stats.steps == 12
+    lengths = store.refresh().episodes.collect()["length"].sum()
+    assert lengths == before + 17 + (NUM_ENVS - len(envs)) + 12
+
+
 def test_random_actions_are_those_of_the_seeded_batch(tmp_path: Path) -> None:
     """Without a policy a copy of the batched action space is sampled; the environment keeps its own."""
     store = new_store(tmp_path, VaryingEnv())

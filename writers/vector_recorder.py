@@ -109,6 +109,11 @@ class VectorRecorder(VectorWrapper):
         return self._recording
 
     @property
+    def records_all(self) -> bool:
+        """Whether every transition from the next reset on is recorded: no callback ends episodes."""
+        return self._step_callback is None
+
+    @property
     def usable(self) -> bool:
         """Whether episodes can go on: it was reset, and nothing went wrong since."""
         return self._open and not self._session.closed
