@@ -43,8 +43,8 @@ BENCHMARKS = {
     "many-writers": many_writers.run,
     "recovery": recovery_speed.run,
     "compaction": compaction.run,
-    "collecting": collecting.run,
     "vector-recording": vector_recording.run,
+    "collecting": collecting.run,
 }
 WIDTH_OF_A_FILE = 170
 ENVIRONMENTS = Path(__file__).resolve().parent / ".venv"

@@ -55,6 +55,8 @@ class BlockBuffer:
         assert isinstance(self.rewards, FixedBuffer)
         #: The rewards as numbers: float64, shape (capacity,) or (capacity, k).
         self.reward_values = self.rewards.array
+        #: The sum of rewards up to each row, where somebody puts it; of the same shape.
+        self.returns = np.zeros_like(self.reward_values)
         self.terminated = np.zeros(self.capacity, bool)
         self.truncated = np.zeros(self.capacity, bool)
         self.numbers = np.full(self.capacity, NOBODY, np.int64)

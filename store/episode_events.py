@@ -54,19 +54,18 @@ def begin_events(begins: Sequence[Begins]) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
     for begin in begins:
         if begin.facts:
-            pairs = zip(begin.numbers.tolist(), begin.env_index.tolist(), strict=True)
+            columns = (begin.numbers.tolist(), begin.env_index.tolist(), begin.started_at.tolist())
             events += [
-                begin_event(number, index, begin.started_at, begin.facts.get(number, NO_FACTS))
-                for number, index in pairs
+                begin_event(number, index, moment, begin.facts.get(number, NO_FACTS))
+                for number, index, moment in zip(*columns, strict=True)
             ]
     if plain:
-        moments = np.array([begin.started_at for begin in plain], np.int64)
         events.append(
             {
                 "event": "begins",
                 "number": np.concatenate([begin.numbers for begin in plain]).tolist(),
                 "env_index": np.concatenate([begin.env_index for begin in plain]).tolist(),
-                "started_at": np.repeat(moments, [len(begin.numbers) for begin in plain]).tolist(),
+                "started_at": np.concatenate([begin.started_at for begin in plain]).tolist(),
             }
         )
     return events

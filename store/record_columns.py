@@ -22,25 +22,25 @@ NO_FACTS = EpisodeFacts(None, None, {})
 
 @dataclass(frozen=True, slots=True)
 class Begins:
-    """Episodes that began at the same moment.
+    """Episodes that began.
 
     Attributes:
         row: the first row of the block that is theirs.
         numbers, env_index: int64, one for each.
-        started_at: microseconds since 1970, UTC.
+        started_at: int64, microseconds since 1970, UTC, one for each.
         facts: by number, where there is something to say.
     """
 
     row: int
     numbers: np.ndarray
     env_index: np.ndarray
-    started_at: int
+    started_at: np.ndarray
     facts: Mapping[int, EpisodeFacts]
 
 
 @dataclass(slots=True)
 class Ends:
-    """Episodes that ended at the same moment; those without a step leave nothing.
+    """Episodes that ended; those without a step leave nothing.
 
     Attributes:
         row: rows of the block before this one may be theirs; known once nothing more can come.
@@ -48,7 +48,7 @@ class Ends:
             1970, UTC).
         returns: float64, shape (n,) or (n, k).
         terminated, truncated: the flags of the last transitions.
-        ended_at: microseconds since 1970, UTC.
+        ended_at: int64, microseconds since 1970, UTC, one for each.
         facts: by number, where there is something to say.
     """
 
@@ -57,7 +57,7 @@ class Ends:
     returns: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
-    ended_at: int
+    ended_at: np.ndarray
     facts: Mapping[int, EpisodeFacts]
 
     @property
@@ -98,13 +98,12 @@ class Ended:
         found = [end for end in ends if len(end.table)]
         if not found:
             return None
-        moments = np.array([end.ended_at for end in found], np.int64)
         return Ended(
             np.concatenate([end.table for end in found]),
             np.concatenate([end.returns for end in found]),
             np.concatenate([end.terminated for end in found]),
             np.concatenate([end.truncated for end in found]),
-            np.repeat(moments, [len(end.table) for end in found]),
+            np.concatenate([end.ended_at for end in found]),
             {number: facts for end in found for number, facts in end.facts.items()},
         )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import tempfile
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import episodelake as el
 from collecting_parts import CoinEnv, Tensor, VaryingEnv, make_varying_pair, plain_steps, tilt, tilting_many
@@ -154,6 +158,25 @@ def test_somebody_else_steps_the_recorder(tmp_path: Path) -> None:
     assert store.sql("select count(*) from steps where t = 0").fetchall() == [(len(store),)]
 
 
+def test_environments_that_were_given_up_stay_so(tmp_path: Path) -> None:
+    """Whom the caller has discarded is recorded again from the next reset on, and not counted until then."""
+    store = new_store(tmp_path, VaryingEnv())
+    with store.record(vector(AutoresetMode.NEXT_STEP)) as recorder:
+        el.collect(recorder, tilting_many, store, steps=10, seed=3)
+        recorder.discard([1, 3])
+        before = recorder.transitions
+        el.collect(recorder, tilting_many, store, steps=17)
+        assert recorder.transitions == before + 17
+        envs = np.array([1, 3])
+        recorder.reset(seed=4)
+        recorder.step(np.zeros((NUM_ENVS, 2), np.float32))
+        recorder.discard(envs)
+        stats = el.collect(recorder, tilting_many, store, steps=12, seed=5)
+    assert stats.steps == 12
+    lengths = store.refresh().episodes.collect()["length"].sum()
+    assert lengths == before + 17 + (NUM_ENVS - len(envs)) + 12
+
+
 def test_random_actions_are_those_of_the_seeded_batch(tmp_path: Path) -> None:
     """Without a policy a copy of the batched action space is sampled; the environment keeps its own."""
     store = new_store(tmp_path, VaryingEnv())
@@ -219,6 +242,64 @@ def test_rows_of_tensors_are_replaced(tmp_path: Path, mode: AutoresetMode, given
         assert hidden == expected.tolist()
         assert state == hidden or (state is None and not given and t == 0)
     assert start.tolist() == np.arange(10.0).reshape(NUM_ENVS, 2).tolist()
+
+
+@dataclass
+class Immutable:
+    """Behaves like an array of JAX: rows are replaced in a copy that `at[rows].set` gives."""
+
+    data: np.ndarray
+    rows: Any = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of an array."""
+        return self.data.shape
+
+    @property
+    def at(self) -> Immutable:
+        """What `set` is called on, with rows in brackets."""
+        return self
+
+    def __getitem__(self, rows: Any) -> Immutable:
+        return Immutable(self.data, rows)
+
+    def set(self, value: Any) -> Immutable:
+        """A changed copy."""
+        changed = self.data.copy()
+        changed[self.rows] = value
+        return Immutable(changed)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.data
+
+
+def test_rows_of_immutable_arrays_are_replaced(tmp_path: Path) -> None:
+    """Arrays that cannot be written to are renewed too, and are recorded as arrays."""
+
+    def policy(observation: Any, info: Any, state: Any) -> Any:
+        asked = np.zeros((NUM_ENVS, 1)) if state is None else state.data
+        return np.zeros((NUM_ENVS, 2), np.float32), {"asked": Immutable(asked)}, Immutable(asked + 1)
+
+    store = new_store(tmp_path, VaryingEnv())
+    el.collect(vector(AutoresetMode.NEXT_STEP), policy, store, steps=100, seed=3)
+    for episode in store.refresh():
+        asked = list(episode.policy["asked"])[: episode.length]
+        assert [row.tolist() for row in asked] == [[t] for t in range(episode.length)]
+
+
+class Pool(VaryingEnv):
+    """Has the methods of a pool that serves a ready subset at a time."""
+
+    num_envs = 1
+    send = recv = async_reset = VaryingEnv.close
+
+
+def test_pools_are_refused(tmp_path: Path) -> None:
+    """A pool with send and recv is not played, and the message says what to do."""
+    store = new_store(tmp_path, VaryingEnv())
+    with pytest.raises(el.InvalidArgumentError, match="send and recv"):
+        el.collect(Pool(), None, store, steps=1)
 
 
 def test_hooks_take_the_whole_batch(tmp_path: Path) -> None:
@@ -441,3 +522,44 @@ def test_vector_environments_in_workers(tmp_path: Path) -> None:
     assert stats.failures == () and [worker.episodes for worker in stats.workers] == [4, 3]
     counts = store.refresh().sql("select run_id, env_index, count(*) from episodes group by all").fetchall()
     assert sorted(count for *_, count in counts) == [1, 2, 2, 2]
+
+
+# Calls of all kinds, one after the other
+
+CALLS = st.lists(
+    st.tuples(st.sampled_from(["steps", "episodes", "unbiased", "reset"]), st.integers(1, 23)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(mode=st.sampled_from(MODES), num_envs=st.integers(1, 5), calls=CALLS)
+@settings(max_examples=25)
+def test_calls_of_all_kinds_count_exactly(mode: AutoresetMode, num_envs: int, calls: list) -> None:
+    """Whatever is asked of one recorder in whatever order, the counts are exact and each episode is whole."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = new_store(Path(folder), VaryingEnv())
+        steps = episodes = 0
+        with store.record(vector(mode, num_envs)) as recorder:
+            for kind, count in calls:
+                if kind == "steps":
+                    stats = el.collect(recorder, tilting_many, store, steps=count)
+                    assert stats.steps == count
+                elif kind == "reset":
+                    stats = el.collect(recorder, tilting_many, store, steps=count, seed=count)
+                    assert stats.steps == count
+                else:
+                    unbiased = kind == "unbiased"
+                    stats = el.collect(recorder, tilting_many, store, episodes=count, unbiased=unbiased)
+                    assert stats.episodes == count and stats.steps == stats.lengths.sum()
+                steps += stats.steps
+                episodes += stats.episodes
+        recorded = list(store.refresh())
+        assert sum(episode.length for episode in recorded) == steps
+        assert sum(episode.end_reason != "cut" for episode in recorded) == episodes
+        for episode in recorded:
+            assert_policy_columns(episode)
+            assert episode.observations[:, 0].tolist() == list(range(episode.length + 1))
+            assert len(set(episode.observations[:, 1].tolist())) == 1  # one episode of the environment
+            done = episode.terminations | episode.truncations
+            assert not done[:-1].any() and done[-1] == (episode.end_reason != "cut")

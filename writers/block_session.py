@@ -62,6 +62,7 @@ class BlockSession(RunSession):
 
     Attributes:
         before_close: called before the session closes, to end what is open.
+        before_flush: called before rows go to the journal, by any thread, to make those count that do not yet.
 
     Raises:
         StoreAccessError: the journal could not be created.
@@ -74,6 +75,7 @@ class BlockSession(RunSession):
         self._frame: _Frame | None = None
         self._full = threading.Semaphore(0)
         self.before_close: Callable[[], None] = _nothing
+        self.before_flush: Callable[[], None] = _nothing
         super().__init__(store, header, options)
         self._scribe = threading.Thread(
             target=self._write_blocks, name=f"episodelake journal {header.run_id}", daemon=True
@@ -113,6 +115,11 @@ class BlockSession(RunSession):
         """The id of an episode of this run."""
         return episode_id(self.header.run_id, number)
 
+    @property
+    def next_number(self) -> int:
+        """The number of the next episode."""
+        return self._next_number
+
     def take_numbers(self, count: int) -> int:
         """Reserve the numbers of new episodes and return the first of them."""
         self._next_number += count
@@ -127,6 +134,7 @@ class BlockSession(RunSession):
         takes rows that were written twice once, if they are the same.
         """
         self._check_process()
+        self.before_flush()
         while True:
             block, full = self._blocks[0], len(self._blocks) > 1
             if self._frame is None:
@@ -216,4 +224,4 @@ def _changes(numbers: np.ndarray) -> np.ndarray:
 
 
 def _nothing() -> None:
-    """What is done before closing a session that nobody uses yet."""
+    """What is done before closing or flushing a session that nobody uses yet."""

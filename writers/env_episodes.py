@@ -77,6 +77,11 @@ class EnvState:
         """The tick at which the episode began: its length is the ticks since then."""
         return self.table[:, _BEGUN]
 
+    @property
+    def started_at(self) -> np.ndarray:
+        """When the episode began: microseconds since 1970, UTC."""
+        return self.table[:, _STARTED]
+
     def stepped(self) -> EnvState:
         """After a call that brought transitions: the ticks are one more, all else is still to be changed."""
         return EnvState(
@@ -104,6 +109,12 @@ class EnvState:
             self.table, self.owned = self.table.copy(), True
         return self.table
 
+    def set_all(self, numbers: np.ndarray, begun: np.ndarray) -> None:
+        """Put other episodes in hand, which began at these ticks and moments, shape (num_envs, 2)."""
+        table = self.own()
+        table[:, _NUMBER] = table[:, _RUNNING] = numbers
+        table[:, [_BEGUN, _STARTED]] = begun
+
     def hold_back(self, envs: np.ndarray) -> None:
         """The last tick does not count for these environments; `envs` is a mask."""
         self.own()[:, _BEGUN] += envs
@@ -127,7 +138,7 @@ class EnvState:
         if facts:
             known = {n: facts[env] for n, env in zip(numbers.tolist(), envs.tolist(), strict=True)}
             self.facts = {**self.facts, **known}
-        return Begins(row, numbers, envs, now, known)
+        return Begins(row, numbers, envs, fresh[:, _STARTED], known)
 
     def mute(self, envs: np.ndarray) -> None:
         """Record no further transition of these environments, although they go on."""
@@ -173,7 +184,8 @@ class EnvState:
             numbers = table[:, _NUMBER].tolist()
             known = {number: self.facts[number] for number in numbers if number in self.facts}
         flags = self.terminated[envs], self.truncated[envs]
-        return Ends(-1, table, self.returns[envs], *flags, _now(), known)
+        moments = np.full(len(envs), _now())
+        return Ends(-1, table, self.returns[envs], *flags, moments, known)
 
 
 def _now() -> int:

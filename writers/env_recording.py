@@ -8,6 +8,7 @@ A call of the environment is one transaction: rows are put into the block behind
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from ..store.values import load_json
 from .block_session import BlockSession
 from .callbacks import EpisodeCallback, EpisodeSummary, apply_episode_callback
 from .env_episodes import EnvState
+from .plain_steps import PlainSteps
 from .vector_values import per_env, to_numpy, told
 
 _Logged = tuple[np.ndarray, np.ndarray | None]
@@ -34,12 +36,10 @@ class EnvRecording:
     Attributes:
         session: where rows go.
         observation_space, action_space: the store's.
-        state: the episodes in hand.
         num_envs: how many environments.
         everyone: the indices of all of them.
-        ended: the episodes that the last call ended, or None.
+        plain: steps that are added in the shortest way, if any.
         silent: environments whose episodes are not recorded until the caller resets them.
-        episodes, transitions: how many were recorded; episodes count when they end.
     """
 
     def __init__(
@@ -54,15 +54,81 @@ class EnvRecording:
         self.action_space = schema.action_space
         self.num_envs = num_envs
         self.everyone = np.arange(num_envs)
-        self.state = EnvState.empty(num_envs, schema.reward_shape)
-        self.ended: Ends | None = None
-        self.episodes = self.transitions = 0
+        self.plain: PlainSteps | None = None
+        self._state = EnvState.empty(num_envs, schema.reward_shape)
+        self._ended: Ends | None = None
+        self._episodes = self._transitions = 0
+        self._settling = threading.Lock()
         self.silent = np.zeros(num_envs, bool)
         self._episode_callback = episode_callback
         self._logged: dict[tuple[Any, ...], _Logged] = {}
         self._next: tuple[BlockBuffer, int, EnvState] | None = None
         self._late_error: BaseException | None = None
         session.before_close = self.end_all
+        session.before_flush = self.settle
+
+    @property
+    def state(self) -> EnvState:
+        """The episodes in hand."""
+        self.settle()
+        return self._state
+
+    @property
+    def ended(self) -> Ends | None:
+        """The episodes that the last call ended, or None."""
+        self.settle()
+        return self._ended
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes were recorded and have ended."""
+        self.settle()
+        return self._episodes
+
+    @property
+    def transitions(self) -> int:
+        """How many transitions were recorded."""
+        self.settle()
+        return self._transitions
+
+    def add_transitions(self, count: int) -> None:
+        """Count transitions of a call that is about to be committed, of which nothing has ended yet."""
+        self._transitions += count
+
+    def begin_call(self) -> None:
+        """A call begins that has ended no episode so far."""
+        self.settle()
+        self._ended = None
+
+    # Plain steps
+
+    def plain_steps(self, block: BlockBuffer) -> PlainSteps | None:
+        """Where to add plain steps of this block; None while some environment is not recorded."""
+        if self.plain is None and self._state.whole and self._episode_callback is None:
+            self.plain = PlainSteps(block, self._state)
+        return self.plain
+
+    def settle(self) -> None:
+        """Work out what plain steps come to; any thread may do it."""
+        plain = self.plain
+        if plain is None or plain.block.count == plain.stop:
+            return
+        with self._settling:
+            found = plain.settle(self._state, self.session.next_number)
+            if found is None:
+                return
+            block, before = plain.block, self._state.stopped
+            for ends in before:
+                ends.row = block.count
+            self.session.take_numbers(len(found.begins.numbers))
+            block.begins.append(found.begins)
+            block.ends += [*before, found.finished]
+            self._next = block, found.stop, found.state
+            block.count, self._state = found.stop, found.state
+            self._next = None
+            self._ended = found.ended if len(found.ended.table) else None
+            self._episodes += found.episodes
+            self._transitions += found.transitions
 
     # Transactions
 
@@ -74,8 +140,9 @@ class EnvRecording:
         """
         self._next = block, count, state
         block.count = count
-        self.state = state
+        self._state = state
         self._next = None
+        self.plain = None
         if envs is None or not self._logged:
             self._logged.clear()
             return
@@ -90,7 +157,8 @@ class EnvRecording:
             block, count, state = self._next
             self._next = None
             if block.count == count:
-                self.state = state
+                self._state = state
+        self.settle()
         self.session.current.drop_uncounted()
         self._logged.clear()
         self.end(self.everyone)
@@ -128,12 +196,12 @@ class EnvRecording:
         if len(chosen):
             block = self.session.block()
             ends = state.ends(chosen)
-            self.transitions -= int(ends.lengths.sum())
+            self._transitions -= int(ends.lengths.sum())
             ends.lengths[:] = 0
             self.finish(block, block.count, (ends,))
             after.leave(chosen)
             after.forget((ends,))
-        self.state = after
+        self._state, self.plain = after, None
 
     def begin(
         self, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None
@@ -160,8 +228,8 @@ class EnvRecording:
 
         What a callback raises is kept for `raise_late`: the episodes are recorded all the same.
         """
-        self.ended = ends
-        self.episodes += int(np.count_nonzero(ends.lengths))
+        self._ended = ends
+        self._episodes += int(np.count_nonzero(ends.lengths))
         if self._episode_callback is not None:
             known = dict(ends.facts)
             for index, number in enumerate(ends.numbers.tolist()):

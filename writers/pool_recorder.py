@@ -294,9 +294,9 @@ class PoolRecorder:
     def _record(self, block: BlockBuffer, ids: np.ndarray, fresh: np.ndarray, infos: Mapping) -> None:
         """Record a batch whose values stand in the block; `fresh` says which of them are resets."""
         recording, before = self._recording, self._recording.state
+        recording.begin_call()
         row, stop = block.count, block.count + len(ids)
         rows = np.arange(row, stop)
-        recording.ended = None
         state = before.copy()
         state.tick += 1
         state.terminated = state.truncated = state.unset
@@ -319,7 +319,7 @@ class PoolRecorder:
         done = stepped & (block.terminated[row:stop] | block.truncated[row:stop])
         if done.any():
             self._end(state, ids[done], block.terminated[row:stop][done], block.truncated[row:stop][done])
-        recording.transitions += int(stepped.sum())
+        recording.add_transitions(int(stepped.sum()))
         recording.commit(block, at, state, np.union1d(ids, np.array(waiting, np.int64)))
 
     def _end(self, state: EnvState, envs: np.ndarray, terminated: np.ndarray, truncated: np.ndarray) -> None:

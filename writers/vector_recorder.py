@@ -90,6 +90,7 @@ class VectorRecorder(VectorWrapper):
         self._session = BlockSession(store.handle, header, options or SessionOptions(), 2 * envs.num_envs)
         self._recording = EnvRecording(self._session, schema, envs.num_envs, episode_callback)
         self._step_callback = step_callback
+        self._plain = self._mode is AutoresetMode.NEXT_STEP and step_callback is None
         # Whether the sub-environments were reset and nothing went wrong since.
         self._open = False
         #: Where `collect` stands with this recorder between two of its calls.
@@ -111,6 +112,11 @@ class VectorRecorder(VectorWrapper):
     def recording(self) -> EnvRecording:
         """The episodes in hand."""
         return self._recording
+
+    @property
+    def records_all(self) -> bool:
+        """Whether every transition from the next reset on is recorded: no callback ends episodes."""
+        return self._step_callback is None
 
     @property
     def usable(self) -> bool:
@@ -189,9 +195,24 @@ class VectorRecorder(VectorWrapper):
             RecorderStateError: before the first reset, after an exception or after `close`; with autoreset
                 disabled also while a sub-environment that has ended was not reset.
         """
-        return self.step_choosing(actions, None)
+        recording = self._recording
+        block = self._stage(actions)
+        try:
+            result = self.env.step(actions)
+            plain = None
+            if self._plain and not result[4] and not recording.logged:
+                plain = recording.plain_steps(block)
+            if plain is None:
+                self._step(block, actions, result)
+            else:
+                plain.add(result)
+        except BaseException:
+            self._interrupted()
+            raise
+        self._recording.raise_late()
+        return result
 
-    def step_choosing(self, actions: Any, choose: Callable[[tuple], np.ndarray | None] | None) -> tuple:
+    def step_choosing(self, actions: Any, choose: Callable[[tuple], np.ndarray | None]) -> tuple:
         """Step the sub-environments as `step` does, and record the transitions of some of them.
 
         Args:
@@ -202,7 +223,7 @@ class VectorRecorder(VectorWrapper):
         block = self._stage(actions)
         try:
             result = self.env.step(actions)
-            self._step(block, actions, result, None if choose is None else choose(result))
+            self._step(block, actions, result, choose(result))
         except BaseException:
             self._interrupted()
             raise
@@ -306,10 +327,19 @@ class VectorRecorder(VectorWrapper):
         """Copy the actions into the next rows, before the environment gets to see them."""
         if not self._open:
             self._refuse()
-        if self._mode is AutoresetMode.DISABLED and self._recording.state.restart is not None:
-            self._check_reset(self._recording.state.restart, keep)
-        block = self._session.block()
-        block.actions.put_many(block.count, to_numpy(actions), self.num_envs)
+        recording = self._recording
+        if self._mode is AutoresetMode.DISABLED and recording.state.restart is not None:
+            self._check_reset(recording.state.restart, keep)
+        plain = recording.plain
+        if plain is not None and plain.block.capacity - plain.stop >= 2 * self.num_envs:
+            block, row = plain.block, plain.stop
+        else:
+            recording.settle()
+            block = self._session.block()
+            row = block.count
+            if plain is not None and block is not plain.block:
+                recording.plain = None
+        block.actions.put_many(row, to_numpy(actions), self.num_envs)
         return block
 
     def _check_reset(self, ended: np.ndarray, keep: np.ndarray | None) -> None:
@@ -343,6 +373,7 @@ class VectorRecorder(VectorWrapper):
         self._recording.raise_late()
 
     def _step(self, block: BlockBuffer, actions: Any, result: tuple, keep: np.ndarray | None = None) -> None:
+        self._recording.settle()
         VectorStep(self._recording, block, self._mode, actions, result, keep).record(self._step_callback)
 
     def _begin(self, envs: np.ndarray, observations: Any, infos: Any, facts: dict[int, EpisodeFacts]) -> None:

@@ -73,9 +73,9 @@ class VectorStep:
         """Put the rest of the rows, and make all of it count."""
         recording, block = self._recording, self._block
         rows = slice(self._row, self._stop)
+        recording.begin_call()
         before = recording.state
         state = before.stepped()
-        recording.ended = None
         any_done = _SET in self._done.tobytes()
         if callback is None:
             state.returns = self._returns(before.returns)
@@ -100,7 +100,7 @@ class VectorStep:
             count = int(np.count_nonzero((kinds == STEP_ROW) & (numbers != NOBODY)))
         if any_done or ending is not None:
             self._end(state, ending)
-        recording.transitions += count
+        recording.add_transitions(count)
         recording.commit(block, self._at, state)
 
     def _returns(self, before: np.ndarray) -> np.ndarray:
@@ -188,7 +188,7 @@ class VectorStep:
         rows = slice(self._row, self._stop)
         done = self._done.nonzero()[0]
         ended = done
-        if ending is None and state.whole:
+        if ending is None and self._keep is None and state.whole:
             state.terminated, state.truncated = block.terminated[rows].copy(), block.truncated[rows].copy()
         else:
             running = block.numbers[rows] != NOBODY

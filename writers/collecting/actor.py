@@ -15,6 +15,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from ...store.errors import InvalidArgumentError
 from .outputs import Policy, has_tuple_actions, read_output
@@ -73,6 +74,7 @@ class Actor:
         self._acting = acting
         self._single_space = single_space
         self._size = size
+        self._nested = isinstance(single_space, spaces.Dict | spaces.Tuple)
         self._tuple_actions = has_tuple_actions(space)
         self._policy = _seeded(acting, space)
         self._hooked = acting.explore is not None or acting.map_action is not None
@@ -103,9 +105,14 @@ class Actor:
         if extras:
             self._add(columns, extras)
         if self._size is not None:
-            check_actions(self._single_space, action, self._size)
+            self._check(action, self._size)
             columns = self._batched(columns, self._size) if columns else columns
         return action, columns, state
+
+    def _check(self, action: Any, size: int) -> None:
+        plain = action.__class__ is np.ndarray and not self._nested
+        if not (plain and action.ndim and len(action) == size):
+            check_actions(self._single_space, action, size)
 
     def _changed(self, action: Any) -> Any:
         """The action as the hooks make it."""

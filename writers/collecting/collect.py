@@ -61,8 +61,7 @@ def collect(
 
     Args:
         env_or_envs: an environment, a vector environment, a recorder of one of them, or what an environment
-            is
-            made from and which is closed afterwards: an id, a spec, a function without arguments.
+            is made from, which is closed afterwards: an id, a spec, a function without arguments.
         policy: the policy; None samples the action space.
         store: where to, as `episodelake.create` and `episodelake.open` give it.
         steps: record exactly so many transitions.

@@ -12,6 +12,7 @@ from gymnasium.vector import VectorEnv
 from ...store.errors import InvalidArgumentError
 from ...store.handle import OpenStore
 from ..options import SessionOptions
+from ..pool_recorder import is_pool
 from ..recorder import Recorder
 from ..recorders import VectorOptions
 from ..vector_recorder import VectorRecorder
@@ -104,6 +105,11 @@ def opened(env: Any, store: OpenStore, recording: RecordingOptions) -> AnyRecord
         **{key: value for key, value in recording.items() if key not in disk},
         "options": SessionOptions(**disk),
     }
+    if is_pool(env):
+        raise InvalidArgumentError(
+            "collect does not play pools that serve a ready subset at a time. Write the loop of send and "
+            "recv around store.record(pool)."
+        )
     if not isinstance(env, gymnasium.Env | VectorEnv):
         raise InvalidArgumentError(
             f"env_or_envs is {type(env).__name__}; expected an environment, a vector environment, a recorder "

@@ -1,8 +1,7 @@
 """Nested values of any array library: to numpy, copied, checked against a number of environments.
 
 A policy speaks numpy, PyTorch or JAX, and nests arrays in dicts, lists and tuples. No such library is
-imported
-here: an object that has `detach`, `cpu` and `numpy` is a tensor, one that has `__array__` is an array.
+imported here: an object that has `detach`, `cpu` and `numpy` is a tensor, one that has `__array__` an array.
 """
 
 from __future__ import annotations

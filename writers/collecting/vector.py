@@ -65,6 +65,9 @@ class VectorBatch:
         # Which environments said done with the last step.
         self._done = np.zeros(recorder.num_envs, bool)
         self._any_done = False
+        # How many transitions the next step brings, if all environments are recorded.
+        self._acting = recorder.num_envs
+        self._all_recorded = False
         # Whose next action is the first of an episode.
         self._beginning = self._nobody
         self._held: _Held | None = None
@@ -88,6 +91,7 @@ class VectorBatch:
             and np.array_equal(self._left[1], state.numbers)
         )
         self._course = course
+        self._look_who_is_recorded()
         if start.anew or not untouched:
             self._first = start
             self._held = None
@@ -106,6 +110,12 @@ class VectorBatch:
         state = self._recorder.recording.state
         self._left = state.tick, state.numbers
         return int(np.count_nonzero(state.begun[running] < state.tick))
+
+    def _look_who_is_recorded(self) -> None:
+        """See whether every transition is recorded until the call ends, so that nobody has to be asked."""
+        recorder = self._recorder
+        muted = self._course.quotas is not None or recorder.recording.silent.any()
+        self._all_recorded = recorder.records_all and not muted
 
     @property
     def _running(self) -> np.ndarray:
@@ -126,6 +136,7 @@ class VectorBatch:
             self._note(np.zeros_like(self._done))
             self._beginning = self._nobody
             self._mute(self._everyone)
+            self._look_who_is_recorded()
             return self._everyone  # type: ignore[return-value]
         if self._mode is AutoresetMode.DISABLED and self._any_done:
             mask = self._done
@@ -157,14 +168,17 @@ class VectorBatch:
         if columns:
             resetting = self._mode is AutoresetMode.NEXT_STEP and self._any_done
             self._recorder.log(mask=~self._done if resetting else None, **columns)
-        running = self._running
-        steps = int(np.count_nonzero(running))
+        # Asking the recorder who is running, or what ended, makes it settle its steps: only if need be.
+        running = None if self._all_recorded else self._running
+        steps = self._acting if running is None else int(np.count_nonzero(running))
         if _may_exceed(self._course, steps):
-            result, steps = self._step_partly(action, columns, running, steps)
+            result, steps = self._step_partly(action, columns, self._running, steps)
         else:
             result = self._recorder.step(action)
         self.observation, self.info = result[0], result[4]
         self._note(_flags(result))
+        if self._all_recorded and not self._any_done and self._held is None:
+            return Taken(steps, (), result[1], result[2], result[3])
         return self._taken(steps, result)
 
     def _step_partly(
@@ -188,6 +202,9 @@ class VectorBatch:
             self._beginning = np.flatnonzero(self._done)
             done &= ~self._done
         self._any_done = bool(done.any())
+        self._acting = len(done)
+        if self._any_done and self._mode is AutoresetMode.NEXT_STEP:
+            self._acting -= int(np.count_nonzero(done))
         if self._any_done and self._mode is AutoresetMode.SAME_STEP:
             self._beginning = np.flatnonzero(done)
         self._done = done
