@@ -148,7 +148,8 @@ class EpisodeStore(MaintainedStore):
             into: where; as for `create`.
             filter: only the episodes that fulfil this condition, as for `EpisodeView.filter`.
             link: share files on the same file system instead of copying them.
-            storage_options: how to reach the object store `into`.
+            storage_options: how to reach the object store `into`; if they are not given, this store's own for
+                a URL of the same kind.
 
         Raises:
             StoreExistsError: there is a store already, or other files.
@@ -430,6 +431,9 @@ def copy_view(
     storage_options: Mapping[str, str] | None,
 ) -> EpisodeStore:
     """A new store with the episodes of a view."""
+    own = store.handle.layout.root
+    if storage_options is None and str(into).partition("://")[0] == str(own).partition("://")[0]:
+        storage_options = own.options
     target = _made(into, renewed(store.handle.manifest), store.card, storage_options)
     merge_stores(target.handle, [view.selection()], link=link)
     return target.refresh()

@@ -12,6 +12,7 @@ import pyarrow as pa
 from ..store.layout import EPISODES, RUNS, STEPS
 from ..store.places import Place
 from ..store.snapshot import Snapshot
+from ..store.tables import check_process
 
 POSITION = "_position"
 
@@ -30,6 +31,8 @@ def table_frame(snapshot: Snapshot, table: str) -> pl.LazyFrame:
 
 
 def _scan(snapshot: Snapshot, places: list[Place], schema: pl.Schema) -> pl.LazyFrame:
+    # In a forked child Polars would wait for threads that are not there.
+    check_process()
     if not places:
         return pl.LazyFrame(schema=schema)
     return pl.scan_parquet(

@@ -49,6 +49,10 @@ class SnapshotReader:
         self.blocks = BlockReader(snapshot)
         self.rows = EpisodeRowReader(snapshot)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Open files and connections are not taken along."""
+        return SnapshotReader, (self.snapshot,)
+
 
 class EpisodeView:
     """Some episodes of a snapshot, in an order, with length, positions, slices and iteration.
@@ -61,6 +65,13 @@ class EpisodeView:
     def __init__(self, reader: SnapshotReader, positions: np.ndarray | None = None) -> None:
         self._reader = reader
         self._positions = positions
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A view can be pickled, and shows the same version afterwards; its DuckDB connections stay here."""
+        kept = {
+            name for name in vars(self) if not isinstance(getattr(type(self), name, None), cached_property)
+        }
+        return {name: value for name, value in vars(self).items() if name in kept}
 
     def __len__(self) -> int:
         """Number of episodes."""

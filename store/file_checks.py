@@ -5,6 +5,7 @@ Snapshots ask before a file is read. Engines compare nothing: they would show an
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -15,14 +16,25 @@ from .listed_files import TableFile
 from .parquet import open_parquet, read_footer, reading_error, text_bounds
 from .places import Place
 
-#: Files whose footer was checked by this process; a committed file never changes.
+#: What this process has checked, by file: one that was changed since counts as another.
 _checked: set[object] = set()
+
+
+def _key(place: Place, *compared: object) -> object:
+    """What a check of a file is remembered by."""
+    if place.local is None:
+        return (str(place), *compared)
+    try:
+        found = os.stat(place.local)
+    except OSError:
+        return None  # reading it will say what is wrong
+    return (str(place), found.st_ino, found.st_size, found.st_mtime_ns, *compared)
 
 
 def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
     """Compare a file's footer with what the table's log says of it, once in this process."""
-    key = (str(place), file.rows, file.columns)
-    if key in _checked:
+    key = _key(place, file.rows, file.columns)
+    if key is not None and key in _checked:
         return
     footer = read_footer(place)
     found = footer.schema.to_arrow_schema()
@@ -76,8 +88,8 @@ def check_beside(place: Place, segment: TableFile) -> None:
     Raises:
         CorruptStoreError: it is damaged, or belongs to another segment.
     """
-    key = (str(place), segment.rows)
-    if key in _checked:
+    key = _key(place, segment.rows)
+    if key is not None and key in _checked:
         return
     footer = read_footer(place)
     if footer.num_rows != segment.rows:
@@ -101,8 +113,8 @@ def check_pages(places: Sequence[Place]) -> None:
         CorruptStoreError: one is damaged; the message names the file.
     """
     for place in places:
-        key = (str(place), "pages")
-        if key in _checked:
+        key = _key(place, "pages")
+        if key is not None and key in _checked:
             continue
         try:
             file = open_parquet(place)

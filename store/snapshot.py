@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -84,6 +85,10 @@ class Snapshot:
         self.version = self._episodes.version
         #: Whether this was the newest version when the snapshot was taken.
         self.newest = self._episodes.newest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As the same version of the same store, opened again where it is unpickled."""
+        return Snapshot, (self.layout, self.manifest, self.version)
 
     @cached_property
     def episode_files(self) -> list[TableFile]:

@@ -8,6 +8,7 @@ effect. Conflicts with other writers are retried a bounded number of times.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import re
 import time
@@ -32,7 +33,15 @@ from .errors import (
 )
 from .files import guard_access
 from .listed_files import NewFile, TableFile, files_of
-from .log_sums import PROPERTY, checkpoints_of, commit_name, commits_of, read_checkpoint, read_commit
+from .log_sums import (
+    PROPERTY,
+    checkpoints_of,
+    commit_fits,
+    commit_name,
+    commits_of,
+    read_checkpoint,
+    read_commit,
+)
 from .names import time_ordered_suffix
 from .places import Place
 
@@ -116,6 +125,7 @@ class Table:
             CorruptStoreError: a commit is damaged.
             StoreAccessError: the log cannot be read.
         """
+        check_process()
         known = self.version
         try:
             _looked_again(self._delta.update_incremental)
@@ -186,8 +196,10 @@ class Table:
             self._applied.clear()
             self._uncertain = False
         if application not in self._applied:
-            with guard_access("read", self.path):
+            try:
                 found = self._delta.transaction_version(application)
+            except (DeltaError, OSError) as error:
+                raise _log_error(self.path, error) from error
             if found is None:
                 return -1
             self._applied[application] = found
@@ -450,8 +462,29 @@ def _looked_again(look: Callable[[], _Found]) -> _Found:
     return look()
 
 
+#: The process that has used the table library; its threads do not live on in a forked child.
+_process: list[int] = []
+
+
+def check_process() -> None:
+    """Refuse to go on in a child that was forked from a process which has used a store.
+
+    Raises:
+        StoreAccessError: it was; the message says what to do instead.
+    """
+    if not _process:
+        _process.append(os.getpid())
+    if _process[0] != os.getpid():
+        raise StoreAccessError(
+            "This process was forked from one that has used a store, and threads that reading and writing "
+            "need do not survive a fork. Start processes with multiprocessing.get_context('spawn') or "
+            "'forkserver', and open the store in each."
+        )
+
+
 def _open_delta(path: Place, version: int | None) -> tuple[DeltaTable, bool]:
     """The table at a version, and whether that is the newest."""
+    check_process()
     _check_log(path)
     try:
         opened = partial(DeltaTable, str(path), storage_options=path.options)
@@ -474,6 +507,18 @@ def _log_error(path: Place, error: Exception) -> EpisodelakeError:
     told = _ESCAPES.sub("", str(error)).partition("\n")[0]
     if isinstance(error, PermissionError) or (path.local is None and isinstance(error, OSError)):
         return StoreAccessError(f"Could not read {path}: {told}. Check the connection.")
+    where = _damaged_commit(path) or path / "_delta_log"
     return CorruptStoreError(
-        f"The log of the table {path} cannot be read: {told}. Restore {path / '_delta_log'} from a copy."
+        f"The log of the table {path} cannot be read: {told}. Restore {where} from a copy."
     )
+
+
+def _damaged_commit(path: Place) -> Place | None:
+    """The first commit of a log that does not fit its sum, if there is one."""
+    log = path / "_delta_log"
+    with contextlib.suppress(OSError, CorruptStoreError):
+        for version in commits_of(log.names()):
+            data = read_commit(path, version, summed=False)
+            if not commit_fits(path.name, version, data):
+                return log / commit_name(version)
+    return None

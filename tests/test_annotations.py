@@ -627,3 +627,13 @@ def test_awkward_infos_are_untouched(tmp_path: Path) -> None:
     store.drop_annotation("w")
     assert_contents(store[:8], before)
     assert_faces_agree(store)
+
+
+def test_an_annotation_of_episodes_has_no_name_of_steps(tmp_path: Path) -> None:
+    """Whoever forgets `on` for a frame by episode and t is told so; nothing is added."""
+    store = numbered_store(tmp_path / "store", [2, 5])
+    ids = store.episodes.collect()["episode_id"]
+    with pytest.raises(el.InvalidArgumentError, match=r'on=\("episode_id", "t"\)'):
+        store.annotate(pl.DataFrame({"episode_id": ids, "t": [0, 0], "advantage": [1.0, 2.0]}))
+    assert store.refresh().version == el.open(store.path).version
+    assert "advantage" not in store.episodes.collect_schema()

@@ -17,14 +17,19 @@ from real_environments import numbered_store
 def damaged(tmp_path: Path) -> Path:
     """A store whose one steps file has a flipped byte in its pages of rewards."""
     store = numbered_store(tmp_path / "store", [20, 30])
-    (file,) = (store.path / "steps").glob("*.parquet")
+    flip_a_reward(store.path)
+    return store.path
+
+
+def flip_a_reward(path: Path) -> None:
+    """Change a byte in the pages of rewards of the one steps file of a store."""
+    (file,) = (path / "steps").glob("*.parquet")
     group = pq.read_metadata(file).row_group(0)
     columns = [group.column(index) for index in range(group.num_columns)]
     (reward,) = (column for column in columns if column.path_in_schema == "reward")
     data = bytearray(file.read_bytes())
     data[reward.data_page_offset + reward.total_compressed_size - 3] ^= 0x10
     file.write_bytes(data)
-    return store.path
 
 
 READERS = {
@@ -54,3 +59,17 @@ def test_whole_files_are_read_as_ever(tmp_path: Path) -> None:
         .pl()
         .equals(store.sql("from episodes order by number").pl())
     )
+
+
+def test_a_file_that_changes_is_checked_again(tmp_path: Path) -> None:
+    """A file that was found whole, and was damaged since, is not taken for what it was."""
+    store = numbered_store(tmp_path / "store", [20, 30])
+    total = pl.col("reward").sum()
+    assert el.open(store.path, check_pages=True).steps.select(total).collect().height == 1
+    flip_a_reward(store.path)
+    with pytest.raises(el.CorruptStoreError, match="steps"):
+        el.open(store.path, check_pages=True).steps.select(total).collect()
+    (file,) = (store.path / "steps").glob("*.parquet")
+    file.unlink()
+    with pytest.raises(el.CorruptStoreError, match="missing"):
+        el.open(store.path).steps.select(total).collect()

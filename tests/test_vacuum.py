@@ -273,3 +273,13 @@ def test_a_linked_store_is_not_harmed(tmp_path: Path) -> None:
     store.vacuum(NOW)
     assert_contents(linked, before)
     assert_faces_agree(linked)
+
+
+def test_a_longer_age_after_a_shorter_one(tmp_path: Path) -> None:
+    """What a vacuum with a short age took is no damage to the next one with a long age."""
+    store = numbered_store(tmp_path / "store", [2, 5, 1], seal_every=1)
+    store.delete("length < 2")
+    store.compact()
+    assert store.vacuum(timedelta(0)).files
+    assert store.vacuum(dry_run=True).files == store.vacuum().files == ()
+    assert store.verify().ok and len(el.open(store.path)) == 2

@@ -52,6 +52,12 @@ def annotate_episodes(store: StoreHandle, table: pa.Table) -> None:
     """
     table = plain_table(table, [_ID])
     ids = table.column(_ID).combine_chunks()
+    shared = [name for name in table.column_names if name != _ID and name in store.schema.steps.names]
+    if shared:
+        raise InvalidArgumentError(
+            f"Steps have a column {shared[0]!r}, so episodes cannot have one of that name: queries that join "
+            'both could not tell them apart. To annotate steps, give on=("episode_id", "t").'
+        )
     if len(ids.unique()) != len(ids):
         raise InvalidArgumentError(
             "The frame has an episode_id more than once. Give one row for each episode."

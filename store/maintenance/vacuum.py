@@ -139,9 +139,23 @@ def _needed(layout: Layout, since: float) -> _Needed:
             _add_commit(needed, layout, name, version)
     for version in set(read_tags(layout).values()):
         _add_version(needed, layout, EPISODES, version)
-    for name in sorted(needed.files[EPISODES]):
+    gone = _vacuumed_before(layout, needed.files[EPISODES])
+    for name in sorted(needed.files[EPISODES] - gone):
         needed.files[STEPS] |= _segments(layout, name)
     return needed
+
+
+def _vacuumed_before(layout: Layout, names: set[str]) -> set[str]:
+    """Files of episodes that are gone and that neither the newest version nor a tag needs.
+
+    An earlier vacuum with a shorter age took them; what they point at is not needed for them any more.
+    """
+    with guard_access("list", layout.table(EPISODES)):
+        gone = names - set(layout.table(EPISODES).names())
+    if gone:
+        for version in {None, *read_tags(layout).values()}:
+            gone -= {file.name for file in Table(layout.table(EPISODES), version).files()}
+    return gone
 
 
 def _version_at(layout: Layout, table: str, moment: float, newest: int) -> int:

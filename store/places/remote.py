@@ -71,6 +71,10 @@ def remote_place(url: str, options: Mapping[str, str]) -> RemotePlace:
     return RemotePlace(Bucket(url, options, store), "")
 
 
+def _again(url: str, options: Mapping[str, str], key: str) -> RemotePlace:
+    return RemotePlace(remote_place(url, options)._bucket, key)
+
+
 def _settings(options: Mapping[str, str]) -> dict[str, Any]:
     """What obstore takes for `storage_options`: it keeps three kinds of them apart."""
     config: dict[str, str] = {}
@@ -146,6 +150,10 @@ class RemotePlace(Place):
     def parent(self) -> RemotePlace:
         """See `Place`."""
         return RemotePlace(self._bucket, self._key.rpartition("/")[0])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """With the options, so keep a pickle as secret as they are."""
+        return _again, (self._bucket.url, dict(self._bucket.options), self._key)
 
     @property
     def options(self) -> dict[str, str] | None:
