@@ -6,7 +6,7 @@ go to the journal they are brought into the order of their episodes, so that the
 neighbours there and sealing reads each of them once.
 
 One thread adds rows; another may take finished ones meanwhile: a row, and what happened to episodes with it,
-counts as soon as `count` includes it, and is never touched again until the block is cleared.
+counts as soon as `counted` includes it, and is never touched again until the block is cleared.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class BlockBuffer:
         rows: how many rows one call of the environment may bring; there is room for two at least.
 
     Attributes:
-        count: rows that are complete.
+        counted: how many rows, begins and ends are complete; one value, so that they count at once.
         capacity: how many there may be.
         numbers: the episode of each row, or NOBODY.
         kinds: what each row is, see `schema`; a step, until something else is put.
-        begins, ends: what happened to episodes, in order, each with the row it belongs to.
+        begins, ends: what happened to episodes, in order.
         flushed, begun, ended: how many rows, begins and ends are in the journal.
     """
 
@@ -66,19 +66,29 @@ class BlockBuffer:
 
     def clear(self) -> None:
         """Forget all rows; the memory is used again."""
-        self.count = self.flushed = self.begun = self.ended = 0
+        self.counted: tuple[int, int, int] = (0, 0, 0)
+        self.flushed = self.begun = self.ended = 0
         self.kinds[:] = STEP_ROW
         self.begins: list[Begins] = []
         self.ends: list[Ends] = []
         self.infos, self.policies, self.extras = LooseBlock(), LooseBlock(), LooseBlock()
 
-    def drop_uncounted(self) -> None:
-        """Forget what an interrupted call left behind the rows that count."""
-        self.kinds[self.count :] = STEP_ROW
-        self.begins = [begin for begin in self.begins if begin.row < self.count]
-        self.ends = [end for end in self.ends if end.row <= self.count]
+    @property
+    def count(self) -> int:
+        """Rows that are complete."""
+        return self.counted[0]
+
+    def drop_uncounted(self, whole: int) -> None:
+        """Forget what an interrupted call left behind the rows that count.
+
+        Args:
+            whole: rows before this one are whole, although those behind `count` do not count yet.
+        """
+        count, begins, ends = self.counted
+        self.kinds[max(whole, count) :] = STEP_ROW
+        self.begins, self.ends = self.begins[:begins], self.ends[:ends]
         for loose in (self.infos, self.policies, self.extras):
-            loose.drop_from(self.count)
+            loose.drop_from(max(whole, count))
 
     def batch(self, start: int, stop: int, columns: Sequence[ColumnSet]) -> pa.RecordBatch:
         """Rows `[start, stop)` as a journal batch, ordered by episode, those of nobody left out.

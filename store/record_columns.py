@@ -25,13 +25,11 @@ class Begins:
     """Episodes that began.
 
     Attributes:
-        row: the first row of the block that is theirs.
         numbers, env_index: int64, one for each.
         started_at: int64, microseconds since 1970, UTC, one for each.
         facts: by number, where there is something to say.
     """
 
-    row: int
     numbers: np.ndarray
     env_index: np.ndarray
     started_at: np.ndarray
@@ -43,7 +41,6 @@ class Ends:
     """Episodes that ended; those without a step leave nothing.
 
     Attributes:
-        row: rows of the block before this one may be theirs; known once nothing more can come.
         table: int64, shape (n, 4): of each its number, environment, length, and start (microseconds since
             1970, UTC).
         returns: float64, shape (n,) or (n, k).
@@ -52,7 +49,6 @@ class Ends:
         facts: by number, where there is something to say.
     """
 
-    row: int
     table: np.ndarray
     returns: np.ndarray
     terminated: np.ndarray

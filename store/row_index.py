@@ -19,6 +19,8 @@ from .schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW
 
 #: A stretch of a batch is read whole, rows of others included, if at least this share of it is wanted.
 _DENSE = 0.5
+#: A piece of so many bytes is worth the trouble of a batch of its own.
+_LARGE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,19 @@ class Pieces:
             (self.stops - (ends - high))[cut],
         )
 
-    def chunks(self) -> tuple[list[pa.RecordBatch], np.ndarray]:
+    def chunks(self, row_bytes: int) -> tuple[list[pa.RecordBatch], np.ndarray]:
         """Batches that hold the rows of all pieces, and where the first row of each piece stands in them.
 
-        They come in the order of the journal and share its memory where they can.
+        They share the journal's memory where they can. Large pieces come one by one and in order, so that
+        nothing has to be moved again; small ones come together, in the order of the journal.
+
+        Args:
+            row_bytes: about how many bytes a row takes.
         """
+        sizes = self.stops - self.starts
+        if len(sizes) and sizes.mean() * row_bytes >= _LARGE_BYTES:
+            places = zip(self.batches.tolist(), self.starts.tolist(), self.stops.tolist(), strict=True)
+            return [self.runs[batch].rows(low, high) for batch, low, high in places], np.cumsum(sizes) - sizes
         order = np.lexsort((self.starts, self.batches))
         first_row = np.empty(len(order), np.int64)
         found: list[pa.RecordBatch] = []

@@ -126,7 +126,7 @@ class StepsFile:
         Returns:
             The table, and the row of it that each row of the pieces stands in.
         """
-        chunks, first_row = pieces.chunks()
+        chunks, first_row = pieces.chunks(self._row_bytes)
         sizes = pieces.stops - pieces.starts
         places = np.arange(sizes.sum()) + np.repeat(first_row - (np.cumsum(sizes) - sizes), sizes)
         table = pa.Table.from_batches([self._columns.align(chunk) for chunk in chunks])

@@ -1058,7 +1058,8 @@ def test_an_environment_of_other_spaces_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_vector_environment_is_refused_clearly(tmp_path: Path) -> None:
-    """A vector environment is no single environment; the error is one of the tree."""
+    """A recorder of one environment takes no vector environment; the error names the recorder that does."""
     store = new_store(tmp_path, gym.make("CartPole-v1"))
-    with pytest.raises(el.EpisodelakeError):
-        store.record(gym.make_vec("CartPole-v1", num_envs=2))  # type: ignore[arg-type]
+    with pytest.raises(el.InvalidArgumentError, match="VectorRecorder"):
+        el.Recorder(gym.make_vec("CartPole-v1", num_envs=2), store)  # type: ignore[arg-type]
+    assert el.recover(tmp_path / "store") == []

@@ -11,7 +11,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import episodelake as el
 from nasty_environments import Rollout, SmallEnv, assert_recorded
-from test_crash import BEGIN, killed, process, said
+from strategies import same
+from test_crash import BEGIN, PATIENCE, killed, process, said
 from vector_rollouts import MODES, alone
 
 LENGTHS = (3, 1, 7, 1000)
@@ -115,3 +116,58 @@ def test_a_recorder_killed_at_any_moment_loses_only_its_last_steps(tmp_path: Pat
         rows.append(sum(episode.length + 1 for episode in own))
     assert min(rows) >= 300 * (lines - 1)
     assert max(rows) - min(rows) <= 1
+
+
+INTERRUPTED = (
+    BEGIN
+    + """
+import random, signal
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+class Stop(BaseException):
+    pass
+
+def stop(*_):
+    raise Stop
+
+signal.signal(signal.SIGALRM, stop)
+mode = AutoresetMode(sys.argv[2])
+rng = random.Random(int(sys.argv[3]))
+envs = SyncVectorEnv([lambda n=n: SmallEnv(n) for n in (3, 1, 7, 1000)], autoreset_mode=mode)
+recorder = store.record(envs, flush_seconds=0.001, seal_seconds=0.01, segment_bytes=10_000)
+still = np.zeros((4, 2), np.float32)
+for attempt in range(40):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.002 + rng.random() * 0.02)
+        recorder.reset(seed=10)
+        while True:
+            done = np.logical_or(*recorder.step(still)[2:4])
+            if mode is AutoresetMode.DISABLED and done.any():
+                recorder.reset(options={"reset_mask": done})
+    except Stop:
+        pass
+    except el.EpisodelakeError:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+recorder.close()
+"""
+)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+def test_interrupts_at_any_line_leave_whole_episodes(tmp_path: Path, mode: AutoresetMode) -> None:
+    """Whatever line an interrupt hits, what is stored are beginnings of true episodes, none of them twice."""
+    path = tmp_path / "store"
+    el.create(path, SmallEnv())
+    with process(INTERRUPTED, path, mode.value, "1") as child:
+        assert child.wait(PATIENCE) == 0
+    store = el.open(path)
+    assert store.verify().faults == ()
+    rows = store.episodes.collect()
+    assert rows.height > 40 and rows["number"].n_unique() == rows.height
+    for episode in store:
+        times = episode.observations[:, 0]
+        assert same(times, np.arange(episode.length + 1, dtype=np.float32))
+        assert [info["t"] for info in episode.infos] == list(range(episode.length + 1))
+        whole = episode.length == LENGTHS[episode.env_index]
+        assert episode.end_reason == ("terminated" if whole else "cut")
+        assert episode.episode_return == sum(episode.rewards)

@@ -62,7 +62,7 @@ class BlockSession(RunSession):
 
     Attributes:
         before_close: called before the session closes, to end what is open.
-        before_flush: called before rows go to the journal, by any thread, to make those count that do not yet.
+        before_flush: called by any thread before rows go to the journal, to make all count that are whole.
 
     Raises:
         StoreAccessError: the journal could not be created.
@@ -152,9 +152,8 @@ class BlockSession(RunSession):
                 self._spare.append(block)
 
     def _next_frame(self, block: BlockBuffer) -> _Frame | None:
-        stop = block.count
-        begins = [begin for begin in block.begins[block.begun :] if begin.row < stop]
-        ends = [end for end in block.ends[block.ended :] if end.row <= stop]
+        stop, begins_counted, ends_counted = block.counted
+        begins, ends = block.begins[block.begun : begins_counted], block.ends[block.ended : ends_counted]
         if stop == block.flushed and not ends:
             return None
         batch = block.batch(block.flushed, stop, self.columns)
@@ -167,8 +166,8 @@ class BlockSession(RunSession):
             given_up=set() if ended is None else set(ended.table[ended.empty, 0].tolist()),
             finished=None if ended is None else EpisodeColumns.of_ended(ended),
             stop=stop,
-            begins=block.begun + len(begins),
-            ends=block.ended + len(ends),
+            begins=begins_counted,
+            ends=ends_counted,
             first=self._rows_before,
         )
 

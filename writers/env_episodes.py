@@ -119,10 +119,8 @@ class EnvState:
         """The last tick does not count for these environments; `envs` is a mask."""
         self.own()[:, _BEGUN] += envs
 
-    def start(
-        self, first: int, row: int, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None
-    ) -> Begins:
-        """Begin episodes in the environments `envs`, numbered from `first`, whose rows come from `row` on.
+    def start(self, first: int, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None) -> Begins:
+        """Begin episodes in the environments `envs`, numbered from `first`.
 
         Args:
             facts: by environment.
@@ -138,7 +136,7 @@ class EnvState:
         if facts:
             known = {n: facts[env] for n, env in zip(numbers.tolist(), envs.tolist(), strict=True)}
             self.facts = {**self.facts, **known}
-        return Begins(row, numbers, envs, fresh[:, _STARTED], known)
+        return Begins(numbers, envs, fresh[:, _STARTED], known)
 
     def mute(self, envs: np.ndarray) -> None:
         """Record no further transition of these environments, although they go on."""
@@ -185,7 +183,7 @@ class EnvState:
             known = {number: self.facts[number] for number in numbers if number in self.facts}
         flags = self.terminated[envs], self.truncated[envs]
         moments = np.full(len(envs), _now())
-        return Ends(-1, table, self.returns[envs], *flags, moments, known)
+        return Ends(table, self.returns[envs], *flags, moments, known)
 
 
 def _now() -> int:

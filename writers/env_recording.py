@@ -62,7 +62,7 @@ class EnvRecording:
         self.silent = np.zeros(num_envs, bool)
         self._episode_callback = episode_callback
         self._logged: dict[tuple[Any, ...], _Logged] = {}
-        self._next: tuple[BlockBuffer, int, EnvState] | None = None
+        self._next: tuple[BlockBuffer, tuple[int, int, int], EnvState] | None = None
         self._late_error: BaseException | None = None
         session.before_close = self.end_all
         session.before_flush = self.settle
@@ -100,6 +100,12 @@ class EnvRecording:
         self.settle()
         self._ended = None
 
+    def block(self) -> BlockBuffer:
+        """The block to fill by a call that is no plain step; raises as `BlockSession.block`."""
+        self.settle()
+        self.plain = None
+        return self.session.block()
+
     # Plain steps
 
     def plain_steps(self, block: BlockBuffer) -> PlainSteps | None:
@@ -114,18 +120,15 @@ class EnvRecording:
         if plain is None or plain.block.count == plain.stop:
             return
         with self._settling:
-            found = plain.settle(self._state, self.session.next_number)
+            # Somebody else may have done it meanwhile, and the block may be in use for other rows by now.
+            found = plain.settle(self._state, self.session.next_number) if plain is self.plain else None
             if found is None:
                 return
             block, before = plain.block, self._state.stopped
-            for ends in before:
-                ends.row = block.count
             self.session.take_numbers(len(found.begins.numbers))
             block.begins.append(found.begins)
             block.ends += [*before, found.finished]
-            self._next = block, found.stop, found.state
-            block.count, self._state = found.stop, found.state
-            self._next = None
+            self._put(block, found.stop, found.state)
             self._ended = found.ended if len(found.ended.table) else None
             self._episodes += found.episodes
             self._transitions += found.transitions
@@ -138,10 +141,7 @@ class EnvRecording:
         Args:
             envs: what was logged for these environments is used up; None: for all.
         """
-        self._next = block, count, state
-        block.count = count
-        self._state = state
-        self._next = None
+        self._put(block, count, state)
         self.plain = None
         if envs is None or not self._logged:
             self._logged.clear()
@@ -151,15 +151,24 @@ class EnvRecording:
             left[envs] = False
             self._logged[path] = values, left
 
+    def _put(self, block: BlockBuffer, count: int, state: EnvState) -> None:
+        """Two assignments; where an interrupt comes between them, `interrupted` makes up for the second."""
+        counted = (count, len(block.begins), len(block.ends))
+        self._next = block, counted, state
+        block.counted = counted
+        self._state = state
+        self._next = None
+
     def interrupted(self) -> None:
         """An exception came in the middle of a call: what counts stays, and every episode ends with it."""
         if self._next is not None:
-            block, count, state = self._next
+            block, counted, state = self._next
             self._next = None
-            if block.count == count:
+            if block.counted is counted:
                 self._state = state
-        self.settle()
-        self.session.current.drop_uncounted()
+        block, plain = self.session.current, self.plain
+        with self._settling:
+            block.drop_uncounted(plain.stop if plain is not None and plain.block is block else block.count)
         self._logged.clear()
         self.end(self.everyone)
 
@@ -175,10 +184,10 @@ class EnvRecording:
         stopped = [env for ends in state.stopped for env in ends.env_index.tolist()]
         if not len(open_envs) and not stopped:
             return
-        block = self.session.block()
+        block = self.block()
         at = self.late(block, block.count, np.union1d(open_envs, np.array(stopped, np.int64)), state)
         ends = (*state.stopped, self.noted(state.ends(open_envs)))
-        self.finish(block, at, ends)
+        block.ends += ends
         after = state.copy()
         after.finish()
         after.leave(envs)
@@ -193,35 +202,29 @@ class EnvRecording:
         after = state.copy()
         # Also those whose episode has ended and that are about to restart.
         after.mute(envs)
+        block = self.block()
         if len(chosen):
-            block = self.session.block()
             ends = state.ends(chosen)
             self._transitions -= int(ends.lengths.sum())
             ends.lengths[:] = 0
-            self.finish(block, block.count, (ends,))
+            block.ends.append(ends)
             after.leave(chosen)
             after.forget((ends,))
-        self._state, self.plain = after, None
+        self.commit(block, block.count, after)
 
     def begin(
         self, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None
     ) -> tuple[BlockBuffer, EnvState]:
         """Start an episode in each of these environments, whose first rows are the next ones of the block."""
-        block = self.session.block()
+        block = self.block()
         row, stop = block.count, block.count + len(envs)
         state = self.state.copy()
-        begins = state.start(self.session.take_numbers(len(envs)), row, envs, facts)
+        begins = state.start(self.session.take_numbers(len(envs)), envs, facts)
         block.numbers[row:stop] = begins.numbers
         block.kinds[row:stop] = RESET_ROW
         block.begins.append(begins)
         state.whole = bool((state.running != NOBODY).all())
         return block, state
-
-    def finish(self, block: BlockBuffer, row: int, ends: tuple[Ends, ...]) -> None:
-        """Nothing more comes of these episodes; all their rows stand before `row`."""
-        for each in ends:
-            each.row = row
-            block.ends.append(each)
 
     def noted(self, ends: Ends) -> Ends:
         """Count episodes that have just ended, and let the episode callback add its metadata.
@@ -278,9 +281,9 @@ class EnvRecording:
             env_index=int(ends.env_index[index]),
         )
 
-    def finish_stopped(self, block: BlockBuffer, row: int, state: EnvState) -> None:
-        """Finish the episodes that were stopped before; all their rows stand before `row`."""
-        self.finish(block, row, state.stopped)
+    def finish_stopped(self, block: BlockBuffer, state: EnvState) -> None:
+        """Finish the episodes that were stopped before."""
+        block.ends += state.stopped
         state.forget(state.stopped)
         state.stopped = ()
 

@@ -1,8 +1,8 @@
 """Steps of which nothing is to be said but their rows: the shortest way through a vector recorder.
 
 Where sub-environments reset themselves at the next step, nobody logs and there are no infos and callbacks, a
-step is five copies and two sums. Which episodes began and ended with it is worked out later, for many steps at
-once: when rows are to go to the journal, or when somebody asks.
+step is five copies and two sums. Which episodes began and ended with it is worked out later, for many steps
+at once: when rows are to go to the journal, or when somebody asks.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class PlainSteps:
             first: the number of the next episode.
         """
         start, stop = self.block.count, self.stop
-        return None if start == stop else Settled(self, state, first, start, stop)
+        return None if start >= stop else Settled(self, state, first, start, stop)
 
     def moments(self, start: int, stop: int) -> np.ndarray:
         """When the steps of these rows were taken, microseconds since 1970, UTC."""
@@ -111,7 +111,7 @@ class Settled:
         numbers = self._numbers(resets, count)
         block.numbers[start:stop] = numbers
         self.begins = Begins(
-            start, np.arange(first, first + len(resets)), begun_env, self._moments[self._begun_step], {}
+            np.arange(first, first + len(resets)), begun_env, self._moments[self._begun_step], {}
         )
         flagged = block.terminated[start:stop] | block.truncated[start:stop]
         flagged[resets] = False
@@ -150,7 +150,6 @@ class Settled:
         known = {number: facts[number] for number in own.tolist() if number in facts} if facts else {}
         rows = done + start
         return Ends(
-            self.stop,
             np.stack([own, envs, lengths, begun[:, 1]], 1),
             block.returns[rows],
             block.terminated[rows],

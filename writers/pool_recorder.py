@@ -267,7 +267,7 @@ class PoolRecorder:
         self, observations: Any, rewards: Any, terminations: Any, truncations: Any, infos: Mapping[str, Any]
     ) -> None:
         try:
-            block = self._session.block()
+            block = self._recording.block()
             ids = self._checked_ids(_told(infos, "env_id"))
             self._last_ids = ids
             flagged = {
@@ -301,9 +301,9 @@ class PoolRecorder:
         waiting = [env for ends in before.stopped for env in ends.env_index.tolist()]
         cut = before.open_envs(ids[fresh])
         at = recording.late(block, stop, np.union1d(np.array(waiting, np.int64), cut), before)
-        recording.finish(block, at, (*before.stopped, recording.noted(before.ends(cut))))
+        block.ends += (*before.stopped, recording.noted(before.ends(cut)))
         state.finish()
-        begins = state.start(self._session.take_numbers(int(fresh.sum())), row, ids[fresh])
+        begins = state.start(self._session.take_numbers(int(fresh.sum())), ids[fresh])
         block.begins.append(begins)
         block.kinds[rows[fresh]] = RESET_ROW
         block.numbers[row:stop] = state.running[ids]

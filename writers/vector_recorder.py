@@ -329,11 +329,8 @@ class VectorRecorder(VectorWrapper):
         if plain is not None and plain.block.capacity - plain.stop >= 2 * self.num_envs:
             block, row = plain.block, plain.stop
         else:
-            recording.settle()
-            block = self._session.block()
+            block = recording.block()
             row = block.count
-            if plain is not None and block is not plain.block:
-                recording.plain = None
         block.actions.put_many(row, to_numpy(actions), self.num_envs)
         return block
 
@@ -383,7 +380,7 @@ class VectorRecorder(VectorWrapper):
         if self._step_callback is not None:
             calls = StepCalls(recording, block, self._step_callback, values, infos)
             ending = np.flatnonzero(calls.resets(envs, np.arange(row, row + count)))
-            recording.finish(block, row + count, (state.ends(ending),))
+            block.ends.append(state.ends(ending))
             state.mute(ending)
         else:
             rows = np.full(self.num_envs, -1)

@@ -174,12 +174,12 @@ class VectorStep:
         if self._keep is not None:
             chosen, left = restarting[self._keep[restarting]], restarting[~self._keep[restarting]]
         self._at = recording.late(block, self._at, restarting, recording.state)
-        recording.finish_stopped(block, self._at, state)
+        recording.finish_stopped(block, state)
         block.kinds[self._row + chosen] = RESET_ROW
         self._done[chosen] = False
         self._reset = chosen
         heard = chosen if state.whole else chosen[~recording.silent[chosen]]
-        block.begins.append(state.start(recording.session.take_numbers(len(heard)), self._row, heard))
+        block.begins.append(state.start(recording.session.take_numbers(len(heard)), heard))
         state.restart = left if left is not None and len(left) else None
 
     def _end(self, state: EnvState, ending: np.ndarray | None) -> None:
@@ -201,7 +201,7 @@ class VectorStep:
             state.mute((ending & ~self._done).nonzero()[0])
         if self._mode is AutoresetMode.SAME_STEP:
             self._restart_at_once(state)
-            recording.finish(block, self._at, (ends,))
+            block.ends.append(ends)
             state.forget((ends,))
             return
         state.stopped = (*state.stopped, ends)
@@ -217,10 +217,10 @@ class VectorStep:
         row, self._at = self._at, self._at + len(heard)
         block.observations.put_many(row, self._observations, len(heard), heard)
         block.kinds[row : self._at] = RESET_ROW
-        begins = state.start(recording.session.take_numbers(len(heard)), row, heard)
+        begins = state.start(recording.session.take_numbers(len(heard)), heard)
         block.numbers[row : self._at] = begins.numbers
         block.begins.append(begins)
         if self._calls is not None:
             ending = np.flatnonzero(self._calls.resets(heard, np.arange(row, self._at)))
-            recording.finish(block, self._at, (state.ends(ending),))
+            block.ends.append(state.ends(ending))
             state.mute(ending)
