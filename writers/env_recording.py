@@ -202,8 +202,8 @@ class EnvRecording:
         after = state.copy()
         # Also those whose episode has ended and that are about to restart.
         after.mute(envs)
+        block = self.block()
         if len(chosen):
-            block = self.block()
             ends = state.ends(chosen)
             self._transitions -= int(ends.lengths.sum())
             ends.lengths[:] = 0
