@@ -210,8 +210,7 @@ class EnvRecording:
             block.ends.append(ends)
             after.leave(chosen)
             after.forget((ends,))
-            self._put(block, block.count, after)
-        self._state, self.plain = after, None
+        self._put(block, block.count, after)
 
     def begin(
         self, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None
