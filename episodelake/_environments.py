@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import gymnasium
+from gymnasium.vector import VectorEnv
 
 from .store.agents import AgentGroup, group_agents
 from .store.errors import InvalidArgumentError
 from .store.manifest import Manifest
 from .writers.pettingzoo_api import agent_spaces, pettingzoo_api
+from .writers.pool_recorder import is_pool, pool_spaces
 
 AgentSpaces = Mapping[str, tuple[gymnasium.Space, gymnasium.Space]]
 
@@ -39,3 +42,46 @@ def renewed(manifest: Manifest) -> Manifest:
     """The identity of a new store that holds what another one holds."""
     fresh = Manifest.new(manifest.observation_space, manifest.action_space, manifest.reward_shape)
     return replace(fresh, groups=manifest.groups)
+
+
+def checked_reward_shape(shape: object) -> tuple[int, ...]:
+    """A reward shape that a caller gave.
+
+    Raises:
+        InvalidArgumentError: it is neither () nor (k,).
+    """
+    if isinstance(shape, tuple | list) and len(shape) <= 1 and all(type(k) is int and k > 0 for k in shape):
+        return tuple(shape)
+    raise InvalidArgumentError(f"reward_shape={shape!r}: expected () or (k,) with k >= 1.")
+
+
+def spaces_of(
+    env: Any, observation: gymnasium.Space | None, action: gymnasium.Space | None
+) -> tuple[gymnasium.Space, gymnasium.Space]:
+    """The spaces of an environment, of many those of a single one; spaces that were given count before them.
+
+    Raises:
+        InvalidArgumentError: it is no environment; or there is none, and a space is missing.
+    """
+    if env is not None:
+        own = _own_spaces(env)
+        observation = own[0] if observation is None else observation
+        action = own[1] if action is None else action
+    if observation is None or action is None:
+        raise InvalidArgumentError(
+            "The spaces are unknown: give an environment, or both observation_space and action_space."
+        )
+    return observation, action
+
+
+def _own_spaces(env: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
+    if is_pool(env):
+        return pool_spaces(env)
+    if isinstance(env, VectorEnv):
+        return env.single_observation_space, env.single_action_space
+    if not isinstance(env, gymnasium.Env):
+        raise InvalidArgumentError(
+            f"env is {type(env).__name__}; expected a gymnasium.Env, as gymnasium.make gives it, or an "
+            "environment of PettingZoo."
+        )
+    return env.observation_space, env.action_space

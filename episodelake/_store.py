@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack, overload
+from typing import Any
 
 import gymnasium
 import polars as pl
-from gymnasium.vector import AutoresetMode, VectorEnv
 
-from ._environments import AgentSpaces, agent_groups, renewed
+from ._environments import AgentSpaces, agent_groups, checked_reward_shape, renewed, spaces_of
 from ._maintained import MaintainedStore
+from ._recording import RecordingStore
 from .readers.view import EpisodeView, SnapshotReader
 from .store.agents import AgentGroup
 from .store.errors import (
@@ -40,22 +40,12 @@ from .store.recovery import recover as recover_journals
 from .store.schema import RUNS_SCHEMA, StepSchema
 from .store.snapshot import Snapshot
 from .store.tables import Table
-from .writers.aec_recorder import AECRecorder
-from .writers.callbacks import EpisodeCallback, StepCallback
-from .writers.episode_writer import EpisodeWriter
-from .writers.options import Durability, SessionOptions
-from .writers.parallel_recorder import ParallelRecorder
-from .writers.pettingzoo_api import PettingZooEnv
 from .writers.pettingzoo_api import reward_shape as found_reward_shape
-from .writers.pool_recorder import is_pool, pool_spaces
-from .writers.recorder import Recorder
-from .writers.recorders import AnyRecorder, RecordOptions, TeamOptions, VectorOptions, recorder_of
-from .writers.vector_recorder import VectorRecorder
 
 _LEFTOVER = re.compile(r"\.store\.json\.[0-9a-f]+\.tmp")
 
 
-class EpisodeStore(MaintainedStore):
+class EpisodeStore(RecordingStore, MaintainedStore):
     """A store, pinned at a version: a view of all its episodes, and the door to recording.
 
     Made by `create` and `open`. What it shows does not change until `refresh`.
@@ -184,88 +174,6 @@ class EpisodeStore(MaintainedStore):
         }
         return pl.DataFrame(rows, schema=schema, orient="row")
 
-    @overload
-    def record(self, env: gymnasium.Env, **options: Unpack[RecordOptions]) -> Recorder: ...
-
-    @overload
-    def record(self, env: VectorEnv, **options: Unpack[VectorOptions]) -> VectorRecorder: ...
-
-    @overload
-    def record(
-        self, env: PettingZooEnv, **options: Unpack[TeamOptions]
-    ) -> ParallelRecorder | AECRecorder: ...
-
-    def record(
-        self,
-        env: Any,
-        *,
-        run: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        step_callback: StepCallback | None = None,
-        episode_callback: EpisodeCallback | None = None,
-        durability: Durability = "flush",
-        flush_seconds: float = 1.0,
-        seal_seconds: float = 60.0,
-        segment_bytes: int = 64 << 20,
-        files: Mapping[str, str | PathLike[str]] | None = None,
-        packages: Sequence[str] = (),
-        state: bool = False,
-        autoreset_mode: AutoresetMode | str | None = None,
-    ) -> AnyRecorder:
-        """Wrap an environment so that every episode is recorded.
-
-        A Gymnasium environment gives a `Recorder`, a vector environment a `VectorRecorder`, one of
-        PettingZoo a `ParallelRecorder` or an `AECRecorder`; see these and `SessionOptions`.
-
-        Args:
-            run: a readable name for the run.
-            metadata: of the run.
-            step_callback, episode_callback: see `StepData` and `EpisodeSummary`.
-            durability, flush_seconds, seal_seconds, segment_bytes: see `SessionOptions`.
-            files, packages: what the environment needs beside its spec: files, by the names under which they
-                are to be unpacked, and distributions.
-            state: of PettingZoo: record `env.state()` as well.
-            autoreset_mode: of a vector environment that does not say it in its metadata.
-
-        Raises:
-            SpaceMismatchError: the environment's spaces are not the store's.
-            InvalidArgumentError: an option is for another kind of environment; the store is for one agent and
-                the environment has several, or vice versa; a file cannot be kept.
-            StoreAccessError: the store cannot be written.
-        """
-        options = SessionOptions(durability, flush_seconds, seal_seconds, segment_bytes)
-        return recorder_of(
-            env,
-            self,
-            run=run,
-            metadata=metadata,
-            step_callback=step_callback,
-            episode_callback=episode_callback,
-            options=options,
-            files=files,
-            packages=packages,
-            state=state,
-            autoreset_mode=autoreset_mode,
-        )
-
-    def writer(
-        self,
-        *,
-        run: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        durability: Durability = "flush",
-        flush_seconds: float = 1.0,
-        seal_seconds: float = 60.0,
-        segment_bytes: int = 64 << 20,
-    ) -> EpisodeWriter:
-        """A writer that needs no environment; see `EpisodeWriter` and `SessionOptions`.
-
-        Raises:
-            StoreAccessError: the store cannot be written.
-        """
-        options = SessionOptions(durability, flush_seconds, seal_seconds, segment_bytes)
-        return EpisodeWriter(self, run=run, metadata=metadata, options=options)
-
 
 def _count(text: str | None) -> int | None:
     return None if text is None else int(text)
@@ -303,7 +211,7 @@ def create(
             several were; the card is not plain JSON.
         StoreAccessError: the directory cannot be written.
     """
-    shape = _reward_shape(found_reward_shape(env) if reward_shape is None else reward_shape)
+    shape = checked_reward_shape(found_reward_shape(env) if reward_shape is None else reward_shape)
     groups = agent_groups(env, agents)
     if groups and (observation_space is not None or action_space is not None):
         raise InvalidArgumentError(
@@ -313,7 +221,7 @@ def create(
     if groups:
         manifest = Manifest.of_agents(groups, shape)
     else:
-        manifest = Manifest.new(*_spaces(env, observation_space, action_space), shape)
+        manifest = Manifest.new(*spaces_of(env, observation_space, action_space), shape)
     return _made(path, manifest, card, storage_options)
 
 
@@ -339,34 +247,6 @@ def _made(
     if card:
         write_card(layout, text)
     return store
-
-
-def _reward_shape(shape: object) -> tuple[int, ...]:
-    if isinstance(shape, tuple | list) and len(shape) <= 1 and all(type(k) is int and k > 0 for k in shape):
-        return tuple(shape)
-    raise InvalidArgumentError(f"reward_shape={shape!r}: expected () or (k,) with k >= 1.")
-
-
-def _spaces(
-    env: gymnasium.Env | None, observation: gymnasium.Space | None, action: gymnasium.Space | None
-) -> tuple[gymnasium.Space, gymnasium.Space]:
-    if env is not None:
-        if is_pool(env):
-            return pool_spaces(env)
-        if isinstance(env, VectorEnv):
-            return env.single_observation_space, env.single_action_space
-        if not isinstance(env, gymnasium.Env):
-            raise InvalidArgumentError(
-                f"env is {type(env).__name__}; expected a gymnasium.Env, as gymnasium.make gives it, or an "
-                "environment of PettingZoo."
-            )
-        observation = env.observation_space if observation is None else observation
-        action = env.action_space if action is None else action
-    if observation is None or action is None:
-        raise InvalidArgumentError(
-            "The spaces are unknown: give an environment, or both observation_space and action_space."
-        )
-    return observation, action
 
 
 def _check_free(layout: Layout) -> None:

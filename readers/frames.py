@@ -12,7 +12,7 @@ import pyarrow as pa
 from ..store.layout import EPISODES, RUNS, STEPS
 from ..store.places import Place
 from ..store.snapshot import Snapshot
-from ..store.tables import check_process
+from ..store.table_logs import check_process
 
 POSITION = "_position"
 

@@ -1,59 +1,46 @@
 """The three Delta tables: creating them, growing their columns, committing files.
 
-Only this module speaks to `deltalake`. We write the Parquet files ourselves and commit them here; a commit is
-atomic, and carries the run id and segment number as an application transaction, so that repeating it has no
-effect. Conflicts with other writers are retried a bounded number of times.
+`table_logs` opens their logs. We write the Parquet files ourselves and commit them here; a commit is atomic,
+and carries the run id and segment number as an application transaction, so that repeating it has no effect.
+Conflicts with other writers are retried a bounded number of times.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 from .commit_log import CommitLog, create_log
 from .errors import (
     ConcurrentCommitError,
-    CorruptStoreError,
-    EpisodelakeError,
-    FormatVersionError,
-    StoreAccessError,
     StoreExistsError,
-    VersionNotFoundError,
 )
 from .files import guard_access
 from .listed_files import NewFile, TableFile, files_of
 from .log_sums import (
     PROPERTY,
     checkpoints_of,
-    commit_fits,
-    commit_name,
-    commits_of,
     read_checkpoint,
     read_commit,
 )
 from .names import time_ordered_suffix
 from .places import Place
+from .table_logs import check_process, check_protocol, log_error, looked_again, open_delta
 
 _ATTEMPTS = 30
 #: The year 10000, in milliseconds.
 _LATEST = 253_402_300_800_000
-#: Colours in the messages of the table library.
-_ESCAPES = re.compile("\x1b\\[[0-9;]*m")
 _PAUSE_SECONDS = 0.02
 _LOSSES = 5
-_LOOKS = 10
-_Found = TypeVar("_Found")
 #: Under this key the history says what a commit did.
 _OPERATION = "episodelake.operation"
 _CONFIGURATION = {
@@ -81,8 +68,8 @@ class Table:
 
     def __init__(self, path: Place, version: int | None = None) -> None:
         self.path = path
-        self._delta, self.newest = _open_delta(path, version)
-        _check_protocol(path, self._delta)
+        self._delta, self.newest = open_delta(path, version)
+        check_protocol(path, self._delta)
         self._check_sums()
         self._log: CommitLog | None = None
         # Asking the table reads its log; whoever commits for an application is alone in that.
@@ -128,9 +115,9 @@ class Table:
         check_process()
         known = self.version
         try:
-            _looked_again(self._delta.update_incremental)
+            looked_again(self._delta.update_incremental)
         except (DeltaError, OSError) as error:
-            raise _log_error(self.path, error) from error
+            raise log_error(self.path, error) from error
         self._log = None
         self._check_sums(known + 1)
 
@@ -179,13 +166,13 @@ class Table:
         # A pinned handle numbers the whole log down from its own version; the newest one numbers it right.
         try:
             opened = partial(DeltaTable, str(self.path), storage_options=self.path.options)
-            entries = _looked_again(opened).history()
+            entries = looked_again(opened).history()
             if not all(
                 type(entry["timestamp"]) is int and 0 <= entry["timestamp"] < _LATEST for entry in entries
             ):
                 raise ValueError("a commit has an impossible time")
         except (DeltaError, OSError, KeyError, ValueError) as error:
-            raise _log_error(self.path, error) from error
+            raise log_error(self.path, error) from error
         return [entry for entry in entries if entry["version"] <= self.version]
 
     def applied(self, application: str) -> int:
@@ -199,7 +186,7 @@ class Table:
             try:
                 found = self._delta.transaction_version(application)
             except (DeltaError, OSError) as error:
-                raise _log_error(self.path, error) from error
+                raise log_error(self.path, error) from error
             if found is None:
                 return -1
             self._applied[application] = found
@@ -414,111 +401,3 @@ def _delta_schema(schema: pa.Schema) -> Schema:
         metadata = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
         columns.append(column.with_metadata(metadata))
     return Schema.from_arrow(pa.schema(columns))
-
-
-def _check_protocol(path: Place, delta: DeltaTable) -> None:
-    """Refuse a table that another program gave features which readers of it must heed."""
-    protocol = delta.protocol()
-    if protocol.min_reader_version > 1 or delta.metadata().partition_columns:
-        raise FormatVersionError(
-            f"The table {path} needs version {protocol.min_reader_version} of the Delta protocol or has "
-            "partitions: another program changed it. Episodelake reads version 1 without partitions."
-        )
-
-
-def _check_log(path: Place) -> None:
-    """Refuse what the table library takes for a table without its last commits."""
-    log = path / "_delta_log"
-    with guard_access("read", log):
-        for folder in (path, log):
-            if folder.local is not None and folder.local.is_symlink():
-                raise CorruptStoreError(f"{folder} is a link; a store has folders of its own only.")
-        try:
-            names = log.names()
-        except NotADirectoryError:
-            names = []
-        commits = [commit_name(version) for version in commits_of(names)]
-        if not commits:
-            raise CorruptStoreError(f"The table {path} is missing. Restore it from a copy of the store.")
-        if path.local is None:
-            return
-        summed_up = max((name for name in names if ".checkpoint" in name), default="")[:20]
-        empty = [name for name in commits if name[:20] >= summed_up and not (log / name).size()]
-    if empty:
-        raise CorruptStoreError(
-            f"The log of the table {path} is damaged: {', '.join(sorted(empty))} is empty."
-        )
-
-
-def _looked_again(look: Callable[[], _Found]) -> _Found:
-    """What a look at the log finds; a folder that is listed beside commits may show a gap that is none."""
-    for _ in range(_LOOKS - 1):
-        try:
-            return look()
-        except DeltaError as error:
-            if "gap" not in str(error):
-                raise
-            time.sleep(_PAUSE_SECONDS * (1 + random.random()))
-    return look()
-
-
-#: The process that has used the table library; its threads do not live on in a forked child.
-_process: list[int] = []
-
-
-def check_process() -> None:
-    """Refuse to go on in a child that was forked from a process which has used a store.
-
-    Raises:
-        StoreAccessError: it was; the message says what to do instead.
-    """
-    if not _process:
-        _process.append(os.getpid())
-    if _process[0] != os.getpid():
-        raise StoreAccessError(
-            "This process was forked from one that has used a store, and threads that reading and writing "
-            "need do not survive a fork. Start processes with multiprocessing.get_context('spawn') or "
-            "'forkserver', and open the store in each."
-        )
-
-
-def _open_delta(path: Place, version: int | None) -> tuple[DeltaTable, bool]:
-    """The table at a version, and whether that is the newest."""
-    check_process()
-    _check_log(path)
-    try:
-        opened = partial(DeltaTable, str(path), storage_options=path.options)
-        newest = _looked_again(opened)
-        if version is None or version == newest.version():
-            return newest, True
-        if not 0 <= version <= newest.version():
-            raise VersionNotFoundError(
-                f"There is no version {version} of {path.parent}; there are 0 to {newest.version()}."
-            )
-        return _looked_again(partial(opened, version=version)), False
-    except (DeltaError, TableNotFoundError, OSError, ValueError) as error:
-        if isinstance(error, VersionNotFoundError):
-            raise
-        raise _log_error(path, error) from error
-
-
-def _log_error(path: Place, error: Exception) -> EpisodelakeError:
-    """What to raise where the table library could not read a log: it is damaged, or out of reach."""
-    told = _ESCAPES.sub("", str(error)).partition("\n")[0]
-    if isinstance(error, PermissionError) or (path.local is None and isinstance(error, OSError)):
-        return StoreAccessError(f"Could not read {path}: {told}. Check the connection.")
-    where = _damaged_commit(path) or path / "_delta_log"
-    return CorruptStoreError(
-        f"The log of the table {path} cannot be read: {told}. Restore {where} from a copy."
-    )
-
-
-def _damaged_commit(path: Place) -> Place | None:
-    """The first commit of a log that does not fit its sum, if there is one."""
-    log = path / "_delta_log"
-    with contextlib.suppress(OSError, CorruptStoreError):
-        for version in commits_of(log.names()):
-            data = read_commit(path, version, summed=False)
-            if not commit_fits(path.name, version, data):
-                return log / commit_name(version)
-    return None
