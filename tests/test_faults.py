@@ -31,7 +31,7 @@ KILLED = {
     "recover beside a live writer": 4,
     "two recoveries": 5,
     "succeed": 7,
-    "checkpoint": 4,
+    "checkpoint": 2,
     "compact": 6,
     "cluster": 3,
     "delete": 6,

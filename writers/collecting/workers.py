@@ -16,6 +16,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -204,6 +205,8 @@ class Crew:
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
     """A process that is started here never sees Ctrl-C; this one sees it afterwards."""
+    # Starting the tracker unblocks the signal, and the first process to be started would start it.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
