@@ -86,8 +86,9 @@ class JournalBatch:
             CorruptStoreError: the frame is whole, but its events are not what a journal holds.
         """
         try:
-            events = expanded(json.loads(self.events_json))
-            if all(map(_is_event, events)):
+            told = json.loads(self.events_json)
+            events = expanded(told)
+            if isinstance(told, list) and all(map(_is_event, events)):
                 return events
             problem = "its events are not of the form that a journal has"
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
