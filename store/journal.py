@@ -267,8 +267,8 @@ def set_aside(directory: Path) -> Path:
 
 
 def remove_journal(directory: Path) -> None:
-    """Delete a run's journal directory with all that is in it."""
-    with guard_access("remove the sealed journal", directory):
+    """Delete a run's journal directory with all that is in it; one that is gone already is no error."""
+    with guard_access("remove the sealed journal", directory), contextlib.suppress(FileNotFoundError):
         # The seal log goes last: it says which episodes of the parts are sealed.
         for path in part_paths(directory):
             path.unlink()

@@ -105,6 +105,8 @@ def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> Recover
     header = next((reader.header for reader in readers if reader.header is not None), None)
     torn = sum(reader.torn_bytes for reader in readers)
     if header is None:
+        # Its writer died before it wrote a row since the last seal.
+        _close_run(layout, directory)
         if torn:
             set_aside(directory)
         else:

@@ -234,3 +234,16 @@ def test_a_failure_loses_and_doubles_nothing(harness: Campaign, name: str) -> No
 def test_a_kill_after_a_failure(harness: Campaign, name: str) -> None:
     """A writer that went on after a failure and is killed soon after keeps every invariant too."""
     assert_right(harness.run(after_a_failure(PLAIN[name], harness.survey(PLAIN[name]), 14)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "aged > succeed:read only:828:close",
+        "empty > roll_out:kill:405:repeat > recover",
+        "empty > roll_out:kill:403:repeat > recover",
+    ],
+)
+def test_faults_that_were_found_once(harness: Campaign, text: str) -> None:
+    """A second close after the lock could not be removed; a journal whose writer had just begun a part."""
+    assert_right(harness.run([Trial.parse(text)]))
