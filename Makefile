@@ -30,8 +30,8 @@ test-slow: $(VENV)/.installed-test ## run everything, with many more generated e
 test-faults: $(VENV)/.installed-test ## every crash and failure at every point, and combinations
 	EPISODELAKE_FAULT_TRIALS=$${EPISODELAKE_FAULT_TRIALS:-20000} $(BIN)/python -m pytest -m slow tests/test_faults_long.py $(ARGS)
 
-test-hostile: $(VENV)/.installed-test ## read some hundred hostile stores, and a thousand damaged ones
-	EPISODELAKE_MUTATIONS=$${EPISODELAKE_MUTATIONS:-200} $(BIN)/python -m pytest -m slow tests/test_safety.py tests/test_fuzzing.py $(ARGS)
+test-hostile: $(VENV)/.installed-test ## read some hundred hostile stores, and as many damaged ones
+	EPISODELAKE_MUTATIONS=$${EPISODELAKE_MUTATIONS:-80} $(BIN)/python -m pytest -m slow tests/test_safety.py tests/test_fuzzing.py $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style and format with ruff
 	$(BIN)/ruff check .

@@ -101,15 +101,17 @@ class JournalLock:
     def release(self, *, remove: bool) -> None:
         """Let go of the lock, and remove its file if the directory is gone for good; a second call does
         nothing.
+
+        Raises:
+            StoreAccessError: the file cannot be removed; the lock is still held, so call again.
         """
         with _held_guard:
-            if _held.pop(os.path.realpath(self._path), None) is not None:
-                try:
-                    with guard_access("remove the journal's lock", self._path):
-                        if remove:
-                            self._path.unlink(missing_ok=True)
-                finally:
-                    os.close(self._descriptor)
+            if os.path.realpath(self._path) in _held:
+                with guard_access("remove the journal's lock", self._path):
+                    if remove:
+                        self._path.unlink(missing_ok=True)
+                del _held[os.path.realpath(self._path)]
+                os.close(self._descriptor)
 
 
 def _lock(path: Path, descriptor: int) -> bool:
