@@ -70,6 +70,8 @@ class Table:
         self.path = path
         self._delta, self.newest = open_delta(path, version)
         check_protocol(path, self._delta)
+        # Whether commits and checkpoints must fit their sums; object stores check what they hand out.
+        self._summed = path.local is not None and PROPERTY in self.properties()
         self._check_sums()
         self._log: CommitLog | None = None
         # Asking the table reads its log; whoever commits for an application is alone in that.
@@ -133,11 +135,6 @@ class Table:
     def _new_log(self) -> CommitLog:
         """The log behind the pinned version."""
         return CommitLog(self.path, self.version, self._newest_moment(), summed=self._summed)
-
-    @property
-    def _summed(self) -> bool:
-        """Whether commits and checkpoints must fit their sums; object stores check what they hand out."""
-        return self.path.local is not None and PROPERTY in self.properties()
 
     def _check_sums(self, first: int | None = None) -> None:
         """Compare what the pinned version was read from with its sums.

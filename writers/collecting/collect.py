@@ -98,28 +98,51 @@ def collect(
     """
     check_options(recording)
     check_store(store)
-    goal = Goal.of(steps, episodes, unbiased)
     check_seed("seed", seed)
     check_seed("policy_seed", policy_seed)
-    if not isinstance(options, Mapping | None):
-        raise InvalidArgumentError(f"options={options!r}: expected a mapping, for the environment's reset.")
+    goal, count = Goal.of(steps, episodes, unbiased), positive("workers", workers)
     acting = Acting(policy, policy_seed, initial_state, record_state, explore, map_action)
-    display = Display(progress)
-    watching = Watching(on_step, on_episode, display)
-    first_options = None if options is None else dict(options)
-    count = positive("workers", workers)
+    watching = Watching(on_step, on_episode, Display(progress))
+    anew = goal.episodes is not None or seed is not None or options is not None
+    start = Start(seed, _reset_options(options), anew)
     if count is not None:
-        root = store.handle.layout.root
-        hooks = on_step, on_episode
-        orders = Orders(
-            str(root), root.options, env_or_envs, acting, *hooks, first_options, recording, display.wanted
-        )
-        return _warned(collect_in_workers(count, seed, goal, orders, display, store))
+        return _in_workers(count, goal, acting, watching, start, env_or_envs, store, recording)
     if policy_seed is None:
         acting = replace(acting, seed=derived_seed(seed, _POLICY_SEED))
-    anew = goal.episodes is not None or seed is not None or options is not None
-    start = Start(seed, first_options, anew)
     return Collection(goal, acting, watching, start).run(env_or_envs, store, recording)
+
+
+def _reset_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A copy of the options of the first reset."""
+    if not isinstance(options, Mapping | None):
+        raise InvalidArgumentError(f"options={options!r}: expected a mapping, for the environment's reset.")
+    return None if options is None else dict(options)
+
+
+def _in_workers(
+    count: int,
+    goal: Goal,
+    acting: Acting,
+    watching: Watching,
+    start: Start,
+    make_env: Any,
+    store: OpenStore,
+    recording: RecordingOptions,
+) -> CollectStats:
+    """Collect in processes, and warn of each that died."""
+    root = store.handle.layout.root
+    orders = Orders(
+        url=str(root),
+        storage_options=root.options,
+        make_env=make_env,
+        acting=acting,
+        on_step=watching.on_step,
+        on_episode=watching.on_episode,
+        options=start.options,
+        recording=recording,
+        progress=watching.display.wanted,
+    )
+    return _warned(collect_in_workers(count, start.seed, goal, orders, watching.display, store))
 
 
 def _warned(stats: CollectStats) -> CollectStats:
@@ -130,6 +153,6 @@ def _warned(stats: CollectStats) -> CollectStats:
             f"Worker {report.index} of {len(stats.workers)} (run {report.run_id}) died with exit code "
             f"{report.exit_code}.{recovered} {report.steps} steps of it are in the store.\n{report.failure}",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return stats
