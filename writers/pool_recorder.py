@@ -11,8 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeGuard, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -26,6 +25,7 @@ from .callbacks import EpisodeCallback
 from .env_episodes import EnvState
 from .env_recording import EnvRecording, add_told
 from .environment import keep_env
+from .envs_recorder import EnvsRecorder
 from .options import SessionOptions
 from .run import run_header
 from .spaces_check import check_spaces
@@ -49,7 +49,7 @@ class EnvPool(Protocol):
         """Wait for the next batch of environments that are ready."""
 
 
-class PoolRecorder:
+class PoolRecorder(EnvsRecorder):
     """Record the episodes of a pool of environments into a store.
 
     Use it in the place of the pool. Every batch is copied when it is handed over. What else the pool has is
@@ -101,29 +101,6 @@ class PoolRecorder:
         if name.startswith("_") or name == "pool":
             raise AttributeError(name)
         return getattr(self.pool, name)
-
-    # What was recorded
-
-    @property
-    def run_id(self) -> str:
-        """The id of this recorder's run."""
-        return self._session.header.run_id
-
-    @property
-    def episode_ids(self) -> list[str | None]:
-        """The id of the episode in hand of each environment; None where there is none."""
-        numbers = self._recording.state.numbers.tolist()
-        return [None if number == NOBODY else self._session.id_of(number) for number in numbers]
-
-    @property
-    def episodes(self) -> int:
-        """How many episodes were recorded and have ended."""
-        return self._recording.episodes
-
-    @property
-    def transitions(self) -> int:
-        """How many transitions were recorded, those of running episodes included."""
-        return self._recording.transitions
 
     # The pool
 
@@ -191,15 +168,6 @@ class PoolRecorder:
         spread = {key: self._spread(key, to_numpy(value), ids) for key, value in values.items()}
         self._recording.log(spread, mask)
 
-    def seal(self) -> None:
-        """Make all finished episodes visible to readers, and wait for it.
-
-        Raises:
-            StoreAccessError, ConcurrentCommitError: it failed; nothing is lost, call again.
-        """
-        self._recording.end(np.arange(0))
-        self._session.seal()
-
     def close(self) -> None:
         """End what is open, seal everything, finish the run and close the pool; a second call does nothing.
 
@@ -214,16 +182,6 @@ class PoolRecorder:
             close = getattr(self.pool, "close", None)
             if close is not None:
                 close()
-
-    def __enter__(self) -> Self:
-        """Return the recorder itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close; an exception from within the block passes on."""
-        self.close()
 
     # Batches
 

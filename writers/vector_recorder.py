@@ -10,8 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
@@ -27,6 +26,7 @@ from .block_session import BlockSession
 from .callbacks import EpisodeCallback, StepCallback
 from .env_recording import EnvRecording, add_told
 from .environment import keep_env
+from .envs_recorder import EnvsRecorder
 from .options import SessionOptions
 from .run import run_header
 from .spaces_check import check_spaces
@@ -35,7 +35,7 @@ from .vector_step import VectorStep
 from .vector_values import to_numpy
 
 
-class VectorRecorder(VectorWrapper):
+class VectorRecorder(EnvsRecorder, VectorWrapper):
     """Record the episodes of a vector environment into a store.
 
     Every batch is copied when it is handed over. `reset()` ends running episodes as `cut`; with
@@ -122,27 +122,6 @@ class VectorRecorder(VectorWrapper):
     def usable(self) -> bool:
         """Whether episodes can go on: it was reset, and nothing went wrong since."""
         return self._open and not self._session.closed
-
-    @property
-    def run_id(self) -> str:
-        """The id of this recorder's run."""
-        return self._session.header.run_id
-
-    @property
-    def episode_ids(self) -> list[str | None]:
-        """The id of the episode in hand of each sub-environment; None where there is none."""
-        numbers = self._recording.state.numbers.tolist()
-        return [None if number == NOBODY else self._session.id_of(number) for number in numbers]
-
-    @property
-    def episodes(self) -> int:
-        """How many episodes were recorded and have ended."""
-        return self._recording.episodes
-
-    @property
-    def transitions(self) -> int:
-        """How many transitions were recorded, those of running episodes included."""
-        return self._recording.transitions
 
     # Gymnasium
 
@@ -246,15 +225,6 @@ class VectorRecorder(VectorWrapper):
         """
         self._recording.log(values, mask)
 
-    def seal(self) -> None:
-        """Make all finished episodes visible to readers, and wait for it.
-
-        Raises:
-            StoreAccessError, ConcurrentCommitError: it failed; nothing is lost, call again.
-        """
-        self._recording.end(np.arange(0))
-        self._session.seal()
-
     def close(self, **kwargs: Any) -> None:
         """End what is open, seal everything, finish the run and close the environment.
 
@@ -278,16 +248,6 @@ class VectorRecorder(VectorWrapper):
         """
         self._open = False
         self._session.close()
-
-    def __enter__(self) -> Self:
-        """Return the recorder itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close; an exception from within the block passes on."""
-        self.close()
 
     # Episodes
 
