@@ -117,7 +117,7 @@ def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> Recover
     tables = Tables.open(layout)
     done = _committed_numbers(layout, tables, header.run_id)
     done |= sealed_numbers(directory, tables.episodes.applied(header.run_id))
-    now = _last_moment(directory)
+    now = _last_moment(directory, header, found.values())
     records = [
         episode.record(number, now)
         for number, episode in found.items()
@@ -157,7 +157,7 @@ def _close_run(layout: Layout, directory: Path) -> None:
     texts = {name: row.column(name)[0].as_py() for name in names if name in row.column_names}
     started_at = row.column("started_at").cast(pa.int64())[0].as_py()
     header = RunHeader(**texts, started_at=started_at, metadata=metadata)
-    commit_run(tables, header, int(directory.stat().st_mtime * 1e6))
+    commit_run(tables, header, max(started_at, directory.stat().st_mtime_ns // 1000))
 
 
 def _seal_all(
@@ -246,6 +246,13 @@ def _committed_numbers(layout: Layout, tables: Tables, run_id: str) -> set[int]:
     return numbers
 
 
-def _last_moment(directory: Path) -> int:
-    """When the journal was last written, in microseconds: the best guess of when its writer died."""
-    return max(path.stat().st_mtime_ns for path in part_paths(directory)) // 1000
+def _last_moment(directory: Path, header: RunHeader, found: Iterable[FoundEpisode]) -> int:
+    """When the journal was last written, in microseconds: the best guess of when its writer died.
+
+    A file's clock may be some milliseconds behind the one that its writer read, and a copied file may tell of
+    any time; nothing ends before it began.
+    """
+    moments = [header.started_at, *(path.stat().st_mtime_ns // 1000 for path in part_paths(directory))]
+    for episode in found:
+        moments += [episode.begin.get("started_at", 0), (episode.end or {}).get("ended_at", 0)]
+    return max(moments)

@@ -231,6 +231,18 @@ def test_recovering_twice_adds_nothing(dead: Path) -> None:
     assert_idle_recovered(dead)
 
 
+def test_nothing_ends_before_it_began(dead: Path) -> None:
+    """The files of a journal may tell of an earlier time than its events: their clock is coarser."""
+    for file in [*dead.glob("journal/*/*"), *dead.glob("journal/*")]:
+        os.utime(file, (0, 0))
+    el.recover(dead)
+    store = el.open(dead)
+    assert_idle_recovered(dead)
+    moments = store.episodes.collect().select("started_at", "ended_at")
+    assert (moments["started_at"] <= moments["ended_at"]).all() and moments["ended_at"].is_sorted()
+    assert (store.runs.collect()["ended_at"] >= moments["ended_at"].max()).all()
+
+
 @pytest.mark.parametrize("how", ["record", "writer"])
 def test_the_next_writer_recovers(dead: Path, how: str) -> None:
     """The next recording into the store brings back what the killed one left, beside its own."""
