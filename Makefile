@@ -4,7 +4,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+# How many processes run the tests; none waits for another, so two cores are used well by two.
+JOBS ?= 2
 BIN := $(VENV)/bin
+PARALLEL := --numprocesses $(JOBS) --dist worksteal
 
 # Nothing is asked of the index beyond the packages themselves, and nothing waits for an answer.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -22,16 +25,16 @@ demo: $(VENV)/.installed-demo ## record, query, rebuild and replay real episodes
 	$(BIN)/episodelake demo $(ARGS)
 
 test: $(VENV)/.installed-test ## run the tests, doctests and documentation examples
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-slow: $(VENV)/.installed-test ## run everything, with many more generated examples
-	EPISODELAKE_TEST_PROFILE=long $(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
+	EPISODELAKE_TEST_PROFILE=long $(BIN)/python -m pytest $(PARALLEL) -m "slow or not slow" $(ARGS)
 
 test-faults: $(VENV)/.installed-test ## every crash and failure at every point, and combinations
 	EPISODELAKE_FAULT_TRIALS=$${EPISODELAKE_FAULT_TRIALS:-20000} $(BIN)/python -m pytest -m slow tests/test_faults_long.py $(ARGS)
 
 test-hostile: $(VENV)/.installed-test ## read some hundred hostile stores, and as many damaged ones
-	EPISODELAKE_MUTATIONS=$${EPISODELAKE_MUTATIONS:-80} $(BIN)/python -m pytest -m slow tests/test_safety.py tests/test_fuzzing.py $(ARGS)
+	EPISODELAKE_MUTATIONS=$${EPISODELAKE_MUTATIONS:-80} $(BIN)/python -m pytest $(PARALLEL) -m slow tests/test_safety.py tests/test_fuzzing.py $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style and format with ruff
 	$(BIN)/ruff check .
