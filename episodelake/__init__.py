@@ -15,6 +15,7 @@ from ._store import EpisodeStore, create, merge, recover
 from ._store import open_store as open
 from .readers.agents import AgentEpisode, MultiAgentEpisode
 from .readers.episode import Episode
+from .readers.loading.loader import Loader
 from .readers.replay import Difference, ReplayReport
 from .readers.view import EpisodeView
 from .store.agents import AgentGroup
@@ -26,6 +27,7 @@ from .store.errors import (
     EpisodeNotFoundError,
     FormatVersionError,
     InvalidArgumentError,
+    LoaderStateError,
     QueryError,
     RecorderStateError,
     SpaceMismatchError,
@@ -83,6 +85,8 @@ __all__ = [
     "Fault",
     "FormatVersionError",
     "InvalidArgumentError",
+    "Loader",
+    "LoaderStateError",
     "MergeReport",
     "MultiAgentEpisode",
     "OpaqueValue",

@@ -36,6 +36,7 @@ from .frames import (
     transitions_only,
 )
 from .iteration import iterate
+from .loading.feeding import FeedingView
 from .query import available_episodes, check_files, connect, positions_where, run_sql
 from .replay import ReplayReport, replay
 from .run_envs import RunEnv, chosen_run, run_envs
@@ -54,7 +55,7 @@ class SnapshotReader:
         return SnapshotReader, (self.snapshot,)
 
 
-class EpisodeView:
+class EpisodeView(FeedingView):
     """Some episodes of a snapshot, in an order, with length, positions, slices and iteration.
 
     Args:

@@ -14,6 +14,7 @@
     ├── QueryError              (ValueError)              a filter or an SQL text cannot be run
     ├── EnvUnavailableError     (RuntimeError)            a run's environment cannot be made again
     │   └── UntrustedEnvError                             ... without trusting whoever wrote the store
+    ├── LoaderStateError        (ValueError)              a loader's state belongs to another loader
     ├── RecorderStateError      (RuntimeError)            a call out of turn: a step before the reset
     └── ConcurrentCommitError                             another process won the race for a commit
 
@@ -32,6 +33,7 @@ __all__ = [
     "EpisodelakeError",
     "FormatVersionError",
     "InvalidArgumentError",
+    "LoaderStateError",
     "QueryError",
     "RecorderStateError",
     "SpaceMismatchError",
@@ -109,6 +111,10 @@ class EnvUnavailableError(EpisodelakeError, RuntimeError):
 
 class UntrustedEnvError(EnvUnavailableError):
     """Making the environment of a run would let the store choose code or paths; the message says which."""
+
+
+class LoaderStateError(EpisodelakeError, ValueError):
+    """A state that a loader was to go on from is that of another store, version or configuration."""
 
 
 class RecorderStateError(EpisodelakeError, RuntimeError):

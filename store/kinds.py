@@ -92,13 +92,13 @@ def physical_type(kind: str) -> pa.DataType:
         return _SCALARS[kind]
     if family == "list" and rest in _SCALARS:
         return pa.list_(_SCALARS[rest])
-    dtype, shape = _array_parts(kind)
+    dtype, shape = array_parts(kind)
     physical = _ARRAY_TYPES[dtype.name]
     return physical if shape == () else pa.list_(physical)
 
 
 @lru_cache
-def _array_parts(kind: str) -> tuple[np.dtype, tuple[int, ...]]:
+def array_parts(kind: str) -> tuple[np.dtype, tuple[int, ...]]:
     """The dtype and shape of an array kind; a shape of (-1,) takes any length.
 
     Raises:
@@ -196,7 +196,7 @@ def reader(kind: str) -> Callable[[Any], Any]:
     """
     if not kind.startswith("array:"):
         return lambda cell: cell
-    dtype, shape = _array_parts(kind)
+    dtype, shape = array_parts(kind)
 
     def read(cell: Any) -> np.ndarray:
         if type(cell) is list and None in cell:

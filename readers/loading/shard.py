@@ -1,0 +1,47 @@
+"""Which part of an epoch one of several readers takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ...store.errors import InvalidArgumentError
+from .feed import Places
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of `world` readers that share an epoch, each unit read by one of them.
+
+    Reader `rank` takes every `world`-th unit. Where their number does not divide by `world`, each takes the
+    same number all the same: "pad" gives some readers a unit from the epoch's beginning a second time,
+    "drop" leaves the last few units out.
+
+    Attributes:
+        rank: 0 to world - 1.
+        world: how many readers.
+        uneven: "pad" or "drop".
+    """
+
+    rank: int = 0
+    world: int = 1
+    uneven: Literal["pad", "drop"] = "pad"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world:
+            raise InvalidArgumentError(
+                f"shard=({self.rank}, {self.world}): expected (rank, world) with 0 <= rank < world."
+            )
+        if self.uneven not in ("pad", "drop"):
+            raise InvalidArgumentError(f"uneven={self.uneven!r}: expected 'pad' or 'drop'.")
+
+    def places(self, position: int, length: int) -> Places:
+        """What this reader takes of an epoch from a position on.
+
+        Args:
+            position: how many units all readers together have taken of the epoch.
+            length: places of the epoch.
+        """
+        left = max(length - position, 0)
+        count = left // self.world if self.uneven == "drop" else -(-left // self.world)
+        return Places(position + self.rank, self.world, count, length)

@@ -1,0 +1,28 @@
+"""Nested values: dicts and tuples whose leaves are arrays, as Dict and Tuple spaces give them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+#: A numpy array, or a dict or a tuple of trees.
+Tree = Any
+
+
+def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """Apply a function to the leaves of one tree, or to those at the same place of several."""
+    if isinstance(tree, dict):
+        return {key: map_leaves(function, tree[key], *(other[key] for other in others)) for key in tree}
+    if isinstance(tree, tuple):
+        return tuple(map_leaves(function, *parts) for parts in zip(tree, *others, strict=True))
+    return function(tree, *others)
+
+
+def leaves(tree: Tree, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each leaf with its dotted name, in order."""
+    if isinstance(tree, dict | tuple):
+        parts = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        for key, part in parts:
+            yield from leaves(part, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, tree

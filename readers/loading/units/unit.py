@@ -1,0 +1,99 @@
+"""What all kinds of units have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ....store.schema import OBSERVATION
+from ..episode_index import EpisodeIndex
+from ..step_arrays import StepArrays
+
+NEXT_OBSERVATION = "next_observation"
+END_REASON = "end_reason"
+EPISODE = "episode"
+STEP = "t"
+MASK = "mask"
+
+#: Keys that are worked out from where a unit stands; the rest are columns.
+_WORKED_OUT = {END_REASON: (), EPISODE: (), STEP: (), NEXT_OBSERVATION: (OBSERVATION,)}
+
+Batch = dict[str, Any]
+
+
+class Units(ABC):
+    """A kind of unit: how many an episode has, and how a batch of them is gathered."""
+
+    @property
+    @abstractmethod
+    def default_keys(self) -> tuple[str, ...]:
+        """The keys of a batch if none are named."""
+
+    @property
+    def own_keys(self) -> dict[str, tuple[str, ...]]:
+        """Keys that this kind adds, and the columns that they are made from."""
+        return {}
+
+    @abstractmethod
+    def counts(self, index: EpisodeIndex) -> np.ndarray:
+        """How many units each episode has; int64, shape (E,)."""
+
+    @abstractmethod
+    def gather(self, arrays: StepArrays, keys: Sequence[str], chosen: Chosen) -> Batch:
+        """A batch of units.
+
+        Args:
+            arrays: the columns.
+            keys: what the batch has.
+            chosen: which units.
+
+        Returns:
+            Fresh arrays by key, of shape (b, ...).
+        """
+
+    def columns(self, keys: Sequence[str]) -> list[str]:
+        """The columns of the rows that the keys of a batch are made from."""
+        made = _WORKED_OUT | self.own_keys
+        return list(dict.fromkeys(name for key in keys for name in made.get(key, (key,))))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Units of a batch.
+
+    Attributes:
+        episodes: int64, shape (b,): the episode of each.
+        numbers: int64, shape (b,): which of its episode's units each is.
+    """
+
+    episodes: np.ndarray
+    numbers: np.ndarray
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self.episodes)
+
+
+def unit_edges(units: Units, index: EpisodeIndex) -> np.ndarray:
+    """The first unit of each episode, and the number of all: int64, shape (E + 1,)."""
+    return np.concatenate([[0], np.cumsum(units.counts(index))])
+
+
+def choose(edges: np.ndarray, numbers: np.ndarray) -> Chosen:
+    """Find the episodes of units.
+
+    Args:
+        edges: as `unit_edges` gives them.
+        numbers: int64, each unit's number among all.
+    """
+    episodes = np.searchsorted(edges, numbers, side="right") - 1
+    return Chosen(episodes, numbers - edges[episodes])
+
+
+def end_reasons(index: EpisodeIndex, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """How the episode ends with the transition from each step: int8, an index into `END_REASONS`."""
+    return np.where(steps == index.lengths[episodes] - 1, index.end_reasons[episodes], np.int8(0))

@@ -1,0 +1,266 @@
+"""The order of loaders: each unit once, the same again, resumed exactly, and shared among several readers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import episodelake as el
+from episodelake.readers.loading.permutation import Permutation
+from test_loader_units import BOX, random_store
+
+LENGTHS = [5, 1, 17, 9, 30, 2, 11]
+KEYS = ["episode", "t"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
+    """Seven episodes of different lengths."""
+    path = tmp_path_factory.mktemp("orders") / "store"
+    return random_store(path, LENGTHS, ["terminated", "truncated", "cut"] * 2 + ["terminated"], BOX)
+
+
+def places(batches: Any) -> list[tuple[int, int]]:
+    """Which units some batches hold, as (episode, t)."""
+    return [
+        pair for batch in batches for pair in zip(batch["episode"].tolist(), batch["t"].tolist(), strict=True)
+    ]
+
+
+ALL = [(episode, t) for episode, length in enumerate(LENGTHS) for t in range(length)]
+
+
+@given(st.integers(1, 200_000), st.integers(0, 2**64 - 1))
+def test_a_permutation_has_each_number_once(size: int, key: int) -> None:
+    """Whatever the size and the key."""
+    found = Permutation(size, key)(np.arange(size))
+    assert found.dtype == np.int64
+    assert (np.bincount(found, minlength=size) == 1).all() and len(found) == size
+
+
+@pytest.mark.parametrize("size", [50, 5000, 1 << 20])
+def test_a_permutation_looks_random(size: int) -> None:
+    """Over many keys each number stands anywhere, neighbours do not stay together, and keys differ."""
+    first = np.array([Permutation(size, key)(np.array([0, size // 2, size - 1])) for key in range(4000)])
+    for column in first.T:
+        counts = np.bincount(column * 10 // size, minlength=10)
+        assert ((counts - 400) ** 2 / 400).sum() < 33.7  # chi-squared, 9 degrees of freedom, p = 0.0001
+    whole = Permutation(size, 99)(np.arange(size)).astype(float)
+    assert abs(np.corrcoef(whole[:-1], whole[1:])[0, 1]) < 5 / size**0.5
+    assert abs(np.corrcoef(whole, np.arange(size))[0, 1]) < 5 / size**0.5
+
+
+def test_the_order_is_the_same_for_ever(store: el.EpisodeStore) -> None:
+    """The order of a seed and an epoch never changes, so that a training of last year can be repeated."""
+    assert Permutation(10, 7)(np.arange(10)).tolist() == [2, 6, 7, 4, 0, 1, 9, 5, 8, 3]
+    assert Permutation(1_000_000, 7)(np.arange(6)).tolist() == [
+        815253,
+        707585,
+        325003,
+        288091,
+        866928,
+        240334,
+    ]
+    assert places(store.loader(4, columns=KEYS, shuffle=True, seed=3))[:4] == [
+        (4, 5),
+        (4, 6),
+        (4, 26),
+        (4, 13),
+    ]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 75, 100])
+def test_shuffled_epochs_have_each_unit_once(store: el.EpisodeStore, batch_size: int) -> None:
+    """Each epoch has its own order, and a loader made again has the same ones."""
+    loader = store.loader(batch_size, columns=KEYS, shuffle=True, seed=1)
+    epochs = [places(loader) for _ in range(3)]
+    assert len(loader) == -(-len(ALL) // batch_size) and loader.epoch == 3
+    assert all(sorted(epoch) == ALL for epoch in epochs)
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+    again = store.loader(7, columns=KEYS, shuffle=True, seed=1)
+    assert [places(again) for _ in range(3)] == epochs
+    assert places(store.loader(7, columns=KEYS, shuffle=True, seed=2)) != epochs[0]
+
+
+@given(
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.integers(0, 12),
+    st.sampled_from(["sequential", "shuffle", "draw"]),
+)
+def test_a_resumed_loader_goes_on_exactly(size: int, other_size: int, stop: int, how: str) -> None:
+    """At any batch, with another batch size too, the rest is the rest of the uninterrupted order."""
+    store = _kept()
+    options: dict[str, Any] = {
+        "sequential": {},
+        "shuffle": {"shuffle": True},
+        "draw": {"weights": pl.col("length") ** 2},
+    }[how]
+    whole = store.loader(size, columns=KEYS, seed=5, **options)
+    order = places(whole) + places(whole)
+    interrupted = store.loader(size, columns=KEYS, seed=5, **options)
+    seen: list[tuple[int, int]] = []
+    while stop:
+        for batch in interrupted:
+            seen += places([batch])
+            stop -= 1
+            if not stop:
+                break
+    resumed = store.loader(other_size, columns=KEYS, seed=5, **options)
+    resumed.load_state_dict(json.loads(json.dumps(interrupted.state_dict())))
+    while len(seen) < len(order):
+        seen += places(resumed)
+    assert seen[: len(order)] == order
+
+
+_STORES: list[el.EpisodeStore] = []
+
+
+def _kept() -> el.EpisodeStore:
+    return _STORES[0]
+
+
+@pytest.fixture(autouse=True)
+def _keep(store: el.EpisodeStore) -> None:
+    _STORES[:] = [store]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5, 80])
+@pytest.mark.parametrize("uneven", ["pad", "drop"])
+def test_shards_share_an_epoch(store: el.EpisodeStore, world: int, uneven: Any) -> None:
+    """They are equally long; together they have each unit, but for the few that are padded or dropped."""
+    shards = [
+        places(store.loader(4, columns=KEYS, shuffle=True, seed=2, shard=(rank, world), uneven=uneven))
+        for rank in range(world)
+    ]
+    assert len({len(shard) for shard in shards}) == 1
+    counted = Counter(pair for shard in shards for pair in shard)
+    extra = len(ALL) % world
+    if uneven == "drop":
+        assert sum(counted.values()) == len(ALL) - extra and set(counted.values()) <= {1}
+    else:
+        assert sum(counted.values()) == len(ALL) + (world - extra) % world
+        assert set(counted) == set(ALL)
+
+
+def test_shards_of_another_number_go_on(store: el.EpisodeStore) -> None:
+    """Two readers stop, three go on: together they read each unit once."""
+    options: dict[str, Any] = {"columns": KEYS, "shuffle": True, "seed": 9}
+    seen: list[tuple[int, int]] = []
+    states = []
+    for rank in range(2):
+        loader = store.loader(6, shard=(rank, 2), **options)
+        batches = iter(loader)
+        seen += places([next(batches), next(batches)])
+        states.append(loader.state_dict())
+    assert states[0] == states[1]
+    for rank in range(3):
+        loader = store.loader(6, shard=(rank, 3), **options)
+        loader.load_state_dict(states[0])
+        seen += places(loader)
+        assert loader.epoch == 1
+    assert sorted(seen) == ALL
+
+
+def test_weights_are_met(store: el.EpisodeStore) -> None:
+    """Over many draws each unit comes as often as its weight says."""
+    draws = 40_000
+    lengths = np.array(LENGTHS)
+    for weights, expected in [
+        ("steps", np.ones(len(ALL)) / len(ALL)),
+        ("episodes", np.repeat(1 / lengths, lengths) / len(lengths)),
+        (pl.col("length") - 1, np.repeat((lengths - 1) / lengths, lengths) / (lengths - 1).sum()),
+    ]:
+        loader = store.loader(500, columns=KEYS, weights=weights, seed=4)
+        found: list[tuple[int, int]] = []
+        while len(found) < draws:
+            found += places(loader)
+        counted = Counter(found)
+        counts = np.array([counted[pair] for pair in ALL])
+        drawn = expected > 0
+        assert not counts[~drawn].any()
+        mean = expected[drawn] * len(found)
+        assert ((counts[drawn] - mean) ** 2 / mean).sum() < drawn.sum() + 5 * (2 * drawn.sum()) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"window": 31}, "the longest of 7 has 30"),
+        ({"columns": ["observatoin"]}, "There is no column 'observatoin'.*There are: observation, action"),
+        ({"weights": pl.col("length") - 5}, "The weight of the episode at position 1 is -4"),
+        ({"weights": pl.col("length") * 0}, "All weights are zero"),
+        ({"weights": pl.lit(float("nan"))}, "is nan"),
+        ({"weights": "length"}, "expected 'steps'"),
+        ({"shard": (2, 2)}, "0 <= rank < world"),
+        ({"shard": (-1, 2)}, "0 <= rank < world"),
+        ({"uneven": "wrap"}, "'pad' or 'drop'"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"n_step": 0}, "n_step=0"),
+        ({"n_step": 2, "window": 3}, "n_step and window"),
+        ({"stride": 2}, "belong to window"),
+        ({"gamma": 0.9}, "belongs to n_step"),
+        ({"n_step": 2, "gamma": 1.5}, "gamma=1.5"),
+        ({"window": 2, "pad": "both"}, "pad='both'"),
+        ({"deltas": {"observation": [0.5]}}, "one or more whole numbers"),
+        ({"deltas": {}}, "relative steps by key"),
+        ({"seed": -1}, "seed=-1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(store: el.EpisodeStore, options: dict[str, Any], text: str) -> None:
+    """The error says what was wrong and what there is."""
+    with pytest.raises(el.EpisodelakeError, match=text):
+        store.loader(**options)
+
+
+def test_an_empty_view_is_refused(store: el.EpisodeStore) -> None:
+    """And so is an expression that names no column."""
+    with pytest.raises(el.InvalidArgumentError, match="the view is empty"):
+        store.filter("length > 100").loader()
+    with pytest.raises(el.QueryError, match="lengthh"):
+        store.loader(weights=pl.col("lengthh"))
+
+
+def test_a_state_of_another_loader_is_refused(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """Of another store, selection, unit, order or seed, or of none; and the loader stays where it stood."""
+    loader = store.loader(4, columns=KEYS, shuffle=True, seed=1)
+    next(iter(loader))
+    before = loader.state_dict()
+    other = random_store(tmp_path / "other", LENGTHS, ["cut"] * 7, BOX)
+    for foreign, word in [
+        (other.loader(4, shuffle=True, seed=1), "store"),
+        (store[1:].loader(4, shuffle=True, seed=1), "episodes"),
+        (store.loader(4, n_step=2, shuffle=True, seed=1), "units"),
+        (store.loader(4, seed=1), "order"),
+        (store.loader(4, shuffle=True, seed=2), "seed"),
+    ]:
+        with pytest.raises(el.LoaderStateError, match=word):
+            loader.load_state_dict(foreign.state_dict())
+    for broken in ({}, None, {**before, "position": 10**6}, {**before, "epoch": -1}, {**before, "format": 2}):
+        with pytest.raises(el.LoaderStateError):
+            loader.load_state_dict(broken)  # pyright: ignore[reportArgumentType]
+    assert loader.state_dict() == before
+
+
+def test_a_moved_loader_ends_iterations_that_were_begun(store: el.EpisodeStore) -> None:
+    """They say so instead of going on elsewhere in silence; a new one begins where it stands."""
+    loader = store.loader(4, columns=KEYS, shuffle=True, seed=1)
+    begun = iter(loader)
+    first = next(begun)
+    state = loader.state_dict()
+    next(begun)
+    loader.load_state_dict(state)
+    with pytest.raises(el.LoaderStateError, match="moved"):
+        next(begun)
+    second = next(iter(loader))
+    loader.set_epoch(0)
+    assert places([next(iter(loader))]) == places([first]) != places([second])
+    assert "19 batches of 4" in repr(loader) and "position 4" in repr(loader)
