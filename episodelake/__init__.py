@@ -16,6 +16,16 @@ from ._store import open_store as open
 from .readers.agents import AgentEpisode, MultiAgentEpisode
 from .readers.episode import Episode
 from .readers.loading.loader import Loader
+from .readers.loading.transforms.cast import Cast
+from .readers.loading.transforms.clip import Clip
+from .readers.loading.transforms.frame_stack import FrameStack
+from .readers.loading.transforms.gae import GAE
+from .readers.loading.transforms.on_read import DerivedColumns
+from .readers.loading.transforms.one_hot import OneHot
+from .readers.loading.transforms.relabel import Relabel
+from .readers.loading.transforms.rename_keys import RenameKeys
+from .readers.loading.transforms.return_to_go import ReturnToGo
+from .readers.loading.transforms.select_keys import SelectKeys
 from .readers.replay import Difference, ReplayReport
 from .readers.view import EpisodeView
 from .store.agents import AgentGroup
@@ -64,6 +74,8 @@ __all__ = [
     "AECRecorder",
     "AgentEpisode",
     "AgentGroup",
+    "Cast",
+    "Clip",
     "Codec",
     "CollectProgress",
     "CollectStats",
@@ -72,6 +84,7 @@ __all__ = [
     "ConcurrentCommitError",
     "CorruptStoreError",
     "DeleteReport",
+    "DerivedColumns",
     "Difference",
     "EnvUnavailableError",
     "Episode",
@@ -84,11 +97,14 @@ __all__ = [
     "EpisodelakeError",
     "Fault",
     "FormatVersionError",
+    "FrameStack",
+    "GAE",
     "InvalidArgumentError",
     "Loader",
     "LoaderStateError",
     "MergeReport",
     "MultiAgentEpisode",
+    "OneHot",
     "OpaqueValue",
     "OpenEpisode",
     "ParallelRecorder",
@@ -98,7 +114,11 @@ __all__ = [
     "Recorder",
     "RecorderStateError",
     "RecoveredRun",
+    "Relabel",
+    "RenameKeys",
     "ReplayReport",
+    "ReturnToGo",
+    "SelectKeys",
     "SessionOptions",
     "SpaceMismatchError",
     "StepData",

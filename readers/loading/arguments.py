@@ -37,6 +37,17 @@ def whole_number(name: str, value: Any, least: int) -> int:
     return int(value)
 
 
+def discount_factor(name: str, value: Any) -> float:
+    """A number from 0 to 1.
+
+    Raises:
+        InvalidArgumentError: it is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 <= value <= 1:
+        raise InvalidArgumentError(f"{name}={value!r}: expected a number from 0 to 1.")
+    return float(value)
+
+
 def choose_units(
     *,
     n_step: int | None,
@@ -64,18 +75,13 @@ def choose_units(
     if n_step is None and gamma is not None:
         raise InvalidArgumentError("gamma belongs to n_step=..., which was not given.")
     if n_step is not None:
-        return NSteps(whole_number("n_step", n_step, 1), _discount(0.99 if gamma is None else gamma))
+        discount = discount_factor("gamma", 0.99 if gamma is None else gamma)
+        return NSteps(whole_number("n_step", n_step, 1), discount)
     if window is not None:
         return _windows(window, stride, pad, burn_in)
     if deltas is not None:
         return _deltas(deltas)
     return WholeEpisodes() if whole_episodes else Transitions()
-
-
-def _discount(gamma: Any) -> float:
-    if isinstance(gamma, bool) or not isinstance(gamma, int | float | np.number) or not 0 <= gamma <= 1:
-        raise InvalidArgumentError(f"gamma={gamma!r}: expected a number from 0 to 1.")
-    return float(gamma)
 
 
 def _windows(window: Any, stride: Any, pad: Any, burn_in: Any) -> Windows:

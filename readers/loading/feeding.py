@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -23,7 +23,8 @@ from .feed import ArrayFeed
 from .loader import Batching, Loader
 from .shard import Shard
 from .step_arrays import read_arrays
-from .units.unit import Batch, unit_edges
+from .transforms.on_read import BatchTransform, OnRead, Stages
+from .units.unit import unit_edges
 
 if TYPE_CHECKING:
     from ..view import SnapshotReader
@@ -57,7 +58,7 @@ class FeedingView:
         drop_last: bool = False,
         shard: tuple[int, int] = (0, 1),
         uneven: Literal["pad", "drop"] = "pad",
-        transforms: Sequence[Callable[[Batch], Batch]] = (),
+        transforms: Sequence[OnRead | BatchTransform] = (),
     ) -> Loader:
         """Batches of transitions, n-step transitions, windows or whole episodes for a learner.
 
@@ -76,7 +77,8 @@ class FeedingView:
             drop_last: leave out the last batch of an epoch if it is smaller.
             shard: (rank, world), to take one of `world` disjoint shares of equal length.
             uneven: "pad" or "drop": what happens to units that do not divide by `world`.
-            transforms: applied to each batch in turn.
+            transforms: applied in turn; first those of whole episodes (`ReturnToGo`, `GAE`, `Relabel`,
+                `FrameStack`), whose columns every batch has, then those of batches.
 
         Raises:
             InvalidArgumentError: an argument makes no sense; there is no such column, or no such unit.
@@ -98,14 +100,17 @@ class FeedingView:
         index = index_of(snapshot, positions)
         edges = unit_edges(units, index)
         check_selection(units, index, edges)
-        keys = tuple(units.default_keys if columns is None else columns)
-        chosen = choose_columns(snapshot, positions, units.columns(keys))
+        stages = Stages.of(transforms)
+        keys = stages.keys(units, columns)
+        chosen = choose_columns(snapshot, positions, stages.columns(units, keys))
         weighed = evaluate_weights(snapshot, positions, edges, weights)
         drawn = replacement or weights is not None
         order = choose_order(
             edges, shuffle=shuffle, replacement=drawn, weights=weighed, seed=whole_number("seed", seed, 0)
         )
-        arrays = read_arrays(self._reader.blocks, positions, index, chosen)
+        arrays = stages.prepare(
+            read_arrays(self._reader.blocks, positions, index, chosen), units.columns(keys)
+        )
         batching = Batching(whole_number("batch_size", batch_size, 1), drop_last, Shard(*shard, uneven))
         identity = {
             "store": snapshot.manifest.store_id,
@@ -116,4 +121,4 @@ class FeedingView:
             "weights": None if weighed is None else zlib.crc32(weighed.tobytes()),
             "seed": seed,
         }
-        return Loader(ArrayFeed(arrays, units, keys, order, edges), batching, identity, transforms)
+        return Loader(ArrayFeed(arrays, units, keys, order, edges), batching, identity, stages.on_batch)

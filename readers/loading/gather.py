@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from .tree import Tree, map_leaves
@@ -34,7 +36,9 @@ def take_stretches(tree: Tree, starts: np.ndarray, length: int) -> Tree:
     return map_leaves(lambda leaf: _stretches(leaf, starts, length), tree)
 
 
-def _stretches(leaf: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
+def _stretches(leaf: np.ndarray | StackedRows, starts: np.ndarray, length: int) -> np.ndarray:
+    if isinstance(leaf, StackedRows):
+        return leaf.take(_rows_of(starts, length, len(leaf)))
     row_bytes = leaf.itemsize * int(np.prod(leaf.shape[1:]))
     count = len(leaf) - length + 1
     if count < 1 or not row_bytes or row_bytes * length >= _LARGEST_ITEM:
@@ -51,6 +55,55 @@ def _stretches(leaf: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
 
 def _rows_of(starts: np.ndarray, length: int, count: int) -> np.ndarray:
     return np.clip(starts[:, None] + np.arange(length), 0, count - 1)
+
+
+@dataclass(frozen=True)
+class StackedRows:
+    """An array whose every row comes with the rows before it: a leaf of a tree, beside plain arrays.
+
+    Attributes:
+        rows: shape (n, ...), C-contiguous.
+        before: shape (n,): how many rows before each belong to it, up to k - 1.
+        k: rows of a stack.
+        zero: where there are fewer rows before, zeros stand; otherwise the first of them again.
+    """
+
+    rows: np.ndarray
+    before: np.ndarray
+    k: int
+    zero: bool
+
+    def __len__(self) -> int:
+        """Number of rows n."""
+        return len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.rows.nbytes + self.before.nbytes
+
+    def take(self, rows: np.ndarray, axis: int = 0) -> np.ndarray:
+        """Copy stacks.
+
+        Args:
+            rows: int64, of any shape (b, ...): the last row of each stack.
+            axis: 0, as numpy's `take` has it.
+
+        Returns:
+            A fresh array of shape (b, ..., k, *item), oldest first.
+        """
+        last = rows.ravel()
+        found = _stretches(self.rows, last - (self.k - 1), self.k)
+        before = self.before[last]
+        fewer = np.flatnonzero(before < self.k - 1)
+        if len(fewer):
+            steps = np.arange(self.k - 1, -1, -1)
+            reach = before[fewer].astype(np.int64)[:, None]
+            parts = self.rows.take(last[fewer][:, None] - np.minimum(steps, reach), axis=0)
+            if self.zero:
+                parts[steps > reach] = 0
+            found[fewer] = parts
+        return found.reshape(*rows.shape, self.k, *self.rows.shape[1:])
 
 
 def blank(tree: Tree, absent: np.ndarray) -> None:

@@ -1,0 +1,68 @@
+"""`FrameStack`: with each observation the ones before it, put together on reading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ....store.errors import InvalidArgumentError
+from ....store.schema import FLAGS, REWARD
+from ..arguments import whole_number
+from ..episode_index import EpisodeIndex
+from ..gather import StackedRows
+from ..step_arrays import StepArrays
+from ..tree import map_leaves
+from .keys import replace_part
+from .on_read import OnRead
+
+
+@dataclass(frozen=True)
+class FrameStack(OnRead):
+    """Gives observations an axis of the last k frames, oldest first; memory keeps each frame once.
+
+    `observation` and `next_observation` then have the shape (b, k, ...), those of windows (b, n, k, ...),
+    each stack ending at its own step, as `gymnasium.wrappers.FrameStackObservation` gives them to a policy.
+    A stack never reaches before its episode; it does reach before the beginning of a window.
+
+    Args:
+        k: frames of a stack.
+        key: what is stacked: a column, or a part of one by its dotted name ("observation.image").
+        pad: what stands before an episode's first frame: "first", that frame again (Gymnasium's padding
+            "reset", and that of Atari's), or "zero".
+    """
+
+    k: int
+    key: str = "observation"
+    pad: Literal["first", "zero"] = "first"
+
+    def __post_init__(self) -> None:
+        """Check what is asked for."""
+        object.__setattr__(self, "k", whole_number("k", self.k, 1))
+        if self.pad not in ("first", "zero"):
+            raise InvalidArgumentError(f"pad={self.pad!r}: expected 'first' or 'zero'.")
+        if self.key in (REWARD, *FLAGS):
+            raise InvalidArgumentError(f"{self.key!r} cannot be stacked; expected observations or actions.")
+
+    def prepare(self, arrays: StepArrays) -> StepArrays:
+        """See `OnRead`.
+
+        Raises:
+            InvalidArgumentError: there is nothing of that name, or it is stacked already.
+        """
+        before = _rows_before(arrays.index, self.k)
+
+        def stacked(leaf: np.ndarray | StackedRows) -> StackedRows:
+            if isinstance(leaf, StackedRows):
+                raise InvalidArgumentError(f"{self!r}: {self.key!r} is stacked already.")
+            return StackedRows(leaf, before, self.k, self.pad == "zero")
+
+        columns = replace_part(arrays.columns, self.key, lambda part: map_leaves(stacked, part))
+        return StepArrays(arrays.index, columns)
+
+
+def _rows_before(index: EpisodeIndex, k: int) -> np.ndarray:
+    """How many frames stand before each row in its episode, k - 1 at most."""
+    rows = np.arange(index.rows) - np.repeat(index.starts[:-1], index.lengths + 1)
+    return np.minimum(rows, k - 1).astype(np.min_scalar_type(k - 1))

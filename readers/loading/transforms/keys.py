@@ -1,0 +1,101 @@
+"""Finding the arrays of a batch by name: keys, and parts of nested values by dotted names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ....store.errors import InvalidArgumentError
+from ....store.schema import OBSERVATION
+from ..tree import Tree, leaves, map_leaves
+from ..units.unit import NEXT_OBSERVATION
+
+
+def key_tuple(keys: str | Sequence[str]) -> tuple[str, ...]:
+    """One key or several as a tuple.
+
+    Raises:
+        InvalidArgumentError: it is something else, or none.
+    """
+    found = (keys,) if isinstance(keys, str) else tuple(keys)
+    if not found or not all(isinstance(key, str) for key in found):
+        raise InvalidArgumentError(f"{keys!r}: expected the name of a key, or several.")
+    return found
+
+
+def part_of(tree: Mapping[str, Tree], name: str) -> Tree:
+    """The value of a dotted name.
+
+    Raises:
+        InvalidArgumentError: there is none; the message names those that are.
+    """
+    part: Tree = tree
+    for key in _found_path(tree, name):
+        part = part[key]
+    return part
+
+
+def replace_part(tree: Mapping[str, Tree], name: str, function: Callable[[Tree], Tree]) -> dict[str, Tree]:
+    """A copy of nested values in which one has been replaced; arrays are shared.
+
+    Raises:
+        InvalidArgumentError: there is none of that name; the message names those that are.
+    """
+    return _replaced(dict(tree), _found_path(tree, name), function)
+
+
+def _found_path(tree: Mapping[str, Tree], name: str) -> tuple[Any, ...]:
+    path = _path(dict(tree), name)
+    if path is None:
+        parts = [key for top in tree for key in (top, *(part for part, _ in leaves(tree[top], top)))]
+        raise InvalidArgumentError(
+            f"There is no {name!r} here. There are: {', '.join(dict.fromkeys(parts))}."
+        )
+    return path
+
+
+def _path(tree: Tree, name: str) -> tuple[Any, ...] | None:
+    """The keys that lead to a dotted name; a key may have dots itself."""
+    parts = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, tuple) else ()
+    for key, part in parts:
+        if name == str(key):
+            return (key,)
+        if name.startswith(f"{key}."):
+            rest = _path(part, name[len(str(key)) + 1 :])
+            if rest is not None:
+                return (key, *rest)
+    return None
+
+
+def _replaced(tree: Tree, path: tuple[Any, ...], function: Callable[[Tree], Tree]) -> Tree:
+    if not path:
+        return function(tree)
+    key, rest = path[0], path[1:]
+    part = _replaced(tree[key], rest, function)
+    return (*tree[:key], part, *tree[key + 1 :]) if isinstance(tree, tuple) else {**tree, key: part}
+
+
+def with_following(batch: Mapping[str, Any], keys: Sequence[str]) -> list[tuple[str, str]]:
+    """The names in a batch that a transform of some keys changes, each with the key that it is treated as.
+
+    What happens to observations happens to the next observations of a batch too.
+    """
+    pairs = []
+    for key in keys:
+        pairs.append((key, key))
+        head, dot, rest = key.partition(".")
+        if head == OBSERVATION and NEXT_OBSERVATION in batch:
+            pairs.append((f"{NEXT_OBSERVATION}{dot}{rest}", key))
+    return pairs
+
+
+def change(batch: Mapping[str, Any], keys: Sequence[str], function: Callable[[Any], Any]) -> dict[str, Any]:
+    """Change all arrays under some keys of a batch; see `with_following`.
+
+    Raises:
+        InvalidArgumentError: there is no such key.
+    """
+    changed = dict(batch)
+    for name, _ in with_following(batch, keys):
+        changed = replace_part(changed, name, lambda part: map_leaves(function, part))
+    return changed

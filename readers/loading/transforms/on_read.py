@@ -1,0 +1,177 @@
+"""Transforms that see whole episodes: applied to the rows of a loader before units are gathered from them.
+
+A window that begins in the middle of an episode so has the return to the episode's end, and the frames before
+its own beginning. They are pure functions of `StepArrays` that hold whole episodes, whether those are in
+memory, mapped, or a block of a stream.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ....store.errors import InvalidArgumentError
+from ..step_arrays import StepArrays
+from ..tree import Tree, leaves
+from ..units.unit import Batch, Units
+
+#: What a loader's list of transforms may hold beside those that are applied on reading.
+BatchTransform = Callable[[Batch], Batch]
+
+
+class OnRead(ABC):
+    """A transform of rows.
+
+    It must be a value: two with the same repr do the same, unless `cache_key` is None.
+    """
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns that it needs."""
+        return ()
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The columns that it adds or replaces; every batch has them."""
+        return ()
+
+    @property
+    def cache_key(self) -> str | None:
+        """Tells its results from those of others, for a cache; None if they must not be kept."""
+        return repr(self)
+
+    @abstractmethod
+    def prepare(self, arrays: StepArrays) -> StepArrays:
+        """The rows that units are gathered from, given the rows before.
+
+        Args:
+            arrays: whole episodes; not to be changed.
+        """
+
+
+class DerivedColumns(OnRead):
+    """Columns that are worked out of others, over whole episodes.
+
+    A subclass names `reads` and `writes`, and gives `compute`. It must be picklable.
+    """
+
+    @abstractmethod
+    def compute(self, arrays: StepArrays) -> Mapping[str, Tree]:
+        """The new columns by name.
+
+        Args:
+            arrays: whole episodes with at least the columns of `reads`. Row t of an episode holds the
+                observation at t and what was done there; its last row holds the last observation, and zeros
+                in the columns of actions, rewards and flags. Not to be changed.
+
+        Returns:
+            Fresh arrays of shape (rows, ...), with zeros in the last row of each episode.
+        """
+
+    def prepare(self, arrays: StepArrays) -> StepArrays:
+        """See `OnRead`.
+
+        Raises:
+            InvalidArgumentError: a column has another number of rows, or another name than `writes` says.
+        """
+        made = dict(self.compute(arrays))
+        if set(made) != set(self.writes):
+            raise InvalidArgumentError(f"{self!r} gave the columns {sorted(made)}; it writes {self.writes}.")
+        for name, tree in made.items():
+            for part, leaf in leaves(tree, name):
+                if len(leaf) != arrays.index.rows:
+                    raise InvalidArgumentError(
+                        f"{self!r} gave {len(leaf)} rows of {part!r}; expected {arrays.index.rows}: one for "
+                        "every observation, the last one of each episode included."
+                    )
+        contiguous = {name: _contiguous(tree) for name, tree in made.items()}
+        return StepArrays(arrays.index, {**arrays.columns, **contiguous})
+
+
+def _contiguous(tree: Tree) -> Tree:
+    return np.ascontiguousarray(tree) if isinstance(tree, np.ndarray) else tree
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A loader's transforms, by when they are applied.
+
+    Attributes:
+        on_read: to rows, in turn.
+        on_batch: to batches, in turn.
+    """
+
+    on_read: tuple[OnRead, ...]
+    on_batch: tuple[BatchTransform, ...]
+
+    @staticmethod
+    def of(transforms: Sequence[Any]) -> Stages:
+        """Sort them.
+
+        Raises:
+            InvalidArgumentError: one is no transform, or would be applied before one that stands before it.
+        """
+        if isinstance(transforms, OnRead) or not isinstance(transforms, Sequence):
+            raise InvalidArgumentError(f"transforms={transforms!r}: expected a list of transforms.")
+        on_read: list[OnRead] = []
+        on_batch: list[Any] = []
+        for transform in transforms:
+            if isinstance(transform, OnRead):
+                if on_batch:
+                    raise InvalidArgumentError(
+                        f"{transform!r} is applied when episodes are read, before {on_batch[0]!r}, which "
+                        "gets batches. Put it first in the list."
+                    )
+                on_read.append(transform)
+            elif callable(transform) and not isinstance(transform, type):
+                on_batch.append(transform)
+            else:
+                raise InvalidArgumentError(
+                    f"{transform!r} is no transform. Expected one of Episodelake's, or a function that gets "
+                    "a batch and gives a batch."
+                )
+        return Stages(tuple(on_read), tuple(on_batch))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The columns that are added or replaced, in order."""
+        return tuple(dict.fromkeys(name for transform in self.on_read for name in transform.writes))
+
+    def keys(self, units: Units, columns: Sequence[str] | None) -> tuple[str, ...]:
+        """The keys of a batch: those asked for, or the usual ones, and what is added on reading.
+
+        Raises:
+            InvalidArgumentError: a key that the kind of unit makes itself would be written.
+        """
+        taken = [name for name in self.writes if units.columns([name]) != [name]]
+        if taken:
+            raise InvalidArgumentError(
+                f"A transform writes {taken[0]!r}, which {units} gives already. Give it another key."
+            )
+        asked = units.default_keys if columns is None else columns
+        return tuple(dict.fromkeys((*asked, *self.writes)))
+
+    def columns(self, units: Units, keys: Sequence[str]) -> list[str]:
+        """The columns of the store that units with such keys need."""
+        wanted: list[str] = []
+        written: set[str] = set()
+        for transform in self.on_read:
+            wanted += [name for name in transform.reads if name not in written]
+            written.update(transform.writes)
+        wanted += [name for name in units.columns(keys) if name not in written]
+        return list(dict.fromkeys(wanted))
+
+    def prepare(self, arrays: StepArrays, kept: Sequence[str]) -> StepArrays:
+        """Apply those of rows.
+
+        Args:
+            arrays: whole episodes, with the columns that `columns` names.
+            kept: the columns that units are gathered from; others are let go.
+        """
+        for transform in self.on_read:
+            arrays = transform.prepare(arrays)
+        return StepArrays(arrays.index, {name: arrays.columns[name] for name in kept})
