@@ -15,11 +15,13 @@ from ._store import EpisodeStore, create, merge, recover
 from ._store import open_store as open
 from .readers.agents import AgentEpisode, MultiAgentEpisode
 from .readers.episode import Episode
+from .readers.loading.column_stats import ColumnStats, Stats
 from .readers.loading.loader import Loader
 from .readers.loading.transforms.cast import Cast
 from .readers.loading.transforms.clip import Clip
 from .readers.loading.transforms.frame_stack import FrameStack
 from .readers.loading.transforms.gae import GAE
+from .readers.loading.transforms.normalise import Normalise
 from .readers.loading.transforms.on_read import DerivedColumns
 from .readers.loading.transforms.one_hot import OneHot
 from .readers.loading.transforms.relabel import Relabel
@@ -80,6 +82,7 @@ __all__ = [
     "CollectProgress",
     "CollectStats",
     "CollectStep",
+    "ColumnStats",
     "CompactReport",
     "ConcurrentCommitError",
     "CorruptStoreError",
@@ -104,6 +107,7 @@ __all__ = [
     "LoaderStateError",
     "MergeReport",
     "MultiAgentEpisode",
+    "Normalise",
     "OneHot",
     "OpaqueValue",
     "OpenEpisode",
@@ -121,6 +125,7 @@ __all__ = [
     "SelectKeys",
     "SessionOptions",
     "SpaceMismatchError",
+    "Stats",
     "StepData",
     "StoreAccessError",
     "StoreExistsError",

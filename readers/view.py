@@ -37,6 +37,7 @@ from .frames import (
 )
 from .iteration import iterate
 from .loading.feeding import FeedingView
+from .loading.stats_view import MeasuredView
 from .query import available_episodes, check_files, connect, positions_where, run_sql
 from .replay import ReplayReport, replay
 from .run_envs import RunEnv, chosen_run, run_envs
@@ -55,7 +56,7 @@ class SnapshotReader:
         return SnapshotReader, (self.snapshot,)
 
 
-class EpisodeView(FeedingView):
+class EpisodeView(FeedingView, MeasuredView):
     """Some episodes of a snapshot, in an order, with length, positions, slices and iteration.
 
     Args:

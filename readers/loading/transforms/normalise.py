@@ -1,0 +1,144 @@
+"""`Normalise`: values moved and scaled, by given numbers or by statistics of a store; and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ....store.errors import InvalidArgumentError
+from ..column_stats import ColumnStats, Stats
+from ..tree import leaves
+from ..units.unit import Batch
+from .keys import key_tuple, replace_part, with_following
+
+Method = Literal["standard", "range", "quantiles"]
+
+
+@dataclass(frozen=True, eq=False)
+class Normalise:
+    """Gives `(value - offset) / scale`; float64 stays float64, everything else becomes float32.
+
+    NaN stays NaN. Numbers that do not vary have the scale 1, so that they become 0.
+
+    Args:
+        by: offset and scale for each key of the batch, or part of a nested value by its dotted name: numbers,
+            or arrays that broadcast against an item. `observation` stands for `next_observation` too.
+        inverted: give `value * scale + offset` instead.
+    """
+
+    by: Mapping[str, tuple[Any, Any]]
+    inverted: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what is asked for."""
+        made = {}
+        if not isinstance(self.by, Mapping) or not self.by:
+            raise InvalidArgumentError(
+                f"{self.by!r}: expected (offset, scale) by key. See Normalise.from_stats."
+            )
+        for key, pair in self.by.items():
+            try:
+                offset, scale = (np.asarray(part, np.float64) for part in pair)
+            except (TypeError, ValueError) as error:
+                raise InvalidArgumentError(f"{key!r}: {pair!r}: expected (offset, scale).") from error
+            if not np.isfinite(offset).all() or not (np.isfinite(scale) & (scale >= 0)).all():
+                raise InvalidArgumentError(
+                    f"{key!r} cannot be normalised by offset {offset} and scale {scale}: expected finite "
+                    "numbers, and no scale below 0. Were all its values NaN, or some infinite?"
+                )
+            made[key] = (offset, np.where(scale == 0, 1.0, scale))
+        object.__setattr__(self, "by", made)
+
+    @classmethod
+    def from_stats(
+        cls,
+        stats: Stats,
+        keys: str | Sequence[str] = ("observation",),
+        method: Method = "standard",
+        quantiles: tuple[float, float] = (0.01, 0.99),
+    ) -> Normalise:
+        """By what was measured in a store: `Normalise.from_stats(store.stats(), "observation")`.
+
+        Args:
+            stats: of all the columns.
+            keys: which are normalised; a nested column means all its parts.
+            method: "standard": mean 0 and standard deviation 1; "range": least value -1, greatest 1;
+                "quantiles": two quantiles at -1 and 1, so that a few far values do not squeeze the rest (they
+                lie outside; see `Clip`).
+            quantiles: which two.
+
+        Raises:
+            InvalidArgumentError: there are no statistics of a key, or not those quantiles.
+        """
+        if method not in ("standard", "range", "quantiles"):
+            raise InvalidArgumentError(f"method={method!r}: expected 'standard', 'range' or 'quantiles'.")
+        measured = [column for key in key_tuple(keys) for column in _columns(stats, key)]
+        return cls({column.name: _offset_and_scale(column, method, quantiles) for column in measured})
+
+    def inverse(self) -> Normalise:
+        """The way back, for instance for the actions of a policy that was trained on normalised ones."""
+        return Normalise(self.by, not self.inverted)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """A batch with other arrays under these keys.
+
+        Raises:
+            InvalidArgumentError: there is no such key, or its items have another shape.
+        """
+        changed = dict(batch)
+        for name, key in with_following(batch, tuple(self.by)):
+            changed = replace_part(changed, name, self._function(name, *self.by[key]))
+        return changed
+
+    def _function(self, name: str, offset: np.ndarray, scale: np.ndarray) -> Callable[[Any], np.ndarray]:
+        def normalised(values: Any) -> np.ndarray:
+            if not isinstance(values, np.ndarray):
+                inner = ", ".join(part for part, _ in leaves(values, name))
+                raise InvalidArgumentError(f"{name!r} is nested; name its parts to normalise them: {inner}.")
+            # Whole numbers of 32 bits and more are exact in float64 only.
+            exact = np.result_type(values.dtype, np.float32)
+            result = np.float64 if values.dtype == np.float64 else np.float32
+            moved, by = offset.astype(exact), scale.astype(exact)
+            try:
+                found = values * by + moved if self.inverted else (values - moved) / by
+            except ValueError as error:
+                raise InvalidArgumentError(
+                    f"{name!r} has the shape {values.shape}, which {offset.shape} does not broadcast against."
+                ) from error
+            return found.astype(result, copy=False)
+
+        return normalised
+
+    def __repr__(self) -> str:
+        """What is normalised; numbers for single ones, shapes for arrays."""
+        told = ", ".join(
+            f"{key!r}: ({_told(offset)}, {_told(scale)})" for key, (offset, scale) in self.by.items()
+        )
+        return f"Normalise({{{told}}}{', inverted=True' if self.inverted else ''})"
+
+
+def _told(values: np.ndarray) -> str:
+    return repr(float(values)) if not values.ndim else f"array of shape {values.shape}"
+
+
+def _columns(stats: Stats, key: str) -> Iterator[ColumnStats]:
+    found = [name for name in stats if name == key or name.startswith(f"{key}.")]
+    if not found:
+        raise InvalidArgumentError(
+            f"No statistics of {key!r}; there are: {', '.join(stats)}. Measure it with stats([...])."
+        )
+    yield from (stats[name] for name in found)
+
+
+def _offset_and_scale(
+    column: ColumnStats, method: Method, quantiles: tuple[float, float]
+) -> tuple[np.ndarray, np.ndarray]:
+    if method == "standard":
+        return column.mean, column.std
+    low, high = column.minimum, column.maximum
+    if method == "quantiles":
+        low, high = (column.quantile(probability) for probability in quantiles)
+    return low / 2 + high / 2, high / 2 - low / 2
