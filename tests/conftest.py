@@ -6,7 +6,9 @@ machine is decides nothing.
 """
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -14,3 +16,11 @@ UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], 
 settings.register_profile("ordinary", parent=UNTIMED, derandomize=True)
 settings.register_profile("long", parent=UNTIMED, max_examples=1000)
 settings.load_profile(os.environ.get("EPISODELAKE_TEST_PROFILE", "ordinary"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is cached on disk stays apart from the cache of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EPISODELAKE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,9 @@ from hypothesis import strategies as st
 
 import episodelake as el
 import plain_units
+from episodelake.readers.loading.episode_index import EpisodeIndex
+from episodelake.readers.loading.step_arrays import StepArrays
+from episodelake.readers.loading.transforms.on_read import Stages
 from test_loader_units import BOX, ENDINGS, NESTED, assert_same, random_store, row, units_of
 
 Pad = Literal["first", "zero"]
@@ -141,6 +145,36 @@ def test_as_gymnasium_stacks(pad: Pad, padding: Any, tmp_path: Path) -> None:
             place += 1
     wrapped.close()
     assert place == len(batches[0]["observation"])
+
+
+def test_stacked_rows_are_pickled_as_their_source() -> None:
+    """Arrays that know how to be pickled (mapped ones) are made again, derived columns worked out anew."""
+    columns = {"observation": np.arange(7.0), "reward": np.array([1.0, 2, 3, 0, 4, 5, 0])}
+    index = EpisodeIndex(np.array([3, 2]), np.array([1, 3], np.int8))
+    for source in (StepArrays(index, columns), Mapped(index, columns)):
+        stages = Stages.of([el.FrameStack(2, pad="zero"), el.ReturnToGo()])
+        made = stages.prepare(source, ["observation", "return_to_go"])
+        _pickled.clear()
+        again = pickle.loads(pickle.dumps(made))
+        assert len(_pickled) == isinstance(source, Mapped)
+        for arrays in (made, again):
+            assert arrays.columns["return_to_go"].tolist() == [6, 5, 3, 0, 9, 5, 0]
+            stacks = arrays.columns["observation"].take(np.array([[0, 3], [4, 5]]))
+            assert stacks.tolist() == [[[0, 0], [2, 3]], [[0, 4], [4, 5]]]
+            assert arrays.nbytes == 7 * (8 + 8 + 1)
+    assert Stages.of([]).prepare(source, ["observation"]) is source
+
+
+_pickled: list[Any] = []
+
+
+class Mapped(StepArrays):
+    """Arrays that say when they are pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Note it."""
+        _pickled.append(self)
+        return Mapped, (self.index, self.columns)
 
 
 @pytest.mark.parametrize(

@@ -106,8 +106,8 @@ class GAE(DerivedColumns):
             episode = int(np.searchsorted(index.starts, rows[0], side="right")) - 1
             raise InvalidArgumentError(
                 f"{len(rows)} of {index.transitions} transitions have no {self.value!r}, the first at t="
-                f"{rows[0] - index.starts[episode]} of the episode at position {episode} of this view. GAE "
-                "needs a value for each: load only episodes whose policy logged one, or name another column "
+                f"{rows[0] - index.starts[episode]} of the episode at position {episode} of those loaded. "
+                "GAE needs a value for each: load only episodes whose policy logged one, or name another column "
                 "with value=..."
             )
 
@@ -115,8 +115,8 @@ class GAE(DerivedColumns):
         if self.missing == "error" and len(episodes):
             raise InvalidArgumentError(
                 f"{len(episodes)} of {len(index)} episodes did not terminate and have no {self.value!r} at "
-                f"their last observation, the first at position {episodes[0]} of this view; GAE needs it for "
-                "what the rest would have brought. Log it after the last step (env.log(value=...), or T + 1 "
+                f"their last observation, the first at position {episodes[0]} of those loaded; GAE needs it "
+                "for what the rest would have brought. Log it after the last step (env.log(value=...), or T + 1 "
                 "values for write_episode), load only terminated episodes (filter('terminated')), or say "
                 "what stands for it: missing='zero' or missing='repeat'."
             )

@@ -166,12 +166,53 @@ class Stages:
         return list(dict.fromkeys(wanted))
 
     def prepare(self, arrays: StepArrays, kept: Sequence[str]) -> StepArrays:
-        """Apply those of rows.
+        """Apply those of rows: first what derives columns, from the rows as they are stored; then the rest.
 
         Args:
-            arrays: whole episodes, with the columns that `columns` names.
+            arrays: whole episodes, with the columns that `columns` names. Where they pickle in a way of
+                their own (mapped ones are mapped again), so does the result.
             kept: the columns that units are gathered from; others are let go.
         """
-        for transform in self.on_read:
-            arrays = transform.prepare(arrays)
-        return StepArrays(arrays.index, {name: arrays.columns[name] for name in kept})
+        return self.stack(self.derive(arrays, kept))
+
+    def derive(self, arrays: StepArrays, kept: Sequence[str]) -> StepArrays:
+        """Only derive columns: plain arrays come out where plain arrays went in."""
+        derived = tuple(each for each in self.on_read if isinstance(each, DerivedColumns))
+        if not derived:
+            return arrays
+        found = arrays
+        for transform in derived:
+            found = transform.prepare(found)
+        columns = {name: found.columns[name] for name in kept}
+        if type(arrays) is StepArrays:
+            return StepArrays(arrays.index, columns)
+        return PreparedArrays(arrays.index, columns, arrays, Stages(derived, ()), tuple(kept))
+
+    def stack(self, arrays: StepArrays) -> StepArrays:
+        """Only what changes how rows are gathered, not the rows."""
+        rest = tuple(each for each in self.on_read if not isinstance(each, DerivedColumns))
+        if not rest:
+            return arrays
+        found = arrays
+        for transform in rest:
+            found = transform.prepare(found)
+        return PreparedArrays(found.index, found.columns, arrays, Stages(rest, ()), tuple(found.columns))
+
+
+@dataclass(frozen=True)
+class PreparedArrays(StepArrays):
+    """Columns that are made anew from their source where they are unpickled.
+
+    Attributes:
+        source: what they were made from; it knows how to be pickled.
+        stages: what made them.
+        kept: which columns.
+    """
+
+    source: StepArrays
+    stages: Stages
+    kept: tuple[str, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As the source."""
+        return self.stages.prepare, (self.source, self.kept)
