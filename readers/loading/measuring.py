@@ -127,7 +127,7 @@ def _deviation(values: np.ndarray, mean: float) -> float:
     # Their squares may be too large or too small for a float64.
     peak = max(-values[0], values[-1])
     if not 0 < peak < np.inf:
-        return float(peak)
+        return abs(float(peak))
     values /= peak
     # Two passes: what rounding left in the mean is taken out of the sum of squares again.
     rest = values.mean()

@@ -107,8 +107,8 @@ class GAE(DerivedColumns):
             raise InvalidArgumentError(
                 f"{len(rows)} of {index.transitions} transitions have no {self.value!r}, the first at t="
                 f"{rows[0] - index.starts[episode]} of the episode at position {episode} of those loaded. "
-                "GAE needs a value for each: load only episodes whose policy logged one, or name another column "
-                "with value=..."
+                "GAE needs a value for each: load only episodes whose policy logged one, or name another "
+                "column with value=..."
             )
 
     def _check_last(self, index: EpisodeIndex, episodes: np.ndarray) -> None:
@@ -116,7 +116,7 @@ class GAE(DerivedColumns):
             raise InvalidArgumentError(
                 f"{len(episodes)} of {len(index)} episodes did not terminate and have no {self.value!r} at "
                 f"their last observation, the first at position {episodes[0]} of those loaded; GAE needs it "
-                "for what the rest would have brought. Log it after the last step (env.log(value=...), or T + 1 "
-                "values for write_episode), load only terminated episodes (filter('terminated')), or say "
-                "what stands for it: missing='zero' or missing='repeat'."
+                "for what the rest would have brought. Log it after the last step (env.log(value=...), or "
+                "T + 1 values for write_episode), load only terminated episodes (filter('terminated')), or "
+                "say what stands for it: missing='zero' or missing='repeat'."
             )
