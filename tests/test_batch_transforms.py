@@ -227,6 +227,11 @@ def test_normalise_by_statistics(store: el.EpisodeStore) -> None:
     [
         lambda: el.Cast("reward", "no dtype"),
         lambda: el.Cast([], "float32"),
+        lambda: el.Cast("reward", "datetime64[s]"),
+        lambda: el.Cast("reward", None),
+        lambda: el.OneHot("action", 3, dtype="no dtype"),
+        lambda: el.OneHot("action", 3, start=0.5),  # pyright: ignore[reportArgumentType]
+        lambda: el.Clip("reward", np.zeros(3), 1),  # pyright: ignore[reportArgumentType]
         lambda: el.Clip("reward", 2, 1),
         lambda: el.Clip("reward", float("nan"), 1),
         lambda: el.OneHot("action", 0),

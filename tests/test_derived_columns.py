@@ -216,6 +216,31 @@ def test_steps_without_a_value_are_an_error(tmp_path: Path) -> None:
         store.loader(transforms=[el.GAE(value="policy.critic")])
 
 
+def test_values_may_be_arrays_of_one(tmp_path: Path) -> None:
+    """Networks log them so; values of another shape than the rewards are an error."""
+    rng = np.random.default_rng(1)
+    rewards, values = rng.normal(size=5), rng.normal(size=6)
+    for size in (1, 2):
+        path = tmp_path / str(size)
+        store = el.create(path, observation_space=SPACE, action_space=gym.spaces.Discrete(3))
+        with store.writer(run="arrays") as writer:
+            writer.write_episode(
+                observations=np.zeros((6, 2), np.float32),
+                actions=np.zeros(5, np.int64),
+                rewards=rewards,
+                terminations=False,
+                truncations=True,
+                policy={"value": np.repeat(values[:, None], size, axis=1).astype(np.float32)},
+            )
+        if size == 2:
+            with pytest.raises(el.InvalidArgumentError, match=r"have the shape \(2,\), rewards \(\)"):
+                store.refresh().loader(transforms=[el.GAE()])
+            continue
+        (batch,) = store.refresh().loader(9, transforms=[el.GAE(0.9, 0.7)])
+        expected, _ = plain_advantages(rewards, values.astype(np.float32).astype(float), False, 0.9, 0.7)
+        np.testing.assert_allclose(batch["advantage"], expected, rtol=1e-9)
+
+
 def move(observation: np.ndarray, following: np.ndarray, reward: np.ndarray) -> np.ndarray:
     """A reward that depends on where the transition leads."""
     return reward + following[:, 0] - observation[:, 1]

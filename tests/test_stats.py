@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import shutil
 import subprocess
 import sys
 from fractions import Fraction
@@ -273,6 +274,28 @@ def test_they_are_kept_by_version_episodes_and_column(
         episode.end()
     assert store.stats(["reward"])["reward"].maximum < 100 and len(measured) == 2
     assert store.refresh().stats(["reward"])["reward"].maximum == 100 and len(measured) == 3
+
+
+def test_copies_of_a_store_are_told_apart(tmp_path: Path, folder: Path) -> None:
+    """Two copies that went on separately have the same id and version, and not the same rows."""
+    first = random_store(tmp_path / "first", [4], ["cut"], VECTOR)
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
+    for number, store in enumerate([first, el.open(tmp_path / "second")]):
+        with store.writer(run="more") as writer:
+            episode = writer.begin(np.zeros(3, np.float32))
+            episode.append(0, 100.0 + number, np.zeros(3, np.float32), terminated=True)
+            episode.end()
+        assert store.refresh().stats(["reward"], cache_folder=folder)["reward"].maximum == 100 + number
+
+
+def test_columns_that_steps_got_later(tmp_path: Path, folder: Path) -> None:
+    """Annotations are measured as other columns are, and anew when they change."""
+    store = random_store(tmp_path / "store", [4, 2], ["cut"] * 2, VECTOR)
+    for factor in (1.0, 3.0):
+        keys = store.transitions.select("episode_id", "t", (pl.col("t") * factor).alias("priority"))
+        store.annotate(keys.collect(), on=("episode_id", "t"))
+        stats = store.refresh().stats(["priority"], cache_folder=folder)["priority"]
+        assert (stats.maximum, stats.count, stats.absent) == (3 * factor, 6, 2)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "other", "folder"])

@@ -168,8 +168,8 @@ def check_single_agents(snapshot: Snapshot) -> None:
     """
     if snapshot.schema.groups:
         raise InvalidArgumentError(
-            "Loaders take episodes of a single agent; the episodes of this store have several. Read them "
-            "with store[0].agent(name), or query steps by agent_id."
+            "Loaders and statistics take episodes of a single agent; those of this store have several. Read "
+            "them with store[0].agent(name), or query steps by agent_id."
         )
 
 

@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 import platformdirs
 
+from ...store.snapshot import Snapshot
 from .column_stats import ColumnStats
+from .columns import Column
 
 CACHE_VARIABLE = "EPISODELAKE_CACHE"
 _FOLDER = "stats"
@@ -42,7 +44,7 @@ class StatsCache:
 
     def __init__(self, folder: str | PathLike[str] | None) -> None:
         base = folder or os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("episodelake", False)
-        self._folder = Path(base, _FOLDER)
+        self._folder = Path(base, _FOLDER).expanduser().absolute()
 
     def load(self, key: Mapping[str, Any]) -> list[ColumnStats] | None:
         """The statistics of a key, or None where there are none that can be read."""
@@ -83,23 +85,37 @@ class StatsCache:
         return self._folder / f"{digest[:32]}.json"
 
     def _drop_oldest(self) -> None:
+        found = []
         with os.scandir(self._folder) as entries:
-            found = sorted((entry.stat().st_mtime, entry.path) for entry in entries)
-        for _, path in found[:-_MOST_FILES]:
+            for entry in entries:
+                # Another process may be at it too.
+                with contextlib.suppress(FileNotFoundError):
+                    found.append((entry.stat().st_mtime_ns, entry.path))
+        for _, path in sorted(found)[:-_MOST_FILES]:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
 
 def cache_key(
-    store_id: str, version: int, positions: np.ndarray, column: str, quantiles: tuple[float, ...]
-) -> dict:
-    """What statistics depend on, in values that JSON can hold."""
+    snapshot: Snapshot, positions: np.ndarray, column: Column, quantiles: tuple[float, ...]
+) -> dict[str, Any]:
+    """What statistics depend on, in values that JSON can hold.
+
+    The names of files tell copies of a store apart that went on separately.
+    """
+    pointers = snapshot.pointers
+    used, segment = np.unique(pointers.segment[positions], return_inverse=True)
+    digest = hashlib.sha256(json.dumps([pointers.segments[number] for number in used]).encode())
+    for part in (segment, pointers.row_start[positions], pointers.row_count[positions]):
+        digest.update(part.astype("<i8").tobytes())
+    annotation = getattr(column, "annotation", None)
     return {
         "format": _FORMAT,
-        "store": store_id,
-        "version": version,
-        "episodes": hashlib.sha256(positions.astype(np.int64).tobytes()).hexdigest(),
-        "column": column,
+        "store": snapshot.manifest.store_id,
+        "version": snapshot.version,
+        "rows": digest.hexdigest(),
+        "column": column.name,
+        "annotation": None if annotation is None else list(annotation.ids),
         "quantiles": list(quantiles),
     }
 

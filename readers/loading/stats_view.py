@@ -64,7 +64,7 @@ class MeasuredView:
         cache, index = StatsCache(cache_folder), None
         found = {}
         for column in self._measured_columns(columns, positions):
-            key = cache_key(snapshot.manifest.store_id, snapshot.version, positions, column.name, asked)
+            key = cache_key(snapshot, positions, column, asked)
             measured = cache.load(key)
             if measured is None:
                 index = index or index_of(snapshot, positions)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from numpy.typing import DTypeLike
 
-from ....store.errors import InvalidArgumentError
 from ..units.unit import Batch
-from .keys import change, key_tuple
+from .keys import change, key_tuple, numeric_dtype
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,7 @@ class Cast:
     Args:
         keys: a key of the batch or several, or parts of nested values by dotted names. `observation` stands
             for `next_observation` too.
-        dtype: what numpy takes for a dtype.
+        dtype: of numbers; what numpy takes for one.
     """
 
     keys: str | Sequence[str]
@@ -29,10 +27,7 @@ class Cast:
     def __post_init__(self) -> None:
         """Check what is asked for."""
         object.__setattr__(self, "keys", key_tuple(self.keys))
-        try:
-            object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
-        except TypeError as error:
-            raise InvalidArgumentError(f"dtype={self.dtype!r}: {error}.") from error
+        object.__setattr__(self, "dtype", numeric_dtype(self.dtype))
 
     def __call__(self, batch: Batch) -> Batch:
         """A batch with other arrays under these keys.

@@ -30,6 +30,9 @@ class Clip:
     def __post_init__(self) -> None:
         """Check what is asked for."""
         object.__setattr__(self, "keys", key_tuple(self.keys))
+        for name, bound in (("low", self.low), ("high", self.high)):
+            if bound is not None and not isinstance(bound, int | float | np.number):
+                raise InvalidArgumentError(f"{name}={bound!r}: expected a number or None.")
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
         if not low <= high or (self.low is None and self.high is None):

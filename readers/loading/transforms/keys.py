@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import DTypeLike
+
 from ....store.errors import InvalidArgumentError
 from ....store.schema import OBSERVATION
 from ..tree import Tree, leaves, map_leaves
@@ -21,6 +24,21 @@ def key_tuple(keys: str | Sequence[str]) -> tuple[str, ...]:
     if not found or not all(isinstance(key, str) for key in found):
         raise InvalidArgumentError(f"{keys!r}: expected the name of a key, or several.")
     return found
+
+
+def numeric_dtype(dtype: DTypeLike) -> str:
+    """The name of a dtype of numbers.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    try:
+        found = np.dtype(dtype)
+    except TypeError as error:
+        raise InvalidArgumentError(f"dtype={dtype!r}: {error}.") from error
+    if dtype is None or found.kind not in "biufc":
+        raise InvalidArgumentError(f"dtype={dtype!r}: expected a dtype of numbers, such as 'float32'.")
+    return found.name
 
 
 def part_of(tree: Mapping[str, Tree], name: str) -> Tree:

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from ....store.errors import InvalidArgumentError
 from ..arguments import whole_number
 from ..units.unit import MASK, Batch
-from .keys import key_tuple, replace_part, with_following
+from .keys import key_tuple, numeric_dtype, replace_part, with_following
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,10 @@ class OneHot:
         """Check what is asked for."""
         object.__setattr__(self, "keys", key_tuple(self.keys))
         object.__setattr__(self, "n", whole_number("n", self.n, 1))
-        object.__setattr__(self, "dtype", np.dtype(self.dtype).name)
+        if isinstance(self.start, bool) or not isinstance(self.start, int | np.integer):
+            raise InvalidArgumentError(f"start={self.start!r}: expected a whole number.")
+        object.__setattr__(self, "start", int(self.start))
+        object.__setattr__(self, "dtype", numeric_dtype(self.dtype))
 
     def __call__(self, batch: Batch) -> Batch:
         """A batch with vectors under these keys: (b, ...) becomes (b, ..., n).
