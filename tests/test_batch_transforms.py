@@ -243,6 +243,8 @@ def test_normalise_by_statistics(store: el.EpisodeStore) -> None:
         lambda: el.Clip("action", 0.2, 0.8)({"action": np.arange(3)}),
         lambda: el.Normalise({"observation": (0, 1)})(batch_of(np.random.default_rng(0))),
         lambda: el.Normalise({"reward": (np.zeros(4), 1)})(batch_of(np.random.default_rng(0))),
+        lambda: el.Normalise({"reward": (0, np.ones(6))})(batch_of(np.random.default_rng(0))),
+        lambda: el.Normalise({"observation.image": (0, np.ones(4))})(batch_of(np.random.default_rng(0))),
     ],
 )
 def test_what_makes_no_sense_is_refused(make: Any) -> None:

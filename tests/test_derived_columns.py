@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -336,18 +333,26 @@ def test_reprs_tell_them_apart() -> None:
     assert el.ReturnToGo(np.float32(0.5)) == el.ReturnToGo(0.5)
 
 
-def test_they_can_be_sent_to_a_new_process(tmp_path: Path) -> None:
-    """A fresh interpreter unpickles them, and gives the same batches."""
-    transforms = [el.ReturnToGo(0.9), el.GAE(0.9, 0.8, missing="zero"), el.FrameStack(2)]
-    store = write(tmp_path / "store", [4, 6], ["terminated", "cut"])
-    (batch,) = store.loader(100, transforms=transforms)
-    (tmp_path / "transforms").write_bytes(pickle.dumps(transforms))
-    code = (
-        "import json, pickle, sys, episodelake as el\n"
-        "transforms = pickle.load(open(sys.argv[2], 'rb'))\n"
-        "(batch,) = el.open(sys.argv[1]).loader(100, transforms=transforms)\n"
-        "print(json.dumps({key: batch[key].tolist() for key in batch}))"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "store"), str(tmp_path / "transforms")]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
-    assert json.loads(said) == {key: batch[key].tolist() for key in batch}
+def test_they_can_be_pickled() -> None:
+    """And are the same afterwards; `test_batch_transforms` sends some to a new process."""
+    transforms = [
+        el.ReturnToGo(0.9),
+        el.GAE(0.9, 0.8, missing="zero"),
+        el.Relabel("reward", move, ["reward"]),
+    ]
+    assert pickle.loads(pickle.dumps(transforms)) == transforms
+
+
+def test_deltas_of_a_derived_column() -> None:
+    """A derived column has relative steps as others have, and ends with its episode."""
+    for batch in _made[1].loader(
+        4, deltas={"return_to_go": [0, 2]}, columns=["episode", "t", "mask"], transforms=[el.ReturnToGo()]
+    ):
+        for episode, t, mask, values in zip(
+            batch["episode"], batch["t"], batch["mask"]["return_to_go"], batch["return_to_go"], strict=True
+        ):
+            returns = plain_returns(_made[1][int(episode)].rewards, 1.0)
+            assert mask.tolist() == [True, t + 2 < len(returns)]
+            np.testing.assert_allclose(
+                values, [returns[t], returns[min(t + 2, len(returns) - 1)]], rtol=1e-12
+            )

@@ -29,7 +29,7 @@ def _stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Stores of random shapes, made once: Hypothesis draws one of them."""
     rng = np.random.default_rng(8)
     for number in range(6):
-        lengths = rng.integers(1, [3, 14][number % 2], rng.integers(1, 6)).tolist()
+        lengths = rng.integers(1, [3, 9][number % 2], rng.integers(1, 5)).tolist()
         path = tmp_path_factory.mktemp("stacks") / "store"
         endings = rng.choice(ENDINGS, len(lengths)).tolist()
         _made.append(random_store(path, lengths, endings, [BOX, NESTED][number % 2], number))

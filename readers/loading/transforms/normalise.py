@@ -98,17 +98,17 @@ class Normalise:
             if not isinstance(values, np.ndarray):
                 inner = ", ".join(part for part, _ in leaves(values, name))
                 raise InvalidArgumentError(f"{name!r} is nested; name its parts to normalise them: {inner}.")
+            _check_shape(name, values, offset, scale)
             # Whole numbers of 32 bits and more are exact in float64 only.
             exact = np.result_type(values.dtype, np.float32)
-            result = np.float64 if values.dtype == np.float64 else np.float32
             moved, by = offset.astype(exact), scale.astype(exact)
-            try:
-                found = values * by + moved if self.inverted else (values - moved) / by
-            except ValueError as error:
-                raise InvalidArgumentError(
-                    f"{name!r} has the shape {values.shape}, which {offset.shape} does not broadcast against."
-                ) from error
-            return found.astype(result, copy=False)
+            if self.inverted:
+                found = np.multiply(values, by, dtype=exact)
+                found += moved
+            else:
+                found = np.subtract(values, moved, dtype=exact)
+                found /= by
+            return found.astype(np.float64 if values.dtype == np.float64 else np.float32, copy=False)
 
         return normalised
 
@@ -118,6 +118,17 @@ class Normalise:
             f"{key!r}: ({_told(offset)}, {_told(scale)})" for key, (offset, scale) in self.by.items()
         )
         return f"Normalise({{{told}}}{', inverted=True' if self.inverted else ''})"
+
+
+def _check_shape(name: str, values: np.ndarray, *parts: np.ndarray) -> None:
+    """Refuse parts that do not belong to the items of a batch."""
+    for part in parts:
+        axes = zip(part.shape[::-1], values.shape[:0:-1], strict=False)
+        if part.ndim >= max(values.ndim, 1) or any(own not in (1, size) for own, size in axes):
+            raise InvalidArgumentError(
+                f"{name!r} has items of shape {values.shape[1:]}; offset or scale has the shape "
+                f"{part.shape}. The first axis is that of the batch: a single item needs one, as in x[None]."
+            )
 
 
 def _told(values: np.ndarray) -> str:
