@@ -154,6 +154,13 @@ def test_numbers_are_those_of_exact_arithmetic(values: np.ndarray, probability: 
     assert abs(std / (largest or 1) - math.sqrt(variance)) <= 1e-14 * math.sqrt(variance) + 1e-22 + 2e-16
 
 
+def test_a_deviation_survives_a_mean_that_is_rounded() -> None:
+    """Numbers so large that their mean is no float64: the deviation is exact all the same."""
+    values = 2.0**52 + np.arange(1000) % 2
+    _, _, mean, std, *_ = measuring._numbers(values, [])
+    assert abs(mean - 2.0**52) <= 1 and std == 0.5
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8, np.uint64, np.bool_])
 def test_every_dtype(dtype: Any) -> None:
     """Numbers of other kinds are measured as the float64 that they are."""
