@@ -193,7 +193,9 @@ def test_what_cannot_be_stacked(transforms: list[Any], text: str) -> None:
         _made[1].loader(transforms=transforms)
 
 
-@pytest.mark.parametrize("arguments", [(0,), (2, "reward"), (2, "observation", "last"), (True,)])
+@pytest.mark.parametrize(
+    "arguments", [(0,), (2, "reward"), (2, "next_observation.image"), (2, "observation", "last"), (True,)]
+)
 def test_arguments_that_make_no_sense_are_refused(arguments: Any) -> None:
     """When the transform is made."""
     with pytest.raises(el.InvalidArgumentError):

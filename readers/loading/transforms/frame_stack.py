@@ -14,6 +14,7 @@ from ..episode_index import EpisodeIndex
 from ..gather import StackedRows
 from ..step_arrays import StepArrays
 from ..tree import map_leaves
+from ..units.unit import NEXT_OBSERVATION
 from .keys import replace_part
 from .on_read import OnRead
 
@@ -42,6 +43,8 @@ class FrameStack(OnRead):
         object.__setattr__(self, "k", whole_number("k", self.k, 1))
         if self.pad not in ("first", "zero"):
             raise InvalidArgumentError(f"pad={self.pad!r}: expected 'first' or 'zero'.")
+        if self.key.partition(".")[0] == NEXT_OBSERVATION:
+            raise InvalidArgumentError("key='observation' stacks next observations too; name that.")
         if self.key in (REWARD, *FLAGS):
             raise InvalidArgumentError(f"{self.key!r} cannot be stacked; expected observations or actions.")
 
