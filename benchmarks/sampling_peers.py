@@ -185,15 +185,11 @@ class BareGather:
 
     def windows(self, batches: int = 200) -> float:
         """Return the seconds of a batch of 256 windows of 64 steps, from observations to the flag."""
-        views = [
-            np.lib.stride_tricks.sliding_window_view(column.reshape(len(column), -1), WINDOW, axis=0)
-            for column in self._columns()
-        ]
-        views = [view.swapaxes(1, 2) for view in views]
+        views = [_runs(column, WINDOW) for column in self._columns()]
 
         def draw() -> list[np.ndarray]:
             rows = self._rows(LENGTH - WINDOW + 1)
-            return [view[rows] for view in views]
+            return [view[rows].reshape(SIZE, WINDOW, -1) for view in views]
 
         sampling_data.check_windows(draw()[0], LENGTH)
         return _seconds(draw, batches)
@@ -274,6 +270,14 @@ class FrameLimit:
             gather=_seconds(gather, batches),
             fresh_gather=_seconds(fresh_gather, batches),
         )
+
+
+def _runs(column: np.ndarray, window: int) -> np.ndarray:
+    """Return a read-only view whose row i is rows i to i + window of a column, one after the other."""
+    width = column[0].size
+    shape = (len(column) - window + 1, window * width)
+    strides = (width * column.itemsize, column.itemsize)
+    return np.lib.stride_tricks.as_strided(column, shape, strides, writeable=False)
 
 
 def _seconds(draw: Callable[[], Any], batches: int) -> float:

@@ -33,6 +33,12 @@ STEPS_AT_ONCE = 100_000  # added to a prioritised buffer in one call
 _storages: dict[str, Any] = {}
 
 
+def threads(count: int) -> dict:
+    """Let torch use so many threads. With one a core, small batches are slow on a busy machine."""
+    torch.set_num_threads(count)
+    return {"threads": torch.get_num_threads()}
+
+
 def build(kind: str, steps: int, length: int) -> dict:
     """Fill a storage and, for `memmap`, leave its on-disk form in the folder `dumped`."""
     start = time.perf_counter()
@@ -185,6 +191,7 @@ def _bytes(storage: Any) -> int:
 
 COMMANDS = {
     "versions": versions("torchrl", "tensordict", "torch", "numpy"),
+    "threads": threads,
     "build": build,
     "transitions": transitions,
     "windows": windows,
