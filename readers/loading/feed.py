@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -51,8 +51,9 @@ class Feed(Protocol):
         """Yield batches of fresh arrays; the last one may be smaller."""
         ...
 
-    def facts(self) -> dict[str, Any]:
-        """What decides which unit stands where, by name: values that JSON can hold."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that it holds."""
         ...
 
 
@@ -79,9 +80,10 @@ class ArrayFeed:
         """See `Feed`."""
         return self.order.length
 
-    def facts(self) -> dict[str, Any]:
+    @property
+    def nbytes(self) -> int:
         """See `Feed`."""
-        return {}
+        return self.arrays.nbytes
 
     def batches(self, epoch: int, places: Places, batch_size: int) -> Iterator[Batch]:
         """See `Feed`."""
