@@ -22,9 +22,12 @@ Told = tuple[tuple[Any, ...], np.ndarray, np.ndarray | None]
 
 
 def to_numpy(values: Any) -> Any:
-    """Arrays of other libraries in nests of dicts, tuples and lists as numpy arrays; the rest as it is."""
+    """Arrays of other libraries in nests of dicts, tuples and lists as numpy arrays; the rest as it is.
+
+    Scalars of numpy are no arrays: as such they would be infos of shape (), and no branch of a OneOf.
+    """
     kind = values.__class__
-    if kind is np.ndarray or kind is str:
+    if kind is np.ndarray or kind is str or isinstance(values, np.generic):
         return values
     if isinstance(values, Mapping):
         return {key: to_numpy(part) for key, part in values.items()}
