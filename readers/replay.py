@@ -117,7 +117,8 @@ def replay(episode: Episode, env: gymnasium.Env, rtol: float = 0.0, atol: float 
     """
     if isinstance(env, VectorEnv) or not isinstance(env, gymnasium.Env):
         raise InvalidArgumentError(f"env is {type(env).__name__}; expected one gymnasium.Env.")
-    if not (rtol >= 0 and atol >= 0):
+    tolerances = (rtol, atol)
+    if not all(isinstance(each, int | float | np.number) and each >= 0 for each in tolerances):
         raise InvalidArgumentError(f"rtol={rtol!r}, atol={atol!r}: expected numbers that are not negative.")
     schema = episode.schema
     _check_spaces(env, schema)

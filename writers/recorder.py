@@ -58,7 +58,7 @@ class Recorder(gymnasium.Wrapper):
 
     Raises:
         SpaceMismatchError: the environment's spaces are not the store's.
-        InvalidArgumentError: a vector environment was given; a file cannot be kept.
+        InvalidArgumentError: a vector environment was given, or no environment; a file cannot be kept.
         StoreAccessError: the store cannot be written.
     """
 
@@ -79,6 +79,11 @@ class Recorder(gymnasium.Wrapper):
             raise InvalidArgumentError(
                 "A vector environment was given; a Recorder takes one environment. Use VectorRecorder, or "
                 "store.record(), which takes either."
+            )
+        if not isinstance(env, gymnasium.Env):
+            raise InvalidArgumentError(
+                f"env is {type(env).__name__}; expected an environment, as gymnasium.make gives it, a vector "
+                "environment, or an environment of PettingZoo."
             )
         super().__init__(env)
         check_spaces(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...store.handle import OpenStore
-from .actor import Acting, Actor
+from .actor import Acting, Actor, check_seed_count
 from .batch import Batch, Start
 from .goal import Course, Goal
 from .interrupts import StopSignal
@@ -91,6 +91,7 @@ class Collection:
     def _play(self, recorder: AnyRecorder, standing: Standing) -> tuple[Course, int]:
         """Run the loop; the course it took, and how many episodes are running."""
         batch = standing.batch
+        check_seed_count(self.start.seed, batch.size)
         env: Any = recorder.env
         single_space = env.action_space if batch.size is None else env.single_action_space
         actor = Actor(self.acting, env.action_space, single_space, batch.size)
