@@ -173,6 +173,7 @@ def _frames(setting: Setting, peers: Peers) -> list[Row]:
             )
     loader = store.refresh().loader(SIZE, columns=["observation", "next_observation"], shuffle=True)
     limit, torchrl = FrameLimit(count), peers.of(CONTENDERS["torchrl-tensor"])
+    torchrl.ask("build_frames", count=count)
     sides: Mapping[str, Callable[[], Any]] = {
         "ours": partial(seconds_of, loader, 20),
         "limit": limit.measure,
