@@ -23,7 +23,8 @@ from .feed import ArrayFeed
 from .loader import Batching, Loader
 from .shard import Shard
 from .step_arrays import read_arrays
-from .units.unit import Batch, unit_edges
+from .unit_index import UnitIndex
+from .units.unit import Batch
 
 if TYPE_CHECKING:
     from ..view import SnapshotReader
@@ -96,7 +97,8 @@ class FeedingView:
             whole_episodes=whole_episodes,
         )
         index = index_of(snapshot, positions)
-        edges = unit_edges(units, index)
+        unit_index = UnitIndex(units, index)
+        edges = unit_index.edges
         check_selection(units, index, edges)
         keys = tuple(units.default_keys if columns is None else columns)
         chosen = choose_columns(snapshot, positions, units.columns(keys))
@@ -116,4 +118,4 @@ class FeedingView:
             "weights": None if weighed is None else zlib.crc32(weighed.tobytes()),
             "seed": seed,
         }
-        return Loader(ArrayFeed(arrays, units, keys, order, edges), batching, identity, transforms)
+        return Loader(ArrayFeed(arrays, units, keys, order, unit_index), batching, identity, transforms)
