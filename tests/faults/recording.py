@@ -104,7 +104,7 @@ class Performance:
     """
 
     def __init__(
-        self, context: Context, name: str, scripts: Mapping[int, Script], options: Mapping[str, Any]
+        self, context: Context, name: str, scripts: Mapping[int, Any], options: Mapping[str, Any]
     ) -> None:
         self.context = context
         self.name = name
