@@ -24,7 +24,7 @@ import episodelake as el
 
 from .promises import PromiseLog
 from .shim import Shim
-from .truth import Script, ScriptedEnv
+from .truth import ScriptedEnv
 
 Act = tuple[Any, ...]
 _PATIENCE = 6

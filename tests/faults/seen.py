@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 import episodelake as el
 
 Row = tuple[Any, ...]
+_KEYS = ("episode_id", "agent_id", "t")
 
 _SUMS = """
     select episode_id, count(*) - 1 as length, sum(reward) as episode_return, max(t) as last,
@@ -112,7 +113,7 @@ class Seen:
 
 
 def _keys(store: el.EpisodeStore) -> list[str]:
-    return ["episode_id", "agent_id", "t"] if store.agent_groups else ["episode_id", "t"]
+    return [name for name in _KEYS if name != "agent_id" or store.agent_groups]
 
 
 def rows_of(episode: el.Episode) -> set[Row]:
@@ -132,7 +133,7 @@ def raw_rows(path: Path) -> list[Row]:
     table = DeltaTable(str(path / "steps"))
     rows: list[Row] = []
     for file in table.file_uris():
-        there = set(pq.read_schema(file).names)
-        found = pq.read_table(file, columns=[name for name in ("episode_id", "agent_id", "t") if name in there])
+        there = pq.read_schema(file).names
+        found = pq.read_table(file, columns=[name for name in _KEYS if name in there])
         rows += zip(*(column.to_pylist() for column in found.columns), strict=True)
     return rows

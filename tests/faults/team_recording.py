@@ -1,4 +1,4 @@
-"""Plays scripts of multi-agent episodes through the recorders of PettingZoo, and the workloads made of them."""
+"""Plays scripts of multi-agent episodes through the recorders of PettingZoo; the workloads made of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multi-agent episodes in the campaign: their scripts, the environments that play them, what may come of them.
+"""Multi-agent episodes of the campaign: scripts, the environments that play them, what may come of them.
 
 Two scouts and a tank, whose spaces differ. In a parallel episode the tank leaves after three steps and a
 scout comes after two; in one of turns each acts in its turn, and all are done after the last.
