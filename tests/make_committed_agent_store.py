@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import episodelake as el
 from agent_environments import Comings, Turns
 from make_committed_store import plain, stacked, write_expected
@@ -63,12 +65,11 @@ def make_store(path: Path) -> None:
 def expected_agent(lane: Lane) -> dict[str, Any]:
     """Say what must come back of one agent, from what a plain loop saw."""
     count = len(lane.rewards)
+    actions = [np.asarray(action).tolist() for action in lane.actions]
     return {
         "env_steps": lane.env_steps,
         "observations": plain(stacked(lane.observations)),
-        "actions": plain(
-            [value.tolist() if hasattr(value, "tolist") else value for value in lane.actions[:count]]
-        ),
+        "actions": plain(actions[:count]),
         "rewards": plain([float(reward) for reward in lane.rewards]),
         "terminations": lane.terminations,
         "truncations": lane.truncations,

@@ -249,8 +249,12 @@ def test_a_kill_after_a_failure(harness: Campaign, name: str) -> None:
         "aged > succeed:read only:828:close",
         "empty > roll_out:kill:405:repeat > recover",
         "empty > roll_out:kill:403:repeat > recover",
+        "empty > roll_out:exit:409:repeat",
+        "team > record_team:exit:816:repeat",
     ],
 )
 def test_faults_that_were_found_once(harness: Campaign, text: str) -> None:
-    """A second close after the lock could not be removed; a journal whose writer had just begun a part."""
+    """A second close after the lock could not be removed; a journal whose writer had just begun a part, or
+    was killed in its first frame.
+    """
     assert_right(harness.run([Trial.parse(text)]))
