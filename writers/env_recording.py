@@ -117,8 +117,9 @@ class EnvRecording:
     def settle(self) -> None:
         """Work out what plain steps come to; any thread may do it."""
         plain = self.plain
-        if plain is None or plain.block.count == plain.stop:
+        if plain is None:
             return
+        # Asked for in any case: whoever is at it has counted the rows before all that is known of them.
         with self._settling:
             # Somebody else may have done it meanwhile, and the block may be in use for other rows by now.
             found = plain.settle(self._state, self.session.next_number) if plain is self.plain else None
