@@ -500,10 +500,12 @@ def test_arrays_whose_size_changes_from_step_to_step(tmp_path: Path, mode: Autor
     with store.record(envs, flush_seconds=1e6) as recorder:
         recorder.reset(seed=0)
         for step in range(4):
-            recorder.log(seen=np.full((3, step + 2), step))
+            recorder.log(seen=np.full((3, step + 2), step), own=[np.arange(step + env) for env in range(3)])
             recorder.step(np.zeros((3, 2), np.float32))
     for episode in store.refresh():
         assert [info["legal"].tolist() for info in episode.infos[1:]] == [[*range(t)] for t in range(1, 5)]
         assert [each.tolist() for each in episode.policy["seen"][:4]] == [[t] * (t + 2) for t in range(4)]
+        own = [list(range(t + episode.env_index)) for t in range(4)]
+        assert [each.tolist() for each in episode.policy["own"][:4]] == own
     assert len(store) == 3
     assert not store.verify().faults

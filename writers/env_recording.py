@@ -365,7 +365,8 @@ def _checked(values: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
             found[key] = _checked(value, num_envs)
             continue
         array = to_numpy(value)
-        if not isinstance(array, np.ndarray | list | tuple) or np.ndim(array) == 0 or len(array) != num_envs:
+        many = array.ndim > 0 if isinstance(array, np.ndarray) else isinstance(array, list | tuple)
+        if not many or len(array) != num_envs:
             raise SpaceMismatchError(
                 f"The logged value {key!r} is {_described(array)}; expected one entry for each of the "
                 f"{num_envs} environments. Repeat what all of them share: numpy.full({num_envs}, value)."
