@@ -38,7 +38,7 @@ from .frames import (
 from .iteration import iterate
 from .loading.feeding import FeedingView
 from .query import available_episodes, check_files, connect, positions_where, run_sql
-from .replay import ReplayReport, replay
+from .replay import ReplayReport
 from .run_envs import RunEnv, chosen_run, run_envs
 
 
@@ -263,9 +263,7 @@ class EpisodeView(FeedingView):
         here = set(self.episodes.select("run_id").unique().collect()["run_id"].to_list())
         return {run_id: env for run_id, env in found.items() if run_id in here}
 
-    def replay(
-        self, env: gymnasium.Env | None = None, *, rtol: float = 0.0, atol: float = 0.0
-    ) -> list[ReplayReport]:
+    def replay(self, env: Any = None, *, rtol: float = 0.0, atol: float = 0.0) -> list[ReplayReport]:
         """Replay every episode of this view; see `Episode.replay`.
 
         Args:
@@ -273,7 +271,7 @@ class EpisodeView(FeedingView):
             rtol, atol: as for `Episode.replay`.
         """
         if env is not None:
-            return [replay(episode, env, rtol, atol) for episode in self]
+            return [episode.replay(env, rtol=rtol, atol=atol) for episode in self]
         reports, made = [], {}
         kept = self._run_envs()
         with contextlib.ExitStack() as stack:
@@ -284,7 +282,7 @@ class EpisodeView(FeedingView):
                     if told is not None:
                         warnings.warn(told, RuntimeWarning, stacklevel=2)
                     made[episode.run_id] = stack.enter_context(contextlib.closing(again))
-                reports.append(replay(episode, made[episode.run_id], rtol, atol))
+                reports.append(episode.replay(made[episode.run_id], rtol=rtol, atol=atol))
         return reports
 
     # Frames and queries

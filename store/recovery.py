@@ -7,7 +7,7 @@ what is committed already is recognised by its id, and a journal goes only after
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -107,10 +107,7 @@ def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> Recover
     if header is None:
         # Its writer died before it wrote a row since the last seal.
         _close_run(layout, directory)
-        if torn:
-            set_aside(directory)
-        else:
-            remove_journal(directory)
+        _put_away(directory, readers)
         return RecoveredRun(directory.name, 0, 0, 0, torn) if torn else None
     if header.run_id != directory.name:
         raise CorruptStoreError(f"The journal {directory} says that it belongs to the run {header.run_id!r}.")
@@ -124,11 +121,16 @@ def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> Recover
         if number not in done and episode.steps
     ]
     run = _seal_all(tables, schema, header, records, paths, now)
+    _put_away(directory, readers)
+    return replace(run, torn_bytes=torn)
+
+
+def _put_away(directory: Path, readers: Sequence[PartReader]) -> None:
+    """Remove a journal that was read; one that is damaged elsewhere than at its end is set aside."""
     if any(reader.damaged for reader in readers) or not all(reader.ended for reader in readers[:-1]):
         set_aside(directory)
     else:
         remove_journal(directory)
-    return replace(run, torn_bytes=torn)
 
 
 def _remove_stray_lock(directory: Path) -> None:

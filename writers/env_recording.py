@@ -117,8 +117,9 @@ class EnvRecording:
     def settle(self) -> None:
         """Work out what plain steps come to; any thread may do it."""
         plain = self.plain
-        if plain is None or plain.block.count == plain.stop:
+        if plain is None:
             return
+        # Asked for in any case: whoever is at it has counted the rows before all that is known of them.
         with self._settling:
             # Somebody else may have done it meanwhile, and the block may be in use for other rows by now.
             found = plain.settle(self._state, self.session.next_number) if plain is self.plain else None
@@ -364,7 +365,8 @@ def _checked(values: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
             found[key] = _checked(value, num_envs)
             continue
         array = to_numpy(value)
-        if not isinstance(array, np.ndarray | list | tuple) or np.ndim(array) == 0 or len(array) != num_envs:
+        many = array.ndim > 0 if isinstance(array, np.ndarray) else isinstance(array, list | tuple)
+        if not many or len(array) != num_envs:
             raise SpaceMismatchError(
                 f"The logged value {key!r} is {_described(array)}; expected one entry for each of the "
                 f"{num_envs} environments. Repeat what all of them share: numpy.full({num_envs}, value)."
