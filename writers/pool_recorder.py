@@ -27,6 +27,7 @@ from .env_episodes import EnvState
 from .env_recording import EnvRecording, add_told
 from .environment import keep_env
 from .envs_recorder import EnvsRecorder
+from .nesting import check_unrecorded
 from .options import SessionOptions
 from .run import run_header
 from .spaces_check import check_spaces
@@ -86,6 +87,7 @@ class PoolRecorder(EnvsRecorder):
         files: Mapping[str, str | PathLike[str]] | None = None,
         packages: Sequence[str] = (),
     ) -> None:
+        check_unrecorded(pool, store.handle)
         self.pool = pool
         schema = store.handle.schema
         observation_space, action_space = pool_spaces(pool)

@@ -32,6 +32,7 @@ from .callbacks import (
     apply_step_callback,
 )
 from .environment import keep_env
+from .nesting import check_unrecorded
 from .options import SessionOptions
 from .run import run_header
 from .session import RunSession
@@ -85,6 +86,7 @@ class Recorder(gymnasium.Wrapper):
                 f"env is {type(env).__name__}; expected an environment, as gymnasium.make gives it, a vector "
                 "environment, or an environment of PettingZoo."
             )
+        check_unrecorded(env, store.handle)
         super().__init__(env)
         check_spaces(
             store.handle.schema,

@@ -30,6 +30,7 @@ from .callbacks import (
     apply_step_callback,
 )
 from .environment import keep_env
+from .nesting import check_unrecorded
 from .options import SessionOptions
 from .pettingzoo_api import Api, agents_header, pettingzoo_api
 
@@ -105,6 +106,7 @@ class TeamRecorder:
             )
         if state and not callable(getattr(env, STATE, None)):
             raise InvalidArgumentError(f"state=True, but {type(env).__name__} has no state().")
+        check_unrecorded(env, store.handle)
         self.env = env
         self._groups = store.handle.schema.groups
         self._group_names = {group.name.casefold() for group in self._groups}
