@@ -19,54 +19,69 @@ def ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
     What making an item raises is raised where it would have been yielded. Nothing is made any more once
     this iterator is closed.
     """
-    coming = _Coming(items)
-    coming.make()
+    maker = _Maker(items)
     try:
-        while (found := coming.wait()) is not None:
-            coming = _Coming(items)
-            coming.start()
+        maker.start()
+    except RuntimeError:
+        # No thread can be had, as when the interpreter shuts down.
+        yield from items
+        return
+    try:
+        maker.wanted.release()
+        while (found := maker.take()) is not None:
+            maker.wanted.release()
             yield found[0]
     finally:
-        coming.join()
+        maker.stop()
 
 
-class _Coming(Generic[Item]):
-    """The next item."""
+class _Maker(threading.Thread, Generic[Item]):
+    """Makes an item for each time that one is wanted.
+
+    One thread makes them all: memory that a thread took is not soon used again by others, and row groups
+    would pile up.
+    """
 
     def __init__(self, items: Iterator[Item]) -> None:
+        super().__init__(name="episodelake ahead", daemon=True)
+        self.wanted = threading.Semaphore(0)
+        self._made = threading.Semaphore(0)
         self._items = items
         self._found: tuple[Item] | None = None
         self._error: BaseException | None = None
-        self._thread: threading.Thread | None = None
+        self._stopping = False
 
-    def start(self) -> None:
-        """Begin to make it."""
-        thread = threading.Thread(target=self.make, name="episodelake ahead", daemon=True)
+    def run(self) -> None:
+        """Make items until there are no more."""
         try:
-            thread.start()
-        except RuntimeError:
-            # No thread can be had, as when the interpreter shuts down.
-            self.make()
-        else:
-            self._thread = thread
-
-    def make(self) -> None:
-        """Make it now."""
-        try:
-            for item in self._items:
-                self._found = (item,)
-                return
+            while self._next_wanted():
+                self._found = None
+                for item in self._items:
+                    self._found = (item,)
+                    del item
+                    break
+                if self._found is None:
+                    return
+                self._made.release()
         except BaseException as error:  # whatever it is, it must reach whoever waits
             self._error = error
+        finally:
+            self._made.release()
 
-    def wait(self) -> tuple[Item] | None:
-        """The item, or None if there is no more."""
-        self.join()
+    def _next_wanted(self) -> bool:
+        self.wanted.acquire()
+        return not self._stopping
+
+    def take(self) -> tuple[Item] | None:
+        """The next item, or None if there is no more."""
+        self._made.acquire()
         if self._error is not None:
             raise self._error
-        return self._found
+        found, self._found = self._found, None
+        return found
 
-    def join(self) -> None:
-        """Wait until it is made."""
-        if self._thread is not None:
-            self._thread.join()
+    def stop(self) -> None:
+        """Make nothing more, and wait for what is being made."""
+        self._stopping = True
+        self.wanted.release()
+        self.join()
