@@ -28,6 +28,7 @@ from .journal import (
 )
 from .journal_reading import JournalBatch, PartReader
 from .layout import EPISODES, RUNS, Layout
+from .packed_columns import plain_type
 from .parquet import open_parquet, reading_error
 from .record_columns import EpisodeColumns
 from .records import EpisodeRecord
@@ -200,7 +201,7 @@ def _read(readers: Iterable[PartReader], schema: StepSchema) -> dict[int, FoundE
 
 
 def _check_columns(batch: JournalBatch, schema: StepSchema) -> None:
-    known = {column.name: column.type for column in batch.rows.schema}
+    known = {column.name: plain_type(column.type) for column in batch.rows.schema}
     for column in schema.journal:
         if known.get(column.name) != column.type:
             raise CorruptStoreError(
@@ -222,7 +223,7 @@ def _read_batch(
             found.setdefault(event["number"], _new(event, schema))
         elif event["event"] == "agent" and event["number"] in found and event["number"] not in lost:
             found[event["number"]].introduce(event)
-    runs = BatchRuns.of(batch.rows)
+    runs = BatchRuns.of(batch.rows, batch.source)
     outcomes = Outcomes.of(runs, schema)
     stretches = (runs.numbers, runs.agents, runs.starts, runs.stops)
     for number, agent, start, stop in zip(*(each.tolist() for each in stretches), strict=True):

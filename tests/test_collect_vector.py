@@ -129,6 +129,33 @@ def test_a_recorder_goes_on_without_a_gap(tmp_path: Path, mode: AutoresetMode, s
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_episodes_are_counted_alike_late_and_at_once(tmp_path: Path, mode: AutoresetMode) -> None:
+    """A hook that wants to know of each episode at once changes nothing of what is counted."""
+    told: list[float] = []
+    early = el.collect(
+        vector(mode),
+        tilting_many,
+        new_store(tmp_path / "early", VaryingEnv()),
+        steps=2000,
+        seed=3,
+        on_episode=lambda episode: told.append(episode.episode_return),
+    )
+    late = el.collect(vector(mode), None, new_store(tmp_path / "other", VaryingEnv()), steps=2000, seed=3)
+    assert late.steps == 2000 and late.episodes == len(late.returns) == len(late.lengths) > 10
+    late = el.collect(
+        vector(mode), tilting_many, new_store(tmp_path / "late", VaryingEnv()), steps=2000, seed=3
+    )
+    assert late.returns.tolist() == early.returns.tolist() == told
+    assert late.lengths.tolist() == early.lengths.tolist()
+    assert (late.episodes, late.terminated, late.truncated, late.unfinished) == (
+        early.episodes,
+        early.terminated,
+        early.truncated,
+        early.unfinished,
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_episodes_cut_what_runs_and_begin_anew(tmp_path: Path, mode: AutoresetMode) -> None:
     """After a call with steps, a call with episodes cuts what is running, keeps it, and starts over."""
     store = new_store(tmp_path, VaryingEnv())

@@ -23,7 +23,7 @@ from ..store.schema import LATE_ROW, RESET_ROW, StepSchema
 from ..store.values import load_json
 from .block_session import BlockSession
 from .callbacks import EpisodeCallback, EpisodeSummary, apply_episode_callback
-from .env_episodes import EnvState
+from .env_episodes import EnvState, GatheredEnds
 from .plain_steps import PlainSteps
 from .vector_values import per_env, to_numpy, told
 
@@ -57,6 +57,7 @@ class EnvRecording:
         self.plain: PlainSteps | None = None
         self._state = EnvState.empty(num_envs, schema.reward_shape)
         self._ended: Ends | None = None
+        self._gathered = GatheredEnds()
         self._episodes = self._transitions = 0
         self._settling = threading.Lock()
         self.silent = np.zeros(num_envs, bool)
@@ -78,6 +79,14 @@ class EnvRecording:
         """The episodes that the last call ended, or None."""
         self.settle()
         return self._ended
+
+    @property
+    def gathered(self) -> GatheredEnds:
+        """The episodes that calls of the environment ended, in order of time."""
+        self.settle()
+        # Another thread may have settled, and be about to add what it found.
+        with self._settling:
+            return self._gathered
 
     @property
     def episodes(self) -> int:
@@ -132,6 +141,7 @@ class EnvRecording:
             self._put(block, found.stop, found.state)
             self._ended = found.ended if len(found.ended.table) else None
             self._episodes += found.episodes
+            self._gathered.add(found.finished, found.ended)
             self._transitions += found.transitions
 
     # Transactions

@@ -97,7 +97,7 @@ class Collection:
         actor = Actor(self.acting, env.action_space, single_space, batch.size)
         memory = Memory(self.acting.initial_state, batch.size)
         memory.state = standing.state
-        course = Course(self.goal, batch.size or 1)
+        course = Course(self.goal, batch.size or 1, late=not self.watching.hooks)
         batch.enter(course, self.start)
         complete = False
         unfinished = 0

@@ -8,7 +8,7 @@ so their episodes can only go on with them. With `episodes` they are given up.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +91,7 @@ class VectorBatch:
             and np.array_equal(self._left[1], state.numbers)
         )
         self._course = course
+        self._recorder.recording.gathered.start(wanted=course.late)
         self._look_who_is_recorded()
         if start.anew or not untouched:
             self._first = start
@@ -98,6 +99,7 @@ class VectorBatch:
 
     def leave(self, complete: bool) -> int:
         """End a call; with `episodes`, give up what is running."""
+        self._recorder.recording.gathered.start(wanted=False)
         running = np.flatnonzero(self._running)
         if self._course.goal.episodes is not None and complete:
             if len(running):
@@ -182,7 +184,7 @@ class VectorBatch:
             result, steps = self._step_partly(action, columns, self._running, steps)
         self.observation, self.info = result[0], result[4]
         self._note(_flags(result))
-        if self._all_recorded and not self._any_done and self._held is None:
+        if self._all_recorded and (not self._any_done or self._course.late) and self._held is None:
             return Taken(steps, (), result[1], result[2], result[3])
         return self._taken(steps, result)
 
@@ -239,6 +241,8 @@ class VectorBatch:
         self._done = done
 
     def _taken(self, steps: int, result: tuple) -> Taken:
+        if self._course.late:
+            return Taken(steps, (), result[1], result[2], result[3])
         ended = self._recorder.ended
         if ended is not None and self._course.quotas is not None:
             self._use_quotas(ended)
@@ -257,6 +261,10 @@ class VectorBatch:
             full = envs[quotas[envs] == 0]
             if len(full):
                 self._recorder.discard(full)
+
+    def ended_late(self) -> Iterable[Ends]:
+        """Episodes that have ended since the last call, where the course has them told late."""
+        return self._recorder.recording.gathered.take()
 
     def summaries(self, ended: Any) -> list[EpisodeSummary]:
         """What the recorder says of episodes that have ended."""
