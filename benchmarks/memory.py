@@ -21,14 +21,14 @@ def main() -> None:
     small, large = sys.argv[1:3]
     len(el.open(small).filter(pl.col("episode_return") > 0.0))
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak to what is held now
-    before = _memory("VmRSS")
+    before = memory_of("VmRSS")
     store = el.open(large)
     len(store)
-    answer = {"peak": _memory("VmHWM") - before, "held": _memory("VmRSS") - before}
+    answer = {"peak": memory_of("VmHWM") - before, "held": memory_of("VmRSS") - before}
     print(json.dumps(answer))
 
 
-def _memory(field: str) -> int:
+def memory_of(field: str) -> int:
     """Return a field of /proc/self/status in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):

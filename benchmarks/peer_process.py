@@ -47,6 +47,17 @@ MINARI = Recipe(
 TIANSHOU = Recipe(
     "tianshou", ("tianshou==2.0.1", "torch==2.13.0"), {"gymnasium": "gymnasium", "numpy": "numpy"}
 )
+# The peers of sampling. What each of them pins itself, such as Gymnasium, is left to it.
+TORCHRL = Recipe("torchrl", ("torchrl==0.14.0", "torch==2.13.0"), {"numpy": "numpy"})
+D3RLPY = Recipe("d3rlpy", ("d3rlpy==2.8.1", "torch==2.13.0"), {"numpy": "numpy"})
+MINARI_TORCH = Recipe(
+    "minari_torch",
+    ("minari[hdf5,create]==0.5.4", "pillow", "torch==2.13.0"),
+    {"gymnasium": "gymnasium", "numpy": "numpy"},
+)
+# The newest LeRobot for Python 3.11 that takes this torch. It converts arrays of one number in a way that
+# newer releases of numpy refuse.
+LEROBOT = Recipe("lerobot", ("lerobot==0.3.2", "numpy==2.2.6", "torch==2.13.0"), {})
 
 
 class PeerError(RuntimeError):

@@ -23,6 +23,7 @@ import many_writers
 import opening
 import recording
 import recovery_speed
+import sampling
 import size
 import sql
 import vector_recording
@@ -45,6 +46,8 @@ BENCHMARKS = {
     "compaction": compaction.run,
     "vector-recording": vector_recording.run,
     "collecting": collecting.run,
+    "sampling": sampling.run,
+    "sampling-peers": sampling.run_peers,
 }
 WIDTH_OF_A_FILE = 170
 ENVIRONMENTS = Path(__file__).resolve().parent / ".venv"
@@ -73,7 +76,7 @@ def main(
     with tempfile.TemporaryDirectory(prefix="episodelake-benchmarks-") as folder, contextlib.chdir(folder):
         peer = Peer(place, Path(folder))
         tianshou = Peer(place, Path(folder), TIANSHOU)
-        setting = Setting(Path(folder), repeats, quick, peer, tianshou)
+        setting = Setting(Path(folder), repeats, quick, peer, tianshou, place)
         try:
             for name in names or BENCHMARKS:
                 console.print(f"[dim]running {name}[/dim]")

@@ -15,13 +15,14 @@ FORMATS = ("hdf5", "arrow")
 
 @dataclass(frozen=True)
 class Setting:
-    """The setting of one run: a scratch folder, the number of repeats, and the peers."""
+    """The setting of one run: a scratch folder, repeats, the peers, and where they are installed."""
 
     folder: Path
     repeats: int
     quick: bool
     minari: Peer
     tianshou: Peer
+    environments: Path
 
     def choose(self, full: int, quick: int) -> int:
         """Return the size to use: `full`, or `quick` in a quick run."""

@@ -19,6 +19,7 @@ import polars as pl
 from ._environments import AgentSpaces, agent_groups, checked_reward_shape, renewed, spaces_of
 from ._maintained import MaintainedStore
 from ._recording import RecordingStore
+from ._targets import check_outside, check_sources
 from .readers.view import EpisodeView, SnapshotReader
 from .store.agents import AgentGroup
 from .store.errors import (
@@ -143,6 +144,7 @@ class EpisodeStore(RecordingStore, MaintainedStore):
 
         Raises:
             StoreExistsError: there is a store already, or other files.
+            InvalidArgumentError: `into` lies in this store.
             QueryError: the condition is not valid; nothing was created.
         """
         view = self if filter is None else self.filter(filter)
@@ -312,6 +314,7 @@ def copy_view(
 ) -> EpisodeStore:
     """A new store with the episodes of a view."""
     own = store.handle.layout.root
+    check_outside(into, store.handle.layout)
     if storage_options is None and str(into).partition("://")[0] == str(own).partition("://")[0]:
         storage_options = own.options
     target = _made(into, renewed(store.handle.manifest), store.card, storage_options)
@@ -341,7 +344,8 @@ def merge(
 
     Raises:
         SpaceMismatchError: a source has other spaces; nothing was changed.
-        InvalidArgumentError: there is no source; an annotation has another type in a source.
+        InvalidArgumentError: there is no source; an annotation has another type in a source; a new store
+            would lie in a source.
         StoreNotFoundError, CorruptStoreError, StoreAccessError, ConcurrentCommitError: nothing was changed.
     """
     if isinstance(sources, str | PathLike | EpisodeView):
@@ -352,19 +356,22 @@ def merge(
     ]
     if not views:
         raise InvalidArgumentError("There is nothing to merge: sources is empty.")
-    target = into if isinstance(into, EpisodeStore) else _opened_or_made(into, views[0], storage_options)
+    target = into if isinstance(into, EpisodeStore) else _opened_or_made(into, views, storage_options)
     report = merge_stores(target.handle, [view.selection() for view in views], link=link, progress=progress)
     target.refresh()
     return report
 
 
 def _opened_or_made(
-    path: str | PathLike[str], like: EpisodeView, storage_options: Mapping[str, str] | None
+    path: str | PathLike[str], views: Sequence[EpisodeView], storage_options: Mapping[str, str] | None
 ) -> EpisodeStore:
+    """The target of a merge; a new one is made only once it is known that the sources fit together."""
     try:
         return open_store(path, storage_options=storage_options)
     except StoreNotFoundError:
-        manifest = like.selection().snapshot.manifest
+        snapshots = [view.selection().snapshot for view in views]
+        check_sources(path, snapshots)
+        manifest = snapshots[0].manifest
         return _made(path, renewed(manifest), storage_options=storage_options)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
@@ -162,10 +163,15 @@ def replay(
     """Replay one episode in the environment of its run; status 1 if it differs."""
     store = open_store(path, storage_options=storage_options(storage))
     found = store[_episode_key(episode)]
-    env = store.make_env(found.run_id, trust=trust)
+    page = Page()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", RuntimeWarning)
+        env = store.make_env(found.run_id, trust=trust)
+    for warning in told:
+        page.note(str(warning.message))
     with contextlib.closing(env):
         report = found.replay(env, rtol=rtol, atol=atol)
-    write_replay(Page(), report, env)
+    write_replay(page, report, env)
     if not report.same:
         raise typer.Exit(1)
 

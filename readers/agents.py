@@ -15,10 +15,13 @@ import numpy as np
 from ..store.errors import InvalidArgumentError
 from ..store.families import EXTRA, merge_rows
 from ..store.lanes import Lanes, lanes_of
-from ..store.schema import ENV_STEP
+from ..store.schema import ENV_STEP, StepSchema
 from .blocks import Block, LaneBlock
 from .episode import Episode, stack
 from .episode_rows import EpisodeRowReader
+from .replay import ReplayReport
+from .run_envs import run_envs
+from .team_replay import api_of, replay_team
 
 
 def make_episode(rows: EpisodeRowReader, position: int, block: Block, start: int, count: int) -> Episode:
@@ -45,6 +48,7 @@ class AgentEpisode(Episode):
         self._index = index
         self._flagged = lanes.flags[index]
         self.agent_id: str = lanes.agent[index].as_py()
+        self._group_index = int(lanes.group[index])
         self.group = whole._rows.snapshot.schema.groups[lanes.group[index]].name
 
     @property
@@ -78,6 +82,23 @@ class AgentEpisode(Episode):
         found = self._block.table([field], 0, self.length + 1).column(0).to_numpy()
         found.flags.writeable = False
         return found
+
+    @property
+    def agent_schema(self) -> StepSchema:
+        """The agent's spaces and columns, as those of a single-agent store."""
+        schema = self._rows.snapshot.schema
+        return schema.parts[self._group_index]
+
+    def replay(self, env: Any = None, *, rtol: float = 0.0, atol: float = 0.0) -> ReplayReport:
+        """Refused: what comes to one agent depends on what the others do.
+
+        Raises:
+            InvalidArgumentError: always; `MultiAgentEpisode.replay` replays all of them.
+        """
+        raise InvalidArgumentError(
+            f"{self.agent_id!r} cannot be replayed alone. Replay the whole episode: "
+            f"store[{self.id!r}].replay(env)."
+        )
 
     def __repr__(self) -> str:
         """Id, agent, length, return and end reason in one line."""
@@ -213,6 +234,28 @@ class MultiAgentEpisode(Episode):
             step: row["state"] for step, row in zip(steps.to_pylist(), extras, strict=True) if "state" in row
         }
         return stack([found[step] for step in sorted(found)]) if found else None
+
+    def replay(self, env: Any = None, *, rtol: float = 0.0, atol: float = 0.0) -> ReplayReport:
+        """Reset an environment of PettingZoo as the episode was, and let all agents act as they did.
+
+        Args:
+            env: an environment of the same kind and API. It cannot be made again from the store, since such
+                environments keep no spec.
+            rtol, atol: as for `Episode.replay`.
+
+        Returns:
+            The first step of the environment at which an observation, a reward or a flag of an agent
+            differs, or which agents are there, or whose turn it is.
+
+        Raises:
+            InvalidArgumentError: `env` is no environment of that API.
+            SpaceMismatchError: an agent's spaces are not those of the store.
+            EnvUnavailableError: there is no `env`.
+        """
+        if env is None:
+            return super().replay(env, rtol=rtol, atol=atol)
+        kept = run_envs(self._rows.snapshot).get(self.run_id)
+        return replay_team(self, env, api_of(kept.spec if kept else None), rtol, atol)
 
     def __repr__(self) -> str:
         """Id, length, return, end reason and agents in one line."""

@@ -23,6 +23,7 @@ from gymnasium.envs.registration import EnvSpec
 from ..store.bundle import unpack
 from ..store.errors import EnvUnavailableError, EpisodelakeError, UntrustedEnvError
 from ..store.files import guard_access
+from ..store.manifest import Manifest
 from ..store.snapshot import Snapshot
 from .env_recipe import HINT, read_recipe
 from .run_envs import RunEnv
@@ -43,8 +44,8 @@ def make_run_env(
     """Make the environment of a run.
 
     Returns:
-        The environment, and a sentence on packages of other versions, or None. Files of the run lie in a
-        temporary folder that goes with the environment.
+        The environment, and a sentence on packages of other versions and on other spaces, or None. Files of
+        the run lie in a temporary folder that goes with the environment.
 
     Raises:
         EnvUnavailableError: something it needs was not kept or is not installed; the message names all of it.
@@ -66,7 +67,11 @@ def make_run_env(
             unpack(snapshot.layout, run.bundle.files, folder)
         env = _made(recipe.spec, where, {**(changes or {}), **_rendering(render_mode)})
         keep(env.unwrapped)
-    return env, told
+    other = None if changes else _other_spaces(env, snapshot.manifest, where)
+    if other is not None and strict:
+        env.close()
+        raise EnvUnavailableError(f"{other} {HINT}")
+    return env, " ".join(filter(None, (told, other))) or None
 
 
 @contextlib.contextmanager
@@ -114,6 +119,21 @@ def _made(spec: EnvSpec, where: str, changes: Mapping[str, Any]) -> gymnasium.En
         raise EnvUnavailableError(
             f"{where} cannot be made again: {type(error).__name__}: {error} {HINT}"
         ) from error
+
+
+def _other_spaces(env: gymnasium.Env, manifest: Manifest, where: str) -> str | None:
+    """What tells by its spaces that an environment is not the recorded one; None if nothing does."""
+    pairs = {
+        "observation": (env.observation_space, manifest.observation_space),
+        "action": (env.action_space, manifest.action_space),
+    }
+    for name, (made, recorded) in pairs.items():
+        if made != recorded:
+            return (
+                f"{where}, made again, has the {name} space {made}; the store has {recorded}. Its vector "
+                "environment did what takes wrappers here, or it has changed since."
+            )
+    return None
 
 
 def _compare_versions(run: RunEnv, where: str, *, strict: bool) -> str | None:

@@ -12,7 +12,6 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-import gymnasium
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -217,13 +216,11 @@ class Episode:
         """The spaces and columns of its steps."""
         return self._rows.snapshot.schema
 
-    def replay(
-        self, env: gymnasium.Env | None = None, *, rtol: float = 0.0, atol: float = 0.0
-    ) -> ReplayReport:
+    def replay(self, env: Any = None, *, rtol: float = 0.0, atol: float = 0.0) -> ReplayReport:
         """Reset an environment with the recorded seed and options, take the recorded actions, and compare.
 
         Args:
-            env: an environment of the same kind; None to make that of the run again, as
+            env: an environment of the same kind (a `gymnasium.Env`); None to make that of the run again, as
                 `EpisodeStore.make_env` does without trust, and to close it afterwards.
             rtol, atol: how far numbers may be apart, as for `numpy.isclose`; with 0 for both they are
                 compared exactly. NaN equals NaN.

@@ -71,8 +71,15 @@ def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
         QueryError: the text does not parse or names what is not there; the message has DuckDB's reason and
             the available columns.
     """
+    if not isinstance(text, str):
+        raise QueryError(f"A query of type {type(text).__name__} was given; expected SQL text.")
     try:
         kinds = [statement.type for statement in connection.extract_statements(text)]
+        if len(kinds) > 1:
+            raise QueryError(
+                f"{text!r} holds {len(kinds)} statements, and only the last would give its result: expected "
+                "one query. Ask them one after the other."
+            )
         if kinds and not set(kinds) <= _QUERIES:
             raise QueryError(
                 f"{text!r} is not a query: expected SELECT, FROM, WITH, DESCRIBE, SUMMARIZE or EXPLAIN. "

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .episode import Episode
 
 #: Steps that are played before they are compared.
-_BATCH = 256
+BATCH = 256
 _LONGEST = 200
 
 
@@ -41,6 +41,9 @@ class Difference:
         expected: what was recorded there.
         got: what the environment gave; a text if it gave something that does not fit the space.
         elements: how many elements of the leaf differ at this step.
+        agent: in an episode of several agents whose value it is, and `step` then counts those of the
+            environment; None where it is no value of one agent: with the leaf `agents` which agents were
+            there, with `agent_selection` whose turn it was.
     """
 
     step: int
@@ -49,10 +52,12 @@ class Difference:
     expected: Any
     got: Any
     elements: int
+    agent: str | None = None
 
     def __str__(self) -> str:
         """One line: where, what was recorded and what came."""
-        where = self.leaf + "".join(f"[{number}]" for number in self.index)
+        whose = "" if self.agent is None else f"{self.agent} "
+        where = whose + self.leaf + "".join(f"[{number}]" for number in self.index)
         more = f" ({self.elements} elements differ)" if self.elements > 1 else ""
         return f"step {self.step}: {where} was {_short(self.expected)}, now {_short(self.got)}{more}"
 
@@ -69,8 +74,9 @@ class ReplayReport:
     Attributes:
         episode_id: the episode.
         seed: of its reset; None if it has none, so that its start cannot be repeated.
-        transitions: of the recorded episode.
-        compared: transitions that were played and found the same.
+        transitions: of the recorded episode; of several agents, steps of the environment.
+        compared: transitions that were played and found the same. Fewer than there are, and no difference,
+            only where a crash lost turns that agents were waiting on.
         differences: all values that differ at the first step at which any does; empty if all are the same.
     """
 
@@ -93,7 +99,9 @@ class ReplayReport:
     def __str__(self) -> str:
         """What was compared, the values that differ, and whether there was a seed."""
         if self.same:
-            lines = [f"{self.episode_id}: {self.transitions} transitions replayed, all the same."]
+            lines = [f"{self.episode_id}: {self.compared} transitions replayed, all the same."]
+            if self.compared < self.transitions:
+                lines.append(f"  {self.transitions - self.compared} more were not recorded in full.")
         else:
             lines = [f"{self.episode_id}: differs after {self.compared} of {self.transitions} transitions."]
             lines += [f"  {difference}" for difference in self.differences]
@@ -117,11 +125,10 @@ def replay(episode: Episode, env: gymnasium.Env, rtol: float = 0.0, atol: float 
     """
     if isinstance(env, VectorEnv) or not isinstance(env, gymnasium.Env):
         raise InvalidArgumentError(f"env is {type(env).__name__}; expected one gymnasium.Env.")
-    if not (rtol >= 0 and atol >= 0):
-        raise InvalidArgumentError(f"rtol={rtol!r}, atol={atol!r}: expected numbers that are not negative.")
+    check_tolerances(rtol, atol)
     schema = episode.schema
     _check_spaces(env, schema)
-    comparison = _Comparison(episode, schema, rtol, atol)
+    comparison = Comparison(episode, schema, rtol, atol)
     start = 0
     for values in _played(episode, env):
         differences = comparison.compare(values, start)
@@ -132,6 +139,16 @@ def replay(episode: Episode, env: gymnasium.Env, rtol: float = 0.0, atol: float 
             )
         start += len(values)
     return ReplayReport(episode.id, episode.seed, episode.length, episode.length)
+
+
+def check_tolerances(rtol: float, atol: float) -> None:
+    """Refuse tolerances that are negative or no numbers.
+
+    Raises:
+        InvalidArgumentError: one of them is.
+    """
+    if not all(isinstance(each, int | float | np.number) and each >= 0 for each in (rtol, atol)):
+        raise InvalidArgumentError(f"rtol={rtol!r}, atol={atol!r}: expected numbers that are not negative.")
 
 
 def _check_spaces(env: gymnasium.Env, schema: StepSchema) -> None:
@@ -148,7 +165,7 @@ def _check_spaces(env: gymnasium.Env, schema: StepSchema) -> None:
 
 
 @dataclass(frozen=True)
-class _Played:
+class Played:
     """What one call of `reset` or `step` gave; without reward and flags for a reset."""
 
     observation: Any
@@ -156,10 +173,10 @@ class _Played:
     flags: tuple[bool, bool] | None = None
 
 
-def _played(episode: Episode, env: gymnasium.Env) -> Iterator[list[_Played]]:
+def _played(episode: Episode, env: gymnasium.Env) -> Iterator[list[Played]]:
     """What the environment gives, a batch at a time; ends where either side ends."""
     observation, _ = env.reset(seed=episode.seed, options=episode.options)
-    batch = [_Played(copy.deepcopy(observation))]
+    batch = [Played(copy.deepcopy(observation))]
     actions = episode.actions
     for t in range(episode.length):
         # An environment may write into the action it is given.
@@ -168,17 +185,17 @@ def _played(episode: Episode, env: gymnasium.Env) -> Iterator[list[_Played]]:
         flags = (bool(terminated), bool(truncated))
         if any(flags) and "final_obs" in info:
             observation = info["final_obs"]
-        batch.append(_Played(copy.deepcopy(observation), copy.deepcopy(reward), flags))
+        batch.append(Played(copy.deepcopy(observation), copy.deepcopy(reward), flags))
         if any(flags):
             break
-        if len(batch) >= _BATCH:
+        if len(batch) >= BATCH:
             yield batch
             batch = []
     if batch:
         yield batch
 
 
-class _Comparison:
+class Comparison:
     """The recorded side of a replay."""
 
     def __init__(self, episode: Episode, schema: StepSchema, rtol: float, atol: float) -> None:
@@ -187,7 +204,7 @@ class _Comparison:
         self._rtol = rtol
         self._atol = atol
 
-    def compare(self, values: list[_Played], start: int) -> list[Difference]:
+    def compare(self, values: list[Played], start: int) -> list[Difference]:
         """All differences at the first of some steps that has any.
 
         Args:

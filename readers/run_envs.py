@@ -69,6 +69,8 @@ class RunEnv:
             if self.spec is None:
                 return f"{self.bundle.made_by} (no spec)" if self.bundle else ""
             content = json.loads(self.spec)
+            if "pettingzoo" in content:
+                return f"{content['pettingzoo']['name']} (PettingZoo, {content['pettingzoo']['api']})"
             wrappers = [str(wrapper["name"]) for wrapper in content.get("additional_wrappers", [])]
             return ", in ".join([str(content["id"]), *([", ".join(wrappers)] if wrappers else [])])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, CorruptStoreError):

@@ -39,7 +39,7 @@ from .iteration import iterate
 from .loading.feeding import FeedingView
 from .loading.stats_view import MeasuredView
 from .query import available_episodes, check_files, connect, positions_where, run_sql
-from .replay import ReplayReport, replay
+from .replay import ReplayReport
 from .run_envs import RunEnv, chosen_run, run_envs
 
 
@@ -90,9 +90,10 @@ class EpisodeView(FeedingView, MeasuredView):
 
         Raises:
             EpisodeNotFoundError: there is no such position or id in this view.
+            InvalidArgumentError: the key is of another kind, or a slice of other things than positions.
         """
         if isinstance(key, slice):
-            return EpisodeView(self._reader, self._all_positions()[key])
+            return EpisodeView(self._reader, self._all_positions()[_checked_slice(key)])
         if isinstance(key, str):
             return self._episode(self._position_of(key))
         if isinstance(key, bool) or not isinstance(key, int | np.integer):
@@ -194,14 +195,17 @@ class EpisodeView(FeedingView, MeasuredView):
             replace: allow an episode to be drawn more than once.
 
         Raises:
-            InvalidArgumentError: `n` is negative, or more than there are (without `replace`).
+            InvalidArgumentError: `n` is no number of episodes, or more than there are (without `replace`);
+                `seed` is none.
         """
-        if not isinstance(n, int | np.integer) or n < 0 or (n > len(self) and not (replace and len(self))):
+        if not isinstance(n, int | np.integer) or n < 0:
+            raise InvalidArgumentError(f"n={n!r}: expected a whole number of at least 0.")
+        if n > len(self) and not (replace and len(self)):
             raise InvalidArgumentError(
                 f"Cannot draw {n!r} episodes from {len(self)}. Draw fewer, or draw with replace=True."
             )
-        if seed is not None and seed < 0:
-            raise InvalidArgumentError(f"seed={seed}: expected a number that is not negative, or None.")
+        if seed is not None and (not isinstance(seed, int | np.integer) or seed < 0):
+            raise InvalidArgumentError(f"seed={seed!r}: expected a number that is not negative, or None.")
         drawn = np.random.default_rng(seed).choice(len(self), n, replace) if n else []
         return [self[int(index)] for index in drawn]
 
@@ -260,9 +264,7 @@ class EpisodeView(FeedingView, MeasuredView):
         here = set(self.episodes.select("run_id").unique().collect()["run_id"].to_list())
         return {run_id: env for run_id, env in found.items() if run_id in here}
 
-    def replay(
-        self, env: gymnasium.Env | None = None, *, rtol: float = 0.0, atol: float = 0.0
-    ) -> list[ReplayReport]:
+    def replay(self, env: Any = None, *, rtol: float = 0.0, atol: float = 0.0) -> list[ReplayReport]:
         """Replay every episode of this view; see `Episode.replay`.
 
         Args:
@@ -270,7 +272,7 @@ class EpisodeView(FeedingView, MeasuredView):
             rtol, atol: as for `Episode.replay`.
         """
         if env is not None:
-            return [replay(episode, env, rtol, atol) for episode in self]
+            return [episode.replay(env, rtol=rtol, atol=atol) for episode in self]
         reports, made = [], {}
         kept = self._run_envs()
         with contextlib.ExitStack() as stack:
@@ -281,7 +283,7 @@ class EpisodeView(FeedingView, MeasuredView):
                     if told is not None:
                         warnings.warn(told, RuntimeWarning, stacklevel=2)
                     made[episode.run_id] = stack.enter_context(contextlib.closing(again))
-                reports.append(replay(episode, made[episode.run_id], rtol, atol))
+                reports.append(episode.replay(made[episode.run_id], rtol=rtol, atol=atol))
         return reports
 
     # Frames and queries
@@ -353,3 +355,17 @@ class EpisodeView(FeedingView, MeasuredView):
 def _reason(error: Exception) -> str:
     """What Polars says first; the plan of the query that follows tells a caller nothing."""
     return str(error).partition("\n")[0]
+
+
+def _checked_slice(key: slice) -> slice:
+    """A slice of positions, as it is.
+
+    Raises:
+        InvalidArgumentError: it has other parts than whole numbers, or a step of 0.
+    """
+    parts = (key.start, key.stop, key.step)
+    if not all(part is None or isinstance(part, int | np.integer) for part in parts):
+        raise InvalidArgumentError(f"{key!r} is no slice of positions; expected whole numbers, as [10:20].")
+    if key.step is not None and not key.step:
+        raise InvalidArgumentError(f"{key!r} has the step 0; expected another number, as in [::2].")
+    return key

@@ -22,6 +22,7 @@ from .errors import CorruptStoreError
 from .files import guard_access
 from .journal import HEADER_KEY, RunHeader
 from .journal_frames import BATCH, END, SCHEMA, Frame, decode, find_next
+from .packed_columns import PACKED, PackedRows, has_packed, packed_bytes, plain_bytes
 from .values import load_object
 
 _KEPT_BYTES = 32 << 20
@@ -68,7 +69,7 @@ class JournalBatch:
     """One batch of rows with the events that came with it.
 
     Attributes:
-        rows: points into the mapped file.
+        rows: points into the mapped file; columns may be packed, see `packed_columns`.
         events_json: the events as they were written.
         after_gap: whether batches before this one may be lost.
         source: the part, for messages.
@@ -105,7 +106,8 @@ class PartReader:
         damaged: whether whole frames stand behind such bytes, so that this is no end torn by a crash, or
             all its rows were in parts before it; known then.
         seen: rows of the run up to the end of this part; known then.
-        rows, row_bytes: how many rows were read, and how many bytes they take in the journal.
+        rows, row_bytes: how many rows were read, and how many bytes they take in the journal when nothing is
+            packed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -159,11 +161,11 @@ class PartReader:
             except _UNREADABLE as error:
                 raise _not_ours(self.path, str(error)) from error
             if rows is not None:
-                fresh = rows.slice(min(max(self.seen - frame.first, 0), rows.num_rows))
+                fresh = self._fresh(rows, frame.first)
                 self.seen = max(self.seen, frame.first + rows.num_rows)
                 # The frame's size, since asking a batch for its own touches every page of it again.
                 self.rows += rows.num_rows
-                self.row_bytes += len(frame.body)
+                self.row_bytes += plain_bytes(rows, len(frame.body))
                 fresh_rows += fresh.num_rows
                 yield JournalBatch(fresh, bytes(frame.events) or b"[]", gap, self.path)
                 gap = False
@@ -172,6 +174,13 @@ class PartReader:
                 released = frame.stop
         # A part that tells only what others told stands in the place of one with other rows.
         self.damaged |= self.rows > 0 and not fresh_rows
+
+    def _fresh(self, rows: pa.RecordBatch, first: int) -> pa.RecordBatch:
+        """The rows of a batch that were not read before."""
+        known = min(max(self.seen - first, 0), rows.num_rows)
+        if 0 < known < rows.num_rows and has_packed(rows.schema):
+            return PackedRows.of(rows, self.path).unpacked().slice(known)
+        return rows.slice(known)
 
     @property
     def ended(self) -> bool:
@@ -204,7 +213,7 @@ class PartReader:
 
     def _read_schema(self, frame: Frame) -> pa.Schema:
         schema = pa.ipc.read_schema(pa.py_buffer(frame.body))
-        wrong = [column.name for column in schema if not _is_plain(column.type)]
+        wrong = [column.name for column in schema if not _is_known(column)]
         if wrong or len(set(schema.names)) < len(schema):
             raise ValueError(f"columns of types that no column has, or of one name: {wrong[:8]}")
         self.header = _checked_header((schema.metadata or {})[HEADER_KEY], self.path)
@@ -221,6 +230,10 @@ def _not_ours(path: Path, problem: str) -> CorruptStoreError:
         f"The journal part {path} holds what no journal holds ({problem}). It was written by something else, "
         "or its frames were changed on purpose."
     )
+
+
+def _is_known(column: pa.Field) -> bool:
+    return packed_bytes(column) > 0 if column.type == PACKED else _is_plain(column.type)
 
 
 def _is_plain(kind: pa.DataType) -> bool:

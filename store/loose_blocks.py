@@ -109,7 +109,8 @@ def _by_path(entries: Iterable[LooseEntry], start: int, stop: int) -> dict[Path,
 def _typed(path: Path, entries: Sequence[LooseEntry], columns: ColumnSet) -> tuple[str, str] | None:
     """Name and kind of the column that takes the arrays as they are; None if there is no such column."""
     kinds = {batch_kind(entry.values) for entry in entries}
-    if len(kinds) != 1:
+    # Rows of different sizes have one kind, and still make no array.
+    if len(kinds) != 1 or len({entry.values.shape[1:] for entry in entries}) != 1:
         return None
     (kind,) = kinds
     name = None if kind is None else columns.column_for(path, kind)

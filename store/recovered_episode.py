@@ -35,7 +35,7 @@ class Outcomes:
     @staticmethod
     def of(runs: BatchRuns, schema: StepSchema) -> Outcomes:
         """Read them; a row without a transition has zeros."""
-        rows = runs.rows(0, runs.batch.num_rows)
+        rows = runs.rows(0, runs.batch.num_rows).rows
         stepped = rows.column(JOURNAL_KIND.name).to_numpy() == STEP_ROW
         rewards = np.zeros((len(stepped), *schema.reward_shape))
         rewards[stepped] = schema.reward.decode([rows.column(REWARD).filter(pa.array(stepped))])

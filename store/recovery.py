@@ -7,7 +7,7 @@ what is committed already is recognised by its id, and a journal goes only after
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from .journal import (
 )
 from .journal_reading import JournalBatch, PartReader
 from .layout import EPISODES, RUNS, Layout
+from .packed_columns import plain_type
 from .parquet import open_parquet, reading_error
 from .record_columns import EpisodeColumns
 from .records import EpisodeRecord
@@ -107,10 +108,7 @@ def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> Recover
     if header is None:
         # Its writer died before it wrote a row since the last seal.
         _close_run(layout, directory)
-        if torn:
-            set_aside(directory)
-        else:
-            remove_journal(directory)
+        _put_away(directory, readers)
         return RecoveredRun(directory.name, 0, 0, 0, torn) if torn else None
     if header.run_id != directory.name:
         raise CorruptStoreError(f"The journal {directory} says that it belongs to the run {header.run_id!r}.")
@@ -124,11 +122,16 @@ def _recover_run(layout: Layout, schema: StepSchema, directory: Path) -> Recover
         if number not in done and episode.steps
     ]
     run = _seal_all(tables, schema, header, records, paths, now)
+    _put_away(directory, readers)
+    return replace(run, torn_bytes=torn)
+
+
+def _put_away(directory: Path, readers: Sequence[PartReader]) -> None:
+    """Remove a journal that was read; one that is damaged elsewhere than at its end is set aside."""
     if any(reader.damaged for reader in readers) or not all(reader.ended for reader in readers[:-1]):
         set_aside(directory)
     else:
         remove_journal(directory)
-    return replace(run, torn_bytes=torn)
 
 
 def _remove_stray_lock(directory: Path) -> None:
@@ -198,7 +201,7 @@ def _read(readers: Iterable[PartReader], schema: StepSchema) -> dict[int, FoundE
 
 
 def _check_columns(batch: JournalBatch, schema: StepSchema) -> None:
-    known = {column.name: column.type for column in batch.rows.schema}
+    known = {column.name: plain_type(column.type) for column in batch.rows.schema}
     for column in schema.journal:
         if known.get(column.name) != column.type:
             raise CorruptStoreError(
@@ -220,7 +223,7 @@ def _read_batch(
             found.setdefault(event["number"], _new(event, schema))
         elif event["event"] == "agent" and event["number"] in found and event["number"] not in lost:
             found[event["number"]].introduce(event)
-    runs = BatchRuns.of(batch.rows)
+    runs = BatchRuns.of(batch.rows, batch.source)
     outcomes = Outcomes.of(runs, schema)
     stretches = (runs.numbers, runs.agents, runs.starts, runs.stops)
     for number, agent, start, stop in zip(*(each.tolist() for each in stretches), strict=True):

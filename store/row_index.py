@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from .errors import CorruptStoreError
 from .journal_reading import PartReader
+from .packed_columns import Arena, PackedRows, edges_of, unpack_all
 from .record_columns import LaneColumns
 from .schema import JOURNAL_AGENT, JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW
 
@@ -30,11 +33,12 @@ class BatchRuns:
     """The stretches of one batch, one for each lane in it, in the order of their numbers and agents.
 
     Attributes:
-        batch: the rows.
+        batch: the rows; columns may be packed, unless the rows are not together.
         chosen: the order that brings the rows of a lane together; None if they are together.
         numbers, agents, starts, stops: whole numbers, one for each stretch; rows count in the order of
             `chosen`. Agents are counted within their episode, and 0 where there is one.
         lates: bool: whether the last row of the stretch is a late one.
+        source: the part, for messages.
     """
 
     batch: pa.RecordBatch
@@ -44,9 +48,10 @@ class BatchRuns:
     starts: np.ndarray
     stops: np.ndarray
     lates: np.ndarray
+    source: Path | None
 
     @staticmethod
-    def of(batch: pa.RecordBatch) -> BatchRuns:
+    def of(batch: pa.RecordBatch, source: Path | None = None) -> BatchRuns:
         """Find the stretches of a batch."""
         # In the order in which they sort: the last one counts most.
         keys = [batch.column(JOURNAL_NUMBER.name).to_numpy()]
@@ -55,21 +60,25 @@ class BatchRuns:
         row_kinds = batch.column(JOURNAL_KIND.name).to_numpy()
         chosen = None
         if _unsorted(keys):
+            batch = PackedRows.of(batch, source).unpacked()
             chosen = np.lexsort(keys) if len(keys) > 1 else np.argsort(keys[0], kind="stable")
             keys, row_kinds = [key[chosen] for key in keys], row_kinds[chosen]
-        changed = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
-        changes, count = np.flatnonzero(changed) + 1, len(row_kinds)
-        starts = np.concatenate([np.zeros(min(count, 1), np.int64), changes])
-        stops = np.concatenate([changes, np.full(min(count, 1), count, np.int64)])
+        edges = edges_of(keys)
+        starts, stops = edges[:-1], edges[1:]
         agents = keys[0][starts] if len(keys) > 1 else np.zeros(len(starts), np.int32)
         lates = row_kinds[stops - 1] == LATE_ROW
-        return BatchRuns(batch, chosen, keys[-1][starts], agents, starts, stops, lates)
+        return BatchRuns(batch, chosen, keys[-1][starts], agents, starts, stops, lates, source)
 
-    def rows(self, start: int, stop: int) -> pa.RecordBatch:
+    def rows(self, start: int, stop: int) -> PackedRows:
         """The rows `[start, stop)`; they share memory with the batch if they are together."""
         if self.chosen is None:
-            return self.batch.slice(start, stop - start)
-        return self.batch.take(pa.array(self.chosen[start:stop]))
+            return self._packed.part(start, stop)
+        rows = self.batch.take(pa.array(self.chosen[start:stop]))
+        return PackedRows(rows, self.source, None)
+
+    @cached_property
+    def _packed(self) -> PackedRows:
+        return PackedRows.of(self.batch, self.source)
 
 
 def _unsorted(keys: list[np.ndarray]) -> bool:
@@ -114,7 +123,7 @@ class Pieces:
             (self.stops - (ends - high))[cut],
         )
 
-    def chunks(self, row_bytes: int) -> tuple[list[pa.RecordBatch], np.ndarray]:
+    def chunks(self, row_bytes: int, arena: Arena) -> tuple[list[pa.RecordBatch], np.ndarray]:
         """Batches that hold the rows of all pieces, and where the first row of each piece stands in them.
 
         They share the journal's memory where they can. Large pieces come one by one and in order, so that
@@ -122,14 +131,16 @@ class Pieces:
 
         Args:
             row_bytes: about how many bytes a row takes.
+            arena: where packed columns are unpacked.
         """
         sizes = self.stops - self.starts
         if len(sizes) and sizes.mean() * row_bytes >= _LARGE_BYTES:
             places = zip(self.batches.tolist(), self.starts.tolist(), self.stops.tolist(), strict=True)
-            return [self.runs[batch].rows(low, high) for batch, low, high in places], np.cumsum(sizes) - sizes
+            large = (self.runs[batch].rows(low, high) for batch, low, high in places)
+            return unpack_all(large, arena), np.cumsum(sizes) - sizes
         order = np.lexsort((self.starts, self.batches))
         first_row = np.empty(len(order), np.int64)
-        found: list[pa.RecordBatch] = []
+        found: list[PackedRows] = []
         at = 0
         edges = np.flatnonzero(np.diff(self.batches[order])) + 1
         for members in np.split(order, edges) if len(order) else ():
@@ -140,7 +151,7 @@ class Pieces:
                 found.append(runs.rows(low, high))
                 first_row[inside] = self.starts[inside] - low + at
                 at += high - low
-        return found, first_row
+        return unpack_all(found, arena), first_row
 
 
 def _stretches(starts: np.ndarray, stops: np.ndarray) -> Iterator[slice]:
@@ -183,7 +194,7 @@ class RowIndex:
         seen = 0
         for reader in readers:
             for batch in reader.batches(seen=seen):
-                own = BatchRuns.of(batch.rows)
+                own = BatchRuns.of(batch.rows, batch.source)
                 owners, hits = wanted.among(own)
                 if len(hits):
                     batches = np.full(len(hits), len(runs), np.int64)

@@ -1,7 +1,7 @@
 """From journal rows to a steps file: order the rows by episode, shift, write row groups.
 
-Works on batches that point into the mapped journal and holds one row group in memory at a time, whatever
-the length of an episode. A row group never splits an episode that fits in one.
+Works on batches that point into the mapped journal and holds one row group in memory, or two where
+columns are packed, whatever the length of an episode. A row group never splits an episode that fits in one.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from .ahead import ahead
 from .arrow_take import take_rows
 from .journal_reading import PartReader
 from .loose_merge import SegmentColumns
+from .packed_columns import Arena, has_packed
 from .parquet import parquet_writer
 from .places import Place
 from .record_columns import LaneColumns
@@ -47,13 +49,14 @@ class StepsFile:
         self._path = path
         self._schema = schema
         self._columns = columns
-        fields = [*schema.steps, *columns.fields]
+        fields = [_named_once(column) for column in schema.steps] + columns.fields
         self._file_schema = pa.schema(fields)
         self._row_bytes = schema.journal_row_bytes
         self._group_rows = 0
         self._names: dict[str, Sequence[str]] = {}
         self._nulls = dict.fromkeys(self._file_schema.names, 0)
         self._rows = 0
+        self._arenas = [Arena(0), Arena(0)]
 
     def write(
         self, ids: Sequence[str], lanes: LaneColumns, index: RowIndex, readers: Sequence[PartReader]
@@ -72,12 +75,17 @@ class StepsFile:
         rows = max(1, sum(reader.rows for reader in readers))
         self._row_bytes = max(self._row_bytes, sum(reader.row_bytes for reader in readers) // rows)
         self._group_rows = max(1, min(GROUP_ROWS, GROUP_BYTES // self._row_bytes))
+        packed = any(has_packed(runs.batch.schema) for runs in index.pieces.runs)
+        if packed:
+            self._arenas = [Arena(GROUP_BYTES), Arena(GROUP_BYTES)]
         self._names = {"episode_id": ids}
         if lanes.names is not None:
             self._names["episode_id"] = np.repeat(np.array(ids, object), np.diff(lanes.first)).tolist()
             self._names[AGENT_ID] = lanes.names
         with parquet_writer(self._path, self._file_schema, self._row_bytes) as writer:
-            for table in self._groups(lanes, index):
+            # Gathering small rows is not worth a thread beside those that record.
+            groups = self._groups(lanes, index)
+            for table in ahead(groups) if packed else groups:
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
                 self._count(table)
                 for reader in readers:
@@ -134,11 +142,13 @@ class StepsFile:
         Returns:
             The table, and the row of it that each row of the pieces stands in.
         """
-        chunks, first_row = pieces.chunks(self._row_bytes)
+        # The table before this one is being written while this one is gathered.
+        self._arenas.reverse()
+        self._arenas[0].clear()
+        chunks, first_row = pieces.chunks(self._row_bytes, self._arenas[0])
         sizes = pieces.stops - pieces.starts
         places = np.arange(sizes.sum()) + np.repeat(first_row - (np.cumsum(sizes) - sizes), sizes)
-        table = pa.Table.from_batches([self._columns.align(chunk) for chunk in chunks])
-        return table.combine_chunks(), places
+        return pa.Table.from_batches([self._columns.align(chunk) for chunk in chunks]), places
 
     def _steps(
         self,
@@ -171,7 +181,13 @@ class StepsFile:
         """The names of the lanes that own some rows; the lanes follow one another."""
         first, last = int(owners[0]), int(owners[-1])
         names = pa.array(self._names[column][first : last + 1], pa.string())
-        return pa.DictionaryArray.from_arrays((owners - first).astype(np.int32), names).cast(pa.string())
+        return pa.DictionaryArray.from_arrays((owners - first).astype(np.int32), names)
+
+
+def _named_once(column: pa.Field) -> pa.Field:
+    """How a column is handed over: names as dictionaries, which Parquet makes of them anyhow."""
+    once = column.name in ("episode_id", AGENT_ID)
+    return pa.field(column.name, pa.dictionary(pa.int32(), pa.string())) if once else column
 
 
 def _plain(table: pa.Table, name: str) -> pa.Array:

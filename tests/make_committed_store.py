@@ -180,10 +180,15 @@ def main() -> None:
         "killed": [expected_episode(0, LENGTHS[0], "terminated"), expected_episode(3, 2, "interrupted")],
     }
     content["first"][1]["metadata"]["dict"]["score"] = plain(1.5)
+    write_expected(folder, content, FOLDER)
+
+
+def write_expected(folder: Path, content: dict[str, Any], place: Path) -> None:
+    """Write what a store holds beside it, and move both to where they are committed."""
     (folder / "expected.json").write_text(json.dumps(content, ensure_ascii=False) + "\n", "utf-8")
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.parent.mkdir(parents=True, exist_ok=True)
-    shutil.move(folder, FOLDER)
+    shutil.rmtree(place, ignore_errors=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(folder, place)
 
 
 if __name__ == "__main__":

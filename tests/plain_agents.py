@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 
 import episodelake as el
+from episodelake.writers.journal_parts import JournalParts
 
 
 @dataclass
@@ -139,3 +141,14 @@ def check_batch(batch: Any, values: list[Any]) -> None:
         for got, value in zip(batch, values, strict=True):
             assert np.array_equal(got, value) and got.shape == np.shape(value)
             assert not isinstance(value, np.ndarray) or got.dtype == value.dtype
+
+
+def failing_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next write to a journal fail, as on a disk that is full for a moment."""
+    append = JournalParts.append
+
+    def fail(*arguments: Any) -> None:
+        monkeypatch.setattr(JournalParts, "append", append)
+        raise el.StoreAccessError("the disk is full")
+
+    monkeypatch.setattr(JournalParts, "append", fail)

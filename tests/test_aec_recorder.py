@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +17,8 @@ from pettingzoo.utils import parallel_to_aec
 
 import episodelake as el
 from agent_environments import Turns
-from plain_agents import check_agents, play_parallel, play_turns, random_policy
+from faults.teams import TEAM_SPACES, InTurn, TeamScript, untrue_team
+from plain_agents import check_agents, failing_once, play_parallel, play_turns, random_policy
 
 REAL = {
     "tic-tac-toe": lambda: pettingzoo.make("aec", "classic/tictactoe_v3"),
@@ -287,3 +289,98 @@ def test_calls_out_of_turn(tmp_path: Path) -> None:
     recorder.close()
     with pytest.raises(el.RecorderStateError, match="closed"):
         recorder.reset()
+
+
+class Abrupt(Turns):
+    """Says that all are done, and has no agents any more, within one turn."""
+
+    def step(self, action: Any) -> None:
+        """The turn of the selected agent; the last one leaves nobody to be told of it."""
+        super().step(action)
+        if self.agents and all(self.terminations[a] or self.truncations[a] for a in self.agents):
+            self.agents = []
+
+
+@pytest.mark.parametrize("length", [1, 4, 9])
+def test_agents_that_are_gone_at_once_have_their_last_turns(length: int, tmp_path: Path) -> None:
+    """An environment that does not step its dead agents loses none of their turns."""
+    store = el.create(tmp_path / "store", Turns())
+    with store.record(Abrupt(length)) as recorder:
+        play_turns(recorder, random_policy(recorder, 1), 1)
+    episode = store.refresh()[0]
+    assert episode.length == sum(episode.agent_lengths.values()) == length
+    assert episode.end_reason == "truncated"
+    assert not store.verify().faults
+
+
+@pytest.mark.parametrize("calls", range(4, 16))
+def test_a_callback_that_ends_the_episode_keeps_every_turn(calls: int, tmp_path: Path) -> None:
+    """Turns that waited for their outcome are settled as of now, as a reset would settle them."""
+    env = Turns(30)
+    store = el.create(tmp_path / "store", env)
+    told = 0
+
+    def end(step: el.StepData) -> el.StepData:
+        nonlocal told
+        told += 1
+        return replace(step, end=told == calls)
+
+    with store.record(env, step_callback=end) as recorder:
+        play_turns(recorder, random_policy(recorder, 1), 1, 25)
+    (episode,) = store.refresh()
+    assert episode.length == sum(episode.agent_lengths.values())
+    assert episode.end_reason == "cut"
+    assert not store.verify().faults
+
+
+@pytest.mark.parametrize("way", ["close", "step"])
+def test_trouble_of_one_agent_costs_the_others_nothing(way: str, tmp_path: Path) -> None:
+    """Where one agent's observation cannot be had or does not fit, the turns of the others are settled."""
+    env = Turns()
+    store = el.create(tmp_path / "store", env)
+    recorder = store.record(env)
+    play_turns(recorder, random_policy(recorder, 1), 1, 4)
+    assert env.agent_selection == "scout_1"
+    observe = env.observe
+
+    def broken(agent: str) -> Any:
+        if agent != ("scout_0" if way == "close" else "tank_0"):
+            return observe(agent)
+        if way == "close":
+            raise ZeroDivisionError("broken")
+        return np.zeros(7)
+
+    env.observe = broken  # type: ignore[method-assign]
+    if way == "close":
+        with pytest.raises(ZeroDivisionError, match="broken"):
+            recorder.close()
+        wanted = {"scout_0": 1, "tank_0": 2, "scout_1": 0}
+    else:
+        with pytest.raises(el.SpaceMismatchError, match=r"tank\.observation"):
+            recorder.step(0)
+        recorder.close()
+        wanted = {"scout_0": 2, "tank_0": 1, "scout_1": 1}
+    (episode,) = store.refresh()
+    assert {agent: episode.agent_lengths.get(agent, 0) for agent in wanted} == wanted
+    assert not store.verify().faults
+
+
+@pytest.mark.parametrize("turns", range(250, 262, 2))
+def test_a_full_disk_at_the_end_costs_no_turn(
+    turns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal that fails once, whatever rows are in hand, makes a call fail that can be made again."""
+    store = el.create(tmp_path / "store", agents=TEAM_SPACES)
+    script = TeamScript(1, 400, "terminated", turns=True)
+    recorder = store.record(InTurn({1: script}), flush_seconds=1e6)
+    recorder.reset(seed=1)
+    for step in range(turns):
+        recorder.log(value=-step / 4)
+        recorder.step(script.action(recorder.agent_selection, step))
+    failing_once(monkeypatch)
+    with pytest.raises(el.StoreAccessError, match="full"):
+        recorder.close()
+    recorder.close()
+    (episode,) = store.refresh()
+    assert (episode.length, episode.end_reason) == (turns, "cut")
+    assert not list(untrue_team(episode, script))

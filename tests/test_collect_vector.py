@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -126,6 +126,33 @@ def test_a_recorder_goes_on_without_a_gap(tmp_path: Path, mode: AutoresetMode, s
     assert lengths == sorted(once.lengths.tolist())
     query = "select env_index, length, episode_return from episodes order by 1, number"
     assert store.sql(query).fetchall() == whole.refresh().sql(query).fetchall()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_episodes_are_counted_alike_late_and_at_once(tmp_path: Path, mode: AutoresetMode) -> None:
+    """A hook that wants to know of each episode at once changes nothing of what is counted."""
+    told: list[float] = []
+    early = el.collect(
+        vector(mode),
+        tilting_many,
+        new_store(tmp_path / "early", VaryingEnv()),
+        steps=2000,
+        seed=3,
+        on_episode=lambda episode: told.append(episode.episode_return),
+    )
+    late = el.collect(vector(mode), None, new_store(tmp_path / "other", VaryingEnv()), steps=2000, seed=3)
+    assert late.steps == 2000 and late.episodes == len(late.returns) == len(late.lengths) > 10
+    late = el.collect(
+        vector(mode), tilting_many, new_store(tmp_path / "late", VaryingEnv()), steps=2000, seed=3
+    )
+    assert late.returns.tolist() == early.returns.tolist() == told
+    assert late.lengths.tolist() == early.lengths.tolist()
+    assert (late.episodes, late.terminated, late.truncated, late.unfinished) == (
+        early.episodes,
+        early.terminated,
+        early.truncated,
+        early.unfinished,
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -563,3 +590,30 @@ def test_calls_of_all_kinds_count_exactly(mode: AutoresetMode, num_envs: int, ca
             assert len(set(episode.observations[:, 1].tolist())) == 1  # one episode of the environment
             done = episode.terminations | episode.truncations
             assert not done[:-1].any() and done[-1] == (episode.end_reason != "cut")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("longest", [1, 3, 4])
+@pytest.mark.parametrize("episodes", [1, 7, 10])
+def test_a_callback_that_ends_many_at_once_gives_no_surplus(
+    tmp_path: Path, mode: AutoresetMode, longest: int, episodes: int
+) -> None:
+    """Exactly as many episodes are recorded as are wanted, by themselves or by the callback, in two calls."""
+    store = new_store(tmp_path, VaryingEnv())
+
+    def end(step: el.StepData) -> el.StepData:
+        return replace(step, end=step.t == longest)
+
+    with store.record(vector(mode), step_callback=end) as recorder:
+        for seed in (3, None):
+            stats = el.collect(recorder, tilting_many, store, episodes=episodes, seed=seed)
+            assert (stats.episodes, stats.steps) == (episodes, stats.lengths.sum())
+    store.refresh()
+    assert len(store) == 2 * episodes and store.transitions.collect().height == sum(map(len, store))
+    assert max(map(len, store)) <= longest
+    for episode in store[:episodes]:
+        assert_policy_columns(episode)
+        if episode.seed is not None:
+            (rollout,) = plain_steps(VaryingEnv(), tilt, len(episode), seed=episode.seed)[:1]
+            assert_recorded(episode, rollout, VaryingEnv())
+    assert not store.verify().faults

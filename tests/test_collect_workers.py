@@ -240,10 +240,8 @@ def test_what_cannot_go_to_workers(tmp_path: Path, arguments: Any, options: Any,
 
 
 def test_an_environment_that_cannot_be_made(tmp_path: Path) -> None:
-    """Workers that fail before they have a run are reported like the others, and the call returns."""
+    """If no worker could begin there is nothing to report but why."""
     store = new_store(tmp_path, VaryingEnv())
-    with pytest.warns(RuntimeWarning, match="No-Such-Env"):
-        stats = el.collect("No-Such-Env-v0", None, store, episodes=5, workers=1)
-    (report,) = stats.failures
-    assert (stats.steps, report.run_id, report.exit_code) == (0, None, 1)
-    assert gym.error.NameNotFound.__name__ in str(report.failure)
+    with pytest.raises(el.InvalidArgumentError, match=r"(?s)None of 2 workers.*No-Such-Env") as caught:
+        el.collect("No-Such-Env-v0", None, store, episodes=5, workers=2)
+    assert gym.error.NameNotFound.__name__ in str(caught.value)

@@ -27,6 +27,10 @@ KILLED = {
     "record": 25,
     "roll_out": 10,
     "record_busily": 10,
+    "record_team": 6,
+    "take_turns": 5,
+    "take_turns_busily": 4,
+    "recover a team": 4,
     "recover": 12,
     "recover beside a live writer": 4,
     "two recoveries": 5,
@@ -47,6 +51,9 @@ FAILING = {
     "record": 13,
     "roll_out": 5,
     "record_busily": 4,
+    "record_team": 5,
+    "take_turns": 5,
+    "recover a team": 2,
     "recover": 6,
     "succeed": 3,
     "compact": 3,
@@ -242,8 +249,12 @@ def test_a_kill_after_a_failure(harness: Campaign, name: str) -> None:
         "aged > succeed:read only:828:close",
         "empty > roll_out:kill:405:repeat > recover",
         "empty > roll_out:kill:403:repeat > recover",
+        "empty > roll_out:exit:409:repeat",
+        "team > record_team:exit:816:repeat",
     ],
 )
 def test_faults_that_were_found_once(harness: Campaign, text: str) -> None:
-    """A second close after the lock could not be removed; a journal whose writer had just begun a part."""
+    """A second close after the lock could not be removed; a journal whose writer had just begun a part, or
+    was killed in its first frame.
+    """
     assert_right(harness.run([Trial.parse(text)]))

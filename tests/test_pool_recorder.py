@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -283,16 +284,88 @@ def test_an_exception_in_the_pool_keeps_what_was_recorded(tmp_path: Path) -> Non
 
 
 def test_other_pools_are_refused(tmp_path: Path) -> None:
-    """Spaces that are not the store's, a pool without a number of environments, and a step callback."""
+    """Spaces that are not the store's, and a pool without a number of environments."""
     store = el.create(tmp_path / "store", small((3,), 1))
     with pytest.raises(el.SpaceMismatchError, match="observation_space"):
         store.record(Pool([Nested()], 1))
-    with pytest.raises(el.InvalidArgumentError, match="step_callback"):
-        store.record(small((3,), 1), step_callback=lambda step: None)
     nameless = small((3,), 1)
     nameless.num_envs = None  # type: ignore[assignment]
     with pytest.raises(el.InvalidArgumentError, match="how many environments"):
         store.record(nameless)
+
+
+@pytest.mark.parametrize("name", ["small", "reused buffers"])
+def test_a_step_callback_sees_what_is_recorded(tmp_path: Path, name: str) -> None:
+    """It is shown every reset and step of every environment, and what it adds stands on that row."""
+    makers = MAKERS[name]
+    pool = Pool([make() for make in makers], 2)
+    store = el.create(tmp_path / "store", pool)
+    shown: dict[int, list[el.StepData]] = {index: [] for index in range(len(makers))}
+
+    def watch(step: el.StepData) -> dict[str, Any]:
+        shown[step.env_index].append(copy.deepcopy(step))
+        return {"twice": 2 * step.t}
+
+    taken: dict[int, list[Any]] = {}
+    with store.record(pool, step_callback=watch) as recorder:
+        recorder.async_reset()
+        play(recorder, 40, taken)
+        while pool.ready:
+            recorder.recv()
+    store.refresh()
+    for index, make in enumerate(makers):
+        rollouts = [rollout for rollout in alone(make(), index, taken[index]) if rollout.actions]
+        own = sorted((e for e in store if e.env_index == index), key=lambda e: e.number)
+        steps = iter(shown[index])
+        for episode, rollout in zip(own, rollouts, strict=True):
+            mine = [next(steps) for _ in range(len(episode) + 1)]
+            assert [step.t for step in mine] == list(range(len(mine)))
+            assert episode.extra["twice"].tolist() == [2 * step.t for step in mine]
+            for step, observation in zip(mine, rollout.observations, strict=True):
+                assert same(step.observation, observation)
+            for step, action, reward in zip(mine[1:], rollout.actions, rollout.rewards, strict=True):
+                assert same(step.action, action) and step.reward == reward
+            rollout.infos = episode.infos
+            assert [info["t"] for info in episode.infos] == list(range(len(mine)))
+            assert [step.info for step in mine] == episode.infos
+            assert_recorded(episode, rollout, make())
+    assert not store.verify().faults
+
+
+@pytest.mark.parametrize("longest", [0, 1, 3])
+def test_a_step_callback_may_change_and_end(
+    tmp_path: Path, longest: int, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Rewards that it changes count, and an episode that it ends takes nothing more until its next reset."""
+    pool = small((5, 2, 4), 2)
+    store = el.create(tmp_path / "store", pool)
+
+    def change(step: el.StepData) -> el.StepData:
+        reward = None if step.reward is None else step.reward + 1.0
+        return replace(step, reward=reward, end=step.t == longest)
+
+    taken: dict[int, list[Any]] = {}
+    with store.record(pool, step_callback=change) as recorder:
+        recorder.async_reset()
+        play(recorder, 40, taken)
+        while pool.ready:
+            recorder.recv()
+    counted = recorder.episodes, recorder.transitions
+    store.refresh()
+    assert not [warning for warning in recwarn if warning.category is RuntimeWarning]
+    lengths: list[int] = []
+    for index, length in enumerate((5, 2, 4)):
+        rollouts = alone(SmallEnv(length), index, taken[index])
+        lengths += [len(rollout.actions[:longest]) for rollout in rollouts if rollout.actions[:longest]]
+        own = sorted((e for e in store if e.env_index == index), key=lambda e: e.number)
+        rollouts = [rollout for rollout in rollouts if rollout.actions[:longest]]
+        for episode, rollout in zip(own, rollouts, strict=True):
+            expected = [reward + 1.0 for reward in rollout.rewards[:longest]]
+            assert episode.rewards.tolist() == expected and episode.episode_return == sum(expected)
+            assert episode.terminated == (any(rollout.terminations[:longest]))
+    assert sorted(map(len, store)) == sorted(lengths)
+    assert counted == (len(lengths), sum(lengths))
+    assert not store.verify().faults
 
 
 def test_the_real_envpool_is_recorded_as_it_serves(tmp_path: Path) -> None:

@@ -1063,3 +1063,21 @@ def test_a_vector_environment_is_refused_clearly(tmp_path: Path) -> None:
     with pytest.raises(el.InvalidArgumentError, match="VectorRecorder"):
         el.Recorder(gym.make_vec("CartPole-v1", num_envs=2), store)  # type: ignore[arg-type]
     assert el.recover(tmp_path / "store") == []
+
+
+def test_a_step_is_not_recorded_twice(tmp_path: Path) -> None:
+    """A recorder below a recorder of the same store is refused; of another store it is fine."""
+    store = new_store(tmp_path, SmallEnv(3))
+    with store.record(SmallEnv(3)) as recorder:
+        between = gym.wrappers.TimeLimit(recorder, 10)
+        for twice in (recorder, between):
+            with pytest.raises(el.InvalidArgumentError, match=r"recorded into .* already"):
+                store.record(twice)
+        with pytest.raises(el.InvalidArgumentError, match="the recorder itself"):
+            el.collect(between, None, store, steps=3)
+        other = new_store(tmp_path / "other", SmallEnv(3))
+        outer = other.record(between)
+        play(outer, seeds(0))
+        outer.close()
+    assert len(other.refresh()) == len(store.refresh()) == 1
+    store.record(recorder.env).close()

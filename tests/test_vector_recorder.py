@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import episodelake as el
+from episodelake.writers.env_recording import EnvRecording
 from nasty_environments import (
     ODD_INFOS,
     ChangingInfos,
@@ -610,3 +612,43 @@ def test_infos_of_all_kinds_come_back(tmp_path: Path, mode: AutoresetMode) -> No
     with store.record(envs) as recorder:
         together(recorder, taken, mode)
     assert_all(store, alone(makers, taken, mode, envs.action_space), makers[0]())
+
+
+@pytest.mark.parametrize("look", ["ended", "transitions", "step"])
+def test_the_journal_thread_in_the_middle_of_a_flush_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    """Whoever asks while another thread works out what the last steps came to sees all of it, or none."""
+    envs = gym.make_vec("CartPole-v1", num_envs=3, vectorization_mode="vector_entry_point")
+    store = el.create(tmp_path / "store", envs)
+    inside, go_on = threading.Event(), threading.Event()
+    put = EnvRecording._put
+
+    def slow_put(self: EnvRecording, block: Any, count: int, state: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            # As `put` does it, with the other thread coming in between.
+            block.counted = (count, len(block.begins), len(block.ends))
+            inside.set()
+            go_on.wait(10)
+        put(self, block, count, state)
+
+    zero = np.zeros(3, np.int64)
+    with store.record(envs, flush_seconds=1e6, seal_seconds=1e6) as recorder:
+        recorder.reset(seed=1)
+        while recorder.ended is None:
+            recorder.step(zero)
+        recorder.step(zero)
+        monkeypatch.setattr(EnvRecording, "_put", slow_put)
+        flush = threading.Thread(target=recorder.recording.settle)
+        flush.start()
+        assert inside.wait(10)
+        threading.Timer(0.2, go_on.set).start()
+        if look == "step":
+            recorder.log(value=zero)
+            recorder.step(zero)
+        found = recorder.ended if look == "ended" else None, recorder.transitions
+        flush.join()
+        assert recorder.transitions == found[1]
+        assert found[0] is recorder.ended or look != "ended"
+    assert store.refresh().transitions.collect().height == found[1]
+    assert not store.verify().faults

@@ -481,3 +481,31 @@ def recorder_lengths(store: el.EpisodeStore, recorder: el.VectorRecorder) -> lis
     """Return a range as long as each episode recorded so far, the running ones (one step) included."""
     recorder.seal()
     return [range(episode.length) for episode in store.refresh()] + [range(1)] * 2
+
+
+class Widening(SmallEnv):
+    """Its info has an array that is longer at every step."""
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """One more number each time."""
+        observation, reward, terminated, truncated, _ = super().step(action)
+        return observation, reward, terminated, truncated, {"legal": np.arange(self.t)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_arrays_whose_size_changes_from_step_to_step(tmp_path: Path, mode: AutoresetMode) -> None:
+    """Infos and logged values of one key, with another length in each step, come back as they were."""
+    envs = SyncVectorEnv([lambda: Widening(4)] * 3, autoreset_mode=mode)
+    store = el.create(tmp_path / "store", envs)
+    with store.record(envs, flush_seconds=1e6) as recorder:
+        recorder.reset(seed=0)
+        for step in range(4):
+            recorder.log(seen=np.full((3, step + 2), step), own=[np.arange(step + env) for env in range(3)])
+            recorder.step(np.zeros((3, 2), np.float32))
+    for episode in store.refresh():
+        assert [info["legal"].tolist() for info in episode.infos[1:]] == [[*range(t)] for t in range(1, 5)]
+        assert [each.tolist() for each in episode.policy["seen"][:4]] == [[t] * (t + 2) for t in range(4)]
+        own = [list(range(t + episode.env_index)) for t in range(4)]
+        assert [each.tolist() for each in episode.policy["own"][:4]] == own
+    assert len(store) == 3
+    assert not store.verify().faults

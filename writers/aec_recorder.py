@@ -95,7 +95,10 @@ class AECRecorder(TeamRecorder):
     def _look(self, team: LiveTeam) -> None:
         """Record what came to the agent whose turn it is now."""
         if not self.env.agents:
-            self._stop(muted=False)
+            try:
+                self._settle(team)
+            finally:
+                self._stop(muted=False)
             return
         agent = self.env.agent_selection
         if agent in self._actions or agent not in team.agents:
@@ -113,29 +116,34 @@ class AECRecorder(TeamRecorder):
         action = self._actions.pop(agent, None)
         return Seen(agent, observation, info or {}, reward, terminated, truncated, action, stepped)
 
-    def _flush(self, team: LiveTeam) -> None:
+    def _settle(self, team: LiveTeam) -> None:
         """Record what came to agents since their last turn, as far as the environment still knows them."""
         env = self.env
-        waiting = [agent for agent in env.agents if agent in self._actions or agent not in team.agents]
-        seen = [
-            self._seen(
-                agent,
-                env.observe(agent),
-                env._cumulative_rewards.get(agent, 0.0),
-                bool(env.terminations.get(agent, False)),
-                bool(env.truncations.get(agent, False)),
-                env.infos.get(agent),
-            )
-            for agent in waiting
-        ]
-        if seen:
-            self._record(team, seen)
+        agents = dict.fromkeys((*env.agents, *self._actions))
+        failed: Exception | None = None
+        for agent in agents:
+            if agent not in env.terminations or not (agent in self._actions or agent not in team.agents):
+                continue
+            try:
+                self._record_all(team, [self._owed(agent)])
+            except Exception as error:
+                # The trouble of one agent must not cost the others their turns.
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _owed(self, agent: str) -> Seen:
+        """What an agent would see if it were its turn."""
+        env = self.env
+        observation, reward = env.observe(agent), env._cumulative_rewards.get(agent, 0.0)
+        flags = bool(env.terminations.get(agent, False)), bool(env.truncations.get(agent, False))
+        return self._seen(agent, observation, reward, *flags, env.infos.get(agent))
 
     def _finish(self) -> None:
         if self._running is None:
             super()._finish()
             return
         try:
-            self._flush(self._running)
+            self._settle(self._running)
         finally:
             super()._finish()

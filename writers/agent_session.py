@@ -58,6 +58,16 @@ class AgentSession(RunSession):
         """The row buffer, with room for so many more rows."""
         return cast(AgentArrivals, self.room(rows))
 
+    def reserve(self, rows: int) -> None:
+        """Make sure that so many rows fit without a visit to the disk.
+
+        Raises:
+            StoreAccessError: the journal could not be written; nothing is lost, call again.
+        """
+        if self._buffer.count + rows > self._buffer.capacity:
+            # Twice as many, so that heavy rows do not come here with every step.
+            self.room(2 * rows)
+
     def record(self, team: LiveTeam, env_step: int, arrivals: Sequence[Arrival]) -> None:
         """Record what one step of the environment brought, all of it or nothing.
 

@@ -8,7 +8,8 @@ leaves either the state before a call or the state after it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -188,3 +189,26 @@ class EnvState:
 
 def _now() -> int:
     return time.time_ns() // 1000
+
+
+class GatheredEnds:
+    """Episodes that have ended, kept until somebody counts them; nothing is kept at first."""
+
+    def __init__(self) -> None:
+        self._wanted = False
+        self._ends: deque[Ends] = deque()
+
+    def start(self, *, wanted: bool) -> None:
+        """Forget what there is, and keep what comes from now on, or nothing."""
+        self._wanted = wanted
+        self._ends.clear()
+
+    def add(self, *ends: Ends) -> None:
+        """Keep these, if they are wanted; any thread may call it."""
+        if self._wanted:
+            self._ends.extend(each for each in ends if len(each.table))
+
+    def take(self) -> Iterator[Ends]:
+        """Those that were kept, in order; they are kept no longer."""
+        while self._ends:
+            yield self._ends.popleft()

@@ -23,7 +23,7 @@ from ..store.schema import LATE_ROW, RESET_ROW, StepSchema
 from ..store.values import load_json
 from .block_session import BlockSession
 from .callbacks import EpisodeCallback, EpisodeSummary, apply_episode_callback
-from .env_episodes import EnvState
+from .env_episodes import EnvState, GatheredEnds
 from .plain_steps import PlainSteps
 from .vector_values import per_env, to_numpy, told
 
@@ -57,6 +57,7 @@ class EnvRecording:
         self.plain: PlainSteps | None = None
         self._state = EnvState.empty(num_envs, schema.reward_shape)
         self._ended: Ends | None = None
+        self._gathered = GatheredEnds()
         self._episodes = self._transitions = 0
         self._settling = threading.Lock()
         self.silent = np.zeros(num_envs, bool)
@@ -78,6 +79,14 @@ class EnvRecording:
         """The episodes that the last call ended, or None."""
         self.settle()
         return self._ended
+
+    @property
+    def gathered(self) -> GatheredEnds:
+        """The episodes that calls of the environment ended, in order of time."""
+        self.settle()
+        # Another thread may have settled, and be about to add what it found.
+        with self._settling:
+            return self._gathered
 
     @property
     def episodes(self) -> int:
@@ -117,8 +126,9 @@ class EnvRecording:
     def settle(self) -> None:
         """Work out what plain steps come to; any thread may do it."""
         plain = self.plain
-        if plain is None or plain.block.count == plain.stop:
+        if plain is None:
             return
+        # Asked for in any case: whoever is at it has counted the rows before all that is known of them.
         with self._settling:
             # Somebody else may have done it meanwhile, and the block may be in use for other rows by now.
             found = plain.settle(self._state, self.session.next_number) if plain is self.plain else None
@@ -131,6 +141,7 @@ class EnvRecording:
             self._put(block, found.stop, found.state)
             self._ended = found.ended if len(found.ended.table) else None
             self._episodes += found.episodes
+            self._gathered.add(found.finished, found.ended)
             self._transitions += found.transitions
 
     # Transactions
@@ -364,7 +375,8 @@ def _checked(values: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
             found[key] = _checked(value, num_envs)
             continue
         array = to_numpy(value)
-        if not isinstance(array, np.ndarray | list | tuple) or np.ndim(array) == 0 or len(array) != num_envs:
+        many = array.ndim > 0 if isinstance(array, np.ndarray) else isinstance(array, list | tuple)
+        if not many or len(array) != num_envs:
             raise SpaceMismatchError(
                 f"The logged value {key!r} is {_described(array)}; expected one entry for each of the "
                 f"{num_envs} environments. Repeat what all of them share: numpy.full({num_envs}, value)."

@@ -16,6 +16,7 @@ import pyarrow as pa
 from ..store.episode_events import told_numbers
 from ..store.files import guard_access
 from ..store.journal import PartWriter, RunHeader, part_path
+from ..store.packed_columns import Packer, plain_bytes
 
 
 @dataclass
@@ -36,7 +37,8 @@ class JournalParts:
         sync: call fsync after each batch.
 
     Attributes:
-        unsealed_bytes: how much was written since the last `close_part`.
+        unsealed_bytes: how much was written since the last `close_part`; of packed columns, what they were
+            before.
     """
 
     def __init__(self, directory: Path, header: RunHeader, *, sync: bool) -> None:
@@ -45,6 +47,7 @@ class JournalParts:
         self._header = header
         self._sync = sync
         self._writer: PartWriter | None = None
+        self._packer = Packer()
         self._parts: list[_Part] = []
         self._count = 0
         self._needed: set[int] = set()
@@ -68,8 +71,9 @@ class JournalParts:
             self._writer = PartWriter(path, self._header, sync=self._sync)
             self._parts.append(_Part(path))
         before = self._writer.size
-        self._writer.append(batch, events, first)
-        self.unsealed_bytes += self._writer.size - before
+        packed = self._packer.packed(batch)
+        self._writer.append(packed, events, first)
+        self.unsealed_bytes += plain_bytes(packed, self._writer.size - before)
         # An event may come in a later part than the rows of its episode; it must not go before they do.
         self._parts[-1].pending |= self._needed & {*numbers, *told_numbers(events)}
 

@@ -87,6 +87,11 @@ class ParallelRecorder(TeamRecorder):
 
     def _stage(self, live: list[LiveAgent], actions: Mapping[str, Any]) -> dict[str, Any]:
         """Copies of the actions of the agents that are there, checked before the environment sees them."""
+        if not isinstance(actions, Mapping):
+            raise SpaceMismatchError(
+                f"The actions are {type(actions).__name__}; expected a mapping of agents to actions. "
+                "The environment was not stepped."
+            )
         missing = [agent.agent_id for agent in live if agent.agent_id not in actions]
         if missing:
             raise SpaceMismatchError(

@@ -8,6 +8,7 @@ EnvPool's documentation of its Python interface.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -21,15 +22,17 @@ from ..store.errors import InvalidArgumentError, SpaceMismatchError
 from ..store.handle import OpenStore
 from ..store.schema import RESET_ROW
 from .block_session import BlockSession
-from .callbacks import EpisodeCallback
+from .callbacks import EpisodeCallback, StepCallback
 from .env_episodes import EnvState
 from .env_recording import EnvRecording, add_told
 from .environment import keep_env
 from .envs_recorder import EnvsRecorder
+from .nesting import check_unrecorded
 from .options import SessionOptions
 from .run import run_header
 from .spaces_check import check_spaces
-from .vector_values import flags, to_numpy
+from .step_callbacks import StepCalls
+from .vector_values import flags, single, to_numpy
 
 
 @runtime_checkable
@@ -60,6 +63,7 @@ class PoolRecorder(EnvsRecorder):
         store: the store, as `episodelake.open` gives it.
         run: a readable name for the run.
         metadata: what to keep with the run.
+        step_callback: sees, and may change, each reset and step of each environment; see `StepData`.
         episode_callback: sees each finished episode and returns metadata for it; see `EpisodeSummary`.
         options: durability and when to flush and seal; see `SessionOptions`.
         files, packages: what the environment needs beside its spec; see `EpisodeStore.record`.
@@ -77,11 +81,13 @@ class PoolRecorder(EnvsRecorder):
         *,
         run: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        step_callback: StepCallback | None = None,
         episode_callback: EpisodeCallback | None = None,
         options: SessionOptions | None = None,
         files: Mapping[str, str | PathLike[str]] | None = None,
         packages: Sequence[str] = (),
     ) -> None:
+        check_unrecorded(pool, store.handle)
         self.pool = pool
         schema = store.handle.schema
         observation_space, action_space = pool_spaces(pool)
@@ -95,6 +101,10 @@ class PoolRecorder(EnvsRecorder):
         self._staged = schema.action.buffer(self.num_envs)
         self._last_ids = self._recording.everyone
         self._warned = False
+        self._step_callback = step_callback
+        # For the callback: the same actions as single values; and whose episode it ended.
+        self._actions: dict[int, Any] = {}
+        self._over = np.zeros(self.num_envs, bool)
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the pool's."""
@@ -201,6 +211,9 @@ class PoolRecorder(EnvsRecorder):
         ids = self._recording.everyone if env_ids is None else self._checked_ids(env_ids)
         self._staged.put_many(0, to_numpy(actions), len(ids))
         self._sent.copy_rows(ids, self._staged, np.arange(len(ids)))
+        if self._step_callback is not None:
+            kept, space = copy.deepcopy(to_numpy(actions)), self._recording.action_space
+            self._actions |= {env: single(space, kept, place) for place, env in enumerate(ids.tolist())}
 
     def _checked_ids(self, env_ids: Any) -> np.ndarray:
         ids = np.atleast_1d(np.asarray(to_numpy(env_ids)))
@@ -243,13 +256,15 @@ class PoolRecorder(EnvsRecorder):
             block.truncated[block.count : stop] = flagged["truncations"]
             block.actions.copy_rows(np.arange(block.count, stop), self._sent, ids)
             elapsed = np.asarray(to_numpy(_told(infos, "elapsed_step")))
-            self._record(block, ids, elapsed.reshape(len(ids)) == 0, infos)
+            self._record(block, ids, elapsed.reshape(len(ids)) == 0, to_numpy(observations), infos)
         except BaseException:
             self._recording.interrupted()
             raise
         self._recording.raise_late()
 
-    def _record(self, block: BlockBuffer, ids: np.ndarray, fresh: np.ndarray, infos: Mapping) -> None:
+    def _record(
+        self, block: BlockBuffer, ids: np.ndarray, fresh: np.ndarray, observations: Any, infos: Mapping
+    ) -> None:
         """Record a batch whose values stand in the block; `fresh` says which of them are resets."""
         recording, before = self._recording, self._recording.state
         recording.begin_call()
@@ -259,7 +274,6 @@ class PoolRecorder(EnvsRecorder):
         state.tick += 1
         state.terminated = state.truncated = state.unset
         state.hold_back(np.isin(recording.everyone, ids[~fresh], invert=True))
-        state.returns[ids] += block.reward_values[row:stop]
         waiting = [env for ends in before.stopped for env in ends.env_index.tolist()]
         cut = before.open_envs(ids[fresh])
         at = recording.late(block, stop, np.union1d(np.array(waiting, np.int64), cut), before)
@@ -270,13 +284,25 @@ class PoolRecorder(EnvsRecorder):
         block.kinds[rows[fresh]] = RESET_ROW
         block.numbers[row:stop] = state.running[ids]
         stepped = ~fresh & (block.numbers[row:stop] != NOBODY)
-        if (~fresh & ~stepped).any():
+        over = self._over.copy()
+        over[ids[fresh]] = False
+        if (~fresh & ~stepped & ~over[ids]).any():
             self._warn()
-        recording.put_logged(block, rows[stepped], ids[stepped])
-        add_told(block.infos, infos, len(ids), rows)
-        done = stepped & (block.terminated[row:stop] | block.truncated[row:stop])
+        ending = np.zeros(len(ids), bool)
+        if self._step_callback is None:
+            recording.put_logged(block, rows[stepped], ids[stepped])
+            add_told(block.infos, infos, len(ids), rows)
+        else:
+            calls = StepCalls(recording, block, self._step_callback, observations, infos)
+            ending = calls.batch(row, ids, fresh | stepped, state, self._actions)
+        state.returns[ids[stepped]] += block.reward_values[rows[stepped]]
+        flagged = stepped & (block.terminated[row:stop] | block.truncated[row:stop])
+        done = flagged | ending
         if done.any():
             self._end(state, ids[done], block.terminated[row:stop][done], block.truncated[row:stop][done])
+        # The pool goes on with what a callback has ended, until it resets it.
+        over[ids[ending]] = True
+        self._over = over
         recording.add_transitions(int(stepped.sum()))
         recording.commit(block, at, state, np.union1d(ids, np.array(waiting, np.int64)))
 

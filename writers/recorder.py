@@ -32,6 +32,7 @@ from .callbacks import (
     apply_step_callback,
 )
 from .environment import keep_env
+from .nesting import check_unrecorded
 from .options import SessionOptions
 from .run import run_header
 from .session import RunSession
@@ -58,7 +59,7 @@ class Recorder(gymnasium.Wrapper):
 
     Raises:
         SpaceMismatchError: the environment's spaces are not the store's.
-        InvalidArgumentError: a vector environment was given; a file cannot be kept.
+        InvalidArgumentError: a vector environment was given, or no environment; a file cannot be kept.
         StoreAccessError: the store cannot be written.
     """
 
@@ -80,6 +81,12 @@ class Recorder(gymnasium.Wrapper):
                 "A vector environment was given; a Recorder takes one environment. Use VectorRecorder, or "
                 "store.record(), which takes either."
             )
+        if not isinstance(env, gymnasium.Env):
+            raise InvalidArgumentError(
+                f"env is {type(env).__name__}; expected an environment, as gymnasium.make gives it, a vector "
+                "environment, or an environment of PettingZoo."
+            )
+        check_unrecorded(env, store.handle)
         super().__init__(env)
         check_spaces(
             store.handle.schema,

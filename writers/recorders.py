@@ -68,8 +68,6 @@ def recorder_of(
         team = {"parallel": ParallelRecorder, "aec": AECRecorder}[api]
         return team(env, store, state=state, **arguments)
     if is_pool(env):
-        if arguments.pop("step_callback", None) is not None:
-            raise InvalidArgumentError("A recorder of a pool takes no step_callback; use episode_callback.")
         return PoolRecorder(env, store, **arguments)
     if isinstance(env, VectorEnv):
         return VectorRecorder(env, store, autoreset_mode=autoreset_mode, **arguments)

@@ -7,6 +7,7 @@ callback changes is put into them again.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,40 @@ class StepCalls:
                 env_index=env,
             )
             ending[env] = self._show(at, step)
+        return ending
+
+    def batch(
+        self, row: int, envs: np.ndarray, shown: np.ndarray, state: EnvState, actions: Mapping[int, Any]
+    ) -> np.ndarray:
+        """Show a batch of some environments, as a pool gives it; its rows stand from `row` on.
+
+        Args:
+            envs: whose rows they are, in order.
+            shown: bool, one for each row: whether it is recorded.
+            state: after the step.
+            actions: what each environment was sent last.
+
+        Returns:
+            Bool, one for each row: whether the callback ended its episode there.
+        """
+        block, space = self._block, self._recording.observation_space
+        self._count = len(envs)
+        ending = np.zeros(len(envs), bool)
+        for place in np.flatnonzero(shown).tolist():
+            env, at = int(envs[place]), row + place
+            observation = single(space, self._observations, place)
+            step = StepData(0, observation, info=info_of(self._infos, place, len(envs)), env_index=env)
+            if block.kinds[at] != RESET_ROW:
+                step = replace(
+                    step,
+                    t=int(state.tick - state.begun[env]),
+                    action=actions[env],
+                    reward=_reward(block.reward_values[at]),
+                    terminated=bool(block.terminated[at]),
+                    truncated=bool(block.truncated[at]),
+                    policy=self._policy(env),
+                )
+            ending[place] = self._show(at, step)
         return ending
 
     def _of(self, env: int, final: bool) -> tuple[Any, dict[Any, Any]]:

@@ -30,6 +30,7 @@ from .callbacks import (
     apply_step_callback,
 )
 from .environment import keep_env
+from .nesting import check_unrecorded
 from .options import SessionOptions
 from .pettingzoo_api import Api, agents_header, pettingzoo_api
 
@@ -105,6 +106,7 @@ class TeamRecorder:
             )
         if state and not callable(getattr(env, STATE, None)):
             raise InvalidArgumentError(f"state=True, but {type(env).__name__} has no state().")
+        check_unrecorded(env, store.handle)
         self.env = env
         self._groups = store.handle.schema.groups
         self._group_names = {group.name.casefold() for group in self._groups}
@@ -118,6 +120,7 @@ class TeamRecorder:
         self._episode_callback = episode_callback
         self._with_state = state
         # The episode in hand; and the same while it goes on, None once it is done.
+        self._possible = len(getattr(env, "possible_agents", ()))
         self._team: LiveTeam | None = None
         self._running: LiveTeam | None = None
         self._env_step = 0
@@ -203,19 +206,31 @@ class TeamRecorder:
         """Reset the environment and start an episode; give what it gave."""
         self._session.check_usable()
         self._finish()
+        self._make_room()
         # The environment may change the options: keep them as they were passed.
         kept = None if options is None else freeze(options)
         result = self.env.reset(seed=seed, options=options)
         self._begin(seed, getattr(self.unwrapped, "_np_random_seed", None), kept)
         return result
 
+    def _make_room(self) -> None:
+        """Reserve rows for all that a step of the environment, and the end of the episode, may bring.
+
+        A journal that cannot be written tells so here, before the environment goes on.
+        """
+        agents = max(self._possible, 0 if self._team is None else len(self._team.agents))
+        # A step, what is settled at the end, and what was logged for last observations.
+        self._session.reserve(3 * agents + 1)
+
     def _team_for_step(self) -> LiveTeam | None:
-        """The episode that goes on; None if steps are not recorded until the next reset.
+        """The episode that goes on, with room for a step; None if nothing is recorded until the next reset.
 
         Raises:
             RecorderStateError: there is none.
+            StoreAccessError: the journal could not be written; the environment was not stepped, call again.
         """
         if self._running is not None:
+            self._make_room()
             return self._running
         self._session.check_usable()
         if self._muted:
@@ -231,14 +246,19 @@ class TeamRecorder:
 
     def _record(self, team: LiveTeam, seen: Sequence[Seen]) -> None:
         """Record what came, all of it or nothing; if it does not fit, no further step is recorded."""
+        # After an error the environment has gone on, so what comes next would not follow the last row.
+        ends = True
         try:
             ends = self._record_all(team, seen)
-        except BaseException:
-            # The environment has gone on, so what comes next would not follow the last row.
-            self._stop(muted=True)
-            raise
-        if ends:
-            self._stop(muted=True)
+        finally:
+            if ends:
+                try:
+                    self._settle(team)
+                finally:
+                    self._stop(muted=True)
+
+    def _settle(self, team: LiveTeam) -> None:
+        """Record what is known of agents beside what came last; where all act at once, nothing is."""
 
     def _record_all(self, team: LiveTeam, seen: Sequence[Seen]) -> bool:
         arrivals: list[Arrival] = []

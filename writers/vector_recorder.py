@@ -27,6 +27,7 @@ from .callbacks import EpisodeCallback, StepCallback
 from .env_recording import EnvRecording, add_told
 from .environment import keep_env
 from .envs_recorder import EnvsRecorder
+from .nesting import check_unrecorded
 from .options import SessionOptions
 from .run import run_header
 from .spaces_check import check_spaces
@@ -75,6 +76,7 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
         packages: Sequence[str] = (),
         autoreset_mode: AutoresetMode | str | None = None,
     ) -> None:
+        check_unrecorded(envs, store.handle)
         super().__init__(envs)
         schema = store.handle.schema
         check_spaces(

@@ -197,6 +197,7 @@ class VectorStep:
             stopping = self._done if ending is None else self._done | ending
             ended = (stopping & running).nonzero()[0]
         ends = recording.noted(state.ends(ended))
+        recording.gathered.add(ends)
         if ending is not None:
             state.mute((ending & ~self._done).nonzero()[0])
         if self._mode is AutoresetMode.SAME_STEP:

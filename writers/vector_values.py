@@ -22,9 +22,12 @@ Told = tuple[tuple[Any, ...], np.ndarray, np.ndarray | None]
 
 
 def to_numpy(values: Any) -> Any:
-    """Arrays of other libraries in nests of dicts, tuples and lists as numpy arrays; the rest as it is."""
+    """Arrays of other libraries in nests of dicts, tuples and lists as numpy arrays; the rest as it is.
+
+    Scalars of numpy are no arrays: as such they would be infos of shape (), and no branch of a OneOf.
+    """
     kind = values.__class__
-    if kind is np.ndarray or kind is str:
+    if kind is np.ndarray or kind is str or isinstance(values, np.generic):
         return values
     if isinstance(values, Mapping):
         return {key: to_numpy(part) for key, part in values.items()}
@@ -113,12 +116,14 @@ def info_of(infos: Mapping[Any, Any], env: int, num_envs: int) -> dict[Any, Any]
 
 
 def _is_mask(infos: Mapping[Any, Any], key: Any, num_envs: int) -> bool:
-    return type(key) is str and key.startswith("_") and key[1:] in infos and _is_flags(infos[key], num_envs)
+    if type(key) is not str or not key.startswith("_") or not _is_flags(infos[key], num_envs):
+        return False
+    return key[1:] in infos or any(type(other) is not str and f"_{other}" == key for other in infos)
 
 
 def _mask_of(infos: Mapping[Any, Any], key: Any, num_envs: int) -> np.ndarray | None:
     """The mask beside a key, if there is one."""
-    mask = infos.get(f"_{key}") if type(key) is str else None
+    mask = infos.get(f"_{key}")
     return mask if _is_flags(mask, num_envs) else None
 
 

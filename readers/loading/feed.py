@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from operator import itemgetter
+from typing import Protocol
 
 import numpy as np
 
 from .orders import Order
 from .step_arrays import StepArrays
-from .units.unit import Batch, Chosen, Units, choose
+from .tree import leaves, map_leaves
+from .unit_index import UnitIndex
+from .units.unit import Batch, Chosen, Units
 
 #: For so many units at a time it is worked out which they are; a batch is a slice of them.
 _PLANNED = 1 << 14
+_GATHERED_BYTES = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,9 @@ class Feed(Protocol):
         """Yield batches of fresh arrays; the last one may be smaller."""
         ...
 
-    def facts(self) -> dict[str, Any]:
-        """What decides which unit stands where, by name: values that JSON can hold."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays that it holds."""
         ...
 
 
@@ -65,31 +70,48 @@ class ArrayFeed:
         units: the kind of unit.
         keys: what a batch has.
         order: which unit stands where.
-        edges: as `unit_edges` gives them.
+        unit_index: which episode a unit is of.
     """
 
     arrays: StepArrays
     units: Units
     keys: Sequence[str]
     order: Order
-    edges: np.ndarray
+    unit_index: UnitIndex
 
     @property
     def length(self) -> int:
         """See `Feed`."""
         return self.order.length
 
-    def facts(self) -> dict[str, Any]:
+    @property
+    def nbytes(self) -> int:
         """See `Feed`."""
-        return {}
+        return self.arrays.nbytes
 
     def batches(self, epoch: int, places: Places, batch_size: int) -> Iterator[Batch]:
         """See `Feed`."""
         planned = max(_PLANNED // batch_size, 1) * batch_size
         for first in range(0, places.count, planned):
             numbers = self.order.units(epoch, places.wrapped(first, first + planned))
-            chosen = choose(self.edges, numbers)
-            for start in range(0, len(chosen), batch_size):
-                some = slice(start, start + batch_size)
-                part = Chosen(chosen.episodes[some], chosen.numbers[some])
-                yield self.units.gather(self.arrays, self.keys, part)
+            chosen = self.unit_index.choose(numbers)
+            together = self._together(chosen, batch_size)
+            for start in range(0, len(chosen), together):
+                group = self._gather(chosen, start, start + together)
+                size = min(together, len(chosen) - start)
+                if size <= batch_size:
+                    yield group
+                    continue
+                for low in range(0, size, batch_size):
+                    yield map_leaves(itemgetter(slice(low, low + batch_size)), group)
+
+    def _gather(self, chosen: Chosen, start: int, stop: int) -> Batch:
+        part = Chosen(chosen.episodes[start:stop], chosen.numbers[start:stop])
+        return self.units.gather(self.arrays, self.keys, part)
+
+    def _together(self, chosen: Chosen, batch_size: int) -> int:
+        """How many units are gathered at once: several small batches cost little more than one."""
+        if not self.units.alike or batch_size >= len(chosen):
+            return batch_size
+        one = sum(leaf.nbytes for _, leaf in leaves(self._gather(chosen, 0, 1)))
+        return max(_GATHERED_BYTES // max(one * batch_size, 1), 1) * batch_size

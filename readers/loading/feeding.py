@@ -24,7 +24,7 @@ from .loader import Batching, Loader
 from .shard import Shard
 from .step_arrays import read_arrays
 from .transforms.on_read import BatchTransform, OnRead, Stages
-from .units.unit import unit_edges
+from .unit_index import UnitIndex
 
 if TYPE_CHECKING:
     from ..view import SnapshotReader
@@ -98,7 +98,8 @@ class FeedingView:
             whole_episodes=whole_episodes,
         )
         index = index_of(snapshot, positions)
-        edges = unit_edges(units, index)
+        unit_index = UnitIndex(units, index)
+        edges = unit_index.edges
         check_selection(units, index, edges)
         stages = Stages.of(transforms)
         keys = stages.keys(units, columns)
@@ -121,4 +122,4 @@ class FeedingView:
             "weights": None if weighed is None else zlib.crc32(weighed.tobytes()),
             "seed": seed,
         }
-        return Loader(ArrayFeed(arrays, units, keys, order, edges), batching, identity, stages.on_batch)
+        return Loader(ArrayFeed(arrays, units, keys, order, unit_index), batching, identity, stages.on_batch)

@@ -94,6 +94,11 @@ class Loader:
         """Units of an epoch, of all shards together."""
         return self._feed.length
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns that it holds."""
+        return self._feed.nbytes
+
     def __len__(self) -> int:
         """Batches of a whole epoch, for this shard."""
         return self._batching.batches(0, self._feed.length)

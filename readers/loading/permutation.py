@@ -2,8 +2,9 @@
 
 A Feistel network permutes the numbers of some bits, whatever its round function; numbers that fall outside
 are sent through again until they fall inside ("cycle walking", Black and Rogaway 2002: Ciphers with arbitrary
-finite domains). The rounds are mixed by the finalizer of MurmurHash3. Only integer arithmetic is used, so
-the order does not depend on numpy's version nor on the machine.
+finite domains). Four rounds are enough if the rounds mix well (Luby and Rackoff 1988); these use the
+multiplications of MurmurHash3's finalizer. Only integer arithmetic is used, so the order depends neither on
+numpy's version nor on the machine.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-_ROUNDS = 6
+_ROUNDS = 4
 #: Below, the keys of all entries are sorted instead: a network of few bits knows few permutations.
 _SORTED = 1 << 12
 
@@ -96,19 +97,26 @@ class Permutation:
         wide = np.uint64 if left_bits + right_bits > 32 else np.uint32
         values = places.astype(wide)
         left, right = values >> wide(right_bits), values & wide((1 << right_bits) - 1)
+        mixed, shifted = np.empty_like(values, np.uint32), np.empty_like(values, np.uint32)
         for key in self._keys:
+            _mix32(right, key, left_bits, mixed, shifted)
+            left ^= mixed
             # The halves change places, and their sizes with them.
-            mixed = left ^ (_mix32(right, key) & wide((1 << left_bits) - 1))
-            left, right = right, mixed
+            left, right = right, left
             left_bits, right_bits = right_bits, left_bits
         return left << wide(right_bits) | right
 
 
-def _mix32(values: np.ndarray, key: int) -> np.ndarray:
-    mixed = values.astype(np.uint32) + np.uint32(key)
-    mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0x85EBCA6B)
-    mixed = (mixed ^ (mixed >> np.uint32(13))) * np.uint32(0xC2B2AE35)
-    return mixed ^ (mixed >> np.uint32(16))
+def _mix32(values: np.ndarray, key: int, bits: int, mixed: np.ndarray, shifted: np.ndarray) -> None:
+    """Write `bits` well mixed bits of each value and the key to `mixed`; `shifted` is room for work."""
+    np.add(values, np.uint32(key), out=mixed, casting="unsafe")
+    for shift, factor in _MIXING:
+        np.right_shift(mixed, shift, out=shifted)
+        mixed ^= shifted
+        mixed *= factor
+    # The upper bits of a product depend on all bits of its factors.
+    np.right_shift(mixed, np.uint32(32 - bits), out=mixed)
 
 
+_MIXING = ((np.uint32(16), np.uint32(0x85EBCA6B)), (np.uint32(13), np.uint32(0xC2B2AE35)))
 _ALL, _HALF = (1 << 64) - 1, (1 << 32) - 1

@@ -29,6 +29,10 @@ def write_tag(layout: Layout, name: str, version: int) -> None:
             f"{name!r} cannot be a tag: expected 1 to 100 letters, digits, dots, dashes and underscores, "
             "beginning with a letter or a digit."
         )
+    if name.isdigit():
+        raise InvalidArgumentError(
+            f"{name!r} cannot be a tag: it reads like the number of a version. Add a letter, as in 'v{name}'."
+        )
     place = layout.tags / f"{name}{_SUFFIX}"
     content = {"version": version, "created_at": datetime.now(UTC).isoformat(timespec="seconds")}
     with guard_access("write the tag", place):

@@ -156,9 +156,15 @@ def locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None 
         storage_options: keys of object_store, as delta-rs, Polars and obstore take them.
 
     Raises:
-        InvalidArgumentError: the scheme is unknown, a library is missing, or the path holds a percent escape.
+        InvalidArgumentError: it is neither text nor a path object, the scheme is unknown, a library is
+            missing, or the path holds a percent escape.
     """
-    text = fspath(path)
+    try:
+        text = fspath(path)
+    except TypeError as error:
+        raise InvalidArgumentError(
+            f"{path!r} is no path of a store; expected text or a path object, such as 'data/cartpole'."
+        ) from error
     found = _URL.match(text) if isinstance(text, str) else None
     scheme = found.group(1).lower() if found else "file"
     if found and scheme not in _SCHEMES:

@@ -6,6 +6,8 @@
     truth.py      what the recorded episodes hold, as plain functions
     promises.py   a log outside the store: what a workload was told is safe
     recording.py  plays scripts of episodes through a writer or a recorder, and goes on after errors
+    teams.py      multi-agent episodes: what they hold, and the environments that play them
+    team_recording.py  plays them through the recorders of PettingZoo
     workloads.py  what is done to a store while faults strike
     invariants.py what must hold afterwards, one named function for each sentence
     checking.py   looks at a store after the faults, before and after recovery

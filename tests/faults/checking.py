@@ -11,8 +11,9 @@ from .invariants import AFTER_RECOVERY, WHENEVER, Evidence, Invariant
 from .promises import Promises
 from .recording import describe
 from .seen import Seen
-from .truth import SPACES
-from .workloads import CARD, CARDS, LAST, LIVE, SCRIPTS
+from .team_recording import LAST_TEAM, TEAM_SCRIPTS, record_last_team
+from .truth import CARD, SPACES
+from .workloads import CARDS, LAST, LIVE, SCRIPTS
 
 
 def check(path: Path, log: Path, *, torn: bool, by_writer: bool) -> list[str]:
@@ -54,7 +55,9 @@ def _holds(moment: str, invariants: Sequence[Invariant], path: Path, promises: P
     """What contradicts the invariants; the readers' own errors contradict them too."""
     found: list[str] = []
     try:
-        evidence = Evidence(Seen.at(path), promises, SCRIPTS, CARDS, tuple(LIVE.values()))
+        seen = Seen.at(path)
+        scripts = TEAM_SCRIPTS if seen.store.agent_groups else SCRIPTS
+        evidence = Evidence(seen, promises, scripts, CARDS, tuple(LIVE.values()))
     except Exception as error:
         return [f"{moment}: reading {describe(error)}"]
     for invariant in invariants:
@@ -73,8 +76,12 @@ def _recover(path: Path, torn: bool) -> Iterator[str]:
 
 def _the_next_writer_records(path: Path) -> Iterator[str]:
     """Whatever happened, the next writer recovers what there is and records as ever."""
-    places = range(LAST.length + 1)
     store = el.open(path)
+    if store.agent_groups:
+        if len(record_last_team(path).filter(f"seed = {LAST_TEAM.key}")) != 1:
+            yield "one more episode was recorded and is not there"
+        return
+    places = range(LAST.length + 1)
     with store.writer(run="last") as writer:
         episode = writer.begin(LAST.observation(0), LAST.info(0), seed=LAST.key, metadata=LAST.metadata)
         for t in places[:-1]:

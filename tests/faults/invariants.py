@@ -7,7 +7,7 @@ before recovery; `AFTER_RECOVERY` holds once recovery has run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,8 @@ import episodelake as el
 
 from .maintenance import ADVANTAGE, LABEL, advantage, digest, label
 from .promises import Promises
-from .seen import Seen, raw_rows
+from .seen import Seen, raw_rows, rows_of
+from .teams import TeamScript, untrue_team
 from .truth import Script, untrue
 
 
@@ -33,7 +34,7 @@ class Evidence:
 
     seen: Seen
     promises: Promises
-    scripts: dict[int, Script]
+    scripts: Mapping[int, Script | TeamScript]
     cards: tuple[dict[str, Any], ...]
     live: tuple[Script, ...]
 
@@ -54,7 +55,8 @@ def every_visible_episode_is_true(evidence: Evidence) -> Iterator[str]:
         if script is None:
             yield f"the episode {episode.id} with the seed {episode.seed} was never recorded"
             continue
-        for fault in untrue(episode, script):
+        team = isinstance(script, TeamScript)
+        for fault in untrue_team(episode, script) if team else untrue(episode, script):
             yield f"episode {episode.seed}: {fault}"
 
 
@@ -69,7 +71,7 @@ def nothing_appears_twice(evidence: Evidence) -> Iterator[str]:
 def every_visible_episode_has_exactly_its_rows(evidence: Evidence) -> Iterator[str]:
     """Each visible episode of length T has the rows 0 to T, and no other episode has any."""
     seen = evidence.seen
-    wanted = {(episode.id, t) for episode in seen.episodes for t in range(episode.length + 1)}
+    wanted = set().union(*map(rows_of, seen.episodes))
     if wanted != set(seen.rows):
         missing, surplus = sorted(wanted - set(seen.rows)), sorted(set(seen.rows) - wanted)
         yield f"rows are missing: {missing[:5]}, or too many: {surplus[:5]}"
@@ -160,6 +162,9 @@ def unfinished_is_interrupted_with_its_true_rows(evidence: Evidence) -> Iterator
             continue
         ended = episode.length == script.length
         reasons = {script.ending} if ended and script.ending != "cut" else {"interrupted"}
+        if ended and isinstance(script, TeamScript) and script.turns:
+            # Dead agents are still told of their ends after the last turn.
+            reasons |= {"interrupted"}
         if episode.run_id in closing or (ended and script.ending == "cut"):
             reasons |= {script.ending if ended else "cut"}
         if episode.end_reason not in reasons:
@@ -230,6 +235,7 @@ def annotations_are_there_wholly_or_not_at_all(evidence: Evidence) -> Iterator[s
         if episode.seed not in promises.annotatable():
             continue
         script = evidence.scripts[episode.seed]
+        assert isinstance(script, Script)
         steps = [advantage(script, t) for t in range(episode.length + 1)]
         wanted = {LABEL: label(script)} if LABEL in names else {}
         stepwise = {ADVANTAGE: steps} if ADVANTAGE in names else {}

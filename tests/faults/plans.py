@@ -16,6 +16,10 @@ PLAIN: dict[str, Trial] = {
     "record": Trial("empty", (Stage("record"),)),
     "roll_out": Trial("empty", (Stage("roll_out"),)),
     "record_busily": Trial("empty", (Stage("record_busily"),)),
+    "record_team": Trial("team", (Stage("record_team"),)),
+    "take_turns": Trial("team", (Stage("take_turns"),)),
+    "take_turns_busily": Trial("team", (Stage("take_turns_busily"),)),
+    "recover a team": Trial("dead team", (Stage("recover"),)),
     "recover": Trial("dead", (Stage("recover"),)),
     "succeed": Trial("dead", (Stage("succeed"),)),
     "recover beside a live writer": Trial("empty", (Stage("die"), Stage("recover")), bystander=True),
@@ -30,6 +34,9 @@ PLAIN: dict[str, Trial] = {
     "merge": Trial("pair", (Stage("merge"),)),
     "two recoveries": Trial("dead", (Stage("recover", twin=True),)),
 }
+
+#: Workloads of stores for several agents; those of other writers have no place beside them.
+TEAMS = ("record_team", "take_turns", "take_turns_busily", "recover a team")
 
 
 def choose(calls: Sequence[Call], most: int) -> list[Spot]:
@@ -129,8 +136,10 @@ def drawn(lengths: dict[str, int], count: int, seed: int) -> Iterator[Trial]:
     """
     source = random.Random(seed)
     for _ in range(count):
-        name = source.choice(["record", "roll_out", "record_busily", "recover", "succeed"])
+        name = source.choice(["record", "roll_out", "record_busily", "recover", "succeed", *TEAMS])
         later = [source.choice(["recover", "recover", "succeed"]) for _ in range(source.choice([1, 1, 2, 3]))]
+        if name in TEAMS:
+            later = ["recover"] * len(later)
         stages = [
             _struck_at_random(source, stage, lengths) for stage in (PLAIN[name].stages[0].workload, *later)
         ]
@@ -138,7 +147,8 @@ def drawn(lengths: dict[str, int], count: int, seed: int) -> Iterator[Trial]:
         # A writer plays its script once: its episodes are known by their keys.
         if names.count("succeed") > 1:
             stages = [stage for stage in stages if stage.workload != "succeed"] + [Stage("succeed")]
-        yield Trial(PLAIN[name].template, tuple(stages), bystander=source.random() < 0.1)
+        beside = source.random() < 0.1 and name not in TEAMS
+        yield Trial(PLAIN[name].template, tuple(stages), bystander=beside)
 
 
 def _struck_at_random(source: random.Random, workload: str, lengths: dict[str, int]) -> Stage:

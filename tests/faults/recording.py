@@ -24,7 +24,7 @@ import episodelake as el
 
 from .promises import PromiseLog
 from .shim import Shim
-from .truth import Script, ScriptedEnv
+from .truth import ScriptedEnv
 
 Act = tuple[Any, ...]
 _PATIENCE = 6
@@ -104,7 +104,7 @@ class Performance:
     """
 
     def __init__(
-        self, context: Context, name: str, scripts: Mapping[int, Script], options: Mapping[str, Any]
+        self, context: Context, name: str, scripts: Mapping[int, Any], options: Mapping[str, Any]
     ) -> None:
         self.context = context
         self.name = name

@@ -13,7 +13,8 @@ from deltalake import DeltaTable
 
 import episodelake as el
 
-Row = tuple[str, int]
+Row = tuple[Any, ...]
+_KEYS = ("episode_id", "agent_id", "t")
 
 _SUMS = """
     select episode_id, count(*) - 1 as length, sum(reward) as episode_return, max(t) as last,
@@ -23,6 +24,19 @@ _SUMS = """
 _EPISODES = """
     select episode_id, length, episode_return, length::bigint as last, terminated, truncated
     from episodes order by 1
+"""
+
+_TEAM_SUMS = """
+    select episode_id, agent_id, count(*) - 1 as length, coalesce(sum(reward), 0) as agent_return,
+           coalesce(bool_or(terminated), false), coalesce(bool_or(truncated), false)
+    from steps group by 1, 2 order by 1, 2
+"""
+_TEAM_EPISODES = """
+    select * from (
+        select episode_id, unnest(agents) as agent, unnest(agent_lengths), unnest(agent_returns),
+               unnest(agent_terminations), unnest(agent_truncations)
+        from episodes
+    ) order by 1, 2
 """
 
 
@@ -35,7 +49,7 @@ class Seen:
         version: which one.
         store: pinned at that version.
         episodes: in their order.
-        rows: episode id and t of every row of `steps`.
+        rows: episode id, in a multi-agent store the agent, and t of every row of `steps`.
         runs: ids in the runs table.
         ended_runs: those of them that have an end.
         journal: names in the journal folder.
@@ -61,7 +75,7 @@ class Seen:
             version=store.version,
             store=store,
             episodes=list(store),
-            rows=store.steps.select("episode_id", "t").collect().rows(),
+            rows=store.steps.select(_keys(store)).collect().rows(),
             runs=runs["run_id"].to_list(),
             ended_runs=set(runs.filter(pl.col("ended_at").is_not_null())["run_id"].to_list()),
             journal=sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else [],
@@ -76,7 +90,8 @@ class Seen:
         """Where the episodes table and the steps do not add up in SQL."""
         connection = self.store.connect()
         try:
-            steps, episodes = (connection.execute(query).fetchall() for query in (_SUMS, _EPISODES))
+            queries = (_TEAM_SUMS, _TEAM_EPISODES) if self.store.agent_groups else (_SUMS, _EPISODES)
+            steps, episodes = (connection.execute(query).fetchall() for query in queries)
         finally:
             connection.close()
         if steps != episodes:
@@ -84,12 +99,29 @@ class Seen:
 
     def polars_disagrees(self) -> Iterator[str]:
         """Where the episodes table and the steps do not add up in Polars."""
-        transitions = self.store.transitions.select("episode_id", "reward").collect()
-        sums = transitions.group_by("episode_id").agg(pl.len().alias("length"), pl.col("reward").sum())
+        keys = _keys(self.store)[:-1]
+        transitions = self.store.transitions.select(*keys, "reward").collect()
+        sums = transitions.group_by(keys).agg(pl.len().alias("length"), pl.col("reward").sum())
         said = self.store.episodes.select("episode_id", "length", "episode_return").collect()
+        if self.store.agent_groups:
+            lists = ("agents", "agent_lengths", "agent_returns")
+            said = self.store.episodes.select("episode_id", *lists).explode(*lists).collect()
+            said = said.filter(pl.col("agent_lengths") > 0)
         counted, told = sorted(sums.rows()), sorted(said.rows())
         if counted != told:
             yield f"transitions say {_first(counted, told)}, episodes {_first(told, counted)}"
+
+
+def _keys(store: el.EpisodeStore) -> list[str]:
+    return [name for name in _KEYS if name != "agent_id" or store.agent_groups]
+
+
+def rows_of(episode: el.Episode) -> set[Row]:
+    """The rows that an episode must have."""
+    if isinstance(episode, el.MultiAgentEpisode):
+        lengths = episode.agent_lengths
+        return {(episode.id, agent, t) for agent, length in lengths.items() for t in range(length + 1)}
+    return {(episode.id, t) for t in range(episode.length + 1)}
 
 
 def _first(rows: list[Any], others: list[Any]) -> list[Any]:
@@ -97,10 +129,11 @@ def _first(rows: list[Any], others: list[Any]) -> list[Any]:
 
 
 def raw_rows(path: Path) -> list[Row]:
-    """Episode id and t of all rows of the newest steps table, as a plain reader of Delta Lake finds them."""
+    """The keys of all rows of the newest steps table, as a plain reader of Delta Lake finds them."""
     table = DeltaTable(str(path / "steps"))
     rows: list[Row] = []
     for file in table.file_uris():
-        found = pq.read_table(file, columns=["episode_id", "t"])
-        rows += zip(found.column("episode_id").to_pylist(), found.column("t").to_pylist(), strict=True)
+        there = pq.read_schema(file).names
+        found = pq.read_table(file, columns=[name for name in _KEYS if name in there])
+        rows += zip(*(column.to_pylist() for column in found.columns), strict=True)
     return rows

@@ -15,6 +15,7 @@ from gymnasium import spaces
 
 import episodelake as el
 
+CARD = {"description": "made to be broken"}
 SPACES: dict[str, Any] = {
     "observation_space": spaces.Box(-1e9, 1e9, (2,), np.float32),
     "action_space": spaces.Discrete(3),

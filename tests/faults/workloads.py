@@ -14,15 +14,14 @@ from typing import Any
 
 import episodelake as el
 
-from . import maintenance
+from . import maintenance, team_recording
 from .promises import PromiseLog
 from .recording import Act, Context, Performance, Recording
 from .sabotage import SABOTAGE
-from .truth import SPACES, Script
+from .truth import CARD, SPACES, Script
 
 Workload = Callable[[Context], None]
 
-CARD = {"description": "made to be broken"}
 NEXT_CARD = {**CARD, "version": 2}
 CARDS: tuple[dict[str, Any], ...] = ({}, CARD, NEXT_CARD)
 
@@ -210,6 +209,9 @@ WORKLOADS: dict[str, Workload] = {
     "die": die,
     "recover": recover,
     "succeed": succeed,
+    "record_team": team_recording.record_team,
+    "take_turns": team_recording.take_turns,
+    "take_turns_busily": team_recording.take_turns_busily,
     "create": create,
     "change_card": change_card,
     "compact": maintenance.compact,
@@ -230,4 +232,6 @@ TEMPLATES: dict[str, Workload] = {
     "full": create_full,
     "worn": create_worn,
     "pair": create_pair,
+    "team": team_recording.create_team,
+    "dead team": team_recording.create_dead_team,
 }

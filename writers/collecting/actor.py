@@ -164,8 +164,8 @@ def _seeded(acting: Acting, space: gymnasium.Space) -> Policy:
     return policy
 
 
-def check_seed(name: str, seed: Any) -> None:
-    """Refuse what is no seed.
+def checked_seed(name: str, seed: Any) -> Any:
+    """A seed in numbers of Python's own, which is what environments take.
 
     Raises:
         InvalidArgumentError: it is neither None, nor a whole number of at least 0, nor a list of such.
@@ -177,6 +177,19 @@ def check_seed(name: str, seed: Any) -> None:
                 f"{name}={seed!r}: expected a whole number of at least 0 or None, or a list of them with one "
                 "for each environment."
             )
+    plain = [None if part is None else int(part) for part in parts]
+    return plain if isinstance(seed, list | tuple) else plain[0]
+
+
+def check_seed_count(seed: Any, size: int | None) -> None:
+    """Refuse a list of seeds of another length than there are environments; `size` is None for a single one.
+
+    Raises:
+        InvalidArgumentError: it has more or fewer.
+    """
+    if isinstance(seed, list) and len(seed) != size:
+        expected = "a single number for a single environment" if size is None else f"{size} of them"
+        raise InvalidArgumentError(f"seed={seed!r} is a list of {len(seed)}; expected {expected}.")
 
 
 def derived_seed(seed: int | Sequence[int | None] | None, *key: int) -> int | None:

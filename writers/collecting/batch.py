@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,7 +32,8 @@ class Taken:
 
     Attributes:
         steps: transitions that were recorded.
-        ended: episodes that have ended and are recorded; of a vector environment in columns.
+        ended: episodes that have ended and are recorded; of a vector environment in columns. None are told of
+            where the course has them told late.
         reward, terminated, truncated: as the environment gave them.
     """
 
@@ -66,6 +67,10 @@ class Batch(Protocol):
 
     def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
         """Take one step with the environment's action; `columns` are recorded beside it."""
+        ...
+
+    def ended_late(self) -> Iterable[Ends]:
+        """Episodes that have ended and that no step told of."""
         ...
 
     def leave(self, complete: bool) -> int:

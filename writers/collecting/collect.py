@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from ...store.errors import InvalidArgumentError
 from ...store.handle import OpenStore
-from .actor import Acting, Explore, MapAction, check_seed, derived_seed
+from .actor import Acting, Explore, MapAction, checked_seed, derived_seed
 from .bar import Display, Tell
 from .batch import Start
 from .collection import Collection
@@ -98,8 +98,7 @@ def collect(
     """
     check_options(recording)
     check_store(store)
-    check_seed("seed", seed)
-    check_seed("policy_seed", policy_seed)
+    seed, policy_seed = checked_seed("seed", seed), checked_seed("policy_seed", policy_seed)
     goal, count = Goal.of(steps, episodes, unbiased), positive("workers", workers)
     acting = Acting(policy, policy_seed, initial_state, record_state, explore, map_action)
     watching = Watching(on_step, on_episode, Display(progress))
@@ -149,8 +148,9 @@ def _warned(stats: CollectStats) -> CollectStats:
     """Warn the caller of `collect` of each worker that died."""
     for report in stats.failures:
         recovered = " Its journal was recovered." if report.recovered else ""
+        run = report.run_id or "no run yet"
         warnings.warn(
-            f"Worker {report.index} of {len(stats.workers)} (run {report.run_id}) died with exit code "
+            f"Worker {report.index} of {len(stats.workers)} ({run}) died with exit code "
             f"{report.exit_code}.{recovered} {report.steps} steps of it are in the store.\n{report.failure}",
             RuntimeWarning,
             stacklevel=4,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...store.handle import OpenStore
-from .actor import Acting, Actor
+from .actor import Acting, Actor, check_seed_count
 from .batch import Batch, Start
 from .goal import Course, Goal
 from .interrupts import StopSignal
@@ -91,12 +91,13 @@ class Collection:
     def _play(self, recorder: AnyRecorder, standing: Standing) -> tuple[Course, int]:
         """Run the loop; the course it took, and how many episodes are running."""
         batch = standing.batch
+        check_seed_count(self.start.seed, batch.size)
         env: Any = recorder.env
         single_space = env.action_space if batch.size is None else env.single_action_space
         actor = Actor(self.acting, env.action_space, single_space, batch.size)
         memory = Memory(self.acting.initial_state, batch.size)
         memory.state = standing.state
-        course = Course(self.goal, batch.size or 1)
+        course = Course(self.goal, batch.size or 1, late=not self.watching.hooks)
         batch.enter(course, self.start)
         complete = False
         unfinished = 0

@@ -92,10 +92,15 @@ class Course:
     Args:
         goal: what is asked for.
         size: how many environments take part.
+        late: whether nobody needs to know at once which episodes have ended.
+
+    Attributes:
+        late: the same; never where episodes are counted.
     """
 
-    def __init__(self, goal: Goal, size: int) -> None:
+    def __init__(self, goal: Goal, size: int, *, late: bool = False) -> None:
         self.goal = goal
+        self.late = late and goal.steps is not None
         self.tally = Tally()
         self._total = goal.total
         #: Episodes that each environment may still give, int64 of shape (size,); None without quotas.

@@ -19,6 +19,9 @@ from .goal import Course
 from .interrupts import StopSignal
 from .memory import Memory
 
+# After so many turns episodes are counted that were not told of, so that they do not pile up.
+_LATEST = 1024
+
 
 @dataclass(frozen=True)
 class CollectStep:
@@ -66,6 +69,11 @@ class Watching:
     on_episode: OnEpisode | None = None
     display: Display = field(default_factory=lambda: Display(False))
 
+    @property
+    def hooks(self) -> bool:
+        """Whether a hook is told of each step or episode."""
+        return self.on_step is not None or self.on_episode is not None
+
     def __post_init__(self) -> None:
         for name in ("on_step", "on_episode"):
             value = getattr(self, name)
@@ -99,14 +107,28 @@ class Loop:
         """Go on until it is enough, or until Ctrl-C."""
         course, stop, display = self.course, self.stop, self.watching.display
         try:
+            turns = 0
             while not course.reached and not stop.asked:
                 self._turn()
+                turns += 1
+                if turns % _LATEST == 0:
+                    self._count_late()
                 if display.due:
-                    display.tell(course.progress())
+                    self._tell()
         except KeyboardInterrupt:
             stop.ask()
+        self._count_late()
         if display.wanted:
             display.tell(course.progress())
+
+    def _tell(self) -> None:
+        self._count_late()
+        self.watching.display.tell(self.course.progress())
+
+    def _count_late(self) -> None:
+        """Count the episodes that steps ended without telling."""
+        for ended in self.batch.ended_late():
+            self.course.tally.add(ended)
 
     def _turn(self) -> None:
         batch, memory = self.batch, self.memory

@@ -70,6 +70,11 @@ def _replaced(value: Any, initial: Any, rows: list[int], path: str) -> Any:
     if value is None:
         return None
     parts = _parts(value)
+    if parts is None and _parts(initial) is not None:
+        raise SpaceMismatchError(
+            f"The policy's {path} is nested otherwise than initial_state: it is a {type(value).__name__}, "
+            f"the initial state a {type(initial).__name__}."
+        )
     if parts is None:
         return _with_rows(value, None if initial is None else initial[rows], rows, path)
     begun = {} if initial is None else dict(_parts(initial) or ())

@@ -12,6 +12,7 @@ from gymnasium.vector import VectorEnv
 from ...store.errors import InvalidArgumentError
 from ...store.handle import OpenStore
 from ..options import SessionOptions
+from ..pettingzoo_api import pettingzoo_api
 from ..pool_recorder import is_pool
 from ..recorder import Recorder
 from ..recorders import VectorOptions
@@ -109,6 +110,10 @@ def opened(env: Any, store: OpenStore, recording: RecordingOptions) -> AnyRecord
         raise InvalidArgumentError(
             "collect does not play pools that serve a ready subset at a time. Write the loop of send and "
             "recv around store.record(pool)."
+        )
+    if pettingzoo_api(env) is not None:
+        raise InvalidArgumentError(
+            "collect does not play environments of PettingZoo. Write the loop around store.record(env)."
         )
     if not isinstance(env, gymnasium.Env | VectorEnv):
         raise InvalidArgumentError(

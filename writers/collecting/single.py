@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...store.arrivals import LiveEpisode
+from ...store.record_columns import Ends
 from ..callbacks import EpisodeSummary
 from ..recorder import Recorder
 from .batch import Start, Taken
@@ -74,6 +75,10 @@ class SingleBatch:
             self._live = running
             self._beginning = running is not None
         return Taken(live.length - before, ended, reward, terminated, truncated)
+
+    def ended_late(self) -> Iterable[Ends]:
+        """None: each step tells."""
+        return ()
 
     def leave(self, complete: bool) -> int:
         """End a call. A single environment never has a surplus episode."""

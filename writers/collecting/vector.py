@@ -8,7 +8,7 @@ so their episodes can only go on with them. With `episodes` they are given up.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from ...store.block_buffer import NOBODY
 from ...store.errors import RecorderStateError
-from ...store.record_columns import Ends
+from ...store.record_columns import Ended, Ends
 from ..callbacks import EpisodeSummary
 from ..vector_recorder import VectorRecorder
 from .batch import Start, Taken
@@ -91,6 +91,7 @@ class VectorBatch:
             and np.array_equal(self._left[1], state.numbers)
         )
         self._course = course
+        self._recorder.recording.gathered.start(wanted=course.late)
         self._look_who_is_recorded()
         if start.anew or not untouched:
             self._first = start
@@ -98,6 +99,7 @@ class VectorBatch:
 
     def leave(self, complete: bool) -> int:
         """End a call; with `episodes`, give up what is running."""
+        self._recorder.recording.gathered.start(wanted=False)
         running = np.flatnonzero(self._running)
         if self._course.goal.episodes is not None and complete:
             if len(running):
@@ -171,13 +173,18 @@ class VectorBatch:
         # Asking the recorder who is running, or what ended, makes it settle its steps: only if need be.
         running = None if self._all_recorded else self._running
         steps = self._acting if running is None else int(np.count_nonzero(running))
-        if _may_exceed(self._course, steps):
-            result, steps = self._step_partly(action, columns, self._running, steps)
-        else:
+        if not _may_exceed(self._course, steps):
             result = self._recorder.step(action)
+        elif self._course.steps_left is None and not self._recorder.records_all:
+            result, steps, ended = self._step_singly(action, columns)
+            self.observation, self.info = result[0], result[4]
+            self._note(_flags(result))
+            return Taken(steps, ended or (), result[1], result[2], result[3])
+        else:
+            result, steps = self._step_partly(action, columns, self._running, steps)
         self.observation, self.info = result[0], result[4]
         self._note(_flags(result))
-        if self._all_recorded and not self._any_done and self._held is None:
+        if self._all_recorded and (not self._any_done or self._course.late) and self._held is None:
             return Taken(steps, (), result[1], result[2], result[3])
         return self._taken(steps, result)
 
@@ -195,6 +202,30 @@ class VectorBatch:
                 self._held = _Held(kept, *parts, surplus.left_out)
         return result, steps
 
+    def _step_singly(self, action: Any, columns: Mapping[str, Any]) -> tuple[tuple, int, Ends | None]:
+        """Step where a step callback may end more episodes than are wanted: record one after the other.
+
+        Returns:
+            What came back, how many transitions were recorded, and the episodes that ended.
+        """
+        recorder, running = self._recorder, self._running
+        # Logged for each of them anew, since a call of the recorder uses up what was logged.
+        kept = copy.deepcopy(action)
+        result = recorder.step_choosing(action, lambda result: ~running)
+        steps, ended = 0, [recorder.ended]
+        left = self._course.episodes_left or 0
+        for env in np.flatnonzero(running).tolist():
+            if not left:
+                break
+            chosen = self._everyone == env
+            if columns:
+                recorder.log(mask=chosen, **columns)
+            recorder.record_step(kept, result, chosen)
+            ended.append(recorder.ended)
+            steps += 1
+            left -= recorder.ended is not None and bool(recorder.ended.lengths.any())
+        return result, steps, _joined(ended)
+
     def _note(self, done: np.ndarray) -> None:
         """Note who said done, and who stands at the first observation of an episode now."""
         if self._any_done and self._mode is AutoresetMode.NEXT_STEP:
@@ -210,6 +241,8 @@ class VectorBatch:
         self._done = done
 
     def _taken(self, steps: int, result: tuple) -> Taken:
+        if self._course.late:
+            return Taken(steps, (), result[1], result[2], result[3])
         ended = self._recorder.ended
         if ended is not None and self._course.quotas is not None:
             self._use_quotas(ended)
@@ -228,6 +261,10 @@ class VectorBatch:
             full = envs[quotas[envs] == 0]
             if len(full):
                 self._recorder.discard(full)
+
+    def ended_late(self) -> Iterable[Ends]:
+        """Episodes that have ended since the last call, where the course has them told late."""
+        return self._recorder.recording.gathered.take()
 
     def summaries(self, ended: Any) -> list[EpisodeSummary]:
         """What the recorder says of episodes that have ended."""
@@ -276,6 +313,12 @@ def _may_exceed(course: Course, steps: int) -> bool:
         return steps > course.steps_left
     left = course.episodes_left
     return course.quotas is None and left is not None and steps > left
+
+
+def _joined(parts: Sequence[Ends | None]) -> Ends | None:
+    """Episodes that ended in several calls."""
+    found = Ended.of([part for part in parts if part is not None])
+    return None if found is None else Ends(**vars(found))
 
 
 def _flags(result: tuple) -> np.ndarray:

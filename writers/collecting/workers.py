@@ -288,6 +288,10 @@ def _stats(tally: Tally, hands: Sequence[_Hand], store: StoreHandle, stop: StopS
     """The sum of what the workers recorded; the dead ones' journals are recovered first."""
     if any(hand.stats is None for hand in hands):
         _recover(hands, store)
+    if not stop.asked and all(hand.stats is None and hand.run_id is None for hand in hands):
+        raise InvalidArgumentError(
+            f"None of {len(hands)} workers could begin. The first one said: {hands[0].death()}"
+        )
     unfinished, reports = 0, []
     for hand in hands:
         if hand.stats is not None:

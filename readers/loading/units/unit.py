@@ -38,6 +38,11 @@ class Units(ABC):
         """Keys that this kind adds, and the columns that they are made from."""
         return {}
 
+    @property
+    def alike(self) -> bool:
+        """Whether the shape of a unit does not depend on the others of its batch."""
+        return True
+
     @abstractmethod
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """How many units each episode has; int64, shape (E,)."""
@@ -76,22 +81,6 @@ class Chosen:
     def __len__(self) -> int:
         """How many."""
         return len(self.episodes)
-
-
-def unit_edges(units: Units, index: EpisodeIndex) -> np.ndarray:
-    """The first unit of each episode, and the number of all: int64, shape (E + 1,)."""
-    return np.concatenate([[0], np.cumsum(units.counts(index))])
-
-
-def choose(edges: np.ndarray, numbers: np.ndarray) -> Chosen:
-    """Find the episodes of units.
-
-    Args:
-        edges: as `unit_edges` gives them.
-        numbers: int64, each unit's number among all.
-    """
-    episodes = np.searchsorted(edges, numbers, side="right") - 1
-    return Chosen(episodes, numbers - edges[episodes])
 
 
 def end_reasons(index: EpisodeIndex, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:

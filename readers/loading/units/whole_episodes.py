@@ -30,6 +30,11 @@ class WholeEpisodes(Units):
         """See `Units`."""
         return {MASK: (), LENGTH: ()}
 
+    @property
+    def alike(self) -> bool:
+        """See `Units`: a batch is as long as its longest episode."""
+        return False
+
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """See `Units`."""
         return np.ones(len(index), np.int64)

@@ -1,0 +1,183 @@
+"""Arguments that make no sense: each is an error of the library's own that says what was expected instead."""
+
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.spaces import Box
+from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector.utils import batch_space
+from mpe2 import simple_speaker_listener_v4
+from typer.testing import CliRunner
+
+import episodelake as el
+from episodelake.cli import app
+from scripted_environment import Scripted
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
+    """A store with three episodes."""
+    made = el.create(tmp_path_factory.mktemp("odd") / "store", Scripted())
+    el.collect(Scripted(), None, made, episodes=3, seed=0)
+    return made.refresh()
+
+
+def pair() -> SyncVectorEnv:
+    """Two environments."""
+    return SyncVectorEnv([Scripted, Scripted])
+
+
+def still(observation: Any, info: Any, state: Any) -> Any:
+    """A policy with a state that is one array."""
+    return np.zeros(2, np.int64), {}, np.zeros((2, 1))
+
+
+QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
+    "open(None)": (el.InvalidArgumentError, "None is no path", lambda _: el.open(None)),  # type: ignore[arg-type]
+    "open(3)": (el.InvalidArgumentError, "3 is no path", lambda _: el.open(3)),  # type: ignore[arg-type]
+    "create(None)": (el.InvalidArgumentError, "None is no path", lambda _: el.create(None, Scripted())),  # type: ignore[arg-type]
+    "sql(None)": (el.QueryError, "expected SQL text", lambda store: store.sql(None)),
+    "two queries": (el.QueryError, "2 statements", lambda store: store.sql("select 1; select 2")),
+    "slice of text": (el.InvalidArgumentError, "slice of positions", lambda store: store["x":"y"]),
+    "slice of floats": (el.InvalidArgumentError, "slice of positions", lambda store: store[1.5:3]),
+    "slice by nothing": (el.InvalidArgumentError, "the step 0", lambda store: store[::0]),
+    "sample None": (el.InvalidArgumentError, "n=None", lambda store: store.sample_episodes(None)),
+    "sample with a text": (el.InvalidArgumentError, "seed='a'", lambda store: store.sample_episodes(1, "a")),
+    "tolerance of text": (
+        el.InvalidArgumentError,
+        "rtol='a'",
+        lambda store: store[0].replay(Scripted(), rtol="a"),
+    ),
+    "tag that reads like a version": (el.InvalidArgumentError, "version", lambda store: store.tag("3")),
+    "record(None)": (el.InvalidArgumentError, "env is NoneType", lambda store: store.record(None)),
+    "record an id": (el.InvalidArgumentError, "env is str", lambda store: store.record("CartPole-v1")),
+    "collect many agents": (
+        el.InvalidArgumentError,
+        "PettingZoo",
+        lambda store: el.collect(simple_speaker_listener_v4.parallel_env(), None, store, steps=1),
+    ),
+    "seeds for one": (
+        el.InvalidArgumentError,
+        "a single number",
+        lambda store: el.collect(Scripted(), None, store, steps=1, seed=[1]),
+    ),
+    "too few seeds": (
+        el.InvalidArgumentError,
+        "expected 2 of them",
+        lambda store: el.collect(pair(), None, store, steps=1, seed=[1]),
+    ),
+    "initial state of another nesting": (
+        el.SpaceMismatchError,
+        "nested otherwise",
+        lambda store: el.collect(
+            pair(), still, store, steps=40, seed=0, initial_state={"h": np.zeros((2, 1))}
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_an_odd_argument_is_told(store: el.EpisodeStore, name: str) -> None:
+    """The error is of the library's tree and says what was wrong."""
+    kind, text, ask = QUESTIONS[name]
+    with pytest.raises(kind, match=re.escape(text)):
+        ask(store)
+
+
+def test_one_query_may_end_in_a_semicolon(store: el.EpisodeStore) -> None:
+    """What follows the only query may be a semicolon, a comment or nothing."""
+    for text in ("select 1", "select 1;", "select 1; -- that is all"):
+        assert store.sql(text).fetchall() == [(1,)]
+
+
+def test_seeds_of_numpy_are_seeds(store: el.EpisodeStore) -> None:
+    """Environments take Python's numbers only, so numpy's are turned into them."""
+    for env, seed in ((Scripted(), np.int64(7)), (pair(), np.uint32(7)), (pair(), [np.int64(7), None])):
+        stats = el.collect(env, None, store, steps=6, seed=seed)  # type: ignore[arg-type]
+        first = store.refresh().filter(f"run_id = '{stats.run_ids[0]}' and number = 0")[0]
+        assert first.seed == 7
+
+
+def test_agents_are_stepped_with_a_mapping(tmp_path: Path) -> None:
+    """Actions that are no mapping do not reach the environment, and the episode goes on."""
+    env = simple_speaker_listener_v4.parallel_env()
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder:
+        recorder.reset(seed=0)
+        with pytest.raises(el.SpaceMismatchError, match="mapping"):
+            recorder.step(None)  # type: ignore[arg-type]
+        recorder.step(dict.fromkeys(recorder.agents, 0))
+    assert store.refresh()[0].length == 1
+
+
+def test_a_merge_that_cannot_be_leaves_nothing(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """Sources of different spaces are refused before a new store is made of them."""
+    other = el.create(tmp_path / "other", gymnasium.make("CartPole-v1"))
+    with pytest.raises(el.SpaceMismatchError):
+        el.merge([store, other], into=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_no_store_is_made_within_another(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """Copies and merges into a folder of their own source are refused, also by way of a link."""
+    (tmp_path / "link").symlink_to(store.path)
+    for into in (store.path / "inner", store.path / "steps" / "inner", tmp_path / "link" / "inner"):
+        with pytest.raises(el.InvalidArgumentError, match="lies in the store"):
+            store.copy(into)
+        with pytest.raises(el.InvalidArgumentError, match="lies in the store"):
+            el.merge([store], into=into)
+        assert not into.exists()
+    assert len(store.copy(store.path.parent / f"{store.path.name}-beside")) == len(store)
+
+
+class Wider(CartPoleVectorEnv):
+    """A vector environment that shows more than one of its environments would alone."""
+
+    def __init__(self, num_envs: int = 2, **arguments: Any) -> None:
+        super().__init__(num_envs, **arguments)
+        self.single_observation_space = Box(-np.inf, np.inf, (5,), np.float32)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+        """As ever, and a column more."""
+        observations, infos = super().reset(seed=seed, options=options)
+        return np.pad(observations, ((0, 0), (0, 1))), infos
+
+    def step(self, action: Any) -> Any:
+        """As ever, and a column more."""
+        observations, *rest = super().step(action)
+        return np.pad(observations, ((0, 0), (0, 1))), *rest
+
+
+def test_an_environment_that_comes_back_otherwise_is_told(tmp_path: Path) -> None:
+    """A vector environment that preprocesses by itself is made again as one that does not, with a warning."""
+    entry = "gymnasium.envs.classic_control:CartPoleEnv"
+    gymnasium.register("Wider-v0", entry_point=entry, vector_entry_point=Wider)
+    envs = gymnasium.make_vec("Wider-v0", num_envs=2, vectorization_mode="vector_entry_point")
+    store = el.create(tmp_path / "store", envs)
+    el.collect(envs, None, store, steps=4, seed=0)
+    with pytest.warns(RuntimeWarning, match="observation space"):
+        store.refresh().make_env()
+    with pytest.raises(el.EnvUnavailableError, match="observation space"):
+        store.make_env(strict=True)
+    with pytest.raises(el.SpaceMismatchError), warnings.catch_warnings(action="ignore"):
+        store[0].replay()
+
+
+def test_what_was_of_many_agents_has_its_name(tmp_path: Path) -> None:
+    """`info` names an environment of PettingZoo, which has no spec, by its own name."""
+    env = simple_speaker_listener_v4.parallel_env()
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder:
+        recorder.reset(seed=0)
+        recorder.step(dict.fromkeys(recorder.agents, 0))
+    told = CliRunner().invoke(app, ["info", str(tmp_path / "store")]).output
+    assert "simple_speaker_listener_v4 (PettingZoo, parallel)" in told
+    assert "damaged" not in told
