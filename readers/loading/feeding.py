@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,11 +17,13 @@ from .arguments import (
     evaluate_weights,
     whole_number,
 )
+from .batch_source import Batching
 from .columns import choose_columns
 from .episode_index import index_of
 from .feed import ArrayFeed
-from .loader import Batching, Loader
-from .shard import Shard
+from .loader import Loader
+from .outputs import OutputName, choose_output
+from .shard import choose_shard
 from .step_arrays import read_arrays
 from .units.unit import Batch, unit_edges
 
@@ -55,9 +57,12 @@ class FeedingView:
         weights: Weights | None = None,
         seed: int = 0,
         drop_last: bool = False,
-        shard: tuple[int, int] = (0, 1),
+        shard: tuple[int, int] | Literal["distributed"] = (0, 1),
         uneven: Literal["pad", "drop"] = "pad",
         transforms: Sequence[Callable[[Batch], Batch]] = (),
+        output: OutputName = "numpy",
+        device: Any = None,
+        prefetch: int = 0,
     ) -> Loader:
         """Batches of transitions, n-step transitions, windows or whole episodes for a learner.
 
@@ -74,17 +79,22 @@ class FeedingView:
                 episodes alike), or an expression over the episodes table.
             seed: of the order; the same seed, epoch and view give the same order on every machine.
             drop_last: leave out the last batch of an epoch if it is smaller.
-            shard: (rank, world), to take one of `world` disjoint shares of equal length.
+            shard: (rank, world), to take one of `world` disjoint shares of equal length; "distributed" for
+                this process's in torch.distributed.
             uneven: "pad" or "drop": what happens to units that do not divide by `world`.
             transforms: applied to each batch in turn.
+            output, device: hand out "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict", and where.
+            prefetch: make so many batches ahead, in a thread.
 
         Raises:
             InvalidArgumentError: an argument makes no sense; there is no such column, or no such unit.
+            MissingPackageError: the package of the output is not installed.
             QueryError: the weights' expression is not valid.
             CorruptStoreError: a file of the store is damaged.
         """
         snapshot, positions = self._reader.snapshot, self._all_positions()
         check_single_agents(snapshot)
+        made, ahead = choose_output(output, device), whole_number("prefetch", prefetch, 0)
         units = choose_units(
             n_step=n_step,
             gamma=gamma,
@@ -106,7 +116,7 @@ class FeedingView:
             edges, shuffle=shuffle, replacement=drawn, weights=weighed, seed=whole_number("seed", seed, 0)
         )
         arrays = read_arrays(self._reader.blocks, positions, index, chosen)
-        batching = Batching(whole_number("batch_size", batch_size, 1), drop_last, Shard(*shard, uneven))
+        batching = Batching(whole_number("batch_size", batch_size, 1), drop_last, choose_shard(shard, uneven))
         identity = {
             "store": snapshot.manifest.store_id,
             "version": snapshot.version,
@@ -116,4 +126,5 @@ class FeedingView:
             "weights": None if weighed is None else zlib.crc32(weighed.tobytes()),
             "seed": seed,
         }
-        return Loader(ArrayFeed(arrays, units, keys, order, edges), batching, identity, transforms)
+        feed = ArrayFeed(arrays, units, keys, order, edges)
+        return Loader(feed, batching, identity, transforms, made, ahead)
