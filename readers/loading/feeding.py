@@ -83,7 +83,8 @@ class FeedingView:
                 this process's in torch.distributed.
             uneven: "pad" or "drop": what happens to units that do not divide by `world`.
             transforms: applied to each batch in turn.
-            output, device: hand out "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict", and where.
+            output, device: hand out "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict", on a
+                device.
             prefetch: make so many batches ahead, in a thread.
 
         Raises:

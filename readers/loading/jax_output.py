@@ -31,7 +31,7 @@ def find_device(device: Any) -> str | None:
     return name
 
 
-def _device(name: str) -> jax.Device:
+def _device(name: str) -> Any:
     platform, _, number = name.partition(":")
     try:
         return jax.devices(platform)[int(number or 0)]
@@ -69,12 +69,15 @@ class JaxOutput:
 
 
 def _checked(leaf: Any) -> Any:
-    """The same, if JAX has all its values.
+    """An array of the same values, if JAX has them all.
 
     Raises:
         OverflowError: an integer has more than 32 bits, and JAX is set to take no more.
     """
-    wide = isinstance(leaf, np.ndarray) and leaf.dtype.kind in "iu" and leaf.itemsize == 8
+    if isinstance(leaf, jax.Array):
+        return leaf
+    leaf = np.asarray(leaf)
+    wide = leaf.dtype.kind in "iu" and leaf.itemsize == 8
     if wide and leaf.size and not jax.config.read("jax_enable_x64"):
         limits = np.iinfo(f"{leaf.dtype.kind}4")
         low, high = leaf.min(), leaf.max()

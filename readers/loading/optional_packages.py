@@ -1,4 +1,4 @@
-"""Packages that some outputs need and that Episodelake does not bring along: imported when first asked for."""
+"""Packages that some outputs need and Episodelake does not bring along: imported when first asked for."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Making batches ahead, in a background thread, while the learner is busy with the one before.
 
-The thread fills a lane of bounded length, in order; the consumer takes from it. It ends with the batches, with
-the first error (raised in the consumer, in its turn), when the consumer's iterator is closed or dropped, and
-when the interpreter ends.
+The thread fills a lane of bounded length, in order; the consumer takes from it. The thread ends with the
+batches, with the first error (raised in the consumer, in its turn), when the consumer's iterator is closed or
+dropped, and when the interpreter ends.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ def prefetched(batches: Batches, depth: int) -> Batches:
     _LANES.add(lane)
     lane.thread.start()
     try:
-        while lane.wait():
-            yield lane.ready.popleft()
-            lane.taken()
+        while (batch := lane.take()) is not _END:
+            yield batch
     finally:
         lane.close()
 
@@ -42,7 +41,7 @@ class _Lane:
     """Batches on their way from one thread to another."""
 
     def __init__(self, batches: Batches, depth: int) -> None:
-        self.ready: deque[Any] = deque()
+        self._ready: deque[Any] = deque()
         self._depth = depth
         self._changed = threading.Condition()
         self._over = False
@@ -53,24 +52,21 @@ class _Lane:
         self.thread = threading.Thread(target=self._fill, args=(batches,), name="episodelake prefetching")
         self.thread.daemon = True
 
-    def wait(self) -> bool:
-        """Wait for the next batch; False if there is none left."""
+    def take(self) -> Any:
+        """Wait for the next batch and make room for another; `_END` if there is none left."""
         if os.getpid() != self._process:
             raise LoaderStateError(
                 "This iteration was begun in another process, whose thread a fork does not take along. Begin "
                 "a new one: it goes on from where the loader stands."
             )
         with self._changed:
-            self._changed.wait_for(lambda: self.ready or self._over)
-        if not self.ready and self._error is not None:
-            raise self._error
-        return bool(self.ready)
-
-    def taken(self) -> None:
-        """Make room for another batch."""
-        if os.getpid() == self._process:
-            with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._over)
+            if self._ready:
                 self._changed.notify_all()
+                return self._ready.popleft()
+        if self._error is not None:
+            raise self._error
+        return _END
 
     def close(self) -> None:
         """End the thread, after the batch that it is working at."""
@@ -82,7 +78,7 @@ class _Lane:
             self._changed.notify_all()
         if self.thread is not threading.current_thread():
             self.thread.join()
-        self.ready.clear()
+        self._ready.clear()
 
     def _fill(self, batches: Batches) -> None:
         try:
@@ -92,7 +88,7 @@ class _Lane:
                     if batch is _END:
                         break
                     with self._changed:
-                        self.ready.append(batch)
+                        self._ready.append(batch)
                         self._changed.notify_all()
         except BaseException as error:
             self._error = error
@@ -102,7 +98,7 @@ class _Lane:
 
     def _has_room(self) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or len(self.ready) < self._depth)
+            self._changed.wait_for(lambda: self._closed or len(self._ready) < self._depth)
             return not self._closed
 
 

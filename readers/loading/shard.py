@@ -53,21 +53,21 @@ def choose_shard(shard: Any, uneven: Any) -> Shard:
     """The shard that the arguments of a loader name.
 
     Args:
-        shard: (rank, world), or "distributed" for this process's in torch.distributed's default group; the only
-            one where that is not initialised.
+        shard: (rank, world), or "distributed" for this process's in torch.distributed's default group; the
+            only one where that is not initialised.
         uneven: "pad" or "drop".
 
     Raises:
         InvalidArgumentError: it is neither, or out of range.
         MissingPackageError: torch is not installed.
     """
-    if isinstance(shard, str) and shard == "distributed":
+    if shard == "distributed":
         distributed = require("torch", "shard='distributed'").distributed
         if not (distributed.is_available() and distributed.is_initialized()):
             return Shard(uneven=uneven)
         return Shard(distributed.get_rank(), distributed.get_world_size(), uneven)
     try:
-        rank, world = (operator.index(number) for number in shard)
+        rank, world = map(operator.index, shard)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"shard={shard!r}: expected (rank, world), two whole numbers, or 'distributed'."

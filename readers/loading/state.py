@@ -35,8 +35,8 @@ def read_state(state: Mapping[str, Any], identity: Mapping[str, Any], length: in
         ) from error
     if form != _FORMAT or epoch < 0 or not 0 <= position <= length:
         raise LoaderStateError(
-            f"The state has format {form!r}, epoch {epoch} and position {position}; expected format {_FORMAT}, "
-            f"an epoch from 0 on, and a position from 0 to {length}."
+            f"The state has format {form!r}, epoch {epoch} and position {position}; expected format "
+            f"{_FORMAT}, an epoch from 0 on, and a position from 0 to {length}."
         )
     other = [name for name in identity if own.get(name) != identity[name]]
     if other:

@@ -16,7 +16,7 @@ from ...store.snapshot import Pointers
 from ..blocks import BlockReader
 from .columns import Column
 from .episode_index import END_REASONS, EpisodeIndex
-from .shared_columns import SharedColumns, is_spawning
+from .shared_columns import SharedColumns, is_spawning, share
 from .tree import Tree, leaves, map_leaves
 
 #: Makes the array of a leaf: gets its dotted name, shape and dtype.
@@ -48,7 +48,7 @@ class StepArrays:
 
     @cached_property
     def _shared(self) -> SharedColumns:
-        return SharedColumns(self.columns)
+        return share(self.columns)
 
 
 def _from_shared(index: EpisodeIndex, shared: SharedColumns) -> StepArrays:

@@ -46,8 +46,8 @@ def torch_output(output: Output) -> TorchOutput:
 class BatchDataset(IterableDataset[Any]):
     """The batches of an epoch, for `DataLoader(dataset, batch_size=None, num_workers=...)`.
 
-    Worker w of n makes the batches w, w + n, ..., so that DataLoader, which asks them in turn, has them in the
-    loader's order with any number of workers. Every iteration yields the epoch that was set last, at first
+    Worker w of n makes the batches w, w + n, ..., so that DataLoader, which asks them in turn, has them in
+    the loader's order with any number of workers. Every iteration yields the epoch that was set last, at first
     what is left of the loader's: call `set_epoch` before each one.
 
     Args:
@@ -91,7 +91,7 @@ class BatchDataset(IterableDataset[Any]):
             yield self._output(batch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this process's last iteration stands; asked by torchdata's `StatefulDataLoader`, in each worker.
+        """Where this process's last iteration stands; torchdata's `StatefulDataLoader` asks each worker.
 
         It tells of one worker of many, and goes on with the same number of them only. The state of
         `Loader.torch_loader` goes on with any number.

@@ -109,5 +109,5 @@ class _WorkerBatches(Dataset[Batch]):
         return batch
 
 
-def _as_it_is(batch: Batch) -> Batch:
+def _as_it_is(batch: Any) -> Any:
     return batch

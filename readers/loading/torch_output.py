@@ -1,7 +1,7 @@
 """Batches as torch tensors or as a TensorDict, on the CPU or on another device.
 
-On the CPU a tensor shares the memory of the gathered array, which nobody else has. For a CUDA or XPU device it
-is copied into pinned memory, from where the device fetches it while the program goes on
+On the CPU a tensor shares the memory of the gathered array, which nobody else has. For a CUDA or XPU device
+it is copied into pinned memory, from where the device fetches it while the program goes on
 (https://docs.pytorch.org/docs/stable/notes/cuda.html, "Use pinned memory buffers").
 """
 
@@ -35,7 +35,7 @@ def usable_device(device: Any) -> torch.device | None:
     except (RuntimeError, TypeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise InvalidArgumentError(
-            f"device={device!r}: torch cannot use it here ({reason}). Name one that this machine has, such as 'cpu'."
+            f"device={device!r}: torch cannot use it here ({reason}). Name one that is here, such as 'cpu'."
         ) from error
     return None if found.type == "cpu" else found
 
@@ -108,7 +108,7 @@ class TorchOutput:
 
 @dataclass(frozen=True)
 class TensorDictOutput(TorchOutput):
-    """A TensorDict of batch size (b,); a Dict is a TensorDict in it, a Tuple one with the keys "0", "1", ..."""
+    """A TensorDict of batch size (b,); a Dict is a TensorDict in it, a Tuple one with keys "0", "1", ..."""
 
     def finish(self, tensors: Batch) -> Any:
         """See `TorchOutput`."""
@@ -121,7 +121,8 @@ class TensorDictOutput(TorchOutput):
         except (RuntimeError, TypeError) as error:
             shapes = ", ".join(f"{name}: {tuple(leaf.shape)}" for name, leaf in leaves(tensors))
             raise InvalidArgumentError(
-                f"These values do not make one TensorDict, which needs the same first axis everywhere: {shapes}."
+                "These values do not make one TensorDict, which needs the same first axis everywhere: "
+                f"{shapes}."
             ) from error
 
 
