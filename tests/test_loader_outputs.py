@@ -71,7 +71,9 @@ def test_tensors_share_the_memory_of_the_arrays(store: el.EpisodeStore) -> None:
     assert batch["reward"][2] == 77.0 and (batch["observation"]["image"][1] == 9).all()
 
 
-@pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?", "c8"])
+@pytest.mark.parametrize(
+    "dtype", ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?", "c8"]
+)
 def test_every_numeric_dtype_is_kept(store: el.EpisodeStore, dtype: str) -> None:
     """A tensor has the dtype of its array, unsigned ones of many bits too."""
     values = np.array([0, 1, 1, 0], dtype)
@@ -210,7 +212,7 @@ def test_an_integer_too_wide_for_jax_is_refused(store: el.EpisodeStore) -> None:
     jax = pytest.importorskip("jax")
     wide = np.array([0, 2**40, -1, 3])
     loader = store.loader(4, output="jax", transforms=[instead(wide=wide)])
-    with pytest.raises(el.InvalidArgumentError, match="'wide'.*jax_enable_x64"):
+    with pytest.raises(el.InvalidArgumentError, match=r"'wide'.*jax_enable_x64"):
         next(iter(loader))
     jax.config.update("jax_enable_x64", True)
     try:
@@ -252,7 +254,7 @@ def test_a_missing_package_is_named(
 
 
 def test_numpy_batches_need_no_other_package(store: el.EpisodeStore, tmp_path: Path) -> None:
-    """A program that feeds numpy arrays imports neither torch nor JAX nor tensordict, though they are there."""
+    """A program that feeds numpy arrays imports neither torch nor JAX nor tensordict, which are there."""
     program = (
         "import sys, episodelake as el\n"
         "loader = el.open(sys.argv[1]).loader(4, shuffle=True, prefetch=1)\n"

@@ -120,7 +120,7 @@ def test_the_thread_ends_when_the_iteration_is_left(store: el.EpisodeStore, leav
 
 
 def test_a_loader_that_is_moved_forgets_what_was_made_ahead(store: el.EpisodeStore) -> None:
-    """A state that is loaded while batches are ready takes effect: the iteration says so, the next one obeys."""
+    """A state that is loaded while batches are ready takes effect: the iteration says so, the next obeys."""
     loader = loader_of(store, prefetch=4)
     beginning = loader.state_dict()
     iterator = iter(loader)

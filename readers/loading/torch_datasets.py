@@ -47,8 +47,8 @@ class BatchDataset(IterableDataset[Any]):
     """The batches of an epoch, for `DataLoader(dataset, batch_size=None, num_workers=...)`.
 
     Worker w of n makes the batches w, w + n, ..., so that DataLoader, which asks them in turn, has them in
-    the loader's order with any number of workers. Every iteration yields the epoch that was set last, at first
-    what is left of the loader's: call `set_epoch` before each one.
+    the loader's order with any number of workers. Every iteration yields the epoch that was set last, at
+    first what is left of the loader's: call `set_epoch` before each one.
 
     Args:
         loader: whose batches; moving it later does not move the dataset.

@@ -66,7 +66,17 @@ class TorchLoader(Loader):
             self._workers = self._make_workers()
         self._wanted.epoch, self._wanted.position = epoch, position
         self._wanted.count = self.source.count(position)
-        for tensors in self._workers:
+        received = iter(self._workers)
+        while True:
+            try:
+                tensors = next(received)
+            except StopIteration:
+                return
+            except Exception as error:
+                # Torch's frames hold the error, which holds them, and the workers with them. Those are to end
+                # now, and not when the cycle is found, with their queues gone before they can be told.
+                del received
+                raise error.with_traceback(None) from None
             yield self._tensors.finish(tensors)
 
 
