@@ -240,7 +240,7 @@ def _send_places(loader: el.Loader, pipe: Any) -> None:
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_processes_of_every_kind(store: el.EpisodeStore, method: str, workers: int) -> None:
-    """Loaders with workers, datasets and loaders themselves are sent to processes however they are started."""
+    """Loaders with workers, datasets and loaders themselves are sent to processes, however those start."""
     expected = places(loader_of(store))
     loader = loader_of(store)
     assert places(loader.torch_loader(workers, multiprocessing_context=method)) == expected
@@ -424,3 +424,25 @@ def test_a_shard_that_makes_no_sense_is_refused(store: el.EpisodeStore, shard: A
     """The message says what is expected."""
     with pytest.raises(el.InvalidArgumentError, match="rank, world"):
         store.loader(4, shard=shard)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_values_of_every_dtype_and_shape_come_from_workers(store: el.EpisodeStore, workers: int) -> None:
+    """What a worker sends is what it made, bit for bit: single numbers and empty arrays too."""
+    loader = loader_of(store, transforms=[_odd_values]).torch_loader(workers)
+    found = as_numpy(next(iter(loader)))
+    expected = _odd_values({})
+    assert_same(found, expected)
+    found["u2"][0] = 9  # it can be written to
+
+
+def _odd_values(batch: Any) -> Any:
+    dtypes = ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?", "c8", "c16"]
+    values = {dtype: np.array([0, 1, 3], "u1").astype(dtype) for dtype in dtypes}
+    nan = np.array([[np.nan, np.inf, -0.0]])
+    nested = {
+        "empty": np.zeros((0, 3), "f4"),
+        "pair": (np.array(5, "i2"), nan.T),
+        "byte": np.ones((3, 1), "u1"),
+    }
+    return values | nested

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 from ...store.errors import InvalidArgumentError
 from .batch_source import BatchSource
 from .loader import Loader
+from .packed_batch import PackedBatch, pack
 from .torch_datasets import torch_output
 from .torch_output import TorchOutput, needs_pinning
 from .units.unit import Batch
@@ -77,7 +78,7 @@ class TorchLoader(Loader):
                 # now, and not when the cycle is found, with their queues gone before they can be told.
                 del received
                 raise error.with_traceback(None) from None
-            yield self._tensors.finish(tensors)
+            yield self._tensors.finish(tensors.unpacked() if isinstance(tensors, PackedBatch) else tensors)
 
 
 class _WantedBatches(Sampler[Wanted]):
@@ -94,7 +95,7 @@ class _WantedBatches(Sampler[Wanted]):
         return ((epoch, position, number) for number in range(self.count))
 
 
-class _WorkerBatches(Dataset[Batch]):
+class _WorkerBatches(Dataset[Batch | PackedBatch]):
     """Makes the batches that a worker is asked for."""
 
     def __init__(self, source: BatchSource, output: TorchOutput) -> None:
@@ -106,7 +107,7 @@ class _WorkerBatches(Dataset[Batch]):
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_walk": iter(()), "_next": None}
 
-    def __getitem__(self, wanted: Wanted) -> Batch:
+    def __getitem__(self, wanted: Wanted) -> Batch | PackedBatch:
         epoch, position, number = wanted
         worker = get_worker_info()
         workers = 1 if worker is None else worker.num_workers
@@ -116,7 +117,7 @@ class _WorkerBatches(Dataset[Batch]):
         self._next = None
         batch = self._output.tensors(next(self._walk))
         self._next = epoch, position, number + workers
-        return batch
+        return batch if worker is None else pack(batch)
 
 
 def _as_it_is(batch: Any) -> Any:
