@@ -11,9 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import episodelake as el
 from episodelake.readers.loading.feed import ArrayFeed
+from episodelake.readers.loading.shard import Shard
 from test_loader_order import places
 from test_loader_units import NESTED, assert_same, random_store
 
@@ -52,6 +55,23 @@ def as_numpy(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {key: as_numpy(part) for key, part in tree.items()}
     return tuple(map(as_numpy, tree)) if isinstance(tree, tuple) else tree.numpy()
+
+
+@given(st.integers(0, 60), st.integers(1, 9), st.integers(1, 5), st.integers(1, 3), st.integers(0, 20))
+def test_workers_share_the_places_of_an_epoch(
+    length: int, size: int, workers: int, world: int, position: int
+) -> None:
+    """Whatever is left of an epoch, in whichever shard: asked in turn, workers have its batches one by one."""
+    places = Shard(world - 1, world).places(min(position, length), length)
+    own = places.wrapped(0, places.count).tolist()
+    expected = [own[start : start + size] for start in range(0, len(own), size)]
+    walks = []
+    for worker in range(workers):
+        share = places.every(size, worker, workers)
+        assert share.part(0, share.count).shape == (share.count,)
+        walks.append([share.wrapped(first, first + size).tolist() for first in range(0, share.count, size)])
+    assert [walks[number % workers].pop(0) for number in range(len(expected))] == expected
+    assert not any(walks)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])

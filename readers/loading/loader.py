@@ -158,7 +158,8 @@ class Loader:
         """A loader of the same batches, as tensors that worker processes make, from where this one stands.
 
         The order is the same for any number of workers, and so is the state, which counts the batches that
-        were handed out. See `torch.utils.data.DataLoader` for the arguments.
+        were handed out. Workers take the place of `prefetch`. See `torch.utils.data.DataLoader` for the
+        arguments.
 
         Raises:
             MissingPackageError: torch is not installed.
