@@ -24,6 +24,9 @@ UNITS: dict[str, dict[str, Any]] = {
     "episodes": {"whole_episodes": True},
 }
 
+NO_NUMBERS: list[Any] = [np.array(["a", "b"]), np.array([{}, None]), "text", [[1], [2, 3]], None]
+NO_DEVICES = ["nonsense", "cuda:77", 1.5]
+
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
@@ -93,8 +96,8 @@ def test_what_torch_cannot_share_is_copied(store: el.EpisodeStore) -> None:
     assert fixed[0] == 0
 
 
-@pytest.mark.parametrize("value", [np.array(["a", "b"]), np.array([{}, None]), "text", [[1], [2, 3]], None])
-@pytest.mark.parametrize("output", ["torch", "tensordict", "jax"])
+@pytest.mark.parametrize("value", NO_NUMBERS)
+@pytest.mark.parametrize("output", ["torch", "tensordict"])
 def test_what_is_no_number_is_refused_by_name(store: el.EpisodeStore, value: Any, output: Any) -> None:
     """Strings and objects are no tensors; the message names the key."""
     pytest.importorskip(output)
@@ -139,8 +142,8 @@ def test_a_gpu_fetches_from_pinned_memory() -> None:
         assert watched.calls == calls
 
 
-@pytest.mark.parametrize("output", ["torch", "tensordict", "jax"])
-@pytest.mark.parametrize("device", ["nonsense", "cuda:77", 1.5])
+@pytest.mark.parametrize("output", ["torch", "tensordict"])
+@pytest.mark.parametrize("device", NO_DEVICES)
 def test_a_device_that_is_not_here_is_refused(store: el.EpisodeStore, output: Any, device: Any) -> None:
     """When the loader is made, and not at the first batch."""
     pytest.importorskip(output)
@@ -187,41 +190,7 @@ def test_a_tensordict_needs_one_first_axis(store: el.EpisodeStore) -> None:
         next(iter(store.loader(4, output="tensordict", transforms=[instead(**values)])))
 
 
-@pytest.mark.parametrize("kind", UNITS)
-def test_jax_arrays_hold_what_the_arrays_hold(store: el.EpisodeStore, kind: str) -> None:
-    """The same nesting and values; types of 64 bits are JAX's of 32."""
-    jax = pytest.importorskip("jax")
-    narrow = {"float64": "float32", "int64": "int32"}
-    loader = store.loader(4, output="jax", device="cpu", **UNITS[kind])
-    for plain, batch in zip(store.loader(4, **UNITS[kind]), loader, strict=True):
-        assert list(batch) == list(plain) and isinstance(batch["observation"]["pair"][1], jax.Array)
-        assert batch["observation"]["image"].devices() == {jax.devices("cpu")[0]}
-        expected = jax.tree.map(lambda leaf: leaf.astype(narrow.get(leaf.dtype.name, leaf.dtype)), plain)
-        jax.tree.map(
-            lambda found, leaf: (
-                np.testing.assert_allclose(found, leaf, rtol=1e-6),
-                found.dtype == leaf.dtype or pytest.fail(f"{found.dtype} {leaf.dtype}"),
-            ),
-            batch,
-            expected,
-        )
-
-
-def test_an_integer_too_wide_for_jax_is_refused(store: el.EpisodeStore) -> None:
-    """JAX would make another number of it; told to take 64 bits, it keeps it."""
-    jax = pytest.importorskip("jax")
-    wide = np.array([0, 2**40, -1, 3])
-    loader = store.loader(4, output="jax", transforms=[instead(wide=wide)])
-    with pytest.raises(el.InvalidArgumentError, match=r"'wide'.*jax_enable_x64"):
-        next(iter(loader))
-    jax.config.update("jax_enable_x64", True)
-    try:
-        assert next(iter(loader))["wide"].tolist() == wide.tolist()
-    finally:
-        jax.config.update("jax_enable_x64", False)
-
-
-@pytest.mark.parametrize("output", ["numpy", "torch", "tensordict", "jax"])
+@pytest.mark.parametrize("output", ["numpy", "torch", "tensordict"])
 def test_loaders_and_views_can_be_pickled(store: el.EpisodeStore, output: Any) -> None:
     """The copy yields the same batches, from where the original stood."""
     pytest.importorskip(output)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import pickle
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,7 +63,7 @@ def as_numpy(tree: Any) -> Any:
 def test_workers_share_the_places_of_an_epoch(
     length: int, size: int, workers: int, world: int, position: int
 ) -> None:
-    """Whatever is left of an epoch, in whichever shard: asked in turn, workers have its batches one by one."""
+    """Whatever is left of an epoch, in any shard: asked in turn, workers have its batches one by one."""
     places = Shard(world - 1, world).places(min(position, length), length)
     own = places.wrapped(0, places.count).tolist()
     expected = [own[start : start + size] for start in range(0, len(own), size)]
@@ -178,6 +180,15 @@ def test_a_tensordict_comes_from_workers_too(store: el.EpisodeStore) -> None:
     found = list(loader_of(store, output="tensordict").torch_loader(2))
     assert all(isinstance(batch, tensordict.TensorDict) for batch in found)
     assert places(found) == places(plain)
+    units = store.loader(columns=KEYS, output="tensordict").map_dataset()
+    assert units[4]["t"].item() == 4 and units[4]["observation", "pair", "1"].shape == (3,)
+    dataset = loader_of(store, output="tensordict").iterable_dataset()
+    for made in (
+        DataLoader(dataset, batch_size=None, collate_fn=dataset.collate, num_workers=1),
+        DataLoader(units, batch_size=4, collate_fn=units.collate, num_workers=1),
+    ):
+        batch = next(iter(made))
+        assert isinstance(batch, tensordict.TensorDict) and batch.batch_size == torch.Size([4])
     on_device = next(iter(loader_of(store, output="torch", device="meta").torch_loader(2)))
     assert on_device["observation"]["image"].device.type == "meta"
 
@@ -206,6 +217,20 @@ def test_an_error_of_a_worker_is_raised(store: el.EpisodeStore, workers: int) ->
         next(iter(loader))
 
 
+@pytest.mark.slow
+def test_a_worker_that_is_killed_loses_no_batch(store: el.EpisodeStore) -> None:
+    """The iteration ends with an error of torch's; the next one begins with the batch that did not come."""
+    loader = loader_of(store, 1).torch_loader(2)
+    seen: list[Any] = []
+    with pytest.raises((RuntimeError, OSError)):
+        for batch in loader:
+            seen.append(batch)
+            if len(seen) == 3:
+                os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
+    assert 3 <= len(seen) < 75
+    assert places(seen) + places(loader) == places(loader_of(store))
+
+
 def test_a_loader_with_workers_is_pickled(store: el.EpisodeStore) -> None:
     """Its copy makes workers of its own, and goes on from the same batch."""
     loader = loader_of(store).torch_loader(2, persistent_workers=True)
@@ -216,15 +241,11 @@ def test_a_loader_with_workers_is_pickled(store: el.EpisodeStore) -> None:
 
 
 def test_arguments_that_make_no_sense_are_refused(store: el.EpisodeStore) -> None:
-    """What torch refuses, and a loader of JAX arrays."""
+    """The message is that of torch."""
     with pytest.raises(el.InvalidArgumentError, match="persistent_workers"):
         loader_of(store).torch_loader(0, persistent_workers=True)
     with pytest.raises(el.InvalidArgumentError, match="num_workers"):
         loader_of(store).torch_loader(-1)
-    pytest.importorskip("jax")
-    for ask in ("torch_loader", "iterable_dataset", "map_dataset"):
-        with pytest.raises(el.InvalidArgumentError, match="output='torch'"):
-            getattr(store.loader(4, output="jax"), ask)()
 
 
 class _Shared:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
 from ...store.errors import InvalidArgumentError
+from .optional_packages import require
 from .tree import map_leaves
 from .units.unit import Batch
 
@@ -26,12 +26,19 @@ def find_device(device: Any) -> str | None:
     """
     if device is None:
         return None
+    jax = _jax()
     name = f"{device.platform}:{device.id}" if isinstance(device, jax.Device) else str(device)
     _device(name)
     return name
 
 
+def _jax() -> Any:
+    # Not at the top of the module: importing JAX starts threads, and a process that forks is better without.
+    return require("jax", "output='jax'")
+
+
 def _device(name: str) -> Any:
+    jax = _jax()
     platform, _, number = name.partition(":")
     try:
         return jax.devices(platform)[int(number or 0)]
@@ -58,17 +65,18 @@ class JaxOutput:
         Raises:
             InvalidArgumentError: JAX has no such values; the message names the key.
         """
+        jax = _jax()
         device = None if self.device is None else _device(self.device)
         made: Batch = {}
         for key, value in batch.items():
             try:
-                made[key] = map_leaves(lambda leaf: jax.device_put(_checked(leaf), device), value)
+                made[key] = map_leaves(lambda leaf: jax.device_put(_checked(jax, leaf), device), value)
             except (TypeError, ValueError, OverflowError) as error:
                 raise InvalidArgumentError(f"{key!r} cannot be a JAX array: {error}") from error
         return made
 
 
-def _checked(leaf: Any) -> Any:
+def _checked(jax: Any, leaf: Any) -> Any:
     """An array of the same values, if JAX has them all.
 
     Raises:

@@ -179,7 +179,7 @@ class Loader:
         return TorchLoader(self, options)
 
     def iterable_dataset(self) -> BatchDataset:
-        """The batches as an iterable dataset, for `torch.utils.data.DataLoader(dataset, batch_size=None)`.
+        """The batches as an iterable dataset for torch's DataLoader; see there for how.
 
         Raises:
             MissingPackageError: torch is not installed.

@@ -44,7 +44,7 @@ def torch_output(output: Output) -> TorchOutput:
 
 
 class BatchDataset(IterableDataset[Any]):
-    """The batches of an epoch, for `DataLoader(dataset, batch_size=None, num_workers=...)`.
+    """The batches of an epoch, for `DataLoader(dataset, batch_size=None, collate_fn=dataset.collate, ...)`.
 
     Worker w of n makes the batches w, w + n, ..., so that DataLoader, which asks them in turn, has them in
     the loader's order with any number of workers. Every iteration yields the epoch that was set last, at
@@ -89,6 +89,11 @@ class BatchDataset(IterableDataset[Any]):
             number += workers
             self._standing = epoch, position, number
             yield self._output(batch)
+
+    @staticmethod
+    def collate(batch: Any) -> Any:
+        """The batch as it is, for DataLoader's `collate_fn`: torch's own function fails at a TensorDict."""
+        return batch
 
     def state_dict(self) -> dict[str, Any]:
         """Where this process's last iteration stands; torchdata's `StatefulDataLoader` asks each worker.
@@ -143,7 +148,7 @@ class UnitDataset(Dataset[Any]):
     """Single units by number, in the order of the episodes, for DataLoader and a sampler of torch's.
 
     With `collate_fn=dataset.collate` DataLoader gets each batch in one gather; with its own collate function
-    the result is the same, but put together unit by unit.
+    the result is the same, but put together unit by unit, and a TensorDict is refused.
 
     Args:
         loader: whose units: it has the order of the episodes and no shard, which are the sampler's to choose.
