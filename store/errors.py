@@ -14,6 +14,8 @@
     ├── QueryError              (ValueError)              a filter or an SQL text cannot be run
     ├── EnvUnavailableError     (RuntimeError)            a run's environment cannot be made again
     │   └── UntrustedEnvError                             ... without trusting whoever wrote the store
+    ├── UnitNotFoundError       (IndexError)              a dataset has no unit of that number
+    ├── MissingPackageError     (ImportError)             an optional package is not installed
     ├── LoaderStateError        (ValueError)              a loader's state belongs to another loader
     ├── RecorderStateError      (RuntimeError)            a call out of turn: a step before the reset
     └── ConcurrentCommitError                             another process won the race for a commit
@@ -34,12 +36,14 @@ __all__ = [
     "FormatVersionError",
     "InvalidArgumentError",
     "LoaderStateError",
+    "MissingPackageError",
     "QueryError",
     "RecorderStateError",
     "SpaceMismatchError",
     "StoreAccessError",
     "StoreExistsError",
     "StoreNotFoundError",
+    "UnitNotFoundError",
     "UnsupportedSpaceError",
     "UntrustedEnvError",
     "VersionNotFoundError",
@@ -111,6 +115,14 @@ class EnvUnavailableError(EpisodelakeError, RuntimeError):
 
 class UntrustedEnvError(EnvUnavailableError):
     """Making the environment of a run would let the store choose code or paths; the message says which."""
+
+
+class UnitNotFoundError(EpisodelakeError, IndexError):
+    """A dataset of units has none of that number."""
+
+
+class MissingPackageError(EpisodelakeError, ImportError):
+    """What was asked for needs a package that is not installed; the message says how to install it."""
 
 
 class LoaderStateError(EpisodelakeError, ValueError):

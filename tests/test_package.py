@@ -12,7 +12,7 @@ import pytest
 
 from checkout import REPOSITORY, installed_path, project_files
 
-HEAVY = ["altair", "jax", "matplotlib", "minari", "torch"]
+HEAVY = ["altair", "jax", "matplotlib", "minari", "tensordict", "torch"]
 
 
 @pytest.fixture(scope="module")

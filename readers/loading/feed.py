@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Protocol
 
@@ -27,16 +27,36 @@ class Places:
     Attributes:
         start, step, count: which they are.
         length: places of the epoch.
+        run, gap: after every `run` of them, so many are left to others.
     """
 
     start: int
     step: int
     count: int
     length: int
+    run: int = 1
+    gap: int = 0
 
     def part(self, first: int, stop: int) -> np.ndarray:
         """The `first`-th to the `stop`-th of them, int64."""
-        return np.arange(first, min(stop, self.count), dtype=np.int64) * self.step + self.start
+        numbers = np.arange(first, min(stop, self.count), dtype=np.int64)
+        if self.gap:
+            numbers += numbers // self.run * self.gap
+        return numbers * self.step + self.start
+
+    def every(self, batch_size: int, first: int, workers: int) -> Places:
+        """Of the batches that these places make, the `first`-th and every `workers`-th after it."""
+        batches = -(-self.count // batch_size)
+        own = max(-(-(batches - first) // workers), 0)
+        missing = batches * batch_size - self.count
+        ends_with_last = own > 0 and (batches - 1 - first) % workers == 0
+        return replace(
+            self,
+            start=self.start + first * batch_size * self.step,
+            count=own * batch_size - missing * ends_with_last,
+            run=batch_size,
+            gap=batch_size * (workers - 1),
+        )
 
     def wrapped(self, first: int, stop: int) -> np.ndarray:
         """The same within [0, length)."""
@@ -115,3 +135,11 @@ class ArrayFeed:
             return batch_size
         one = sum(leaf.nbytes for _, leaf in leaves(self._gather(chosen, 0, 1)))
         return max(_GATHERED_BYTES // max(one * batch_size, 1), 1) * batch_size
+
+    def gather(self, numbers: np.ndarray) -> Batch:
+        """A batch of some units.
+
+        Args:
+            numbers: int64, shape (b,), each in [0, the number of units): whatever the order.
+        """
+        return self.units.gather(self.arrays, self.keys, self.unit_index.choose(numbers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,11 +17,13 @@ from .arguments import (
     evaluate_weights,
     whole_number,
 )
+from .batch_source import Batching
 from .columns import choose_columns
 from .episode_index import index_of
 from .feed import ArrayFeed
-from .loader import Batching, Loader
-from .shard import Shard
+from .loader import Loader
+from .outputs import OutputName, choose_output
+from .shard import choose_shard
 from .step_arrays import read_arrays
 from .transforms.on_read import BatchTransform, OnRead, Stages
 from .unit_index import UnitIndex
@@ -56,9 +58,12 @@ class FeedingView:
         weights: Weights | None = None,
         seed: int = 0,
         drop_last: bool = False,
-        shard: tuple[int, int] = (0, 1),
+        shard: tuple[int, int] | Literal["distributed"] = (0, 1),
         uneven: Literal["pad", "drop"] = "pad",
         transforms: Sequence[OnRead | BatchTransform] = (),
+        output: OutputName = "numpy",
+        device: Any = None,
+        prefetch: int = 0,
     ) -> Loader:
         """Batches of transitions, n-step transitions, windows or whole episodes for a learner.
 
@@ -75,18 +80,24 @@ class FeedingView:
                 episodes alike), or an expression over the episodes table.
             seed: of the order; the same seed, epoch and view give the same order on every machine.
             drop_last: leave out the last batch of an epoch if it is smaller.
-            shard: (rank, world), to take one of `world` disjoint shares of equal length.
+            shard: (rank, world), to take one of `world` disjoint shares of equal length; "distributed" for
+                this process's in torch.distributed.
             uneven: "pad" or "drop": what happens to units that do not divide by `world`.
             transforms: applied in turn; first those of whole episodes (`ReturnToGo`, `GAE`, `Relabel`,
                 `FrameStack`), whose columns every batch has, then those of batches.
+            output, device: hand out "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict", on a
+                device.
+            prefetch: make so many batches ahead, in a thread.
 
         Raises:
             InvalidArgumentError: an argument makes no sense; there is no such column, or no such unit.
+            MissingPackageError: the package of the output is not installed.
             QueryError: the weights' expression is not valid.
             CorruptStoreError: a file of the store is damaged.
         """
         snapshot, positions = self._reader.snapshot, self._all_positions()
         check_single_agents(snapshot)
+        made, ahead = choose_output(output, device), whole_number("prefetch", prefetch, 0)
         units = choose_units(
             n_step=n_step,
             gamma=gamma,
@@ -112,7 +123,7 @@ class FeedingView:
         arrays = stages.prepare(
             read_arrays(self._reader.blocks, positions, index, chosen), units.columns(keys)
         )
-        batching = Batching(whole_number("batch_size", batch_size, 1), drop_last, Shard(*shard, uneven))
+        batching = Batching(whole_number("batch_size", batch_size, 1), drop_last, choose_shard(shard, uneven))
         identity = {
             "store": snapshot.manifest.store_id,
             "version": snapshot.version,
@@ -122,4 +133,5 @@ class FeedingView:
             "weights": None if weighed is None else zlib.crc32(weighed.tobytes()),
             "seed": seed,
         }
-        return Loader(ArrayFeed(arrays, units, keys, order, unit_index), batching, identity, stages.on_batch)
+        feed = ArrayFeed(arrays, units, keys, order, unit_index)
+        return Loader(feed, batching, identity, stages.on_batch, made, ahead)

@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ...store.errors import LoaderStateError
 from .arguments import whole_number
-from .feed import Feed, Places
-from .shard import Shard
+from .batch_source import Batching, BatchSource
+from .feed import Feed
+from .optional_packages import require
+from .outputs import NumpyOutput, Output
+from .prefetching import prefetched
+from .state import make_state, read_state
 from .units.unit import Batch
 
-_STATE_FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Batching:
-    """How an epoch is cut into batches.
-
-    Attributes:
-        size: units of a batch.
-        drop_last: leave out the last batch of an epoch if it is smaller.
-        shard: which part of the epoch.
-    """
-
-    size: int
-    drop_last: bool
-    shard: Shard
-
-    def places(self, position: int, length: int) -> Places:
-        """The places that are batched, from a position on."""
-        places = self.shard.places(position, length)
-        if self.drop_last:
-            places = replace(places, count=places.count // self.size * self.size)
-        return places
-
-    def batches(self, position: int, length: int) -> int:
-        """How many batches are left."""
-        return -(-self.places(position, length).count // self.size)
+if TYPE_CHECKING:
+    from .torch_datasets import BatchDataset, UnitDataset
+    from .torch_loader import TorchLoader
 
 
 class Loader:
@@ -48,14 +28,17 @@ class Loader:
     between goes on there. There is one place where a loader stands, so one iteration at a time: one that was
     begun before the loader was moved, or before another one began, says so.
 
-    A batch is a dict of numpy arrays (nested for Dict and Tuple spaces); they are fresh and belong to whoever
-    gets them. Not safe to use from several threads.
+    A batch is a dict of arrays (nested for Dict and Tuple spaces); they are fresh and belong to whoever gets
+    them. Not safe to use from several threads. It can be pickled, with the arrays that it reads from; a
+    process that is spawned with it shares them instead.
 
     Args:
         feed: where units come from.
         batching: how they are cut into batches.
         identity: what the units and their order depend on, by name; a state of another identity is refused.
         transforms: applied to each batch in turn.
+        output: turns batches into what is handed out.
+        prefetch: how many batches are made ahead, in a thread.
     """
 
     def __init__(
@@ -64,11 +47,15 @@ class Loader:
         batching: Batching,
         identity: Mapping[str, Any],
         transforms: Sequence[Callable[[Batch], Batch]] = (),
+        output: Output | None = None,
+        prefetch: int = 0,
     ) -> None:
         self._feed = feed
         self._batching = batching
         self._identity = dict(identity)
         self._transforms = tuple(transforms)
+        self._output = NumpyOutput() if output is None else output
+        self._prefetch = prefetch
         self._epoch = 0
         self._position = 0
         self._moves = 0
@@ -103,26 +90,40 @@ class Loader:
         """Batches of a whole epoch, for this shard."""
         return self._batching.batches(0, self._feed.length)
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
         """Yield what is left of the epoch."""
         self._moves += 1
         moves, epoch, begun = self._moves, self._epoch, self._position
         places = self._batching.places(begun, self._feed.length)
         taken = 0
-        for batch in self._feed.batches(epoch, places, self._batching.size):
-            taken = min(taken + self._batching.size, places.count)
-            # Counted before it is handed out: whoever saves the state then has had this batch.
-            self._stand_at(epoch, begun + taken * places.step, taken == places.count)
-            for transform in self._transforms:
-                batch = transform(batch)
-            yield batch
-            if moves != self._moves:
-                raise LoaderStateError(
-                    "The loader was moved, or iterated anew, while this iteration went on. Begin a new one: "
-                    "it goes on from where the loader stands."
-                )
+        with contextlib.closing(self._made(epoch, begun)) as batches:
+            for batch in batches:
+                taken = min(taken + self._batching.size, places.count)
+                # Counted before it is handed out: whoever saves the state then has had this batch.
+                self._stand_at(epoch, begun + taken * places.step, taken == places.count)
+                yield batch
+                if moves != self._moves:
+                    raise LoaderStateError(
+                        "The loader was moved, or iterated anew, while this iteration went on. Begin a new "
+                        "one: it goes on from where the loader stands."
+                    )
         if not places.count:
             self._stand_at(epoch, begun, True)
+
+    @property
+    def source(self) -> BatchSource:
+        """Where its batches come from, wherever the loader stands; for other readers of the same batches."""
+        return BatchSource(self._feed, self._batching, self._transforms)
+
+    @property
+    def output(self) -> Output:
+        """What makes of a batch what is handed out."""
+        return self._output
+
+    def _made(self, epoch: int, position: int) -> Generator[Any, None, None]:
+        """The batches of an epoch from a position on, ready to be handed out."""
+        batches = (self._output(batch) for batch in self.source.batches(epoch, position))
+        return prefetched(batches, self._prefetch) if self._prefetch else batches
 
     def _move_to(self, epoch: int, position: int) -> None:
         self._epoch, self._position = epoch, position
@@ -137,12 +138,7 @@ class Loader:
         Taken after a batch, a loader that loads it goes on with the next batch, also with another batch size,
         number of shards or number of workers: then all shards must load the same state.
         """
-        return {
-            "format": _STATE_FORMAT,
-            "identity": dict(self._identity),
-            "epoch": self._epoch,
-            "position": self._position,
-        }
+        return make_state(self._identity, self._epoch, self._position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where another loader stood.
@@ -151,25 +147,63 @@ class Loader:
             LoaderStateError: the state is of another store, version, selection, kind of unit or order, or is
                 no state; the loader stands where it stood.
         """
-        try:
-            form, identity = state["format"], state["identity"]
-            epoch, position = int(state["epoch"]), int(state["position"])
-        except (TypeError, KeyError, ValueError) as error:
-            raise LoaderStateError(
-                f"This is no state of a loader: {state!r:.200}. Expected what state_dict() gave."
-            ) from error
-        if form != _STATE_FORMAT or epoch < 0 or not 0 <= position <= self._feed.length:
-            raise LoaderStateError(
-                f"The state has format {form!r}, epoch {epoch} and position {position}; expected format "
-                f"{_STATE_FORMAT}, an epoch from 0 on, and a position from 0 to {self._feed.length}."
-            )
-        other = [name for name in self._identity if identity.get(name) != self._identity[name]]
-        if other:
-            told = "; ".join(
-                f"{name}: {identity.get(name)!r} there, {self._identity[name]!r} here" for name in other
-            )
-            raise LoaderStateError(
-                f"The state is that of another loader ({told}). Open the same version of the store, and make "
-                "the loader with the same arguments."
-            )
+        epoch, position = read_state(state, self._identity, self._feed.length)
         self._move_to(epoch, position)
+
+    def torch_loader(
+        self,
+        num_workers: int = 0,
+        *,
+        persistent_workers: bool = False,
+        prefetch_factor: int | None = None,
+        multiprocessing_context: Any = None,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+    ) -> TorchLoader:
+        """A loader of the same batches, as tensors that worker processes make, from where this one stands.
+
+        The order is the same for any number of workers, and so is the state, which counts the batches that
+        were handed out. Workers take the place of `prefetch`. See `torch.utils.data.DataLoader` for the
+        arguments.
+
+        Raises:
+            MissingPackageError: torch is not installed.
+            InvalidArgumentError: torch refuses an argument, or this loader hands out JAX arrays.
+        """
+        require("torch", "torch_loader()")
+        from .torch_loader import TorchLoader
+
+        options = {
+            "num_workers": num_workers,
+            "persistent_workers": persistent_workers,
+            "prefetch_factor": prefetch_factor,
+            "multiprocessing_context": multiprocessing_context,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+        }
+        return TorchLoader(self, options)
+
+    def iterable_dataset(self) -> BatchDataset:
+        """The batches as an iterable dataset for torch's DataLoader; see there for how.
+
+        Raises:
+            MissingPackageError: torch is not installed.
+            InvalidArgumentError: this loader hands out JAX arrays.
+        """
+        require("torch", "iterable_dataset()")
+        from .torch_datasets import BatchDataset
+
+        return BatchDataset(self)
+
+    def map_dataset(self) -> UnitDataset:
+        """The units as a map-style dataset, for `DataLoader(dataset, ..., collate_fn=dataset.collate)`.
+
+        Raises:
+            MissingPackageError: torch is not installed.
+            InvalidArgumentError: this loader has an order or a shard, which torch's sampler decides here; or
+                it hands out JAX arrays, or streams.
+        """
+        require("torch", "map_dataset()")
+        from .torch_datasets import UnitDataset
+
+        return UnitDataset(self)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ...store.errors import InvalidArgumentError
 from .feed import Places
+from .optional_packages import require
 
 
 @dataclass(frozen=True)
@@ -45,3 +47,29 @@ class Shard:
         left = max(length - position, 0)
         count = left // self.world if self.uneven == "drop" else -(-left // self.world)
         return Places(position + self.rank, self.world, count, length)
+
+
+def choose_shard(shard: Any, uneven: Any) -> Shard:
+    """The shard that the arguments of a loader name.
+
+    Args:
+        shard: (rank, world), or "distributed" for this process's in torch.distributed's default group; the
+            only one where that is not initialised.
+        uneven: "pad" or "drop".
+
+    Raises:
+        InvalidArgumentError: it is neither, or out of range.
+        MissingPackageError: torch is not installed.
+    """
+    if shard == "distributed":
+        distributed = require("torch", "shard='distributed'").distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return Shard(uneven=uneven)
+        return Shard(distributed.get_rank(), distributed.get_world_size(), uneven)
+    try:
+        rank, world = map(operator.index, shard)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"shard={shard!r}: expected (rank, world), two whole numbers, or 'distributed'."
+        ) from error
+    return Shard(rank, world, uneven)

@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from ...store.snapshot import Pointers
 from ..blocks import BlockReader
 from .columns import Column
 from .episode_index import END_REASONS, EpisodeIndex
+from .shared_columns import SharedColumns, is_spawning, share
 from .tree import Tree, leaves, map_leaves
 
 #: Makes the array of a leaf: gets its dotted name, shape and dtype.
@@ -36,6 +39,20 @@ class StepArrays:
     def nbytes(self) -> int:
         """Bytes of all columns."""
         return sum(leaf.nbytes for tree in self.columns.values() for _, leaf in leaves(tree))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By value; for a process that is being spawned, as a file that it shares."""
+        if is_spawning():
+            return _from_shared, (self.index, self._shared)
+        return StepArrays, (self.index, self.columns)
+
+    @cached_property
+    def _shared(self) -> SharedColumns:
+        return share(self.columns)
+
+
+def _from_shared(index: EpisodeIndex, shared: SharedColumns) -> StepArrays:
+    return StepArrays(index, shared.columns())
 
 
 @dataclass

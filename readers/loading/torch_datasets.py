@@ -1,0 +1,215 @@
+"""Datasets for `torch.utils.data.DataLoader`: ready batches, or single units for a sampler of torch's.
+
+Both can be pickled and sent to worker processes. They hold tensors of the CPU, whatever the device of their
+loader, because a worker cannot fill a GPU's memory for its parent; `pin_memory=True` of DataLoader and
+`.to(device, non_blocking=True)` bring them there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+from ...store.errors import InvalidArgumentError, LoaderStateError, UnitNotFoundError
+from .arguments import whole_number
+from .feed import ArrayFeed
+from .orders import Sequential
+from .outputs import NumpyOutput, Output
+from .state import make_state, read_state
+from .torch_output import TorchOutput
+from .tree import Tree, map_leaves
+from .units.unit import Batch
+
+if TYPE_CHECKING:
+    from .loader import Loader
+
+
+def torch_output(output: Output) -> TorchOutput:
+    """What makes tensors of a loader's batches; numpy arrays become tensors.
+
+    Raises:
+        InvalidArgumentError: the loader hands out something else.
+    """
+    if isinstance(output, NumpyOutput):
+        return TorchOutput()
+    if not isinstance(output, TorchOutput):
+        raise InvalidArgumentError(
+            "torch's DataLoader hands out tensors. Make the loader with output='torch' or 'tensordict'."
+        )
+    return output
+
+
+class BatchDataset(IterableDataset[Any]):
+    """The batches of an epoch, for `DataLoader(dataset, batch_size=None, collate_fn=dataset.collate, ...)`.
+
+    Worker w of n makes the batches w, w + n, ..., so that DataLoader, which asks them in turn, has them in
+    the loader's order with any number of workers. Every iteration yields the epoch that was set last, at
+    first what is left of the loader's: call `set_epoch` before each one.
+
+    Args:
+        loader: whose batches; moving it later does not move the dataset.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self._source = loader.source
+        self._output = torch_output(loader.output).on_cpu()
+        state = loader.state_dict()
+        # The batches of a worker are counted, so here it matters how the epoch is cut into them.
+        self._identity = state["identity"] | {"batching": repr(self._source.batching)}
+        # Shared with worker processes, so that those that go on for several epochs see a change.
+        self._start = torch.tensor([state["epoch"], state["position"]]).share_memory_()
+        self._standing: tuple[int, int, int] | None = None
+        self._loaded: tuple[int, int, int] | None = None
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return self._source.count(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration yield an epoch from its beginning, in workers too."""
+        self._start.copy_(torch.tensor([whole_number("epoch", epoch, 0), 0]))
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield this worker's batches."""
+        worker = get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        epoch, position = self._start.tolist()
+        if self._loaded is not None:
+            epoch, position, number = self._loaded
+            self._loaded = None
+        self._standing = epoch, position, number
+        return self._batches(epoch, position, number, workers)
+
+    def _batches(self, epoch: int, position: int, number: int, workers: int) -> Iterator[Any]:
+        for batch in self._source.batches(epoch, position, number, workers):
+            number += workers
+            self._standing = epoch, position, number
+            yield self._output(batch)
+
+    @staticmethod
+    def collate(batch: Any) -> Any:
+        """The batch as it is, for DataLoader's `collate_fn`: torch's own function fails at a TensorDict."""
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this process's last iteration stands; torchdata's `StatefulDataLoader` asks each worker.
+
+        It tells of one worker of many, and goes on with the same number of them only. The state of
+        `Loader.torch_loader` goes on with any number.
+        """
+        epoch, position, number = self._standing or (*self._start.tolist(), 0)
+        return make_state(self._identity, epoch, position) | {"batch": number}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration in this process go on where another one stood.
+
+        Raises:
+            LoaderStateError: the state is of another dataset, or is no state.
+        """
+        epoch, position = read_state(state, self._identity, self._source.feed.length)
+        number = state.get("batch")
+        if not isinstance(number, int) or number < 0:
+            raise LoaderStateError(
+                f"The state's batch is {number!r}: expected a whole number. The state of a loader goes to "
+                "Loader.load_state_dict, or to that of Loader.torch_loader()."
+            )
+        self._loaded = epoch, position, number
+
+
+class GatheredUnits(Sequence[Any]):
+    """Units that were asked for together, gathered in one go: a list of units, and the batch of them.
+
+    Attributes:
+        batch: all of them, with a first axis of their number.
+    """
+
+    def __init__(self, batch: Batch, count: int) -> None:
+        self.batch = batch
+        self._count = count
+
+    def __len__(self) -> int:
+        """How many units."""
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        """One unit, as tensors without the first axis."""
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(self._count))]
+        if not -self._count <= index < self._count:
+            raise UnitNotFoundError(f"There is no unit {index}: {self._count} were asked for.")
+        return _row(self.batch, index)
+
+
+class UnitDataset(Dataset[Any]):
+    """Single units by number, in the order of the episodes, for DataLoader and a sampler of torch's.
+
+    With `collate_fn=dataset.collate` DataLoader gets each batch in one gather; with its own collate function
+    the result is the same, but put together unit by unit, and a TensorDict is refused.
+
+    Args:
+        loader: whose units: it has the order of the episodes and no shard, which are the sampler's to choose.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        source = loader.source
+        feed = source.feed
+        if not isinstance(feed, ArrayFeed):
+            raise InvalidArgumentError(
+                "A map-style dataset needs any unit at any time, which this loader does not have. Take "
+                "iterable_dataset() or torch_loader()."
+            )
+        if not isinstance(feed.order, Sequential) or source.batching.shard.world > 1:
+            raise InvalidArgumentError(
+                "In a map-style dataset torch's sampler chooses order and shard. Leave shuffle, replacement, "
+                "weights and shard out here, or take iterable_dataset() or torch_loader(), which keep them."
+            )
+        self._feed = feed
+        self._transforms = source.transforms
+        self._output = torch_output(loader.output).on_cpu()
+
+    def __len__(self) -> int:
+        """Number of units."""
+        return self._feed.length
+
+    def __getitem__(self, number: int) -> Any:
+        """One unit: its tensors have no axis of the batch.
+
+        Raises:
+            UnitNotFoundError: there is none of that number.
+        """
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> GatheredUnits:
+        """Several units in one gather; DataLoader asks for all of a batch so.
+
+        Raises:
+            UnitNotFoundError: there is none of a number.
+        """
+        wanted = np.asarray(numbers, np.int64)
+        count = len(self)
+        outside = wanted[(wanted < -count) | (wanted >= count)]
+        if len(outside):
+            raise UnitNotFoundError(
+                f"There is no unit {outside[0]}: there are {count}, from 0 to {count - 1}."
+            )
+        batch = self._feed.gather(wanted % count)
+        for transform in self._transforms:
+            batch = transform(batch)
+        return GatheredUnits(self._output(batch), len(wanted))
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield each unit."""
+        return (self[number] for number in range(len(self)))
+
+    @staticmethod
+    def collate(units: GatheredUnits) -> Any:
+        """The batch of units that `__getitems__` gathered, as it is."""
+        return units.batch
+
+
+def _row(tree: Tree, number: int) -> Tree:
+    return map_leaves(lambda leaf: leaf[number], tree)

@@ -1,0 +1,235 @@
+"""What batches are made of: torch tensors, TensorDicts and JAX arrays hold what the numpy arrays hold."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import episodelake as el
+from test_loader_units import NESTED, assert_same, random_store
+
+torch = pytest.importorskip("torch")
+
+UNITS: dict[str, dict[str, Any]] = {
+    "transitions": {},
+    "n-step": {"n_step": 3},
+    "windows": {"window": 4, "pad": "left"},
+    "deltas": {"deltas": {"observation": [-1, 0], "action": [0, 1, 2]}},
+    "episodes": {"whole_episodes": True},
+}
+
+NO_NUMBERS: list[Any] = [np.array(["a", "b"]), np.array([{}, None]), "text", [[1], [2, 3]], None]
+NO_DEVICES = ["nonsense", "cuda:77", 1.5]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
+    """Five episodes of nested observations."""
+    path = tmp_path_factory.mktemp("outputs") / "store"
+    return random_store(path, [5, 1, 7, 3, 2], ["terminated", "truncated", "cut", "both", "cut"], NESTED)
+
+
+def with_numpy(tree: Any) -> Any:
+    """Tensors or JAX arrays as numpy arrays."""
+    if isinstance(tree, dict):
+        return {key: with_numpy(part) for key, part in tree.items()}
+    return tuple(map(with_numpy, tree)) if isinstance(tree, tuple) else np.asarray(tree)
+
+
+def instead(**values: Any) -> Any:
+    """A transform that puts other values in a batch's place."""
+    return lambda batch: values
+
+
+@pytest.mark.parametrize("kind", UNITS)
+def test_tensors_hold_what_the_arrays_hold(store: el.EpisodeStore, kind: str) -> None:
+    """For each kind of unit: nesting, dtypes, shapes and values."""
+    count = 0
+    for plain, batch in zip(
+        store.loader(4, **UNITS[kind]), store.loader(4, output="torch", **UNITS[kind]), strict=True
+    ):
+        assert isinstance(batch["observation"]["pair"][1], torch.Tensor)
+        assert_same(with_numpy(batch), plain)
+        count += 1
+    assert count == len(store.loader(4, **UNITS[kind]))
+
+
+def test_tensors_share_the_memory_of_the_arrays(store: el.EpisodeStore) -> None:
+    """On the CPU nothing is copied: writing to the array shows in the tensor."""
+    kept: list[dict[str, Any]] = []
+
+    def keep(batch: dict[str, Any]) -> dict[str, Any]:
+        kept.append(batch)
+        return batch
+
+    batch = next(iter(store.loader(4, output="torch", device="cpu", transforms=[keep])))
+    kept[0]["reward"][2] = 77.0
+    kept[0]["observation"]["image"][1] = 9
+    assert batch["reward"][2] == 77.0 and (batch["observation"]["image"][1] == 9).all()
+
+
+@pytest.mark.parametrize(
+    "dtype", ["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "?", "c8"]
+)
+def test_every_numeric_dtype_is_kept(store: el.EpisodeStore, dtype: str) -> None:
+    """A tensor has the dtype of its array, unsigned ones of many bits too."""
+    values = np.array([0, 1, 1, 0], dtype)
+    batch = next(iter(store.loader(4, output="torch", transforms=[instead(x=values)])))
+    assert_same(batch["x"].numpy(), values)
+
+
+def test_what_torch_cannot_share_is_copied(store: el.EpisodeStore) -> None:
+    """Arrays that are read-only, broadcast or reversed, and plain numbers, become tensors of their own."""
+    fixed = np.arange(4)
+    fixed.setflags(write=False)
+    values = {"fixed": fixed, "same": np.broadcast_to(1.5, (4, 2)), "back": np.arange(4)[::-1], "one": 3}
+    batch = next(iter(store.loader(4, output="torch", transforms=[instead(**values)])))
+    for key, value in values.items():
+        np.testing.assert_array_equal(batch[key].numpy(), value)
+    batch["fixed"][0] = 9
+    assert fixed[0] == 0
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS)
+@pytest.mark.parametrize("output", ["torch", "tensordict"])
+def test_what_is_no_number_is_refused_by_name(store: el.EpisodeStore, value: Any, output: Any) -> None:
+    """Strings and objects are no tensors; the message names the key."""
+    pytest.importorskip(output)
+    loader = store.loader(4, output=output, transforms=[instead(wrong=value)])
+    with pytest.raises(el.InvalidArgumentError, match="'wrong'"):
+        next(iter(loader))
+
+
+def test_tensors_go_to_another_device(store: el.EpisodeStore) -> None:
+    """With torch's device that has no memory: every tensor is there, with its dtype and shape."""
+    batch = next(iter(store.loader(4, output="torch", device="meta")))
+    plain = next(iter(store.loader(4)))
+    image, pair = batch["observation"]["image"], batch["observation"]["pair"]
+    assert image.device.type == pair[0].device.type == batch["reward"].device.type == "meta"
+    assert image.dtype == torch.uint8 and image.shape == plain["observation"]["image"].shape
+    found = next(iter(store.loader(4, output="tensordict", device=torch.device("meta"))))
+    assert found.device.type == "meta" and found["observation", "pair", "1"].shape == (4, 3)
+
+
+class _Watched:
+    """Notes in which order a tensor is asked to move."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def pin_memory(self) -> _Watched:
+        self.calls.append("pinned")
+        return self
+
+    def to(self, device: Any, non_blocking: bool) -> _Watched:
+        self.calls.append((str(device), non_blocking))
+        return self
+
+
+def test_a_gpu_fetches_from_pinned_memory() -> None:
+    """For CUDA a tensor is pinned first and copied without waiting; for other devices it is only copied."""
+    from episodelake.readers.loading.torch_output import moved
+
+    for device, calls in {"cuda:1": ["pinned", ("cuda:1", True)], "meta": [("meta", False)]}.items():
+        watched: Any = _Watched()
+        moved(watched, torch.device(device))
+        assert watched.calls == calls
+
+
+@pytest.mark.parametrize("output", ["torch", "tensordict"])
+@pytest.mark.parametrize("device", NO_DEVICES)
+def test_a_device_that_is_not_here_is_refused(store: el.EpisodeStore, output: Any, device: Any) -> None:
+    """When the loader is made, and not at the first batch."""
+    pytest.importorskip(output)
+    with pytest.raises(el.InvalidArgumentError, match="device="):
+        store.loader(4, output=output, device=device)
+
+
+def test_numpy_has_no_device_and_other_outputs_do_not_exist(store: el.EpisodeStore) -> None:
+    """Both errors name what there is."""
+    with pytest.raises(el.InvalidArgumentError, match="main memory"):
+        store.loader(4, device="cpu")
+    with pytest.raises(el.InvalidArgumentError, match="'numpy', 'torch', 'jax', 'tensordict'"):
+        store.loader(4, output="tensorflow")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("kind", UNITS)
+def test_tensordicts_hold_what_the_arrays_hold(store: el.EpisodeStore, kind: str) -> None:
+    """The batch size is that of the units; a Dict is a TensorDict in it, a Tuple one with numbers as keys."""
+    tensordict = pytest.importorskip("tensordict")
+    count = 0
+    for plain, batch in zip(
+        store.loader(4, **UNITS[kind]), store.loader(4, output="tensordict", **UNITS[kind]), strict=True
+    ):
+        size = len(plain["action"])
+        assert isinstance(batch, tensordict.TensorDict) and batch.batch_size == torch.Size([size])
+        assert isinstance(batch["observation"], tensordict.TensorDict)
+        observation = batch["observation"].to_dict()
+        pair = (observation["pair"]["0"], observation["pair"]["1"])
+        found = batch.to_dict() | {"observation": observation | {"pair": pair}}
+        if "next_observation" in found:
+            following = found["next_observation"]
+            following["pair"] = (following["pair"]["0"], following["pair"]["1"])
+        assert_same(with_numpy(found), plain)
+        assert len(batch[0]["action"].shape) == plain["action"].ndim - 1
+        count += 1
+    assert count == len(store.loader(4, **UNITS[kind]))
+
+
+def test_a_tensordict_needs_one_first_axis(store: el.EpisodeStore) -> None:
+    """The message gives the shapes."""
+    pytest.importorskip("tensordict")
+    values = {"a": np.zeros((4, 2)), "b": np.zeros(3)}
+    with pytest.raises(el.InvalidArgumentError, match=r"a: \(4, 2\), b: \(3,\)"):
+        next(iter(store.loader(4, output="tensordict", transforms=[instead(**values)])))
+
+
+@pytest.mark.parametrize("output", ["numpy", "torch", "tensordict"])
+def test_loaders_and_views_can_be_pickled(store: el.EpisodeStore, output: Any) -> None:
+    """The copy yields the same batches, from where the original stood."""
+    pytest.importorskip(output)
+    view = pickle.loads(pickle.dumps(store.filter("length > 1")))
+    loader = view.loader(4, columns=["t", "reward"], shuffle=True, output=output)
+    next(iter(loader))
+    copy = pickle.loads(pickle.dumps(loader))
+    assert copy.state_dict() == loader.state_dict()
+    for one, other in zip(loader, copy, strict=True):
+        assert type(one) is type(other)
+        assert one["t"].tolist() == other["t"].tolist() and one["reward"].tolist() == other["reward"].tolist()
+
+
+@pytest.mark.parametrize("output", ["torch", "tensordict", "jax"])
+def test_a_missing_package_is_named(
+    store: el.EpisodeStore, output: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an ImportError of the library's tree, and says how to install the package."""
+    monkeypatch.setitem(sys.modules, output, None)
+    with pytest.raises(el.MissingPackageError, match=f"pip install {output}") as caught:
+        store.loader(4, output=output)
+    assert isinstance(caught.value, ImportError) and f"output='{output}'" in str(caught.value)
+    if output == "torch":
+        loader = store.loader(4)
+        for ask in (loader.torch_loader, loader.iterable_dataset, loader.map_dataset):
+            with pytest.raises(el.MissingPackageError, match="pip install torch"):
+                ask()
+        with pytest.raises(el.MissingPackageError, match="pip install torch"):
+            store.loader(4, shard="distributed")
+
+
+def test_numpy_batches_need_no_other_package(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """A program that feeds numpy arrays imports neither torch nor JAX nor tensordict, which are there."""
+    program = (
+        "import sys, episodelake as el\n"
+        "loader = el.open(sys.argv[1]).loader(4, shuffle=True, prefetch=1)\n"
+        "assert sum(1 for _ in loader) == len(loader) > 0\n"
+        "print(sorted({'torch', 'jax', 'tensordict', 'torchdata'} & sys.modules.keys()))\n"
+    )
+    command = [sys.executable, "-c", program, str(store.path)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "[]\n", "")
