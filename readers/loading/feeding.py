@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -17,12 +18,11 @@ from .arguments import (
     evaluate_weights,
     whole_number,
 )
+from .caching import Cache, Wanted, make_feed
 from .columns import choose_columns
 from .episode_index import index_of
-from .feed import ArrayFeed
 from .loader import Batching, Loader
 from .shard import Shard
-from .step_arrays import read_arrays
 from .units.unit import Batch, unit_edges
 
 if TYPE_CHECKING:
@@ -57,6 +57,10 @@ class FeedingView:
         drop_last: bool = False,
         shard: tuple[int, int] = (0, 1),
         uneven: Literal["pad", "drop"] = "pad",
+        cache: Cache = "memory",
+        cache_folder: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+        buffer_bytes: int | None = None,
         transforms: Sequence[Callable[[Batch], Batch]] = (),
     ) -> Loader:
         """Batches of transitions, n-step transitions, windows or whole episodes for a learner.
@@ -76,12 +80,18 @@ class FeedingView:
             drop_last: leave out the last batch of an epoch if it is smaller.
             shard: (rank, world), to take one of `world` disjoint shares of equal length.
             uneven: "pad" or "drop": what happens to units that do not divide by `world`.
+            cache: where the columns are: "memory", decoded; "mmap", decoded once into files of this machine
+                that processes share; "stream", read again each epoch, in groups of row groups.
+            cache_folder: of "mmap"; None for `EPISODELAKE_CACHE`, or the user's folder for caches.
+            cache_bytes: most bytes of that folder; None for 50 GiB or half of the disk, if that is less.
+            buffer_bytes: of "stream": most bytes of decoded values at a time (1 GiB if not given).
             transforms: applied to each batch in turn.
 
         Raises:
             InvalidArgumentError: an argument makes no sense; there is no such column, or no such unit.
             QueryError: the weights' expression is not valid.
             CorruptStoreError: a file of the store is damaged.
+            StoreAccessError: the cache folder cannot be written, is full, or may not hold that much.
         """
         snapshot, positions = self._reader.snapshot, self._all_positions()
         check_single_agents(snapshot)
@@ -105,7 +115,8 @@ class FeedingView:
         order = choose_order(
             edges, shuffle=shuffle, replacement=drawn, weights=weighed, seed=whole_number("seed", seed, 0)
         )
-        arrays = read_arrays(self._reader.blocks, positions, index, chosen)
+        wanted = Wanted(self._reader.blocks, positions, index, chosen, units, keys, order, edges)
+        feed = make_feed(wanted, cache, cache_folder, cache_bytes, buffer_bytes)
         batching = Batching(whole_number("batch_size", batch_size, 1), drop_last, Shard(*shard, uneven))
         identity = {
             "store": snapshot.manifest.store_id,
@@ -116,4 +127,4 @@ class FeedingView:
             "weights": None if weighed is None else zlib.crc32(weighed.tobytes()),
             "seed": seed,
         }
-        return Loader(ArrayFeed(arrays, units, keys, order, edges), batching, identity, transforms)
+        return Loader(feed, batching, identity | feed.facts(), transforms)

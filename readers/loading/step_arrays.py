@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
 from ...store.schema import TERMINATED, TRUNCATED
 from ...store.snapshot import Pointers
@@ -15,9 +16,6 @@ from ..blocks import BlockReader
 from .columns import Column
 from .episode_index import END_REASONS, EpisodeIndex
 from .tree import Tree, leaves, map_leaves
-
-#: Makes the array of a leaf: gets its dotted name, shape and dtype.
-Allocate = Callable[[str, tuple[int, ...], np.dtype], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,16 @@ class _Piece:
     rows: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-def in_memory(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Allocate the array of a leaf in memory."""
-    return np.empty(shape, dtype)
+def empty_arrays(columns: Sequence[Column], rows: int) -> dict[str, Tree]:
+    """Arrays of so many rows for some columns, by name, contents undefined."""
+    return {column.name: map_leaves(lambda leaf: _empty(leaf, rows), column.template) for column in columns}
+
+
+def _empty(leaf: np.ndarray, rows: int) -> np.ndarray:
+    # Arrow's allocator keeps memory that was given back: where it is reused, the system need not clear it.
+    shape = (rows, *leaf.shape[1:])
+    count = int(np.prod(shape))
+    return np.frombuffer(pa.allocate_buffer(max(count, 1) * leaf.itemsize), leaf.dtype, count).reshape(shape)
 
 
 def read_arrays(
@@ -57,7 +62,8 @@ def read_arrays(
     positions: np.ndarray,
     index: EpisodeIndex,
     columns: Sequence[Column],
-    allocate: Allocate = in_memory,
+    into: Mapping[str, Tree] | None = None,
+    pool: Executor | None = None,
 ) -> StepArrays:
     """Read columns of the episodes at some positions; each row group is read and decoded once.
 
@@ -66,39 +72,33 @@ def read_arrays(
         positions: int64, in the snapshot.
         index: of the same episodes, in the same order.
         columns: what to read.
-        allocate: makes the arrays.
+        into: C-contiguous arrays to read into, by column; None for new ones in memory.
+        pool: decodes the row groups; None for one thread a processor.
 
     Raises:
         CorruptStoreError: a file is damaged.
     """
-    arrays = {column.name: _allocated(column, index.rows, allocate) for column in columns}
+    if pool is None:
+        with ThreadPoolExecutor(os.cpu_count() or 1, "episodelake loading") as own:
+            return read_arrays(blocks, positions, index, columns, into, own)
+    arrays = empty_arrays(columns, index.rows) if into is None else dict(into)
+    fields = {name for column in columns for name in column.fields}
+    pieces = list(_pieces(blocks, positions, index))
+    # Few row groups leave threads free, which then decode columns in parallel.
+    threads = len(pieces) < (os.cpu_count() or 1)
 
     def read(piece: _Piece) -> None:
         file = blocks.file(piece.segment)
         first, stop = int(file.starts[piece.group]), int(file.starts[piece.group + 1])
         block = blocks.block(file, range(piece.group, piece.group + 1), first, stop - first)
-        block.load({name for column in columns for name in column.fields}, threads=False)
+        block.load(fields, threads=threads)
         for column in columns:
-            values = column.values(block, blocks.snapshot)
-            map_leaves(lambda into, own: _copy(into, own, piece.rows), arrays[column.name], values)
+            column.write(block, blocks.snapshot, arrays[column.name], piece.rows)
 
-    with ThreadPoolExecutor(os.cpu_count() or 1, "episodelake loading") as pool:
-        for _ in pool.map(read, _pieces(blocks, positions, index)):
-            pass
+    for _ in pool.map(read, pieces):
+        pass
     _end_what_was_cut(arrays, index)
     return StepArrays(index, arrays)
-
-
-def _allocated(column: Column, rows: int, allocate: Allocate) -> Tree:
-    named = dict(leaves(column.template, column.name))
-    made = {name: allocate(name, (rows, *leaf.shape[1:]), leaf.dtype) for name, leaf in named.items()}
-    following = iter(made.values())
-    return map_leaves(lambda _: next(following), column.template)
-
-
-def _copy(into: np.ndarray, values: np.ndarray, rows: list[tuple[int, int, int]]) -> None:
-    for start, count, place in rows:
-        into[place : place + count] = values[start : start + count]
 
 
 def _pieces(blocks: BlockReader, positions: np.ndarray, index: EpisodeIndex) -> Iterator[_Piece]:
