@@ -1,4 +1,4 @@
-"""Mapped columns: the same batches as in memory, decoded once, shared, bounded, and made again when damaged."""
+"""Mapped columns: the batches of memory, decoded once, shared, bounded, and made again when damaged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
@@ -25,6 +24,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import episodelake as el
+import plain_units
 from episodelake.cli import app
 from episodelake.readers.loading import cache_folder, step_arrays
 from episodelake.readers.loading.cache_folder import CacheFolder
@@ -97,10 +97,10 @@ def test_loose_columns_and_annotations_are_mapped(store: el.EpisodeStore, tmp_pa
     """Infos, policy values and added columns too; a version in which an annotation changed has its own."""
     keys = ["info.x", "info.x_present", "policy.value", "quality", *PLACES]
     frame = store.steps.select("episode_id", "t", quality=pl.col("t") * 0.5)
-    store.annotate_steps(frame.collect())
+    store.annotate(frame.collect(), on=("episode_id", "t"))
     first = store.loader(4, columns=keys)
     assert_identical(mapped(store, tmp_path / "cache", columns=keys), first)
-    store.annotate_steps(frame.with_columns(pl.col("quality") + 1).collect())
+    store.annotate(frame.with_columns(pl.col("quality") + 1).collect(), on=("episode_id", "t"))
     second = store.loader(4, columns=keys)
     assert_identical(mapped(store, tmp_path / "cache", columns=keys), second)
     assert len(files(tmp_path / "cache")) == 8
@@ -129,7 +129,7 @@ def test_other_episodes_have_other_files(store: el.EpisodeStore, tmp_path: Path)
     stores = [store, el.open(tmp_path / "copy")]
     for number, each in enumerate(stores):
         with each.writer(run="later") as writer:
-            episode = writer.begin(each[number].observations_at(0) if False else first_observation(each))
+            episode = writer.begin(first_observation(each))
             episode.append(each.action_space.sample(), float(number), first_observation(each))
     stores = [each.refresh() for each in stores]
     assert stores[0].version == stores[1].version
@@ -147,13 +147,7 @@ def test_other_episodes_have_other_files(store: el.EpisodeStore, tmp_path: Path)
 
 def first_observation(store: el.EpisodeView) -> Any:
     """The first observation of a store, one value."""
-    return {
-        key: value[0] for key, value in store[0].observations.items() if isinstance(value, np.ndarray)
-    } | {
-        key: tuple(part[0] for part in value)
-        for key, value in store[0].observations.items()
-        if isinstance(value, tuple)
-    }
+    return plain_units.at(store[0].observations, 0)
 
 
 def test_processes_share_the_files(store: el.EpisodeStore, tmp_path: Path) -> None:

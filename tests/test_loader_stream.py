@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
@@ -67,6 +67,7 @@ def stream(
     return store.loader(batch_size, cache="stream", buffer_bytes=buffer_bytes, **options)
 
 
+@settings(max_examples=40)
 @given(drawn_stores, drawn_kinds, st.integers(1, 40), buffers, st.booleans())
 def test_without_shuffling_a_stream_is_the_view_in_order(
     store: el.EpisodeStore, kind: dict[str, Any], size: int, buffer_bytes: int, backwards: bool
@@ -78,6 +79,7 @@ def test_without_shuffling_a_stream_is_the_view_in_order(
     assert assert_identical(found, expected) == len(expected)
 
 
+@settings(max_examples=40)
 @given(drawn_stores, drawn_kinds, st.integers(1, 40), buffers, st.integers(0, 2))
 def test_a_shuffled_stream_has_each_unit_once(
     store: el.EpisodeStore, kind: dict[str, Any], size: int, buffer_bytes: int, epoch: int
@@ -125,6 +127,7 @@ def single(batch: dict[str, Any]) -> tuple[tuple[str, tuple[int, ...], bytes], .
     return tuple((str(array.dtype), array.shape, array.tobytes()) for array in arrays_of(batch))
 
 
+@settings(max_examples=40)
 @given(drawn_stores, st.integers(1, 30), st.integers(1, 30), st.integers(0, 15), buffers, st.booleans())
 def test_a_stream_resumes_exactly(
     store: el.EpisodeStore, size: int, other_size: int, stop: int, buffer_bytes: int, shuffle: bool
@@ -147,6 +150,7 @@ def test_a_stream_resumes_exactly(
     assert seen[: len(order)] == order
 
 
+@settings(max_examples=40)
 @given(
     drawn_stores,
     st.sampled_from([1, 2, 3, 4, 7]),

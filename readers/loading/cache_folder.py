@@ -278,11 +278,13 @@ def _read_end(file: BinaryIO) -> tuple[dict[str, Any], int]:
     try:
         end = os.pread(file.fileno(), _END.size, size - _END.size)
         length, checksum, magic = _END.unpack(end)
+        if magic != _MAGIC or length > size - _END.size:
+            return {}, 0
         text = os.pread(file.fileno(), length, size - _END.size - length)
-        if magic != _MAGIC or zlib.crc32(text) != checksum:
+        if zlib.crc32(text) != checksum:
             return {}, 0
         return json.loads(text), size - _END.size - length
-    except (OSError, OverflowError, struct.error, ValueError):
+    except (OSError, struct.error, ValueError):
         return {}, 0
 
 
