@@ -25,6 +25,8 @@ from .stream_order import StreamOrder, blocks_of
 from .tree import leaves
 from .units.unit import Units
 
+_ORDER_BYTES = 4
+
 Cache = Literal["memory", "mmap", "stream"]
 
 
@@ -96,8 +98,8 @@ def _stream(wanted: Wanted, buffer_bytes: int) -> StreamFeed:
         for column in wanted.columns
         for _, leaf in leaves(column.template)
     )
-    # Half for the group that is handed out, half for the one that is read.
-    group_rows = max(whole_number("buffer_bytes", buffer_bytes, 1) // 2 // max(row_bytes, 1), 1)
+    # Half for the group that is handed out, half for the one that is read; with the order of its units.
+    group_rows = max(whole_number("buffer_bytes", buffer_bytes, 1) // 2 // (row_bytes + _ORDER_BYTES), 1)
     shuffled = isinstance(order, Shuffled)
     counts = np.diff(wanted.edges)
     blocks = blocks_of(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 
 from ...store.schema import TERMINATED, TRUNCATED
 from ...store.snapshot import Pointers
@@ -16,6 +17,8 @@ from ..blocks import BlockReader
 from .columns import Column
 from .episode_index import END_REASONS, EpisodeIndex
 from .tree import Tree, leaves, map_leaves
+
+_LARGE = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,15 @@ def empty_arrays(columns: Sequence[Column], rows: int) -> dict[str, Tree]:
 
 
 def _empty(leaf: np.ndarray, rows: int) -> np.ndarray:
-    # Arrow's allocator keeps memory that was given back: where it is reused, the system need not clear it.
     shape = (rows, *leaf.shape[1:])
     count = int(np.prod(shape))
-    return np.frombuffer(pa.allocate_buffer(max(count, 1) * leaf.itemsize), leaf.dtype, count).reshape(shape)
+    if count * leaf.itemsize < _LARGE:
+        return np.empty(shape, leaf.dtype)
+    # Large pages: handing out the memory in small ones takes the system longer than decoding into it.
+    memory = mmap.mmap(-1, count * leaf.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, leaf.dtype, count).reshape(shape)
 
 
 def read_arrays(

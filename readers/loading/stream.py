@@ -73,6 +73,7 @@ class StreamFeed:
                 if not missing:
                     yield self._joined(parts)
                     parts, missing = [], batch_size
+            del read  # its memory is that of the group which is begun now
         if parts:
             yield self._joined(parts)
 
@@ -88,7 +89,8 @@ class StreamFeed:
     def _read_ahead(self, runs: Iterator[Run]) -> Iterator[ReadGroup]:
         """Read groups, always one more than is handed out."""
         decoding = ThreadPoolExecutor(os.cpu_count() or 1, "episodelake decoding")
-        ahead = ThreadPoolExecutor(1, "episodelake reading ahead")
+        # Two, so that while the last row groups of one group are decoded the next one is begun.
+        ahead = ThreadPoolExecutor(2, "episodelake reading ahead")
         coming: list[Future[ReadGroup]] = []
         try:
             for run in runs:
@@ -111,7 +113,7 @@ class StreamFeed:
         arrays = read_arrays(self.blocks, self.positions[episodes], index, self.columns, pool=pool)
         edges = np.concatenate([[0], np.cumsum(self.counts[episodes])])
         before = np.cumsum(np.where(needed, 0, np.diff(group.edges)))
-        return ReadGroup(arrays, episodes, edges, run, before)
+        return ReadGroup(arrays, episodes, edges, run, before, group.units(run.some))
 
 
 @dataclass
@@ -124,6 +126,7 @@ class ReadGroup:
         edges: as `unit_edges` gives them, of these episodes.
         run: the places that the reader takes.
         before: int64, for each block of the group: units of the blocks up to it that are not read.
+        units: as `Group.units` gives them.
     """
 
     arrays: StepArrays
@@ -131,6 +134,7 @@ class ReadGroup:
     edges: np.ndarray
     run: Run
     before: np.ndarray
+    units: np.ndarray | None
     _taken: int = 0
     _planned: tuple[int, Chosen] = field(default=(0, Chosen(np.zeros(0, np.int64), np.zeros(0, np.int64))))
 
@@ -151,6 +155,9 @@ class ReadGroup:
 
     def _choose(self, first: int, stop: int) -> Chosen:
         group: Group = self.run.group
-        numbers = group.units(self.run.part(first, stop))
-        owners = np.searchsorted(group.edges, numbers, side="right") - 1
-        return choose(self.edges, numbers - self.before[owners])
+        numbers = self.run.part(first, stop) - group.first
+        if self.units is not None:
+            numbers = self.units[numbers].astype(np.int64)
+        if self.before[-1]:
+            numbers -= self.before[np.searchsorted(group.edges, numbers, side="right") - 1]
+        return choose(self.edges, numbers)

@@ -110,16 +110,25 @@ class Group:
         """The place behind it."""
         return self.first + int(self.edges[-1])
 
-    def units(self, places: np.ndarray) -> np.ndarray:
-        """The units at some of its places, counted within the group."""
+    def units(self, places: np.ndarray) -> np.ndarray | None:
+        """Which unit stands at each place of the group, counted within it: int32, or int64 for very many.
+
+        Args:
+            places: as `Run.some` gives them; what stands in other lanes is undefined.
+
+        Returns:
+            None if they stand one after the other.
+        """
         if self.key is None:
-            return places - self.first
-        lanes = places % _LANES
-        found = places // _LANES - self._lane_starts[lanes]
-        for lane in np.unique(lanes):
-            chunk = _CHUNKS[lane]
-            here = lanes == lane
-            found[here] = self._chunk_edges[chunk] + self._permutations[lane](found[here])
+            return None
+        count = self.stop - self.first
+        found = np.zeros(count, np.int32 if count < 1 << 31 else np.int64)
+        keys = mix64(np.arange(_LANES, dtype=np.uint64) ^ np.uint64(self.key))
+        for lane in np.unique(places % _LANES).tolist():
+            start, stop = self._chunk_edges[_CHUNKS[lane] :][:2].tolist()
+            numbers = mix64(np.arange(stop - start, dtype=np.uint64))
+            # Mixing is one to one, so no two are alike, and any way of sorting gives the same.
+            found[(lane - self.first) % _LANES :: _LANES] = np.argsort(mix64(numbers ^ keys[lane])) + start
         return found
 
     def needed(self, places: np.ndarray) -> np.ndarray:
@@ -141,26 +150,11 @@ class Group:
         return np.cumsum(wanted)[:-1] > 0
 
     @cached_property
-    def _lane_starts(self) -> np.ndarray:
-        """For each lane, its number of places before the group."""
-        return _places_before(self.first)
-
-    @cached_property
-    def _lane_counts(self) -> np.ndarray:
-        return _places_before(self.stop) - self._lane_starts
-
-    @cached_property
     def _chunk_edges(self) -> np.ndarray:
         """The first unit of each chunk, and the number of all."""
+        counts = _places_before(self.stop) - _places_before(self.first)
         # Reversing bits is its own inverse.
-        return np.concatenate([[0], np.cumsum(self._lane_counts[_CHUNKS])])
-
-    @cached_property
-    def _permutations(self) -> list[Permutation]:
-        assert self.key is not None
-        keys = mix64(mix64(np.arange(_LANES, dtype=np.uint64)) ^ np.uint64(self.key))
-        pairs = zip(self._lane_counts.tolist(), keys.tolist(), strict=True)
-        return [Permutation(count, key) for count, key in pairs]
+        return np.concatenate([[0], np.cumsum(counts[_CHUNKS])])
 
 
 def _places_before(place: int) -> np.ndarray:
