@@ -382,4 +382,4 @@ def test_arrays_are_read_into_place(store: el.EpisodeStore) -> None:
     for name in ("action", "reward", "terminated", "truncated"):
         for _, array in flat(feed.arrays.columns[name]):
             assert not array[feed.arrays.index.padding].any()
-    assert step_arrays.empty_arrays([], 5) == {}
+    assert step_arrays.empty_arrays([], 5, step_arrays.pooled) == {}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from ...store.schema import TERMINATED, TRUNCATED
 from ...store.snapshot import Pointers
@@ -19,6 +21,9 @@ from .episode_index import END_REASONS, EpisodeIndex
 from .tree import Tree, leaves, map_leaves
 
 _LARGE = 4 << 20
+
+#: Makes memory of so many bytes.
+Allocate = Callable[[int], Any]
 
 
 @dataclass(frozen=True)
@@ -48,21 +53,31 @@ class _Piece:
     rows: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-def empty_arrays(columns: Sequence[Column], rows: int) -> dict[str, Tree]:
+def empty_arrays(columns: Sequence[Column], rows: int, allocate: Allocate) -> dict[str, Tree]:
     """Arrays of so many rows for some columns, by name, contents undefined."""
-    return {column.name: map_leaves(lambda leaf: _empty(leaf, rows), column.template) for column in columns}
+
+    def empty(leaf: np.ndarray) -> np.ndarray:
+        shape = (rows, *leaf.shape[1:])
+        count = int(np.prod(shape))
+        size = count * leaf.itemsize
+        if size < _LARGE:
+            return np.empty(shape, leaf.dtype)
+        return np.frombuffer(allocate(size), leaf.dtype, count).reshape(shape)
+
+    return {column.name: map_leaves(empty, column.template) for column in columns}
 
 
-def _empty(leaf: np.ndarray, rows: int) -> np.ndarray:
-    shape = (rows, *leaf.shape[1:])
-    count = int(np.prod(shape))
-    if count * leaf.itemsize < _LARGE:
-        return np.empty(shape, leaf.dtype)
-    # Large pages: handing out the memory in small ones takes the system longer than decoding into it.
-    memory = mmap.mmap(-1, count * leaf.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def large_pages(size: int) -> Any:
+    """Memory that is held for long: for small pages the system takes longer than decoding into them does."""
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a kernel without them
         memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, leaf.dtype, count).reshape(shape)
+    return memory
+
+
+def pooled(size: int) -> Any:
+    """Memory that is soon given back, and then taken again without the system clearing it."""
+    return pa.allocate_buffer(size)
 
 
 def read_arrays(
@@ -89,7 +104,7 @@ def read_arrays(
     if pool is None:
         with ThreadPoolExecutor(os.cpu_count() or 1, "episodelake loading") as own:
             return read_arrays(blocks, positions, index, columns, into, own)
-    arrays = empty_arrays(columns, index.rows) if into is None else dict(into)
+    arrays = empty_arrays(columns, index.rows, large_pages) if into is None else dict(into)
     fields = {name for column in columns for name in column.fields}
     pieces = list(_pieces(blocks, positions, index))
     # Few row groups leave threads free, which then decode columns in parallel.

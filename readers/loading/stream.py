@@ -18,7 +18,7 @@ from ..blocks import BlockReader
 from .columns import Column
 from .episode_index import EpisodeIndex
 from .feed import Places
-from .step_arrays import StepArrays, read_arrays
+from .step_arrays import StepArrays, empty_arrays, pooled, read_arrays
 from .stream_order import Group, Run, StreamOrder
 from .units.unit import EPISODE, Batch, Chosen, Units, choose
 
@@ -110,7 +110,8 @@ class StreamFeed:
         blocks = self.order.blocks
         episodes = blocks.episodes_of(group.blocks[needed])
         index = EpisodeIndex(self.index.lengths[episodes], self.index.end_reasons[episodes])
-        arrays = read_arrays(self.blocks, self.positions[episodes], index, self.columns, pool=pool)
+        into = empty_arrays(self.columns, index.rows, pooled)
+        arrays = read_arrays(self.blocks, self.positions[episodes], index, self.columns, into, pool)
         edges = np.concatenate([[0], np.cumsum(self.counts[episodes])])
         before = np.cumsum(np.where(needed, 0, np.diff(group.edges)))
         return ReadGroup(arrays, episodes, edges, run, before, group.units(run.some))
