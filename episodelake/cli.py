@@ -1,4 +1,5 @@
-"""The command line: `episodelake demo | info | sql | show | replay`, and maintenance by `_maintenance_cli`.
+"""The command line: `episodelake demo | info | sql | show | replay`, and what `_maintenance_cli` and
+`_cache_cli` add.
 
 Every command opens a store with the public API and writes to a `Page`. Errors of Episodelake's tree become
 one message on standard error and exit status 1; a command that is called wrongly ends with status 2.
@@ -18,6 +19,7 @@ import duckdb
 import typer
 from typer.core import TyperGroup
 
+from ._cache_cli import cache
 from ._grid import grid_of
 from ._maintenance_cli import StorageOptions, StorePath, maintenance, storage_options
 from ._page import Page, report_error
@@ -189,6 +191,7 @@ def _episode_key(text: str) -> int | str:
 
 
 app.add_typer(maintenance)
+app.add_typer(cache, name="cache")
 
 
 def main() -> None:

@@ -254,6 +254,10 @@ class BlockReader:
         self._files: OrderedDict[str, SegmentFile] = OrderedDict()
         self._lock = Lock()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Open files are not taken along."""
+        return BlockReader, (self.snapshot,)
+
     def file(self, name: str) -> SegmentFile:
         """The open file of a segment."""
         with self._lock:

@@ -7,7 +7,7 @@ its array has zeros, so that all arrays of a loader have the same rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,11 +50,35 @@ class Column(ABC):
 
     @abstractmethod
     def values(self, block: Block, snapshot: Snapshot) -> Tree:
-        """Its arrays for all rows of a block; they may share the block's memory.
+        """Its arrays for a block, a row for each row or, of a column of transitions, for each transition.
+
+        They may share the block's memory.
 
         Raises:
             CorruptStoreError: a cell cannot be what the store's schema says.
         """
+
+    @property
+    def of_transitions(self) -> bool:
+        """Whether an episode's last row has no value."""
+        return False
+
+    def write(
+        self, block: Block, snapshot: Snapshot, into: Tree, rows: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Copy stretches of a block's rows into the arrays of all rows.
+
+        Args:
+            block: the block.
+            snapshot: what it belongs to.
+            into: arrays of shape (n, ...).
+            rows: for each stretch its first row in the block, how many there are, and where they go.
+
+        Raises:
+            CorruptStoreError: see `values`.
+        """
+        copy = _copy_transitions(block.stepped, rows) if self.of_transitions else _copy_rows(rows)
+        map_leaves(copy, into, self.values(block, snapshot))
 
 
 @dataclass(frozen=True)
@@ -69,14 +93,16 @@ class SpaceColumn(Column):
     def fields(self) -> tuple[str, ...]:
         """See `Column`."""
         own = tuple(field.name for field in self.codec.fields)
-        return own if self.name == OBSERVATION else (*own, FLAGS[0])
+        return (*own, FLAGS[0]) if self.of_transitions else own
+
+    @property
+    def of_transitions(self) -> bool:
+        """See `Column`."""
+        return self.name != OBSERVATION
 
     def values(self, block: Block, snapshot: Snapshot) -> Tree:
         """See `Column`."""
-        if self.name == OBSERVATION:
-            return block.observations()
-        stepped = block.stepped
-        return map_leaves(lambda leaf: _spread(leaf, stepped), block.outcomes(self.name))
+        return block.outcomes(self.name) if self.of_transitions else block.observations()
 
 
 @dataclass(frozen=True)
@@ -89,11 +115,16 @@ class FlagColumn(Column):
     @property
     def fields(self) -> tuple[str, ...]:
         """See `Column`."""
-        return (self.name,)
+        return tuple(dict.fromkeys((self.name, FLAGS[0])))
+
+    @property
+    def of_transitions(self) -> bool:
+        """See `Column`."""
+        return True
 
     def values(self, block: Block, snapshot: Snapshot) -> Tree:
         """See `Column`."""
-        return _spread(block.flags(self.name), block.stepped)
+        return block.flags(self.name)
 
 
 @dataclass(frozen=True)
@@ -232,11 +263,35 @@ def _space_template(codec: SpaceCodec) -> Tree:
     return template
 
 
-def _spread(values: np.ndarray, stepped: np.ndarray) -> np.ndarray:
-    """The values of transitions at their rows, zeros elsewhere."""
-    full = np.zeros((len(stepped), *values.shape[1:]), values.dtype)
-    full[stepped] = values
-    return full
+def _copy_rows(rows: Sequence[tuple[int, int, int]]) -> Callable[[np.ndarray, np.ndarray], None]:
+    def copy(into: np.ndarray, values: np.ndarray) -> None:
+        for start, count, place in rows:
+            into[place : place + count] = values[start : start + count]
+
+    return copy
+
+
+def _copy_transitions(
+    stepped: np.ndarray, rows: Sequence[tuple[int, int, int]]
+) -> Callable[[np.ndarray, np.ndarray], None]:
+    """Copies the values of transitions to their rows, and zeros to the others."""
+
+    def copy(into: np.ndarray, values: np.ndarray) -> None:
+        if len(values) != np.count_nonzero(stepped):
+            raise CorruptStoreError(
+                f"{np.count_nonzero(stepped)} rows have a transition, but {len(values)} have a value of one. "
+                "The store's steps are damaged: verify() names the file."
+            )
+        done, seen = 0, 0
+        for start, count, place in sorted(rows):
+            here = stepped[start : start + count]
+            first = seen + np.count_nonzero(stepped[done:start])
+            done, seen = start + count, first + np.count_nonzero(here)
+            target = into[place : place + count]
+            target[here] = values[first:seen]
+            target[np.flatnonzero(~here)] = 0
+
+    return copy
 
 
 def _scalars(cells: pa.ChunkedArray | pa.Array, dtype: np.dtype) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -44,6 +44,12 @@ class Places:
             numbers += numbers // self.run * self.gap
         return numbers * self.step + self.start
 
+    def before(self, place: int) -> int:
+        """How many of them lie before a place, counted on past the end."""
+        numbers = max(-(-(place - self.start) // self.step), 0)
+        whole, rest = divmod(numbers, self.run + self.gap)
+        return min(whole * self.run + min(rest, self.run), self.count)
+
     def every(self, batch_size: int, first: int, workers: int) -> Places:
         """Of the batches that these places make, the `first`-th and every `workers`-th after it."""
         batches = -(-self.count // batch_size)
@@ -75,6 +81,10 @@ class Feed(Protocol):
         """Yield batches of fresh arrays; the last one may be smaller."""
         ...
 
+    def facts(self) -> dict[str, Any]:
+        """What decides which unit stands where beside the arguments, by name: values that JSON can hold."""
+        ...
+
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays that it holds."""
@@ -103,6 +113,10 @@ class ArrayFeed:
     def length(self) -> int:
         """See `Feed`."""
         return self.order.length
+
+    def facts(self) -> dict[str, Any]:
+        """See `Feed`."""
+        return {}
 
     @property
     def nbytes(self) -> int:

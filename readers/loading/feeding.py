@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,13 +19,12 @@ from .arguments import (
     whole_number,
 )
 from .batch_source import Batching
+from .caching import Cache, Wanted, make_feed
 from .columns import choose_columns
 from .episode_index import index_of
-from .feed import ArrayFeed
 from .loader import Loader
 from .outputs import OutputName, choose_output
 from .shard import choose_shard
-from .step_arrays import read_arrays
 from .transforms.on_read import BatchTransform, OnRead, Stages
 from .unit_index import UnitIndex
 
@@ -60,6 +60,10 @@ class FeedingView:
         drop_last: bool = False,
         shard: tuple[int, int] | Literal["distributed"] = (0, 1),
         uneven: Literal["pad", "drop"] = "pad",
+        cache: Cache = "memory",
+        cache_folder: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
+        buffer_bytes: int | None = None,
         transforms: Sequence[OnRead | BatchTransform] = (),
         output: OutputName = "numpy",
         device: Any = None,
@@ -83,6 +87,11 @@ class FeedingView:
             shard: (rank, world), to take one of `world` disjoint shares of equal length; "distributed" for
                 this process's in torch.distributed.
             uneven: "pad" or "drop": what happens to units that do not divide by `world`.
+            cache: where the columns are: "memory", decoded; "mmap", decoded once into files of this machine
+                that processes share; "stream", read again each epoch, in groups of row groups.
+            cache_folder: of "mmap"; None for `EPISODELAKE_CACHE`, or the user's folder for caches.
+            cache_bytes: most bytes of that folder; None for 50 GiB or half of the disk, if that is less.
+            buffer_bytes: of "stream": most bytes of decoded values at a time (1 GiB if not given).
             transforms: applied in turn; first those of whole episodes (`ReturnToGo`, `GAE`, `Relabel`,
                 `FrameStack`), whose columns every batch has, then those of batches.
             output, device: hand out "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict", on a
@@ -94,6 +103,7 @@ class FeedingView:
             MissingPackageError: the package of the output is not installed.
             QueryError: the weights' expression is not valid.
             CorruptStoreError: a file of the store is damaged.
+            StoreAccessError: the cache folder cannot be written, is full, or may not hold that much.
         """
         snapshot, positions = self._reader.snapshot, self._all_positions()
         check_single_agents(snapshot)
@@ -120,9 +130,8 @@ class FeedingView:
         order = choose_order(
             edges, shuffle=shuffle, replacement=drawn, weights=weighed, seed=whole_number("seed", seed, 0)
         )
-        arrays = stages.prepare(
-            read_arrays(self._reader.blocks, positions, index, chosen), units.columns(keys)
-        )
+        wanted = Wanted(self._reader.blocks, positions, index, chosen, units, keys, order, unit_index, stages)
+        feed = make_feed(wanted, cache, cache_folder, cache_bytes, buffer_bytes)
         batching = Batching(whole_number("batch_size", batch_size, 1), drop_last, choose_shard(shard, uneven))
         identity = {
             "store": snapshot.manifest.store_id,
@@ -133,5 +142,4 @@ class FeedingView:
             "weights": None if weighed is None else zlib.crc32(weighed.tobytes()),
             "seed": seed,
         }
-        feed = ArrayFeed(arrays, units, keys, order, unit_index)
-        return Loader(feed, batching, identity, stages.on_batch, made, ahead)
+        return Loader(feed, batching, identity | feed.facts(), stages.on_batch, made, ahead)

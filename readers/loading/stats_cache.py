@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 
 from ...store.snapshot import Snapshot
+from .cache_folder import VARIABLE, default_folder
 from .column_stats import ColumnStats
 from .columns import Column
 
-CACHE_VARIABLE = "EPISODELAKE_CACHE"
 _FOLDER = "stats"
 _FORMAT = 1
 #: So many files are kept, the newest.
@@ -43,8 +42,7 @@ class StatsCache:
     """
 
     def __init__(self, folder: str | PathLike[str] | None) -> None:
-        base = folder or os.environ.get(CACHE_VARIABLE) or platformdirs.user_cache_dir("episodelake", False)
-        self._folder = Path(base, _FOLDER).expanduser().absolute()
+        self._folder = Path(folder or default_folder(), _FOLDER).expanduser().absolute()
 
     def load(self, key: Mapping[str, Any]) -> list[ColumnStats] | None:
         """The statistics of a key, or None where there are none that can be read."""
@@ -75,7 +73,7 @@ class StatsCache:
         except OSError as error:
             warnings.warn(
                 f"Statistics could not be kept in {self._folder}: {error.strerror or error}. They will be "
-                f"measured again next time. Choose another folder with cache_folder=... or {CACHE_VARIABLE}.",
+                f"measured again next time. Choose another folder with cache_folder=... or {VARIABLE}.",
                 RuntimeWarning,
                 stacklevel=4,
             )

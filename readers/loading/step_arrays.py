@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from ...store.schema import TERMINATED, TRUNCATED
 from ...store.snapshot import Pointers
@@ -19,8 +22,10 @@ from .episode_index import END_REASONS, EpisodeIndex
 from .shared_columns import SharedColumns, is_spawning, share
 from .tree import Tree, leaves, map_leaves
 
-#: Makes the array of a leaf: gets its dotted name, shape and dtype.
-Allocate = Callable[[str, tuple[int, ...], np.dtype], np.ndarray]
+_LARGE = 4 << 20
+
+#: Makes memory of so many bytes.
+Allocate = Callable[[int], Any]
 
 
 @dataclass(frozen=True)
@@ -64,9 +69,31 @@ class _Piece:
     rows: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-def in_memory(name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Allocate the array of a leaf in memory."""
-    return np.empty(shape, dtype)
+def empty_arrays(columns: Sequence[Column], rows: int, allocate: Allocate) -> dict[str, Tree]:
+    """Arrays of so many rows for some columns, by name, contents undefined."""
+
+    def empty(leaf: np.ndarray) -> np.ndarray:
+        shape = (rows, *leaf.shape[1:])
+        count = int(np.prod(shape))
+        size = count * leaf.itemsize
+        if size < _LARGE:
+            return np.empty(shape, leaf.dtype)
+        return np.frombuffer(allocate(size), leaf.dtype, count).reshape(shape)
+
+    return {column.name: map_leaves(empty, column.template) for column in columns}
+
+
+def large_pages(size: int) -> Any:
+    """Memory that is held for long: for small pages the system takes longer than decoding into them does."""
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def pooled(size: int) -> Any:
+    """Memory that is soon given back, and then taken again without the system clearing it."""
+    return pa.allocate_buffer(size)
 
 
 def read_arrays(
@@ -74,7 +101,8 @@ def read_arrays(
     positions: np.ndarray,
     index: EpisodeIndex,
     columns: Sequence[Column],
-    allocate: Allocate = in_memory,
+    into: Mapping[str, Tree] | None = None,
+    pool: Executor | None = None,
 ) -> StepArrays:
     """Read columns of the episodes at some positions; each row group is read and decoded once.
 
@@ -83,39 +111,33 @@ def read_arrays(
         positions: int64, in the snapshot.
         index: of the same episodes, in the same order.
         columns: what to read.
-        allocate: makes the arrays.
+        into: C-contiguous arrays to read into, by column; None for new ones in memory.
+        pool: decodes the row groups; None for one thread a processor.
 
     Raises:
         CorruptStoreError: a file is damaged.
     """
-    arrays = {column.name: _allocated(column, index.rows, allocate) for column in columns}
+    if pool is None:
+        with ThreadPoolExecutor(os.cpu_count() or 1, "episodelake loading") as own:
+            return read_arrays(blocks, positions, index, columns, into, own)
+    arrays = empty_arrays(columns, index.rows, large_pages) if into is None else dict(into)
+    fields = {name for column in columns for name in column.fields}
+    pieces = list(_pieces(blocks, positions, index))
+    # Few row groups leave threads free, which then decode columns in parallel.
+    threads = len(pieces) < (os.cpu_count() or 1)
 
     def read(piece: _Piece) -> None:
         file = blocks.file(piece.segment)
         first, stop = int(file.starts[piece.group]), int(file.starts[piece.group + 1])
         block = blocks.block(file, range(piece.group, piece.group + 1), first, stop - first)
-        block.load({name for column in columns for name in column.fields}, threads=False)
+        block.load(fields, threads=threads)
         for column in columns:
-            values = column.values(block, blocks.snapshot)
-            map_leaves(lambda into, own: _copy(into, own, piece.rows), arrays[column.name], values)
+            column.write(block, blocks.snapshot, arrays[column.name], piece.rows)
 
-    with ThreadPoolExecutor(os.cpu_count() or 1, "episodelake loading") as pool:
-        for _ in pool.map(read, _pieces(blocks, positions, index)):
-            pass
+    for _ in pool.map(read, pieces):
+        pass
     _end_what_was_cut(arrays, index)
     return StepArrays(index, arrays)
-
-
-def _allocated(column: Column, rows: int, allocate: Allocate) -> Tree:
-    named = dict(leaves(column.template, column.name))
-    made = {name: allocate(name, (rows, *leaf.shape[1:]), leaf.dtype) for name, leaf in named.items()}
-    following = iter(made.values())
-    return map_leaves(lambda _: next(following), column.template)
-
-
-def _copy(into: np.ndarray, values: np.ndarray, rows: list[tuple[int, int, int]]) -> None:
-    for start, count, place in rows:
-        into[place : place + count] = values[start : start + count]
 
 
 def _pieces(blocks: BlockReader, positions: np.ndarray, index: EpisodeIndex) -> Iterator[_Piece]:

@@ -1,0 +1,385 @@
+"""Mapped columns: the batches of memory, decoded once, shared, bounded, and made again when damaged."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import multiprocessing
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import episodelake as el
+import plain_units
+from episodelake.cli import app
+from episodelake.readers.loading import cache_folder, step_arrays
+from episodelake.readers.loading.cache_folder import CacheFolder
+from loader_batches import KINDS, PLACES, assert_identical, flat, segmented_store, small_row_groups
+from test_loader_units import BOX, NESTED
+
+_kept: list[el.EpisodeStore] = []
+_folders: list[Path] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Two stores, made once, and a cache that is used by the generated examples."""
+    with pytest.MonkeyPatch.context() as patch:
+        small_row_groups(patch)
+        for space in (BOX, NESTED):
+            path = tmp_path_factory.mktemp("mapped") / "store"
+            _kept.append(segmented_store(path, [5, 1, 17, 9, 40, 2, 11, 26, 3], space))
+    _folders.append(tmp_path_factory.mktemp("cache"))
+    yield
+    _kept.clear()
+    _folders.clear()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> el.EpisodeStore:
+    """A store that a test may change."""
+    return segmented_store(tmp_path / "store", [5, 9, 3, 12], NESTED)
+
+
+def mapped(view: el.EpisodeView, folder: Path, **more: Any) -> el.Loader:
+    """A loader of mapped columns."""
+    return view.loader(4, cache="mmap", cache_folder=folder, **more)
+
+
+def files(folder: Path) -> dict[str, int]:
+    """The columns in a cache, with the number that the file system has for their files."""
+    entries = CacheFolder(folder).entries()
+    return {
+        f"{entry.facts['column']} {entry.facts['version']}": entry.path.stat().st_ino for entry in entries
+    }
+
+
+@given(
+    st.integers(0, 1).map(lambda number: _kept[number]),
+    st.sampled_from(list(KINDS)).map(lambda name: KINDS[name]),
+    st.integers(1, 30),
+    st.tuples(st.integers(0, 4), st.integers(5, 9), st.sampled_from([1, 2])),
+    st.sampled_from([{}, {"shuffle": True}, {"replacement": True}, {"weights": pl.col("length")}]),
+)
+def test_mapped_batches_are_those_of_memory(
+    store: el.EpisodeStore, kind: dict[str, Any], size: int, some: tuple[int, int, int], how: dict[str, Any]
+) -> None:
+    """Byte for byte and in the same order, two epochs long; and they are fresh and can be written to."""
+    view = store[slice(*some)]
+    options: dict[str, Any] = {**kind, **how, "seed": 2}
+    expected = view.loader(size, **options)
+    found = view.loader(size, cache="mmap", cache_folder=_folders[0], **options)
+    for _ in range(2):
+        assert assert_identical(found, expected) == len(expected)
+    found.load_state_dict(expected.state_dict())
+    batch = next(iter(found))
+    for _, array in flat(batch):
+        array[...] = 0
+    found.set_epoch(0), expected.set_epoch(0)
+    assert_identical(found, expected)
+
+
+def test_loose_columns_and_annotations_are_mapped(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """Infos, policy values and added columns too; a version in which an annotation changed has its own."""
+    keys = ["info.x", "info.x_present", "policy.value", "quality", *PLACES]
+    frame = store.steps.select("episode_id", "t", quality=pl.col("t") * 0.5)
+    store.annotate(frame.collect(), on=("episode_id", "t"))
+    first = store.loader(4, columns=keys)
+    assert_identical(mapped(store, tmp_path / "cache", columns=keys), first)
+    store.annotate(frame.with_columns(pl.col("quality") + 1).collect(), on=("episode_id", "t"))
+    second = store.loader(4, columns=keys)
+    assert_identical(mapped(store, tmp_path / "cache", columns=keys), second)
+    assert len(files(tmp_path / "cache")) == 8
+
+
+def test_a_column_is_decoded_once(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """A loader with other columns shares those that are there; once all are, steps are not read at all."""
+    folder = tmp_path / "cache"
+    mapped(store, folder, columns=["observation", "reward"])
+    before = files(folder)
+    assert sorted(before) == [f"observation {store.version}", f"reward {store.version}"]
+    expected = [store.loader(4), store.loader(4, window=2)]
+    mapped(store, folder)
+    assert before.items() < files(folder).items() and len(files(folder)) == 5
+    for file in (tmp_path / "store" / "steps").glob("*.parquet"):
+        file.write_bytes(b"no longer needed")
+    store = el.open(tmp_path / "store")
+    assert_identical(mapped(store, folder), expected[0])
+    assert_identical(mapped(store, folder, window=2), expected[1])
+
+
+def test_other_episodes_have_other_files(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """A selection, a later version, and a copy of the store that went on by itself are not mixed up."""
+    folder = tmp_path / "cache"
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    stores = [store, el.open(tmp_path / "copy")]
+    for number, each in enumerate(stores):
+        with each.writer(run="later") as writer:
+            episode = writer.begin(first_observation(each))
+            episode.append(each.action_space.sample(), float(number), first_observation(each))
+    stores = [each.refresh() for each in stores]
+    assert stores[0].version == stores[1].version
+    views = [
+        store[:2],
+        store[2:],
+        store[::-1],
+        *stores,
+        el.open(tmp_path / "copy", version=store.version - 1),
+    ]
+    for count, view in enumerate(views, 1):
+        assert_identical(mapped(view, folder, columns=["reward"]), view.loader(4, columns=["reward"]))
+        assert len(CacheFolder(folder).entries()) == count
+
+
+def first_observation(store: el.EpisodeView) -> Any:
+    """The first observation of a store, one value."""
+    return plain_units.at(store[0].observations, 0)
+
+
+def test_processes_share_the_files(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """A pickled loader is small, and maps the same files where it arrives; two that build build once."""
+    folder = tmp_path / "cache"
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        told = list(pool.map(build, [str(tmp_path / "store")] * 4, [str(folder)] * 4))
+    assert all(each == files(folder) for each in told) and len(told[0]) == 5
+    loader = mapped(store, folder, shuffle=True)
+    expected = store.loader(4, shuffle=True)
+    batches = iter(loader)
+    assert_identical([next(batches)], [next(iter(expected))])
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        rest = pool.submit(list, pickle.loads(pickle.dumps(loader))).result()
+    assert_identical(rest, expected)
+
+
+def build(path: str, folder: str) -> dict[str, int]:
+    """Make a mapped loader; gives what is in the cache then."""
+    loader = mapped(el.open(path), Path(folder))
+    return files(Path(folder)) if loader else {}
+
+
+def test_a_memory_loader_can_be_pickled(store: el.EpisodeStore) -> None:
+    """It takes its arrays along."""
+    loader = store.loader(4, shuffle=True)
+    assert_identical(pickle.loads(pickle.dumps(loader)), loader)
+
+
+KILLED = """
+import os, signal, sys
+import episodelake as el
+from episodelake.readers.loading import mapped
+
+def die(*args):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+mapped.read_arrays = die
+el.open(sys.argv[1]).loader(4, cache="mmap", cache_folder=sys.argv[2])
+"""
+
+
+def test_a_killed_builder_leaves_nothing_that_counts(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """Its unfinished files are no entries, hold nobody up, and go when the next one builds."""
+    folder = tmp_path / "cache"
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "store"), str(folder)]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
+    left = set(os.listdir(folder))
+    assert any(name.endswith(".building") for name in left) and not CacheFolder(folder).entries()
+    assert_identical(mapped(store, folder), store.loader(4))
+    assert not left & set(os.listdir(folder)) and len(os.listdir(folder)) == 5
+
+
+def cut(content: bytearray) -> bytearray:
+    """Half of a file."""
+    return content[: len(content) // 2]
+
+
+def flipped(place: Callable[[int], int]) -> Callable[[bytearray], bytearray]:
+    """A file with one byte changed."""
+
+    def change(content: bytearray) -> bytearray:
+        content[place(len(content))] ^= 0xFF
+        return content
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut,
+        lambda content: bytearray(),
+        lambda content: content + b"more",
+        lambda content: bytearray(len(content)),
+        flipped(lambda size: 0),
+        flipped(lambda size: size // 3),
+        flipped(lambda size: size - 40),
+        flipped(lambda size: size - 1),
+    ],
+    ids=["cut", "empty", "longer", "zeros", "first byte", "middle", "its facts", "last byte"],
+)
+def test_a_damaged_file_is_made_again(
+    store: el.EpisodeStore, tmp_path: Path, damage: Callable[[bytearray], bytearray]
+) -> None:
+    """Whatever happened to it: the batches are right, and the file is whole afterwards."""
+    folder = tmp_path / "cache"
+    mapped(store, folder)
+    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for path in folder.iterdir():
+        path.write_bytes(damage(bytearray(path.read_bytes())))
+    assert_identical(mapped(store, folder), store.loader(4))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
+
+
+def test_a_file_of_another_column_is_not_believed(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """A file under the name of another one is made again."""
+    folder = tmp_path / "cache"
+    mapped(store, folder, columns=["terminated", "truncated"])
+    one, other = sorted(folder.iterdir())
+    shutil.copyfile(one, other)
+    assert_identical(mapped(store, folder), store.loader(4))
+
+
+def test_a_full_disk_is_told(store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is decoded; what to do instead is said, and nothing is left behind."""
+    folder = tmp_path / "cache"
+
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(cache_folder.os, "posix_fallocate", full)
+    with pytest.raises(el.StoreAccessError, match=r"cache_folder=.*cache='memory'"):
+        mapped(store, folder)
+    assert os.listdir(folder) == []
+
+
+def test_a_folder_that_cannot_be_written_is_told(
+    store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in its place, or a folder without permission; but what is there already is read."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(el.StoreAccessError, match=r"cache_folder=.*EPISODELAKE_CACHE.*cache='memory'"):
+        mapped(store, tmp_path / "file")
+    folder = tmp_path / "cache"
+    mapped(store, folder, columns=["reward"])
+
+    def refused(*args: Any, **more: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    for name in ("utime", "replace"):
+        monkeypatch.setattr(cache_folder.os, name, refused)
+    assert_identical(mapped(store, folder, columns=["reward"]), store.loader(4, columns=["reward"]))
+    with pytest.raises(el.StoreAccessError, match="Permission denied"):
+        mapped(store, folder)
+    assert len(os.listdir(folder)) == 1
+
+
+def test_the_cache_is_bounded(tmp_path: Path) -> None:
+    """What was not used for longest goes, nothing that is in use; too small a bound is told."""
+    folder = tmp_path / "cache"
+    store = segmented_store(tmp_path / "store", [500] * 6, BOX)
+    one = CacheFolder(folder)
+    size = 0
+
+    def reward(number: int, **more: Any) -> el.Loader:
+        return mapped(store[number : number + 1], folder, columns=["reward"], **more)
+
+    held = reward(0)
+    size = one.entries()[0].bytes
+    reward(1), reward(2)
+    for number, path in enumerate(sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)):
+        os.utime(path, (number, number))
+    reward(1)  # used again, so that the file of episode 2 is the older one
+    kept = {entry.path for entry in one.entries() if entry.used > 2 or entry.in_use}
+    assert len(kept) == 2
+    bound = size * 7 // 2
+    reward(3, cache_bytes=bound)
+    reward(4, cache_bytes=bound)
+    assert kept & {entry.path for entry in one.entries()} >= {
+        entry.path for entry in one.entries() if entry.in_use
+    }
+    assert sum(entry.bytes for entry in one.entries()) <= bound
+    before = os.listdir(folder)
+    with pytest.raises(el.StoreAccessError, match="cache_bytes="):
+        reward(5, cache_bytes=size * 3 // 2)
+    assert [entry.in_use for entry in one.entries()] == [True] and len(before) == 3
+    assert_identical(held, store[:1].loader(4, columns=["reward"]))
+    held = None
+    gc.collect()
+    reward(5, cache_bytes=size * 3 // 2)
+    assert len(one.entries()) == 1
+
+
+def test_where_the_cache_is(store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder that is named, else that of the environment, else the user's folder for caches."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv(cache_folder.VARIABLE, raising=False)
+    store.loader(4, columns=["reward"], cache="mmap")
+    assert len(os.listdir(tmp_path / "home" / "episodelake")) == 1
+    monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path / "named"))
+    store.loader(4, columns=["reward"], cache="mmap")
+    assert len(os.listdir(tmp_path / "named")) == 1
+
+
+def test_arguments_that_do_not_go_together(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """An unknown cache, and options of another one than is asked for."""
+    for options, text in [
+        ({"cache": "disk"}, "'memory', 'mmap' or 'stream'"),
+        ({"cache_folder": tmp_path}, "cache_folder belong"),
+        ({"cache": "stream", "cache_bytes": 5}, "cache_bytes belong"),
+        ({"cache": "mmap", "buffer_bytes": 5}, "buffer_bytes belong"),
+        ({"cache": "mmap", "cache_folder": tmp_path, "cache_bytes": 0}, "cache_bytes=0"),
+    ]:
+        with pytest.raises(el.InvalidArgumentError, match=text):
+            store.loader(4, **options)
+
+
+def test_values_without_elements_are_mapped(tmp_path: Path) -> None:
+    """A column may have no bytes at all."""
+    space = gym.spaces.Dict(nothing=gym.spaces.Box(0, 1, (0,)), x=gym.spaces.Discrete(3))
+    store = segmented_store(tmp_path / "store", [4, 2], space)
+    for columns in (["observation"], ["observation", "action"]):
+        expected = store.loader(4, columns=columns)
+        assert_identical(mapped(store, tmp_path / "cache", columns=columns), expected)
+
+
+def test_a_store_that_is_no_folder_is_mapped(tmp_path: Path) -> None:
+    """Its columns lie on this machine afterwards."""
+    store = segmented_store("memory://mapped", [7, 20, 3], BOX)
+    assert_identical(mapped(store, tmp_path), store.loader(4))
+    assert len(files(tmp_path)) == 5
+
+
+def test_the_command_line_lists_and_clears(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """What is in use stays."""
+    folder = tmp_path / "cache"
+    run = CliRunner().invoke
+    assert "empty" in run(app, ["cache", "list", "--folder", str(folder)]).output
+    held = mapped(store, folder, columns=["observation"])
+    mapped(store, folder, columns=["action", "reward"])
+    listed = run(app, ["cache", "list", "--folder", str(folder)])
+    assert listed.exit_code == 0 and "observation" in listed.output and "reward" in listed.output
+    assert "2 files" in run(app, ["cache", "clear", "--folder", str(folder)]).output
+    assert list(files(folder)) == [f"observation {store.version}"] and len(held)
+
+
+def test_arrays_are_read_into_place(store: el.EpisodeStore) -> None:
+    """Whatever the arrays held before, a transition's column is zero where an episode has no transition."""
+    loader = store.loader(4)
+    feed: Any = loader._feed  # pyright: ignore[reportPrivateUsage]
+    for name in ("action", "reward", "terminated", "truncated"):
+        for _, array in flat(feed.arrays.columns[name]):
+            assert not array[feed.arrays.index.padding].any()
+    assert step_arrays.empty_arrays([], 5, step_arrays.pooled) == {}

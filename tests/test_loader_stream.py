@@ -1,0 +1,428 @@
+"""Streaming: units read group by group are those of the other caches, each once, and can be resumed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import pickle
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import episodelake as el
+from episodelake.readers.blocks import SegmentFile
+from loader_batches import (
+    KINDS,
+    PLACES,
+    all_places,
+    assert_identical,
+    places,
+    segmented_store,
+    small_row_groups,
+)
+from test_loader_units import BOX, NESTED
+
+#: Bytes of a row of the column that the tests of the order read, doubled: half of a buffer is one group.
+_ROW = 2 * 16
+
+_kept: list[el.EpisodeStore] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Three stores, made once: many short episodes, a few long ones among them, and nested spaces."""
+    rng = np.random.default_rng(5)
+    with pytest.MonkeyPatch.context() as patch:
+        small_row_groups(patch)
+        for number, (count, longest) in enumerate([(40, 9), (24, 70), (9, 30)]):
+            lengths = rng.integers(1, longest, count).tolist()
+            path = tmp_path_factory.mktemp("stream") / "store"
+            _kept.append(segmented_store(path, lengths, [BOX, BOX, NESTED][number]))
+    yield
+    _kept.clear()
+
+
+drawn_stores = st.integers(0, 2).map(lambda number: _kept[number])
+drawn_kinds = st.sampled_from(list(KINDS)).map(lambda name: KINDS[name])
+buffers = st.sampled_from([1, 800, 3000, 20_000, 1 << 30])
+
+
+def stream(
+    store: el.EpisodeView, batch_size: int = 4, buffer_bytes: int = 60 * _ROW, **more: Any
+) -> el.Loader:
+    """A shuffled stream of a store, by default of episode and t alone, in groups of some 60 rows."""
+    options = {"columns": [*PLACES, "observation"], "shuffle": True, "seed": 3} | more
+    return store.loader(batch_size, cache="stream", buffer_bytes=buffer_bytes, **options)
+
+
+@settings(max_examples=40)
+@given(drawn_stores, drawn_kinds, st.integers(1, 40), buffers, st.booleans())
+def test_without_shuffling_a_stream_is_the_view_in_order(
+    store: el.EpisodeStore, kind: dict[str, Any], size: int, buffer_bytes: int, backwards: bool
+) -> None:
+    """Byte for byte what the loader in memory gives, whatever the buffer, also where groups meet."""
+    view = store[::-1] if backwards else store
+    expected = view.loader(size, **kind)
+    found = view.loader(size, cache="stream", buffer_bytes=buffer_bytes, **kind)
+    assert assert_identical(found, expected) == len(expected)
+
+
+@settings(max_examples=40)
+@given(drawn_stores, drawn_kinds, st.integers(1, 40), buffers, st.integers(0, 2))
+def test_a_shuffled_stream_has_each_unit_once(
+    store: el.EpisodeStore, kind: dict[str, Any], size: int, buffer_bytes: int, epoch: int
+) -> None:
+    """Its units are those of the loader in memory in another order, and another one each epoch."""
+    keys = {"whole_episodes": ["reward", "action", "mask", "length"]}.get(next(iter(kind), ""))
+    whole = [single(batch) for batch in store.loader(1, columns=keys, **kind)]
+    loader = store.loader(
+        size, columns=keys, cache="stream", buffer_bytes=buffer_bytes, shuffle=True, seed=7, **kind
+    )
+    loader.set_epoch(epoch)
+    found = [single(unit) for batch in loader for unit in units_of(batch)]
+    assert Counter(found) == Counter(whole)
+
+
+def units_of(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The units of a batch as batches of one; whole episodes without the padding that the batch brought."""
+    length = batch.get("length")
+    for number in range(len(next(iter(arrays_of(batch))))):
+        unit = part(batch, slice(number, number + 1))
+        if length is not None:
+            own = int(length[number])
+            unit = {key: value[:, :own] if value.ndim > 1 else value for key, value in unit.items()}
+        yield unit
+
+
+def arrays_of(tree: Any) -> Iterator[np.ndarray]:
+    """The arrays of a nested value."""
+    if isinstance(tree, np.ndarray):
+        yield tree
+    else:
+        for each in tree.values() if isinstance(tree, dict) else tree:
+            yield from arrays_of(each)
+
+
+def part(tree: Any, some: slice) -> Any:
+    """Some units of a batch."""
+    if isinstance(tree, dict):
+        return {key: part(value, some) for key, value in tree.items()}
+    return tuple(part(value, some) for value in tree) if isinstance(tree, tuple) else tree[some]
+
+
+def single(batch: dict[str, Any]) -> tuple[tuple[str, tuple[int, ...], bytes], ...]:
+    """A batch of one unit as something that can be counted."""
+    return tuple((str(array.dtype), array.shape, array.tobytes()) for array in arrays_of(batch))
+
+
+@settings(max_examples=40)
+@given(drawn_stores, st.integers(1, 30), st.integers(1, 30), st.integers(0, 15), buffers, st.booleans())
+def test_a_stream_resumes_exactly(
+    store: el.EpisodeStore, size: int, other_size: int, stop: int, buffer_bytes: int, shuffle: bool
+) -> None:
+    """At any batch, in any epoch, with another batch size: the rest is that of the uninterrupted order."""
+    whole = stream(store, size, buffer_bytes, shuffle=shuffle)
+    order = places(whole) + places(whole)
+    interrupted = stream(store, size, buffer_bytes, shuffle=shuffle)
+    seen: list[tuple[int, int]] = []
+    while stop:
+        for batch in interrupted:
+            seen += places([batch])
+            stop -= 1
+            if not stop:
+                break
+    resumed = stream(store, other_size, buffer_bytes, shuffle=shuffle)
+    resumed.load_state_dict(json.loads(json.dumps(interrupted.state_dict())))
+    while len(seen) < len(order):
+        seen += places(resumed)
+    assert seen[: len(order)] == order
+
+
+@settings(max_examples=40)
+@given(
+    drawn_stores,
+    st.sampled_from([1, 2, 3, 4, 7]),
+    st.sampled_from([1, 2, 5]),
+    st.integers(0, 3),
+    buffers,
+    st.sampled_from(["pad", "drop"]),
+)
+def test_shards_share_a_stream_and_go_on_as_others(
+    store: el.EpisodeStore, world: int, other: int, batches: int, buffer_bytes: int, uneven: Any
+) -> None:
+    """Some batches by one number of shards, the rest by another: each unit once, but for the last few."""
+    seen: list[tuple[int, int]] = []
+    state: dict[str, Any] = {}
+    for rank in range(world):
+        loader = stream(store, 3, buffer_bytes, shard=(rank, world), uneven=uneven)
+        for _, batch in zip(range(batches), loader, strict=False):
+            seen += places([batch])
+        assert not state or state == loader.state_dict()
+        state = loader.state_dict()
+    if state["epoch"]:
+        return
+    for rank in range(other):
+        loader = stream(store, 5, buffer_bytes, shard=(rank, other), uneven=uneven)
+        loader.load_state_dict(state)
+        seen += places(loader)
+    counted, every = Counter(seen), all_places(store)
+    if uneven == "pad":
+        assert counted.keys() == set(every) and counted.total() < len(every) + other
+    else:
+        assert set(counted.values()) == {1} and counted.total() > len(every) - other
+
+
+def test_the_order_is_the_same_for_ever() -> None:
+    """The order of a seed, an epoch and a buffer never changes: a training of last year can be repeated."""
+    assert places(stream(_kept[0]))[:6] == GOLDEN
+
+
+GOLDEN = [(5, 0), (35, 0), (7, 1), (37, 2), (6, 1), (36, 2)]
+
+
+@pytest.fixture
+def read_groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The row groups that are decoded from now on, as (file, number)."""
+    seen: list[tuple[str, int]] = []
+    read = SegmentFile.read
+
+    def watched(file: SegmentFile, groups: Any, *args: Any, **more: Any) -> Any:
+        seen.extend((file.path.name, group) for group in groups)
+        return read(file, groups, *args, **more)
+
+    monkeypatch.setattr(SegmentFile, "read", watched)
+    return seen
+
+
+def test_each_row_group_is_read_once_an_epoch(read_groups: list[tuple[str, int]]) -> None:
+    """By a single reader; and two readers, four, eight divide them, but for those at the borders."""
+    store = _kept[0]
+    options: dict[str, Any] = {"buffer_bytes": 200 * _ROW}
+    places(stream(store, **options))
+    groups = len(read_groups)
+    assert groups == len(set(read_groups))
+    for world in (2, 4):
+        for rank in range(world):
+            read_groups.clear()
+            loader = stream(store, shard=(rank, world), uneven="drop", **options)
+            places(loader)
+            borders = 2 * len(loader._feed.order.groups(0))  # pyright: ignore
+            assert len(read_groups) <= groups / world + borders
+
+
+def test_what_was_consumed_is_not_read_again(read_groups: list[tuple[str, int]]) -> None:
+    """A resumed stream begins with the group in which it stopped."""
+    store = _kept[0]
+    loader = stream(store)
+    order = loader._feed.order.groups(0)  # pyright: ignore
+    batches = [batch for _, batch in zip(range(len(loader) * 3 // 4), loader, strict=False)]
+    resumed = stream(store)
+    resumed.load_state_dict(loader.state_dict())
+    position = resumed.state_dict()["position"]
+    left = sum(len(group.blocks) for group in order if group.stop > position)
+    read_groups.clear()
+    assert sorted(places(batches) + places(resumed)) == all_places(store)
+    assert 0 < len(read_groups) <= left < sum(len(group.blocks) for group in order) / 2
+
+
+def no_threads() -> bool:
+    """Whether no thread of a stream is left."""
+    return not [thread for thread in threading.enumerate() if thread.name.startswith("episodelake")]
+
+
+def test_threads_end_with_the_iteration() -> None:
+    """When it is dropped, when it is through, and before it has begun there is none."""
+    loader = stream(_kept[1])
+    batches = iter(loader)
+    assert no_threads()
+    next(batches)
+    assert not no_threads()
+    del batches
+    assert no_threads()
+    for _ in loader:
+        pass
+    assert no_threads()
+
+
+def test_an_error_of_the_thread_reaches_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged file is named where a batch of it is asked for; batches before it are given."""
+    small_row_groups(monkeypatch)
+    store = segmented_store(tmp_path / "store", [10] * 20, BOX)
+    loader = store.loader(4, cache="stream", buffer_bytes=50 * 100)
+    file = sorted((tmp_path / "store" / "steps").glob("*.parquet"))[-1]
+    content = bytearray(file.read_bytes())
+    content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)
+    file.write_bytes(content)
+    found = 0
+    with pytest.raises(el.CorruptStoreError, match=file.name):
+        for _ in loader:
+            found += 1
+    assert 0 < found < len(loader) and no_threads()
+
+
+def test_states_of_streams_and_other_caches() -> None:
+    """Without shuffling the order is the same, and so are states; shuffled, a stream has its own."""
+    store = _kept[1]
+    memory, streamed = store.loader(4), store.loader(4, cache="stream")
+    next(iter(memory))
+    streamed.load_state_dict(memory.state_dict())
+    assert_identical(streamed, memory)
+    shuffled = store.loader(4, shuffle=True, seed=3)
+    narrow, wide = stream(store), stream(store, buffer_bytes=1 << 30)
+    for one, other in [(shuffled, narrow), (narrow, shuffled), (narrow, wide)]:
+        with pytest.raises(el.LoaderStateError, match="order"):
+            one.load_state_dict(other.state_dict())
+
+
+def test_what_a_stream_cannot_do_is_refused() -> None:
+    """Drawing with replacement or by weight, and a buffer that is no size; the error says what to do."""
+    for options in ({"replacement": True}, {"weights": "episodes"}, {"weights": pl.col("length")}):
+        with pytest.raises(el.InvalidArgumentError, match="cache='mmap'"):
+            _kept[0].loader(cache="stream", **options)
+    for size in (0, -1, 1.5, True):
+        with pytest.raises(el.InvalidArgumentError, match="buffer_bytes"):
+            stream(_kept[0], buffer_bytes=size)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_stream_can_be_pickled_while_it_runs() -> None:
+    """The copy, in a spawned process, goes on where the loader stands."""
+    loader = stream(_kept[1])
+    batches = iter(loader)
+    seen = places([next(batches), next(batches)])
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        rest = pool.submit(places, pickle.loads(pickle.dumps(loader))).result()
+    assert seen + rest == places(stream(_kept[1]))
+
+
+def test_a_store_in_memory_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that is no folder of this machine works as well."""
+    small_row_groups(monkeypatch)
+    store = segmented_store("memory://streamed", [7, 20, 31, 2], NESTED, per_segment=2)
+    options: dict[str, Any] = {"cache": "stream", "buffer_bytes": 3000, "columns": ["observation", *PLACES]}
+    assert_identical(store.loader(5, **options), store.loader(5, columns=options["columns"]))
+    assert sorted(places(store.loader(5, shuffle=True, **options))) == all_places(store)
+
+
+def test_how_well_a_stream_shuffles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures of docs/loading-caches.md: episodes in a batch, and where neighbours of the store go."""
+    small_row_groups(monkeypatch, 100)
+    store = segmented_store(tmp_path / "store", [19] * 500, gym.spaces.Discrete(3), per_segment=500)
+    units, batch_size = 500 * 19, 64
+    options: dict[str, Any] = {"columns": [*PLACES, "reward"], "seed": 1}
+    distinct, correlations, apart = {}, {}, {}
+    for name, buffer_bytes in [("tenth", 2 * 1000 * (8 + 4)), ("all", 1 << 30)]:
+        loader = store.loader(batch_size, shuffle=True, cache="stream", buffer_bytes=buffer_bytes, **options)
+        distinct[name], correlations[name], apart[name] = shuffled_figures(loader, units)
+    full = store.loader(batch_size, shuffle=True, **options)
+    distinct["full"], correlations["full"], apart["full"] = shuffled_figures(full, units)
+    groups = 10
+    chances = 1 - (1 - groups / 500) ** batch_size
+    assert distinct["tenth"] >= 0.98 * (500 / groups) * chances
+    assert distinct["all"] >= 0.99 * distinct["full"]
+    assert all(abs(value) < 0.12 for value in correlations.values())
+    # In a full shuffle two units are a third of the epoch apart, in a stream a third of a group.
+    assert abs(apart["full"] - 1 / 3) < 0.02 and abs(apart["all"] - 1 / 3) < 0.02
+    assert abs(apart["tenth"] * groups - 1 / 3) < 0.08
+
+
+def shuffled_figures(loader: el.Loader, units: int) -> tuple[float, float, float]:
+    """Over ten epochs: episodes in a batch; correlation of place and store; how far apart neighbours go."""
+    distinct, correlations, apart = [], [], []
+    for _ in range(10):
+        seen = []
+        for batch in loader:
+            distinct.append(len(np.unique(batch["episode"])))
+            seen.append(batch["episode"] * 19 + batch["t"])
+        order = np.concatenate(seen)
+        stands = np.argsort(order)
+        correlations.append(np.corrcoef(stands, np.arange(units))[0, 1])
+        apart.append(np.abs(np.diff(stands)).mean() / units)
+    return float(np.mean(distinct)), float(np.mean(correlations)), float(np.mean(apart))
+
+
+MEMORY = """
+import sys
+from pathlib import Path
+import numpy as np, episodelake as el
+
+def held(name):
+    return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines()
+                if line.startswith(name)) * 1024
+
+store = el.open(sys.argv[1])
+for _ in store[:2].loader(8, cache="stream", shuffle=True, buffer_bytes=1 << 20):
+    pass
+Path("/proc/self/clear_refs").write_text("5")
+before = held("VmRSS")
+total = 0
+for batch in store.loader(8, cache="stream", shuffle=True, buffer_bytes=int(sys.argv[2])):
+    total += len(batch["reward"])
+print(held("VmHWM") - before, total)
+"""
+
+
+def test_the_memory_of_a_stream_is_bounded(tmp_path: Path) -> None:
+    """470 MB of frames through a buffer of 32 MB: the peak is that and what decoding row groups takes."""
+    frames = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    store = el.create(tmp_path / "store", observation_space=frames, action_space=gym.spaces.Discrete(4))
+    rng = np.random.default_rng(0)
+    with store.writer(run="frames") as writer:
+        for _ in range(84):
+            flags = np.zeros(199, bool)
+            writer.write_episode(
+                observations=np.broadcast_to(rng.integers(0, 255, (84, 84, 4), np.uint8), (200, 84, 84, 4)),
+                actions=np.zeros(199, np.int64),
+                rewards=np.zeros(199),
+                terminations=flags,
+                truncations=flags,
+            )
+    buffer = 32 << 20
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / "store"), str(buffer)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert int(told[1]) == 84 * 199
+    assert int(told[0]) < buffer + 200 * 2**20
+
+
+@settings(max_examples=60)
+@given(
+    drawn_stores,
+    st.integers(1, 9),
+    st.integers(1, 4),
+    st.sampled_from([40 * _ROW, 300 * _ROW]),
+    st.tuples(st.integers(0, 2), st.sampled_from([1, 3])),
+    st.booleans(),
+)
+def test_workers_make_the_batches_of_a_stream_in_turn(
+    store: el.EpisodeStore, size: int, workers: int, buffer_bytes: int, shard: tuple[int, int], shuffle: bool
+) -> None:
+    """The batches of all workers, one of each in turn, are those of one reader."""
+    rank, world = shard[0] % shard[1], shard[1]
+    options: dict[str, Any] = {"shard": (rank, world), "shuffle": shuffle}
+    source = stream(store, size, buffer_bytes, **options).source
+    expected = [places([batch]) for batch in source.batches(1, 0)]
+    shares = [[places([batch]) for batch in source.batches(1, 0, first, workers)] for first in range(workers)]
+    assert [shares[number % workers][number // workers] for number in range(len(expected))] == expected
+    assert sum(map(len, shares)) == len(expected)
+
+
+@pytest.mark.parametrize("cache", ["mmap", "stream"])
+@pytest.mark.parametrize("units", [{}, {"window": 4, "pad": "right"}, {"n_step": 2}])
+def test_frames_are_stacked_wherever_they_are(cache: Any, units: dict[str, Any], tmp_path: Path) -> None:
+    """Stacks and derived columns from files of the cache and from groups are those from memory."""
+    options: dict[str, Any] = {"transforms": [el.ReturnToGo(), el.FrameStack(3)], **units}
+    where = {"cache_folder": tmp_path} if cache == "mmap" else {"buffer_bytes": 50 * _ROW}
+    expected = _kept[0].loader(7, **options)
+    found = _kept[0].loader(7, cache=cache, **where, **options)
+    assert assert_identical(found, expected) == len(expected)
