@@ -16,6 +16,8 @@ from ._store import open_store as open
 from .readers.agents import AgentEpisode, MultiAgentEpisode
 from .readers.episode import Episode
 from .readers.loading.loader import Loader
+from .readers.loading.priorities import Prioritised
+from .readers.loading.prioritised import PrioritisedLoader
 from .readers.replay import Difference, ReplayReport
 from .readers.view import EpisodeView
 from .store.agents import AgentGroup
@@ -94,6 +96,8 @@ __all__ = [
     "ParallelRecorder",
     "PolicyOutput",
     "PoolRecorder",
+    "Prioritised",
+    "PrioritisedLoader",
     "QueryError",
     "Recorder",
     "RecorderStateError",

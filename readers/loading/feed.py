@@ -43,6 +43,11 @@ class Feed(Protocol):
     """Batches of the units at some places of an epoch."""
 
     @property
+    def units(self) -> Units:
+        """The kind of unit."""
+        ...
+
+    @property
     def length(self) -> int:
         """Places of an epoch."""
         ...

@@ -21,6 +21,8 @@ from .columns import choose_columns
 from .episode_index import index_of
 from .feed import ArrayFeed
 from .loader import Batching, Loader
+from .prioritised import check_prioritised, prioritised_loader
+from .priorities import Prioritised
 from .shard import Shard
 from .step_arrays import read_arrays
 from .units.unit import Batch, unit_edges
@@ -53,6 +55,7 @@ class FeedingView:
         shuffle: bool = False,
         replacement: bool = False,
         weights: Weights | None = None,
+        prioritised: Prioritised | None = None,
         seed: int = 0,
         drop_last: bool = False,
         shard: tuple[int, int] = (0, 1),
@@ -72,6 +75,7 @@ class FeedingView:
             replacement: draw units independently, as many as there are an epoch.
             weights: draw episodes by weight, and one of its units: "steps" (all units alike), "episodes" (all
                 episodes alike), or an expression over the episodes table.
+            prioritised: draw units by priority; see `PrioritisedLoader`.
             seed: of the order; the same seed, epoch and view give the same order on every machine.
             drop_last: leave out the last batch of an epoch if it is smaller.
             shard: (rank, world), to take one of `world` disjoint shares of equal length.
@@ -101,6 +105,7 @@ class FeedingView:
         keys = tuple(units.default_keys if columns is None else columns)
         chosen = choose_columns(snapshot, positions, units.columns(keys))
         weighed = evaluate_weights(snapshot, positions, edges, weights)
+        check_prioritised(prioritised, shuffle=shuffle, weights=weights)
         drawn = replacement or weights is not None
         order = choose_order(
             edges, shuffle=shuffle, replacement=drawn, weights=weighed, seed=whole_number("seed", seed, 0)
@@ -116,4 +121,6 @@ class FeedingView:
             "weights": None if weighed is None else zlib.crc32(weighed.tobytes()),
             "seed": seed,
         }
+        if prioritised is not None:
+            return prioritised_loader(arrays, units, keys, edges, prioritised, batching, identity, transforms)
         return Loader(ArrayFeed(arrays, units, keys, order, edges), batching, identity, transforms)

@@ -9,6 +9,7 @@ from typing import Any
 from ...store.errors import LoaderStateError
 from .arguments import whole_number
 from .feed import Feed, Places
+from .joining import join
 from .shard import Shard
 from .units.unit import Batch
 
@@ -118,6 +119,38 @@ class Loader:
                 )
         if not places.count:
             self._stand_at(epoch, begun, True)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether batches are padded to their longest unit, as whole episodes are."""
+        return self._feed.units.ragged
+
+    def take(self, count: int) -> Batch:
+        """The next `count` units as one batch; where the epoch ends in between, the next one begins.
+
+        Neither `batch_size` nor `drop_last` matter. It ends iterations that were begun, as any move does.
+
+        Raises:
+            InvalidArgumentError: count is not a whole number from 1 on.
+        """
+        left, parts = whole_number("count", count, 1), []
+        while left:
+            epoch, begun = self._epoch, self._position
+            rest = self._batching.shard.places(begun, self._feed.length)
+            places = replace(rest, count=min(left, rest.count))
+            self._move_to(epoch, begun)
+            if places.count:
+                parts += self._feed.batches(epoch, places, places.count)
+            elif begun == 0:
+                raise LoaderStateError(
+                    f"This shard has no unit in an epoch of {self.units}; use fewer shards."
+                )
+            self._stand_at(epoch, begun + places.count * places.step, places.count == rest.count)
+            left -= places.count
+        batch = join(parts, ragged=self.ragged)
+        for transform in self._transforms:
+            batch = transform(batch)
+        return batch
 
     def _move_to(self, epoch: int, position: int) -> None:
         self._epoch, self._position = epoch, position
