@@ -16,6 +16,7 @@ from ._store import open_store as open
 from .readers.agents import AgentEpisode, MultiAgentEpisode
 from .readers.episode import Episode
 from .readers.loading.loader import Loader
+from .readers.loading.mixing import MixedLoader, mix
 from .readers.loading.priorities import Prioritised
 from .readers.loading.prioritised import PrioritisedLoader
 from .readers.replay import Difference, ReplayReport
@@ -90,6 +91,7 @@ __all__ = [
     "Loader",
     "LoaderStateError",
     "MergeReport",
+    "MixedLoader",
     "MultiAgentEpisode",
     "OpaqueValue",
     "OpenEpisode",
@@ -119,6 +121,7 @@ __all__ = [
     "collect",
     "create",
     "merge",
+    "mix",
     "open",
     "recover",
     "register_codec",

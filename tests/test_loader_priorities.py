@@ -37,7 +37,7 @@ def drawn(loader: el.Loader, count: int) -> np.ndarray:
 
 
 def chi_squared_fits(counts: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether counts are those of draws with some probabilities (about p > 0.000001), and zero where they are."""
+    """Whether counts are those of draws with some probabilities and zero where those are."""
     sure = expected > 0
     mean = expected[sure] / expected.sum() * counts.sum()
     freedom = np.count_nonzero(sure) - 1
@@ -47,7 +47,7 @@ def chi_squared_fits(counts: np.ndarray, expected: np.ndarray) -> bool:
 
 @given(st.integers(1, 9000), st.integers(0, 2**32 - 1), st.sampled_from([1.0, 1e-300, 1e250]))
 def test_a_tree_finds_what_the_running_sum_finds(size: int, seed: int, scale: float) -> None:
-    """After changes too, any number of them, the tree is that of its values, and finds as searchsorted does."""
+    """After any changes the tree is that of its values, and finds what searchsorted does."""
     rng = np.random.default_rng(seed)
     values = rng.random(size) * scale
     values[rng.random(size) < 0.3] = 0.0
@@ -100,14 +100,11 @@ def test_units_come_as_their_priorities_say(store: el.EpisodeStore) -> None:
 
 def test_the_units_of_a_batch_are_what_it_holds(store: el.EpisodeStore) -> None:
     """`unit` numbers the units in the order of the sequential loader, for windows too."""
+    keys = [*KEYS, "reward"]
     for options in ({}, {"window": 4}, {"n_step": 3}):
-        plain: dict[str, Any] = {
-            key: np.concatenate(
-                [batch[key] for batch in store.loader(9, columns=[*KEYS, "reward"], **options)]
-            )
-            for key in [*KEYS, "reward"]
-        }
-        loader = store.loader(50, columns=[*KEYS, "reward"], prioritised=el.Prioritised(), **options)
+        batches = list(store.loader(9, columns=keys, **options))
+        plain = {key: np.concatenate([batch[key] for batch in batches]) for key in keys}
+        loader = store.loader(50, columns=keys, prioritised=el.Prioritised(), **options)
         for batch in loader:
             for key, values in plain.items():
                 np.testing.assert_array_equal(batch[key], values[batch["unit"]])
@@ -129,7 +126,7 @@ def test_weights_are_those_of_the_paper(store: el.EpisodeStore, scale: Any) -> N
         for batch in loader:
             largest = expected.max() if scale == "all" else expected[batch["unit"]].max()
             np.testing.assert_allclose(batch["weight"], expected[batch["unit"]] / largest, rtol=1e-12)
-    with pytest.raises(el.InvalidArgumentError, match="beta=1.5"):
+    with pytest.raises(el.InvalidArgumentError, match=r"beta=1\.5"):
         loader.beta = 1.5
 
 

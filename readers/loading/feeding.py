@@ -21,8 +21,8 @@ from .columns import choose_columns
 from .episode_index import index_of
 from .feed import ArrayFeed
 from .loader import Batching, Loader
-from .prioritised import check_prioritised, prioritised_loader
 from .priorities import Prioritised
+from .prioritised import check_prioritised, prioritised_loader
 from .shard import Shard
 from .step_arrays import read_arrays
 from .units.unit import Batch, unit_edges

@@ -121,6 +121,11 @@ class Loader:
             self._stand_at(epoch, begun, True)
 
     @property
+    def epoch_units(self) -> int | None:
+        """Units that this shard takes of an epoch; None if it has no end."""
+        return self._batching.shard.places(0, self._feed.length).count
+
+    @property
     def ragged(self) -> bool:
         """Whether batches are padded to their longest unit, as whole episodes are."""
         return self._feed.units.ragged
@@ -151,6 +156,13 @@ class Loader:
         for transform in self._transforms:
             batch = transform(batch)
         return batch
+
+    def _mark(self) -> tuple[int, int]:
+        """Where it stands, for `_go_back`."""
+        return self._epoch, self._position
+
+    def _go_back(self, mark: tuple[int, int]) -> None:
+        self._move_to(*mark)
 
     def _move_to(self, epoch: int, position: int) -> None:
         self._epoch, self._position = epoch, position
