@@ -15,6 +15,7 @@ from ._store import EpisodeStore, create, merge, recover
 from ._store import open_store as open
 from .readers.agents import AgentEpisode, MultiAgentEpisode
 from .readers.episode import Episode
+from .readers.loading.following import FollowingLoader
 from .readers.loading.loader import Loader
 from .readers.loading.mixing import MixedLoader, mix
 from .readers.loading.priorities import Prioritised
@@ -28,6 +29,7 @@ from .store.errors import (
     EnvUnavailableError,
     EpisodelakeError,
     EpisodeNotFoundError,
+    EpisodeTimeoutError,
     FormatVersionError,
     InvalidArgumentError,
     LoaderStateError,
@@ -82,10 +84,12 @@ __all__ = [
     "EpisodeRow",
     "EpisodeStore",
     "EpisodeSummary",
+    "EpisodeTimeoutError",
     "EpisodeView",
     "EpisodeWriter",
     "EpisodelakeError",
     "Fault",
+    "FollowingLoader",
     "FormatVersionError",
     "InvalidArgumentError",
     "Loader",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import polars as pl
 
 from .arguments import (
     Weights,
@@ -20,6 +21,8 @@ from .arguments import (
 from .columns import choose_columns
 from .episode_index import index_of
 from .feed import ArrayFeed
+from .follow_window import check_follow
+from .following import following_loader
 from .loader import Batching, Loader
 from .priorities import Prioritised
 from .prioritised import check_prioritised, prioritised_loader
@@ -28,6 +31,7 @@ from .step_arrays import read_arrays
 from .units.unit import Batch, unit_edges
 
 if TYPE_CHECKING:
+    from ...store.snapshot import Snapshot
     from ..view import SnapshotReader
 
 
@@ -35,6 +39,10 @@ class FeedingView:
     """The part of a view that feeds learners."""
 
     _reader: SnapshotReader
+    _conditions: tuple[pl.Expr | str, ...] | None
+
+    def _renewed(self, snapshot: Snapshot) -> FeedingView:
+        raise NotImplementedError
 
     def _all_positions(self) -> np.ndarray:
         raise NotImplementedError
@@ -61,6 +69,11 @@ class FeedingView:
         shard: tuple[int, int] = (0, 1),
         uneven: Literal["pad", "drop"] = "pad",
         transforms: Sequence[Callable[[Batch], Batch]] = (),
+        follow: bool = False,
+        refresh_seconds: float | None = None,
+        newest_steps: int | None = None,
+        newest_episodes: int | None = None,
+        wait_seconds: float | None = None,
     ) -> Loader:
         """Batches of transitions, n-step transitions, windows or whole episodes for a learner.
 
@@ -81,14 +94,26 @@ class FeedingView:
             shard: (rank, world), to take one of `world` disjoint shares of equal length.
             uneven: "pad" or "drop": what happens to units that do not divide by `world`.
             transforms: applied to each batch in turn.
+            follow: draw for ever from the newest version of the store, with replacement; see
+                `FollowingLoader`. A filter holds for new episodes too.
+            refresh_seconds: how old what a batch shows of the store may be (1 if not given).
+            newest_steps, newest_episodes: of the newest episodes only, so many transitions or episodes.
+            wait_seconds: how long to wait if there is no episode (60 if not given).
 
         Raises:
             InvalidArgumentError: an argument makes no sense; there is no such column, or no such unit.
             QueryError: the weights' expression is not valid.
             CorruptStoreError: a file of the store is damaged.
         """
-        snapshot, positions = self._reader.snapshot, self._all_positions()
-        check_single_agents(snapshot)
+        seed = whole_number("seed", seed, 0)
+        batching = Batching(whole_number("batch_size", batch_size, 1), drop_last, Shard(*shard, uneven))
+        followed = check_follow(
+            follow,
+            refresh_seconds=refresh_seconds,
+            newest_steps=newest_steps,
+            newest_episodes=newest_episodes,
+            wait_seconds=wait_seconds,
+        )
         units = choose_units(
             n_step=n_step,
             gamma=gamma,
@@ -99,6 +124,21 @@ class FeedingView:
             deltas=deltas,
             whole_episodes=whole_episodes,
         )
+        if followed is not None:
+            return following_loader(
+                self,
+                followed,
+                units,
+                columns,
+                batching,
+                transforms,
+                seed=seed,
+                weights=weights,
+                prioritised=prioritised,
+                shuffle=shuffle,
+            )
+        snapshot, positions = self._reader.snapshot, self._all_positions()
+        check_single_agents(snapshot)
         index = index_of(snapshot, positions)
         edges = unit_edges(units, index)
         check_selection(units, index, edges)
@@ -107,11 +147,8 @@ class FeedingView:
         weighed = evaluate_weights(snapshot, positions, edges, weights)
         check_prioritised(prioritised, shuffle=shuffle, weights=weights)
         drawn = replacement or weights is not None
-        order = choose_order(
-            edges, shuffle=shuffle, replacement=drawn, weights=weighed, seed=whole_number("seed", seed, 0)
-        )
+        order = choose_order(edges, shuffle=shuffle, replacement=drawn, weights=weighed, seed=seed)
         arrays = read_arrays(self._reader.blocks, positions, index, chosen)
-        batching = Batching(whole_number("batch_size", batch_size, 1), drop_last, Shard(*shard, uneven))
         identity = {
             "store": snapshot.manifest.store_id,
             "version": snapshot.version,

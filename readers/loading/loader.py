@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...store.errors import LoaderStateError
+from ...store.errors import InvalidArgumentError, LoaderStateError
 from .arguments import whole_number
 from .feed import Feed, Places
 from .joining import join
@@ -148,7 +148,7 @@ class Loader:
                 parts += self._feed.batches(epoch, places, places.count)
             elif begun == 0:
                 raise LoaderStateError(
-                    f"This shard has no unit in an epoch of {self.units}; use fewer shards."
+                    f"This shard has none of the {self.units} units of an epoch. Use fewer shards."
                 )
             self._stand_at(epoch, begun + places.count * places.step, places.count == rest.count)
             left -= places.count
@@ -170,6 +170,16 @@ class Loader:
 
     def _stand_at(self, epoch: int, position: int, over: bool) -> None:
         self._epoch, self._position = (epoch + 1, 0) if over else (epoch, position)
+
+    def update_priorities(self, units: Any, priorities: Any) -> None:
+        """Set the priorities of some units, where the loader draws by priority; see `PrioritisedLoader`.
+
+        Raises:
+            InvalidArgumentError: it does not.
+        """
+        raise InvalidArgumentError(
+            "This loader does not draw by priority. Make it with prioritised=Prioritised()."
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands: a small dict that JSON can hold.
