@@ -65,7 +65,7 @@ class FollowFeed:
         self._follow = follow
         self._keys = tuple(keys)
         self._seed = seed
-        self._weights = weights
+        self._weights: Weights | None = weights
         self._rule = rule
         self._columns: tuple[Column, ...] | None = None
         self._held = HeldEpisodes(units)
@@ -136,11 +136,8 @@ class FollowFeed:
 
     def _what_is_missing(self) -> str:
         root = self._view._reader.snapshot.layout.root
-        there = len(self.contents)
-        lengths = self.contents.index.lengths
-        said = (
-            f"the {there} that are there have no {self.units}: the longest has {lengths.max(initial=0)} steps"
-        )
+        there, longest = len(self.contents), int(self.contents.index.lengths.max(initial=0))
+        said = f"the {there} that are there have no {self.units}: the longest has {longest} transitions"
         return (
             f"No episode to draw from came to {root} within {seconds(self._follow.wait_seconds)}; "
             f"{said if there else 'it has none that the filter lets through'} (version "
@@ -202,13 +199,15 @@ class FollowFeed:
     def _carried(
         self, powers: np.ndarray, old_edges: np.ndarray, before: np.ndarray, edges: np.ndarray
     ) -> np.ndarray:
-        """The powers of units: those of episodes that were there before, and the largest for new ones."""
+        """The powers of units: as before for episodes that were there, the largest of these for new ones."""
         assert self._rule is not None
         counts = np.diff(edges)
-        found = np.full(int(edges[-1]), powers.max(initial=0.0) or power(self._rule, 1.0))
         stayed = np.repeat(before >= 0, counts)
         moved = np.repeat(np.where(before >= 0, old_edges[before] - edges[:-1], 0), counts)
-        found[stayed] = powers[(np.arange(len(found)) + moved)[stayed]]
+        kept = powers[(np.arange(len(stayed)) + moved)[stayed]]
+        largest = kept.max(initial=0.0) or powers.max(initial=0.0) or power(self._rule, 1.0)
+        found = np.full(len(stayed), largest)
+        found[stayed] = kept
         return found
 
     def change(self, units: np.ndarray, priorities: np.ndarray) -> None:

@@ -132,7 +132,7 @@ def check_follow(follow: bool, **options: Any) -> Follow | None:
     if follow:
         return Follow(**given)
     if given:
-        raise InvalidArgumentError(f"{' and '.join(given)}: belongs to follow=True, which was not given.")
+        raise InvalidArgumentError(f"{' and '.join(given)} belongs to follow=True, which was not given.")
     return None
 
 
