@@ -271,18 +271,49 @@ def test_a_moved_mixture_ends_iterations_that_were_begun(stores: Stores) -> None
     assert "2 loaders" in repr(mixture)
 
 
-def test_taking_units(stores: Stores) -> None:
-    """`take` gives the units that iteration would, over the epoch's end too, for shards as well."""
-    for shard in [(0, 1), (1, 3)]:
-        for kind in ({}, {"whole_episodes": True, "columns": ["episode"]}):
-            options = {"columns": ["episode"], "shuffle": True, "shard": shard, **kind}
-            plain = stores[0].loader(4, **options)
-            expected = [unit for _ in range(4) for batch in plain for unit in batch["episode"].tolist()]
-            taking = stores[0].loader(4, **options)
-            found: list[int] = []
-            while len(found) < len(expected):
-                found += taking.take(min(len(found) + 1, len(expected) - len(found)))["episode"].tolist()
-            assert found == expected
+class OnlyBatches:
+    """A feed that gives batches and nothing else, as one that streams does; counts how often it begins."""
+
+    def __init__(self, feed: Any) -> None:
+        self._feed = feed
+        self.units, self.length = feed.units, feed.length
+        self.begun = 0
+
+    def batches(self, *arguments: Any) -> Any:
+        """Those of the feed."""
+        self.begun += 1
+        return self._feed.batches(*arguments)
+
+
+@pytest.mark.parametrize("shard", [(0, 1), (1, 3)])
+@pytest.mark.parametrize("kind", [{}, {"whole_episodes": True, "columns": ["episode", "t", "reward"]}])
+@pytest.mark.parametrize("streams", [False, True])
+def test_taking_units(stores: Stores, shard: Any, kind: dict[str, Any], streams: bool) -> None:
+    """`take` gives the units that iteration would, over the epoch's end too; resumed, the same ones."""
+    options: Any = {"columns": ["episode"], "shuffle": True, "shard": shard, **kind}
+    plain, taking, resumed = (stores[0].loader(4, **options) for _ in range(3))
+    expected = [unit for _ in range(4) for batch in plain for unit in batch["episode"].tolist()]
+    if streams:
+        taking._feed = OnlyBatches(taking._feed)
+    found: list[int] = []
+    while len(found) < len(expected):
+        count = min(len(found) + 1, len(expected) - len(found))
+        resumed.load_state_dict(taking.state_dict())
+        batch, other = taking.take(count), resumed.take(count)
+        found += batch["episode"].tolist()
+        for key in batch:
+            size = min(batch[key].shape[-1], other[key].shape[-1])
+            np.testing.assert_array_equal(batch[key][..., :size], other[key][..., :size])
+    assert found == expected
+    if isinstance(taking._feed, OnlyBatches):
+        assert taking._feed.begun <= 5
+        taking.set_epoch(1)
+        resumed.set_epoch(1)
+        assert taking.take(3)["episode"].tolist() == resumed.take(3)["episode"].tolist()
+
+
+def test_nothing_to_take(stores: Stores) -> None:
+    """A shard without a unit says so, and so does a count of none."""
     none = stores[2].loader(whole_episodes=True, shard=(0, 2), uneven="drop")
     with pytest.raises(el.LoaderStateError, match="Use fewer shards"):
         none.take(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,8 @@ from .units.unit import Batch, Chosen, Units, choose
 
 #: For so many units at a time it is worked out which they are; a batch is a slice of them.
 _PLANNED = 1 << 14
+#: Where a few units are picked at a time, so many.
+_BLOCK = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,38 @@ class Feed(Protocol):
         ...
 
 
+class Plan:
+    """Which units stand at a few places: works them out in blocks, and keeps the last one.
+
+    Args:
+        order: which unit stands where.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._block: tuple[int, int, int, int] | None = None
+        self._numbers = np.zeros(0, np.int64)
+
+    def units(self, epoch: int, places: Places) -> np.ndarray:
+        """The units at some places: int64."""
+        begin, first = places.start % places.step, places.start // places.step
+        found = []
+        stop = first + places.count
+        while first < stop:
+            number, within = divmod(first, _BLOCK)
+            numbers = self._at(epoch, begin, places.step, number)
+            found.append(numbers[within : within + stop - first])
+            first += len(found[-1])
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _at(self, epoch: int, begin: int, step: int, number: int) -> np.ndarray:
+        block = (epoch, begin, step, number)
+        if self._block != block:
+            places = np.arange(number * _BLOCK, (number + 1) * _BLOCK, dtype=np.int64) * step + begin
+            self._block, self._numbers = block, self._order.units(epoch, places % self._order.length)
+        return self._numbers
+
+
 @dataclass(frozen=True)
 class ArrayFeed:
     """Units of columns that are all at hand.
@@ -87,6 +122,15 @@ class ArrayFeed:
     def facts(self) -> dict[str, Any]:
         """See `Feed`."""
         return {}
+
+    @cached_property
+    def _plan(self) -> Plan:
+        return Plan(self.order)
+
+    def pick(self, epoch: int, places: Places) -> Batch:
+        """See `Picking`."""
+        chosen = choose(self.edges, self._plan.units(epoch, places))
+        return self.units.gather(self.arrays, self.keys, chosen)
 
     def batches(self, epoch: int, places: Places, batch_size: int) -> Iterator[Batch]:
         """See `Feed`."""

@@ -105,6 +105,11 @@ class FollowFeed:
             self._look_if_due()
             yield self._drawn(places.part(first, first + batch_size))
 
+    def pick(self, epoch: int, places: Places) -> Batch:
+        """See `Picking`; it looks for new episodes first, as before each batch."""
+        self._look_if_due()
+        return self._drawn(places.part(0, places.count))
+
     def _drawn(self, draws: np.ndarray) -> Batch:
         if self.priorities is not None:
             numbers, weights = self.priorities.draw(uniforms(hash_words(self._seed, 0, PRIORITISED), draws))

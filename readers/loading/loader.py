@@ -9,9 +9,9 @@ from typing import Any
 from ...store.errors import InvalidArgumentError, LoaderStateError
 from .arguments import whole_number
 from .feed import Feed, Places
-from .joining import join
 from .shard import Shard
-from .units.unit import Batch
+from .taking import Picking, Taking
+from .units.unit import Batch, Units
 
 _STATE_FORMAT = 1
 
@@ -73,6 +73,7 @@ class Loader:
         self._epoch = 0
         self._position = 0
         self._moves = 0
+        self._taking: tuple[int, int, Taking] | None = None
 
     def __repr__(self) -> str:
         """What it yields and where it stands, in one line."""
@@ -80,6 +81,10 @@ class Loader:
             f"Loader({self.units} units, {len(self)} batches of {self._batching.size}, epoch {self._epoch}, "
             f"position {self._position})"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is read ahead stays here."""
+        return {**vars(self), "_taking": None}
 
     @property
     def epoch(self) -> int:
@@ -126,9 +131,9 @@ class Loader:
         return self._batching.shard.places(0, self._feed.length).count
 
     @property
-    def ragged(self) -> bool:
-        """Whether batches are padded to their longest unit, as whole episodes are."""
-        return self._feed.units.ragged
+    def kind(self) -> Units:
+        """The kind of unit."""
+        return self._feed.units
 
     def take(self, count: int) -> Batch:
         """The next `count` units as one batch; where the epoch ends in between, the next one begins.
@@ -143,18 +148,29 @@ class Loader:
             epoch, begun = self._epoch, self._position
             rest = self._batching.shard.places(begun, self._feed.length)
             places = replace(rest, count=min(left, rest.count))
-            self._move_to(epoch, begun)
             if places.count:
-                parts += self._feed.batches(epoch, places, places.count)
+                parts.append(self._taken(epoch, places, rest))
             elif begun == 0:
                 raise LoaderStateError(
                     f"This shard has none of the {self.units} units of an epoch. Use fewer shards."
                 )
             self._stand_at(epoch, begun + places.count * places.step, places.count == rest.count)
+            self._moves += 1
             left -= places.count
-        batch = join(parts, ragged=self.ragged)
+        batch = parts[0] if len(parts) == 1 else self.kind.join(parts)
         for transform in self._transforms:
             batch = transform(batch)
+        return batch
+
+    def _taken(self, epoch: int, places: Places, rest: Places) -> Batch:
+        if isinstance(self._feed, Picking):
+            return self._feed.pick(epoch, places)
+        # Goes on reading where the last call ended, if nothing moved in between.
+        if self._taking is None or self._taking[:2] != (self._moves, places.start):
+            self._taking = (0, 0, Taking(self._feed, epoch, rest, places.count))
+        taking, self._taking = self._taking[2], None
+        batch = taking.next(places.count)
+        self._taking = (self._moves + 1, places.start + places.count * places.step, taking)
         return batch
 
     def _mark(self) -> tuple[int, int]:

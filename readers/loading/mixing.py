@@ -11,11 +11,10 @@ import numpy as np
 
 from ...store.errors import InvalidArgumentError, LoaderStateError
 from .arguments import whole_number
-from .joining import join
 from .loader import Loader
 from .shares import DrawnShares, ExactShares, Shares, normalised
 from .tree import leaves
-from .units.unit import Batch
+from .units.unit import Batch, Units
 
 _STATE_FORMAT = 1
 SOURCE = "source"
@@ -86,9 +85,9 @@ class MixedLoader:
         return None if self._batches is None else self._batches * self._size
 
     @property
-    def ragged(self) -> bool:
-        """Whether batches are padded to their longest unit, as whole episodes are."""
-        return all(loader.ragged for loader in self._loaders)
+    def kind(self) -> Units:
+        """The kind of unit: that of the first loader."""
+        return self._loaders[0].kind
 
     def __bool__(self) -> bool:
         """True, with or without a length."""
@@ -144,7 +143,7 @@ class MixedLoader:
             self._go_back(mark)
             raise
         self._units += count
-        batch = dict(join(parts, ragged=self.ragged))
+        batch = dict(parts[0] if len(parts) == 1 else self.kind.join(parts))
         if self._source:
             batch[SOURCE] = np.repeat(np.arange(len(counts)), counts)
         return batch
@@ -166,7 +165,7 @@ class MixedLoader:
 
     def _check_alike(self, number: int, batch: Batch) -> None:
         """Compare a loader's batch with those of the others so far."""
-        form = _form(batch, ragged=self.ragged)
+        form = _form(batch, ragged=self._loaders[number].kind.ragged)
         if self._forms.get(number) == form:
             return
         for other, known in self._forms.items():

@@ -52,12 +52,17 @@ class PrioritisedFeed:
 
     def batches(self, epoch: int, places: Places, batch_size: int) -> Iterator[Batch]:
         """See `Feed`; each batch is drawn by the priorities at the moment when it is asked for."""
-        key = hash_words(self.seed, epoch, PRIORITISED)
         for first in range(0, places.count, batch_size):
-            fractions = uniforms(key, places.wrapped(first, first + batch_size))
-            numbers, weights = self.priorities.draw(fractions)
-            batch = self.units.gather(self.arrays, self.keys, choose(self.edges, numbers))
-            yield {**batch, UNIT: numbers, WEIGHT: weights}
+            yield self._drawn(epoch, places.wrapped(first, first + batch_size))
+
+    def pick(self, epoch: int, places: Places) -> Batch:
+        """See `Picking`."""
+        return self._drawn(epoch, places.wrapped(0, places.count))
+
+    def _drawn(self, epoch: int, draws: np.ndarray) -> Batch:
+        numbers, weights = self.priorities.draw(uniforms(hash_words(self.seed, epoch, PRIORITISED), draws))
+        batch = self.units.gather(self.arrays, self.keys, choose(self.edges, numbers))
+        return {**batch, UNIT: numbers, WEIGHT: weights}
 
 
 class PrioritisedLoader(Loader):

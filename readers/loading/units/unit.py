@@ -12,6 +12,7 @@ import numpy as np
 from ....store.schema import OBSERVATION
 from ..episode_index import EpisodeIndex
 from ..step_arrays import StepArrays
+from ..tree import map_leaves
 
 NEXT_OBSERVATION = "next_observation"
 END_REASON = "end_reason"
@@ -57,6 +58,10 @@ class Units(ABC):
         Returns:
             Fresh arrays by key, of shape (b, ...).
         """
+
+    def join(self, batches: Sequence[Batch]) -> Batch:
+        """One batch of the units of several, as `gather` would have given it."""
+        return map_leaves(lambda *parts: np.concatenate(parts), *batches)
 
     def columns(self, keys: Sequence[str]) -> list[str]:
         """The columns of the rows that the keys of a batch are made from."""

@@ -11,6 +11,7 @@ from ....store.schema import ACTION, FLAGS, OBSERVATION, REWARD
 from ..episode_index import EpisodeIndex
 from ..gather import blank, take_stretches
 from ..step_arrays import StepArrays
+from ..tree import map_leaves
 from .unit import END_REASON, EPISODE, MASK, NEXT_OBSERVATION, STEP, Batch, Chosen, Units, end_reasons
 
 LENGTH = "length"
@@ -56,6 +57,22 @@ class WholeEpisodes(Units):
             else:
                 batch[key] = _stretch(arrays, key, starts, lengths, longest)
         return batch
+
+    def join(self, batches: Sequence[Batch]) -> Batch:
+        """See `Units`; all become as long as the longest."""
+        joined = map_leaves(lambda *parts: np.concatenate(_lengthened(parts)), *batches)
+        if STEP in joined:
+            joined[STEP][:] = np.arange(joined[STEP].shape[1])
+        return joined
+
+
+def _lengthened(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Arrays of shape (b, T, ...) with zeros up to the largest T; those of shape (b,) as they are."""
+    if parts[0].ndim < 2:
+        return list(parts)
+    longest = max(part.shape[1] for part in parts)
+    unchanged = [(0, 0)] * (parts[0].ndim - 2)
+    return [np.pad(part, [(0, 0), (0, longest - part.shape[1]), *unchanged]) for part in parts]
 
 
 def _stretch(
