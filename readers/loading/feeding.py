@@ -158,6 +158,7 @@ class FeedingView:
             "weights": None if weighed is None else zlib.crc32(weighed.tobytes()),
             "seed": seed,
         }
+        feed = ArrayFeed(arrays, units, keys, order, edges)
         if prioritised is not None:
-            return prioritised_loader(arrays, units, keys, edges, prioritised, batching, identity, transforms)
-        return Loader(ArrayFeed(arrays, units, keys, order, edges), batching, identity, transforms)
+            return prioritised_loader(feed, prioritised, seed, batching, identity, transforms)
+        return Loader(feed, batching, identity, transforms)

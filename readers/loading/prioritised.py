@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...store.errors import InvalidArgumentError, LoaderStateError
-from .feed import Places
+from .feed import ArrayFeed, Feed, Places
 from .loader import Batching, Loader
 from .permutation import hash_words, uniforms
 from .priorities import Priorities, Prioritised, check_beta, checked_update, power
@@ -169,17 +169,23 @@ def check_prioritised(rule: Any, **others: Any) -> None:
 
 
 def prioritised_loader(
-    arrays: StepArrays,
-    units: Units,
-    keys: Sequence[str],
-    edges: np.ndarray,
+    feed: Feed,
     rule: Prioritised,
+    seed: int,
     batching: Batching,
     identity: Mapping[str, Any],
     transforms: Sequence[Callable[[Batch], Batch]],
 ) -> PrioritisedLoader:
-    """A loader of units that all begin with the priority 1."""
-    priorities = Priorities(rule, np.full(int(edges[-1]), power(rule, 1.0)))
-    feed = PrioritisedFeed(arrays, units, keys, edges, priorities, int(identity["seed"]))
+    """A loader of the units of a feed, which all begin with the priority 1.
+
+    Raises:
+        InvalidArgumentError: the feed has not all columns at hand.
+    """
+    if not isinstance(feed, ArrayFeed):
+        raise InvalidArgumentError(
+            "Units drawn by priority may be any next, so all columns must be at hand; this loader streams."
+        )
+    priorities = Priorities(rule, np.full(feed.length, power(rule, 1.0)))
+    drawing = PrioritisedFeed(feed.arrays, feed.units, feed.keys, feed.edges, priorities, seed)
     own = {"order": "Prioritised", "alpha": rule.alpha, "epsilon": rule.epsilon, "scale": rule.weights}
-    return PrioritisedLoader(feed, batching, {**identity, **own}, transforms)
+    return PrioritisedLoader(drawing, batching, {**identity, **own}, transforms)

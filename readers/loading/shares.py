@@ -8,9 +8,11 @@ Young 1982: Fair Representation).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -38,6 +40,12 @@ class ExactShares:
 
     shares: tuple[Fraction, ...]
 
+    @cached_property
+    def _whole(self) -> list[int]:
+        """The shares as whole numbers."""
+        common = math.lcm(*(share.denominator for share in self.shares))
+        return [int(share * common) for share in self.shares]
+
     def counts(self, first: int, stop: int) -> list[int]:
         """See `Shares`."""
         before, after = self._seats(first), self._seats(stop)
@@ -46,7 +54,8 @@ class ExactShares:
     def _seats(self, total: int) -> list[int]:
         """Units of each part among the first `total`."""
         # Rounded shares are the seats of some total near by; those that stand next are added, or taken away.
-        seats = [int(share * total + Fraction(1, 2)) for share in self.shares]
+        whole = self._whole
+        seats = [(2 * part * total + sum(whole)) // (2 * sum(whole)) for part in whole]
         while sum(seats) < total:
             claims = [share / (2 * seat + 1) for share, seat in zip(self.shares, seats, strict=True)]
             seats[claims.index(max(claims))] += 1
