@@ -355,6 +355,8 @@ def test_it_resumes(store: el.EpisodeStore, rule: el.Prioritised | None) -> None
         one, other = loader.take(20), resumed.take(20)
         for key in [*KEYS, *(["weight"] if rule else [])]:
             np.testing.assert_array_equal(one[key], other[key])
+    first = [loader.set_epoch(epoch) or loader.take(50)["observation"].tolist() for epoch in (0, 1, 0)]
+    assert first[0] == first[2] != first[1]
     record(store, 5, [3])
     late = following(store, **options)
     late.load_state_dict(state)

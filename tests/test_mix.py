@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
@@ -114,6 +114,7 @@ def test_epochs(stores: Stores) -> None:
     assert len({unit[:2] for unit in units(whole) if unit[3] == 0}) == 30
 
 
+@settings(max_examples=40)
 @given(
     st.integers(0, 25),
     st.booleans(),

@@ -103,19 +103,21 @@ class FollowFeed:
         """
         for first in range(0, places.count, batch_size):
             self._look_if_due()
-            yield self._drawn(places.part(first, first + batch_size))
+            yield self._drawn(epoch, places.part(first, first + batch_size))
 
     def pick(self, epoch: int, places: Places) -> Batch:
         """See `Picking`; it looks for new episodes first, as before each batch."""
         self._look_if_due()
-        return self._drawn(places.part(0, places.count))
+        return self._drawn(epoch, places.part(0, places.count))
 
-    def _drawn(self, draws: np.ndarray) -> Batch:
+    def _drawn(self, epoch: int, draws: np.ndarray) -> Batch:
         if self.priorities is not None:
-            numbers, weights = self.priorities.draw(uniforms(hash_words(self._seed, 0, PRIORITISED), draws))
+            numbers, weights = self.priorities.draw(
+                uniforms(hash_words(self._seed, epoch, PRIORITISED), draws)
+            )
         else:
             assert self._order is not None
-            numbers, weights = self._order.units(0, draws), None
+            numbers, weights = self._order.units(epoch, draws), None
         chosen = choose(self._edges, numbers)
         slots = self._slots[chosen.episodes]
         batch = self.units.gather(self._held.arrays, self._keys, Chosen(slots, chosen.numbers))
