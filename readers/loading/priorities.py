@@ -151,14 +151,15 @@ def checked_update(units: Any, priorities: Any, count: int) -> tuple[np.ndarray,
             f"There are {len(places)} units, and priorities of the shape {values.shape} and the dtype "
             f"{values.dtype}; expected one number for each unit: the shape {places.shape}."
         )
-    outside = np.flatnonzero((places < 0) | (places >= count))
-    if len(outside):
+    if places.min() < 0 or places.max() >= count:
+        number = int(np.flatnonzero((places < 0) | (places >= count))[0])
         raise InvalidArgumentError(
-            f"There is no unit {places[outside[0]]} (number {outside[0]} of {len(places)}): units go from 0 "
-            f"to {count - 1}. No priority was changed."
+            f"There is no unit {places[number]} (number {number} of {len(places)}): units go from 0 to "
+            f"{count - 1}. No priority was changed."
         )
-    wrong = np.flatnonzero(~np.isfinite(values) | (values < 0))
-    if len(wrong):
+    # NaN makes both comparisons false.
+    if not (values.min() >= 0 and values.max() < math.inf):
+        wrong = np.flatnonzero(~np.isfinite(values) | (values < 0))
         raise InvalidArgumentError(
             f"The priority of unit {places[wrong[0]]} (number {wrong[0]} of {len(places)}) is "
             f"{values[wrong[0]]}; {len(wrong)} are like that. Expected finite numbers from 0 on, such as the "

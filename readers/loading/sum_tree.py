@@ -32,6 +32,8 @@ class SumTree:
             self._least.append(_in_nodes(least, np.inf))
             found, least = _sums(self._levels[-1]), self._least[-1].min(axis=1)
         self._top, self._top_least = found, least
+        #: The running sum of the uppermost nodes, until a value changes.
+        self._reached: np.ndarray | None = None
 
     def __len__(self) -> int:
         """Number of values n."""
@@ -45,7 +47,12 @@ class SumTree:
     @property
     def total(self) -> float:
         """The sum of all values."""
-        return float(self._top.cumsum()[-1]) if len(self._top) else 0.0
+        return float(self._running()[-1]) if len(self._top) else 0.0
+
+    def _running(self) -> np.ndarray:
+        if self._reached is None:
+            self._reached = self._top.cumsum()
+        return self._reached
 
     @property
     def least(self) -> float:
@@ -70,6 +77,7 @@ class SumTree:
             found, least = _sums(sums[nodes]), leasts[nodes].min(axis=1)
         self._top[nodes] = found
         self._top_least[nodes] = least
+        self._reached = None
 
     def find(self, fractions: np.ndarray) -> np.ndarray:
         """The places at which the running sum passes fractions of the total.
@@ -80,7 +88,7 @@ class SumTree:
         Returns:
             int64, shape (b,); values of zero are never found.
         """
-        reached = self._top.cumsum()
+        reached = self._running()
         wanted = _below(fractions * reached[-1], reached[-1])
         places = np.searchsorted(reached, wanted, side="right")
         wanted -= np.where(places > 0, reached[places - 1], 0.0)
@@ -89,7 +97,7 @@ class SumTree:
             reached = level[places].cumsum(axis=1)
             # What the level above left over may be rounded up to the whole sum of the node.
             wanted = _below(wanted, reached[:, -1])
-            child = (reached <= wanted[:, None]).sum(axis=1)
+            child = (reached > wanted[:, None]).argmax(axis=1)
             wanted -= np.where(child > 0, reached[rows, child - 1], 0.0)
             places = places * _CHILDREN + child
         return places
