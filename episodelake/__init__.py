@@ -16,7 +16,11 @@ from ._store import open_store as open
 from .readers.agents import AgentEpisode, MultiAgentEpisode
 from .readers.episode import Episode
 from .readers.loading.column_stats import ColumnStats, Stats
+from .readers.loading.following import FollowingLoader
 from .readers.loading.loader import Loader
+from .readers.loading.mixing import MixedLoader, mix
+from .readers.loading.priorities import Prioritised
+from .readers.loading.prioritised import PrioritisedLoader
 from .readers.loading.transforms.cast import Cast
 from .readers.loading.transforms.clip import Clip
 from .readers.loading.transforms.frame_stack import FrameStack
@@ -37,6 +41,7 @@ from .store.errors import (
     EnvUnavailableError,
     EpisodelakeError,
     EpisodeNotFoundError,
+    EpisodeTimeoutError,
     FormatVersionError,
     InvalidArgumentError,
     LoaderStateError,
@@ -97,10 +102,12 @@ __all__ = [
     "EpisodeRow",
     "EpisodeStore",
     "EpisodeSummary",
+    "EpisodeTimeoutError",
     "EpisodeView",
     "EpisodeWriter",
     "EpisodelakeError",
     "Fault",
+    "FollowingLoader",
     "FormatVersionError",
     "FrameStack",
     "GAE",
@@ -109,6 +116,7 @@ __all__ = [
     "LoaderStateError",
     "MergeReport",
     "MissingPackageError",
+    "MixedLoader",
     "MultiAgentEpisode",
     "Normalise",
     "OneHot",
@@ -117,6 +125,8 @@ __all__ = [
     "ParallelRecorder",
     "PolicyOutput",
     "PoolRecorder",
+    "Prioritised",
+    "PrioritisedLoader",
     "QueryError",
     "Recorder",
     "RecorderStateError",
@@ -144,6 +154,7 @@ __all__ = [
     "collect",
     "create",
     "merge",
+    "mix",
     "open",
     "recover",
     "register_codec",

@@ -62,11 +62,18 @@ class EpisodeView(FeedingView, MeasuredView):
     Args:
         reader: the snapshot's reader.
         positions: int64, positions in the snapshot; None for all.
+        conditions: the filters that gave these positions, one after the other; None if they came otherwise.
     """
 
-    def __init__(self, reader: SnapshotReader, positions: np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        reader: SnapshotReader,
+        positions: np.ndarray | None = None,
+        conditions: tuple[pl.Expr | str, ...] | None = None,
+    ) -> None:
         self._reader = reader
         self._positions = positions
+        self._conditions = () if positions is None else conditions
 
     def __getstate__(self) -> dict[str, Any]:
         """A view can be pickled, and shows the same version afterwards; its DuckDB connections stay here."""
@@ -168,8 +175,10 @@ class EpisodeView(FeedingView, MeasuredView):
                 those that are.
         """
         snapshot = self._reader.snapshot
+        conditions = None if self._conditions is None else (*self._conditions, condition)
         if isinstance(condition, str):
-            return EpisodeView(self._reader, positions_where(snapshot, self._positions, condition))
+            positions = positions_where(snapshot, self._positions, condition)
+            return EpisodeView(self._reader, positions, conditions)
         if not isinstance(condition, pl.Expr):
             raise QueryError(
                 f"A filter of type {type(condition).__name__} was given; expected a Polars "
@@ -184,7 +193,14 @@ class EpisodeView(FeedingView, MeasuredView):
                 f"The filter is not valid: {_reason(error)}\n"
                 f"{available_episodes(snapshot)}{self._refresh_hint()}"
             ) from error
-        return EpisodeView(self._reader, found[POSITION].to_numpy().astype(np.int64))
+        return EpisodeView(self._reader, found[POSITION].to_numpy().astype(np.int64), conditions)
+
+    def _renewed(self, snapshot: Snapshot) -> EpisodeView:
+        """The same choice of episodes in another snapshot; only for views that are not slices."""
+        view = EpisodeView(SnapshotReader(snapshot))
+        for condition in self._conditions or ():
+            view = view.filter(condition)
+        return view
 
     def sample_episodes(self, n: int, seed: int | None = None, replace: bool = False) -> list[Episode]:
         """Draw `n` episodes, each with the same probability.

@@ -8,6 +8,7 @@
     ├── CorruptStoreError                                 a file of the store is damaged; the message names it
     ├── VersionNotFoundError    (LookupError)             the store has no such version
     ├── EpisodeNotFoundError    (KeyError, IndexError)    the snapshot has no such episode
+    ├── EpisodeTimeoutError     (TimeoutError)            no episode came in time
     ├── SpaceMismatchError      (ValueError)              a value does not fit its space
     ├── UnsupportedSpaceError   (TypeError)               a space has no columns
     ├── InvalidArgumentError    (ValueError)              an argument makes no sense
@@ -32,6 +33,7 @@ __all__ = [
     "CorruptStoreError",
     "EnvUnavailableError",
     "EpisodeNotFoundError",
+    "EpisodeTimeoutError",
     "EpisodelakeError",
     "FormatVersionError",
     "InvalidArgumentError",
@@ -88,6 +90,10 @@ class EpisodeNotFoundError(EpisodelakeError, KeyError, IndexError):
     def __str__(self) -> str:
         # KeyError shows the repr of its argument, which would put a sentence in quotes.
         return str(self.args[0]) if len(self.args) == 1 else Exception.__str__(self)
+
+
+class EpisodeTimeoutError(EpisodelakeError, TimeoutError):
+    """A loader that follows a store waited for an episode, and none came in the time that it was given."""
 
 
 class SpaceMismatchError(EpisodelakeError, ValueError):

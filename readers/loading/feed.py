@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -18,6 +19,8 @@ from .units.unit import Batch, Chosen, Units
 #: For so many units at a time it is worked out which they are; a batch is a slice of them.
 _PLANNED = 1 << 14
 _GATHERED_BYTES = 1 << 19
+#: Where a few units are picked at a time, so many.
+_BLOCK = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,11 @@ class Feed(Protocol):
     """Batches of the units at some places of an epoch."""
 
     @property
+    def units(self) -> Units:
+        """The kind of unit."""
+        ...
+
+    @property
     def length(self) -> int:
         """Places of an epoch."""
         ...
@@ -89,6 +97,38 @@ class Feed(Protocol):
     def nbytes(self) -> int:
         """Bytes of the arrays that it holds."""
         ...
+
+
+class Plan:
+    """Which units stand at a few places: works them out in blocks, and keeps the last one.
+
+    Args:
+        order: which unit stands where.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._block: tuple[int, int, int, int] | None = None
+        self._numbers = np.zeros(0, np.int64)
+
+    def units(self, epoch: int, places: Places) -> np.ndarray:
+        """The units at some places: int64."""
+        begin, first = places.start % places.step, places.start // places.step
+        found = []
+        stop = first + places.count
+        while first < stop:
+            number, within = divmod(first, _BLOCK)
+            numbers = self._at(epoch, begin, places.step, number)
+            found.append(numbers[within : within + stop - first])
+            first += len(found[-1])
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _at(self, epoch: int, begin: int, step: int, number: int) -> np.ndarray:
+        block = (epoch, begin, step, number)
+        if self._block != block:
+            places = np.arange(number * _BLOCK, (number + 1) * _BLOCK, dtype=np.int64) * step + begin
+            self._block, self._numbers = block, self._order.units(epoch, places % self._order.length)
+        return self._numbers
 
 
 @dataclass(frozen=True)
@@ -122,6 +162,15 @@ class ArrayFeed:
     def nbytes(self) -> int:
         """See `Feed`."""
         return self.arrays.nbytes
+
+    @cached_property
+    def _plan(self) -> Plan:
+        return Plan(self.order)
+
+    def pick(self, epoch: int, places: Places) -> Batch:
+        """See `Picking`."""
+        chosen = self.unit_index.choose(self._plan.units(epoch, places))
+        return self.units.gather(self.arrays, self.keys, chosen)
 
     def batches(self, epoch: int, places: Places, batch_size: int) -> Iterator[Batch]:
         """See `Feed`."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import polars as pl
 
 from .arguments import (
     Weights,
@@ -22,13 +23,18 @@ from .batch_source import Batching
 from .caching import Cache, Wanted, make_feed
 from .columns import choose_columns
 from .episode_index import index_of
+from .follow_window import check_follow, check_held, check_made_now
+from .following import following_loader
 from .loader import Loader
 from .outputs import OutputName, choose_output
+from .priorities import Prioritised
+from .prioritised import check_prioritised, prioritised_loader
 from .shard import choose_shard
 from .transforms.on_read import BatchTransform, OnRead, Stages
 from .unit_index import UnitIndex
 
 if TYPE_CHECKING:
+    from ...store.snapshot import Snapshot
     from ..view import SnapshotReader
 
 
@@ -36,6 +42,10 @@ class FeedingView:
     """The part of a view that feeds learners."""
 
     _reader: SnapshotReader
+    _conditions: tuple[pl.Expr | str, ...] | None
+
+    def _renewed(self, snapshot: Snapshot) -> FeedingView:
+        raise NotImplementedError
 
     def _all_positions(self) -> np.ndarray:
         raise NotImplementedError
@@ -56,6 +66,7 @@ class FeedingView:
         shuffle: bool = False,
         replacement: bool = False,
         weights: Weights | None = None,
+        prioritised: Prioritised | None = None,
         seed: int = 0,
         drop_last: bool = False,
         shard: tuple[int, int] | Literal["distributed"] = (0, 1),
@@ -68,6 +79,11 @@ class FeedingView:
         output: OutputName = "numpy",
         device: Any = None,
         prefetch: int = 0,
+        follow: bool = False,
+        refresh_seconds: float | None = None,
+        newest_steps: int | None = None,
+        newest_episodes: int | None = None,
+        wait_seconds: float | None = None,
     ) -> Loader:
         """Batches of transitions, n-step transitions, windows or whole episodes for a learner.
 
@@ -82,6 +98,7 @@ class FeedingView:
             replacement: draw units independently, as many as there are an epoch.
             weights: draw episodes by weight, and one of its units: "steps" (all units alike), "episodes" (all
                 episodes alike), or an expression over the episodes table.
+            prioritised: draw units by priority; see `PrioritisedLoader`.
             seed: of the order; the same seed, epoch and view give the same order on every machine.
             drop_last: leave out the last batch of an epoch if it is smaller.
             shard: (rank, world), to take one of `world` disjoint shares of equal length; "distributed" for
@@ -97,6 +114,11 @@ class FeedingView:
             output, device: hand out "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict", on a
                 device.
             prefetch: make so many batches ahead, in a thread.
+            follow: draw for ever from the newest version of the store, with replacement; see
+                `FollowingLoader`. A filter holds for new episodes too.
+            refresh_seconds: how old what a batch shows of the store may be (1 if not given).
+            newest_steps, newest_episodes: of the newest episodes only, so many transitions or episodes.
+            wait_seconds: how long to wait if there is no episode (60 if not given).
 
         Raises:
             InvalidArgumentError: an argument makes no sense; there is no such column, or no such unit.
@@ -105,9 +127,23 @@ class FeedingView:
             CorruptStoreError: a file of the store is damaged.
             StoreAccessError: the cache folder cannot be written, is full, or may not hold that much.
         """
-        snapshot, positions = self._reader.snapshot, self._all_positions()
-        check_single_agents(snapshot)
+        seed = whole_number("seed", seed, 0)
         made, ahead = choose_output(output, device), whole_number("prefetch", prefetch, 0)
+        batching = Batching(whole_number("batch_size", batch_size, 1), drop_last, choose_shard(shard, uneven))
+        stages = Stages.of(transforms)
+        live = follow or prioritised is not None
+        check_made_now(live, prefetch=ahead)
+        if follow:
+            check_held(
+                cache=cache, cache_folder=cache_folder, cache_bytes=cache_bytes, buffer_bytes=buffer_bytes
+            )
+        followed = check_follow(
+            follow,
+            refresh_seconds=refresh_seconds,
+            newest_steps=newest_steps,
+            newest_episodes=newest_episodes,
+            wait_seconds=wait_seconds,
+        )
         units = choose_units(
             n_step=n_step,
             gamma=gamma,
@@ -118,21 +154,34 @@ class FeedingView:
             deltas=deltas,
             whole_episodes=whole_episodes,
         )
+        if followed is not None:
+            return following_loader(
+                self,
+                followed,
+                units,
+                columns,
+                batching,
+                stages,
+                made,
+                seed=seed,
+                weights=weights,
+                prioritised=prioritised,
+                shuffle=shuffle,
+            )
+        snapshot, positions = self._reader.snapshot, self._all_positions()
+        check_single_agents(snapshot)
         index = index_of(snapshot, positions)
         unit_index = UnitIndex(units, index)
         edges = unit_index.edges
         check_selection(units, index, edges)
-        stages = Stages.of(transforms)
         keys = stages.keys(units, columns)
         chosen = choose_columns(snapshot, positions, stages.columns(units, keys))
         weighed = evaluate_weights(snapshot, positions, edges, weights)
+        check_prioritised(prioritised, shuffle=shuffle, weights=weights)
         drawn = replacement or weights is not None
-        order = choose_order(
-            edges, shuffle=shuffle, replacement=drawn, weights=weighed, seed=whole_number("seed", seed, 0)
-        )
+        order = choose_order(edges, shuffle=shuffle, replacement=drawn, weights=weighed, seed=seed)
         wanted = Wanted(self._reader.blocks, positions, index, chosen, units, keys, order, unit_index, stages)
         feed = make_feed(wanted, cache, cache_folder, cache_bytes, buffer_bytes)
-        batching = Batching(whole_number("batch_size", batch_size, 1), drop_last, choose_shard(shard, uneven))
         identity = {
             "store": snapshot.manifest.store_id,
             "version": snapshot.version,
@@ -142,4 +191,7 @@ class FeedingView:
             "weights": None if weighed is None else zlib.crc32(weighed.tobytes()),
             "seed": seed,
         }
-        return Loader(feed, batching, identity | feed.facts(), stages.on_batch, made, ahead)
+        identity |= feed.facts()
+        if prioritised is not None:
+            return prioritised_loader(feed, prioritised, seed, batching, identity, stages.on_batch, made)
+        return Loader(feed, batching, identity, stages.on_batch, made, ahead)

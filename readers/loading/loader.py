@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...store.errors import LoaderStateError
+from ...store.errors import InvalidArgumentError, LoaderStateError
 from .arguments import whole_number
 from .batch_source import Batching, BatchSource
-from .feed import Feed
+from .feed import Feed, Places
 from .optional_packages import require
 from .outputs import NumpyOutput, Output
 from .prefetching import prefetched
 from .state import make_state, read_state
-from .units.unit import Batch
+from .taking import Picking, Taking
+from .units.unit import Batch, Units
 
 if TYPE_CHECKING:
     from .torch_datasets import BatchDataset, UnitDataset
@@ -41,6 +43,9 @@ class Loader:
         prefetch: how many batches are made ahead, in a thread.
     """
 
+    #: Whether a batch depends on what happens before it, so that none can be made ahead or elsewhere.
+    live = False
+
     def __init__(
         self,
         feed: Feed,
@@ -59,6 +64,7 @@ class Loader:
         self._epoch = 0
         self._position = 0
         self._moves = 0
+        self._taking: tuple[int, int, Taking] | None = None
 
     def __repr__(self) -> str:
         """What it yields and where it stands, in one line."""
@@ -66,6 +72,10 @@ class Loader:
             f"Loader({self.units} units, {len(self)} batches of {self._batching.size}, epoch {self._epoch}, "
             f"position {self._position})"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is read ahead stays here."""
+        return {**vars(self), "_taking": None}
 
     @property
     def epoch(self) -> int:
@@ -125,12 +135,84 @@ class Loader:
         batches = (self._output(batch) for batch in self.source.batches(epoch, position))
         return prefetched(batches, self._prefetch) if self._prefetch else batches
 
+    @property
+    def epoch_units(self) -> int | None:
+        """Units that this shard takes of an epoch; None if it has no end."""
+        return self._batching.shard.places(0, self._feed.length).count
+
+    @property
+    def kind(self) -> Units:
+        """The kind of unit."""
+        return self._feed.units
+
+    def take(self, count: int) -> Batch:
+        """The next `count` units as one batch; where the epoch ends in between, the next one begins.
+
+        Neither `batch_size` nor `drop_last` matter. It ends iterations that were begun, as any move does.
+
+        Raises:
+            InvalidArgumentError: count is not a whole number from 1 on.
+        """
+        left, parts = whole_number("count", count, 1), []
+        while left:
+            epoch, begun = self._epoch, self._position
+            rest = self._batching.shard.places(begun, self._feed.length)
+            places = replace(rest, count=min(left, rest.count))
+            if places.count:
+                parts.append(self._taken(epoch, places, rest))
+            elif begun == 0:
+                raise LoaderStateError(
+                    f"This shard has none of the {self.units} units of an epoch. Use fewer shards."
+                )
+            self._stand_at(epoch, begun + places.count * places.step, places.count == rest.count)
+            self._moves += 1
+            left -= places.count
+        batch = parts[0] if len(parts) == 1 else self.kind.join(parts)
+        for transform in self._transforms:
+            batch = transform(batch)
+        return batch
+
+    def _taken(self, epoch: int, places: Places, rest: Places) -> Batch:
+        if isinstance(self._feed, Picking):
+            return self._feed.pick(epoch, places)
+        # Goes on reading where the last call ended, if nothing moved in between.
+        if self._taking is None or self._taking[:2] != (self._moves, places.start):
+            self._taking = (0, 0, Taking(self._feed, epoch, rest, places.count))
+        taking, self._taking = self._taking[2], None
+        batch = taking.next(places.count)
+        self._taking = (self._moves + 1, places.start + places.count * places.step, taking)
+        return batch
+
+    def _check_not_live(self, what: str) -> None:
+        if self.live:
+            raise InvalidArgumentError(
+                f"{what} makes batches beforehand, in other processes; what this loader draws next depends "
+                "on new priorities or new episodes. Iterate it here, with output='torch' for tensors."
+            )
+
+    def _mark(self) -> tuple[int, int]:
+        """Where it stands, for `_go_back`."""
+        return self._epoch, self._position
+
+    def _go_back(self, mark: tuple[int, int]) -> None:
+        self._move_to(*mark)
+
     def _move_to(self, epoch: int, position: int) -> None:
         self._epoch, self._position = epoch, position
         self._moves += 1
 
     def _stand_at(self, epoch: int, position: int, over: bool) -> None:
         self._epoch, self._position = (epoch + 1, 0) if over else (epoch, position)
+
+    def update_priorities(self, units: Any, priorities: Any) -> None:
+        """Set the priorities of some units, where the loader draws by priority; see `PrioritisedLoader`.
+
+        Raises:
+            InvalidArgumentError: it does not.
+        """
+        raise InvalidArgumentError(
+            "This loader does not draw by priority. Make it with prioritised=Prioritised()."
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands: a small dict that JSON can hold.
@@ -170,6 +252,7 @@ class Loader:
             MissingPackageError: torch is not installed.
             InvalidArgumentError: torch refuses an argument, or this loader hands out JAX arrays.
         """
+        self._check_not_live("torch_loader()")
         require("torch", "torch_loader()")
         from .torch_loader import TorchLoader
 
@@ -190,6 +273,7 @@ class Loader:
             MissingPackageError: torch is not installed.
             InvalidArgumentError: this loader hands out JAX arrays.
         """
+        self._check_not_live("iterable_dataset()")
         require("torch", "iterable_dataset()")
         from .torch_datasets import BatchDataset
 
@@ -203,6 +287,7 @@ class Loader:
             InvalidArgumentError: this loader has an order or a shard, which torch's sampler decides here; or
                 it hands out JAX arrays, or streams.
         """
+        self._check_not_live("map_dataset()")
         require("torch", "map_dataset()")
         from .torch_datasets import UnitDataset
 

@@ -10,7 +10,7 @@ numpy's version nor on the machine.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -19,6 +19,7 @@ _ROUNDS = 4
 _SORTED = 1 << 12
 
 
+@lru_cache(256)
 def hash_words(*words: int) -> int:
     """Mix integers that are not negative, of any size, into 64 bits; the same ones give the same for ever."""
     state = np.zeros(1, np.uint64)

@@ -29,6 +29,9 @@ Batch = dict[str, Any]
 class Units(ABC):
     """A kind of unit: how many an episode has, and how a batch of them is gathered."""
 
+    #: Whether a batch is padded to its longest unit, so that batches differ in their second axis.
+    ragged = False
+
     @property
     @abstractmethod
     def default_keys(self) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ LENGTH = "length"
 class WholeEpisodes(Units):
     """Each episode is a unit: T + 1 observations, T of everything else; zeros follow the shorter ones."""
 
+    ragged = True
+
     @property
     def default_keys(self) -> tuple[str, ...]:
         """See `Units`."""
