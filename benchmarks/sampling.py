@@ -24,8 +24,19 @@ import pyarrow.parquet as pq
 
 import episodelake as el
 import sampling_data
+from episodelake.readers.loading.priorities import Priorities
 from measure import Row, Samples, interleave, scaled
-from sampling_peers import CONTENDERS, LENGTH, SIZE, WINDOW, BareGather, FrameLimit, Peers, frames
+from sampling_peers import (
+    CONTENDERS,
+    LENGTH,
+    SIZE,
+    WINDOW,
+    BareGather,
+    FrameLimit,
+    Peers,
+    frames,
+    prioritised,
+)
 from setting import Setting
 
 STEPS = 1_000_000
@@ -35,6 +46,7 @@ TRANSITIONS_TARGET, WINDOWS_TARGET = 1 / 10, 1 / 15
 BARE_TARGET = 2.0
 FRAMES_TARGET = 1 / 0.6
 DECODE_TARGET = 1 / 0.8
+_BUFFER = 64 << 20
 _COLUMNS = ["observation", "action", "reward", "terminated", "truncated"]
 
 
@@ -50,6 +62,8 @@ def run(setting: Setting) -> list[Row]:
             *_frames(setting, peers),
             *_start(setting, path, steps, peers),
             *_building(setting, path),
+            *_streaming(setting, path),
+            *_priorities(setting, peers),
             *_memory(setting, path, steps, peers),
         ]
     finally:
@@ -214,6 +228,68 @@ def _building(setting: Setting, path: Path) -> list[Row]:
     found = interleave(sides, setting.repeats)
     ours, theirs = scaled(found["ours"], 1e3), scaled(found["theirs"], 1e3)
     return [Row("columns into memory", "ms", ours, "pyarrow read_table", theirs, DECODE_TARGET)]
+
+
+def _streaming(setting: Setting, path: Path) -> list[Row]:
+    """An epoch of a shuffled stream, beside pyarrow's decoding of each row group in turn."""
+    loader = el.open(path).loader(SIZE, shuffle=True, cache="stream", buffer_bytes=_BUFFER)
+    files = [pq.ParquetFile(file) for file in sorted(path.glob("steps/*.parquet"))]
+
+    def decode() -> None:
+        for file in files:
+            for group in range(file.num_row_groups):
+                file.read_row_group(group, columns=_COLUMNS)
+
+    def stream() -> None:
+        for _ in loader:
+            pass
+
+    found = interleave({"ours": lambda: _timed(stream), "theirs": lambda: _timed(decode)}, setting.repeats)
+    ours, theirs = scaled(found["ours"], 1e3), scaled(found["theirs"], 1e3)
+    work = f"an epoch streamed, buffer of {_BUFFER >> 20} MiB"
+    return [Row(work, "ms", ours, "pyarrow row groups", theirs, DECODE_TARGET)]
+
+
+def _priorities(setting: Setting, peers: Peers) -> list[Row]:
+    """Drawing 256 units by priority and setting their priorities anew, among one and ten million."""
+    rows = []
+    for count in (setting.choose(1_000_000, 10_000), setting.choose(10_000_000, 100_000)):
+        powers = np.random.default_rng(0).random(count)
+        ours, cumulated = Priorities(el.Prioritised(), powers), powers.copy()
+        torchrl = prioritised(peers.of(CONTENDERS["torchrl-tensor"]), count)
+        found = interleave(
+            {
+                "ours": lambda ours=ours: _drawn(ours, 500),
+                "theirs": lambda cumulated=cumulated: _searched(cumulated, 5),
+            },
+            setting.repeats,
+        )
+        work = f"draw {SIZE} of {count:,} by priority, and set them"
+        sides = {"numpy cumsum and searchsorted": scaled(found["theirs"], 1e6)}
+        if torchrl is not None:
+            sides["TorchRL, its sampler alone"] = Samples((torchrl["sampler"] * 1e6,))
+        rows += [Row(work, "us", scaled(found["ours"], 1e6), peer, theirs) for peer, theirs in sides.items()]
+    return rows
+
+
+def _drawn(priorities: Priorities, batches: int) -> float:
+    random = np.random.default_rng(0)
+    fractions, new = random.random((batches, SIZE)), random.random((batches, SIZE))
+    start = time.perf_counter()
+    for fraction, changed in zip(fractions, new, strict=True):
+        units, _ = priorities.draw(fraction)
+        priorities.change(units, changed)
+    return (time.perf_counter() - start) / batches
+
+
+def _searched(powers: np.ndarray, batches: int) -> float:
+    random = np.random.default_rng(0)
+    start = time.perf_counter()
+    for _ in range(batches):
+        reached = np.cumsum(powers)
+        units = np.searchsorted(reached, random.random(SIZE) * reached[-1])
+        powers[units] = random.random(SIZE)
+    return (time.perf_counter() - start) / batches
 
 
 def _memory(setting: Setting, path: Path, steps: int, peers: Peers) -> list[Row]:
