@@ -19,6 +19,8 @@ def take_rows(tree: Tree, rows: np.ndarray) -> Tree:
     Returns:
         Fresh arrays of shape (b, ..., *item).
     """
+    if type(tree) is np.ndarray:
+        return tree.take(rows, axis=0)
     return map_leaves(lambda leaf: leaf.take(rows, axis=0), tree)
 
 

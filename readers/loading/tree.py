@@ -5,17 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 #: A numpy array, or a dict or a tuple of trees.
 Tree = Any
 
 
 def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """Apply a function to the leaves of one tree, or to those at the same place of several."""
+    if not others:
+        return _map_one(function, tree)
     if isinstance(tree, dict):
         return {key: map_leaves(function, tree[key], *(other[key] for other in others)) for key in tree}
     if isinstance(tree, tuple):
         return tuple(map_leaves(function, *parts) for parts in zip(tree, *others, strict=True))
     return function(tree, *others)
+
+
+def _map_one(function: Callable[[Any], Any], tree: Tree) -> Tree:
+    # On the path of every batch, where a call less for each leaf counts.
+    if isinstance(tree, dict):
+        return {
+            key: function(part) if type(part) is np.ndarray else _map_one(function, part)
+            for key, part in tree.items()
+        }
+    if isinstance(tree, tuple):
+        return tuple(_map_one(function, part) for part in tree)
+    return function(tree)
 
 
 def leaves(tree: Tree, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -68,9 +68,8 @@ class Windows(Units):
         size = self.burn_in + self.length
         first = self._first_steps(index, chosen)
         starts = index.starts[chosen.episodes] + first
-        padded = self.pad is not None or self.burn_in > 0
         mask = self._mask(index, chosen.episodes, first)
-        absent = ~mask if padded and not mask.all() else None
+        absent = None if mask.all() else ~mask
         batch: Batch = {}
         for key in keys:
             if key == MASK:
@@ -91,5 +90,7 @@ class Windows(Units):
 
     def _mask(self, index: EpisodeIndex, episodes: np.ndarray, first: np.ndarray) -> np.ndarray:
         """Which steps are real: bool, shape (b, burn_in + length)."""
+        if self.pad is None and not self.burn_in:
+            return np.ones((len(first), self.length), bool)
         steps = first[:, None] + np.arange(self.burn_in + self.length)
         return (steps >= 0) & (steps < index.lengths[episodes][:, None])
