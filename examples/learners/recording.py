@@ -69,4 +69,4 @@ def record(folder: str | Path, episodes: int = 50, seed: int = 0) -> el.EpisodeS
 
 def mean_return(episodes: el.EpisodeView) -> float:
     """The mean return of some episodes."""
-    return episodes.episodes.select("episode_return").collect()["episode_return"].mean()
+    return float(episodes.episodes.select("episode_return").collect()["episode_return"].to_numpy().mean())
