@@ -34,7 +34,7 @@ class Policy(Protocol):
 @torch.no_grad()
 def play(policy: Policy, episodes: int = 20, first_seed: int = FIRST_SEED) -> np.ndarray:
     """The returns of whole episodes, float64 (episodes,), of environments with seeds from `first_seed` on."""
-    envs = gymnasium.make_vec(ENVIRONMENT, num_envs=episodes, vectorization_mode="sync")
+    envs = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make(ENVIRONMENT)] * episodes)
     observation, _ = envs.reset(seed=list(range(first_seed, first_seed + episodes)))
     policy.begin(episodes)
     returns, reward = np.zeros(episodes), np.zeros(episodes)
