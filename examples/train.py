@@ -61,7 +61,8 @@ def _store(folder: Path, seed: int) -> el.EpisodeStore:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description="Train three learners from a store of CartPole episodes.", formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        description="Train three learners from a store of CartPole episodes.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("learners", nargs="*", metavar="learner", help=f"some of {', '.join(LEARNERS)}")
     parser.add_argument("--store", type=Path, help="a store to learn from; recorded if there is none")
