@@ -35,7 +35,10 @@ LEARNERS: dict[str, Callable[..., Trained]] = {
 
 def main(words: Sequence[str] | None = None) -> dict[str, float]:
     """Run the command line; gives the mean return that each learner reached in 100 new episodes."""
-    asked = _arguments().parse_args(words)
+    parser = _arguments()
+    asked = parser.parse_args(words)
+    if unknown := [name for name in asked.learners if name not in LEARNERS]:
+        parser.error(f"no learner is called {unknown[0]!r}; there are {', '.join(LEARNERS)}")
     # One thread: networks of this size gain nothing from more, and sums have one order.
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

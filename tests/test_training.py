@@ -191,6 +191,13 @@ def test_curves_are_drawn(cloned: Trained, sequences: Trained, tmp_path: Path) -
     assert len(points) == len(cloned.curve) + len(sequences.curve)
 
 
+def test_command_line_names_the_learners(capsys: pytest.CaptureFixture[str]) -> None:
+    """A learner that is not there is refused before anything is recorded, and those that are are named."""
+    with pytest.raises(SystemExit):
+        train.main(["dreamer"])
+    assert "'dreamer'; there are cloning, q-learning, sequence-model" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_command_line_reaches_what_is_stated(
