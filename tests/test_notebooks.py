@@ -1,4 +1,4 @@
-"""The notebook runs from top to bottom, says what it said when it was committed, and is right.
+"""The first notebook runs from top to bottom, says what it said when it was committed, and is right.
 
 It is executed in an empty folder with the interpreter that runs the tests. Its numbers come from seeded
 environments, so the tables of the committed outputs must come out again.
@@ -9,38 +9,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from checkout import REPOSITORY
+from notebook_runs import MACHINE_PATH, NOTEBOOKS, charts, check_committed, execute, outputs, streams, table
 
-QUICKSTART = REPOSITORY / "notebooks" / "quickstart.ipynb"
-
-# A path of somebody's machine: an absolute path of at least two parts, or a file address. The addresses of
-# schemas (https://...) are none.
-MACHINE_PATH = re.compile(r"file:/|(?<![\w:/.<>*-])/[\w.-]+/[\w.-]+")
-MOMENT = re.compile(r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d")
+QUICKSTART = NOTEBOOKS / "quickstart.ipynb"
 
 # What numpy and the environments compute exactly alike everywhere: counts and returns of CartPole.
 REPEATED = ("record", "returns", "ends", "fails", "replay", "other")
-
-
-def outputs(notebook: NotebookNode) -> dict[str, str]:
-    """The text of every cell that has output, by the cell's name."""
-    found = {}
-    for cell in notebook.cells:
-        texts = [output.get("text") or output.data["text/plain"] for output in cell.get("outputs", [])]
-        if texts:
-            found[cell.id] = "".join(texts)
-    return found
-
-
-def table(text: str) -> list[list[str]]:
-    """The rows of a Polars frame as it is printed, header lines left out."""
-    body = text.partition("╞")[2]
-    return [
-        [part.strip() for part in line.strip("│ ").split("┆")] for line in body.splitlines() if "│" in line
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def executed(folder: Path) -> NotebookNode:
     """The notebook, executed now."""
-    notebook = nbformat.read(QUICKSTART, as_version=4)
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
-    resources = {"metadata": {"path": str(folder)}}
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
-    return notebook
+    return execute(QUICKSTART, folder)
 
 
 def test_returns_are_right(executed: NotebookNode) -> None:
@@ -109,12 +79,9 @@ def test_rebuilt_episode_is_what_happened(executed: NotebookNode) -> None:
 def test_charts_have_data(executed: NotebookNode) -> None:
     """Both charts hold the rows that they are to show, and title every axis."""
     rows = {}
-    for cell in executed.cells:
-        for output in cell.get("outputs", []):
-            chart = output.get("data", {}).get("application/vnd.vegalite.v5+json")
-            if chart:
-                rows[cell.id] = sum(map(len, chart["datasets"].values()))
-                assert chart["title"] and all(chart["encoding"][axis]["title"] for axis in "xy")
+    for name, chart in charts(executed).items():
+        rows[name] = sum(map(len, chart["datasets"].values()))
+        assert chart["title"] and all(chart["encoding"][axis]["title"] for axis in "xy")
     assert rows == {"chart-returns": 200, "chart-angles": 6 * 81}
 
 
@@ -126,10 +93,7 @@ def test_nothing_is_left_behind(executed: NotebookNode, folder: Path) -> None:
 
 def test_execution_is_quiet(executed: NotebookNode) -> None:
     """No cell writes to standard error: no warning, no log."""
-    streams = [
-        output.name for cell in executed.cells for output in cell.get("outputs", []) if "name" in output
-    ]
-    assert set(streams) == {"stdout"}
+    assert streams(executed) == {"stdout"}
 
 
 def test_committed_outputs_come_out_again(committed: NotebookNode, executed: NotebookNode) -> None:
@@ -139,27 +103,10 @@ def test_committed_outputs_come_out_again(committed: NotebookNode, executed: Not
     assert {name: before[name] for name in REPEATED} == {name: now[name] for name in REPEATED}
 
 
-def test_committed_cells_were_run_in_order(committed: NotebookNode) -> None:
-    """Every code cell was run once, from the top, and every chart has a picture as well."""
-    code = [cell for cell in committed.cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
-    charts = [cell for cell in code if cell.id.startswith("chart-")]
-    assert [("image/png" in cell.outputs[0].data) for cell in charts] == [True, True]
-
-
-def test_committed_file_names_no_machine(committed: NotebookNode) -> None:
-    """Neither sources nor outputs hold a machine's path or a moment, and the kernel is the plain one."""
-    for cell in committed.cells:
-        texts = [cell.source]
-        for output in cell.get("outputs", []):
-            data = {key: value for key, value in output.get("data", {}).items() if key != "image/png"}
-            texts += [output.get("text", ""), *map(str, data.values())]
-        for text in texts:
-            shown = re.sub(r"https://\S+|</?\w+[^>]*>", " ", text)
-            assert not MACHINE_PATH.search(shown), MACHINE_PATH.findall(shown)
-            assert not MOMENT.search(shown)
-        assert cell.metadata == {}
-    assert committed.metadata.kernelspec.name == "python3"
+def test_committed_file_is_in_order(committed: NotebookNode) -> None:
+    """Its cells were run in order, both charts have pictures, and it names no machine."""
+    check_committed(committed)
+    assert len(charts(committed)) == 2
 
 
 @pytest.mark.parametrize("text", ["in /srv/data/store", "'/tmp/x'", "file:/" + "//x", '"/usr/lib"'])

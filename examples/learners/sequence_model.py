@@ -1,0 +1,177 @@
+"""A sequence model that is told which return to reach, after the Decision Transformer (Chen et al. 2021).
+
+It reads the last steps of an episode as a row of tokens, three for each: the return to go, the observation,
+the action. At each observation it says which action comes next. Windows are padded on the left, so that the
+newest step always stands last, as it does when the model plays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+import episodelake as el
+
+from .training import Descent, Trained, Watch, batches
+
+#: Returns to go are divided by it, so that they are near 1, and so is the number of the step.
+RETURN_SCALE = 500.0
+
+
+class Block(nn.Module):
+    """One layer: every token looks at those before it, then at itself."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.look_norm, self.think_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.look, self.gathered = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.think = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, tokens: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        """Tokens (b, k, width); `seen` (b, 1, k, k) tells which token may look at which."""
+        b, k, width = tokens.shape
+        split = self.look(self.look_norm(tokens)).view(b, k, 3, self.heads, width // self.heads)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        found = scaled_dot_product_attention(query, key, value, attn_mask=seen)
+        tokens = tokens + self.gathered(found.transpose(1, 2).reshape(b, k, width))
+        return tokens + self.think(self.think_norm(tokens))
+
+
+class SequenceModel(nn.Module):
+    """From windows of steps to the logits of the action at each of them."""
+
+    def __init__(
+        self, observations: int, actions: int, window: int, width: int = 64, layers: int = 1
+    ) -> None:
+        super().__init__()
+        self.window = window
+        self.of_return, self.of_observation = nn.Linear(1, width), nn.Linear(observations, width)
+        self.of_action = nn.Embedding(actions, width)
+        self.of_time, self.of_place = nn.Linear(1, width), nn.Parameter(torch.zeros(3 * window, width))
+        self.blocks = nn.ModuleList(Block(width, heads=4) for _ in range(layers))
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, actions))
+
+    def forward(
+        self,
+        return_to_go: torch.Tensor,
+        observation: torch.Tensor,
+        action: torch.Tensor,
+        t: torch.Tensor,
+        mask: torch.Tensor,
+    ) -> torch.Tensor:
+        """Logits (b, w, actions). All arguments are (b, w), the observation (b, w, d)."""
+        time = self.of_time(t.float()[..., None] / RETURN_SCALE)
+        returns = self.of_return(return_to_go[..., None] / RETURN_SCALE)
+        parts = [returns + time, self.of_observation(observation) + time, self.of_action(action) + time]
+        tokens = torch.stack(parts, 2).flatten(1, 2) + self.of_place
+        seen = self._seen(mask)
+        for block in self.blocks:
+            tokens = block(tokens, seen)
+        return self.head(tokens[:, 1::3])
+
+    def _seen(self, mask: torch.Tensor) -> torch.Tensor:
+        """No token looks ahead, none at padding; padding looks at itself, since it must look somewhere."""
+        count = 3 * self.window
+        ones = torch.ones(count, count, dtype=torch.bool)
+        real = mask.repeat_interleave(3, 1)[:, None, None, :]
+        return (ones.tril() & real) | torch.eye(count, dtype=torch.bool)
+
+
+class SequencePolicy:
+    """Plays by a sequence model: remembers the last steps, and what is left of the return to reach.
+
+    Args:
+        model: trained or not.
+        normalise: what batches were normalised by.
+        target: the return to reach.
+    """
+
+    def __init__(self, model: SequenceModel, normalise: el.Normalise, target: float) -> None:
+        self.model, self.normalise, self.target = model, normalise, target
+
+    def begin(self, episodes: int) -> None:
+        """See `Policy`."""
+        w = self.model.window
+        self._missing = torch.full((episodes,), float(self.target))
+        self._returns, self._observations = torch.zeros(episodes, w), torch.zeros(episodes, w, 4)
+        self._actions, self._times = torch.zeros(episodes, w, dtype=torch.int64), torch.zeros(episodes, w)
+        self._mask, self._t = torch.zeros(episodes, w, dtype=torch.bool), 0
+
+    def act(self, observation: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:
+        """See `Policy`."""
+        self._missing = self._missing - reward
+        normalised = torch.from_numpy(self.normalise({"observation": observation.numpy()})["observation"])
+        for memory, newest in (
+            (self._returns, self._missing),
+            (self._observations, normalised),
+            (self._actions, torch.zeros(len(reward), dtype=torch.int64)),
+            (self._times, torch.full_like(reward, self._t)),
+            (self._mask, torch.ones_like(reward, dtype=torch.bool)),
+        ):
+            memory[:, :-1] = memory[:, 1:].clone()
+            memory[:, -1] = newest
+        logits = self.model(self._returns, self._observations, self._actions, self._times, self._mask)
+        action = logits[:, -1].argmax(-1)
+        self._actions[:, -1] = action
+        self._t += 1
+        return action
+
+
+@dataclass(frozen=True)
+class SequenceSettings:
+    """What a sequence model can be told.
+
+    Attributes:
+        window: steps that it sees.
+        target: the return that it is asked for when it plays.
+        batch_size: windows of a batch.
+    """
+
+    window: int = 8
+    target: float = 500.0
+    batch_size: int = 64
+
+
+def learn_sequences(
+    store: el.EpisodeView,
+    settings: SequenceSettings = SequenceSettings(),
+    *,
+    updates: int = 600,
+    watch_every: int = 40,
+    seed: int = 0,
+) -> Trained:
+    """Learn from all episodes which action followed, given the return that the episode still reached.
+
+    Args:
+        store: whose episodes.
+        settings: of the learner.
+        updates: gradient steps.
+        watch_every: updates from one evaluation to the next.
+        seed: of the order of batches, and of the model's weights.
+    """
+    torch.manual_seed(seed)
+    normalise = el.Normalise.from_stats(store.stats(["observation"]), "observation")
+    loader = store.loader(
+        settings.batch_size,
+        window=settings.window,
+        pad="left",
+        columns=["observation", "action", "t", "mask"],
+        shuffle=True,
+        seed=seed,
+        transforms=[el.ReturnToGo(), normalise, el.Cast("return_to_go", "float32")],
+        output="torch",
+    )
+    model = SequenceModel(4, 2, settings.window)
+    policy = SequencePolicy(model, normalise, settings.target)
+    descent, watch = Descent(model, 1e-3, updates), Watch(policy, watch_every)
+    for batch in batches(loader, updates):
+        real, action = batch["mask"], batch["action"]
+        logits = model(batch["return_to_go"], batch["observation"], action, batch["t"], real)
+        loss = cross_entropy(logits[real], action[real])
+        descent.step(loss)
+        watch.count(loss)
+    return Trained(policy, tuple(watch.curve))
