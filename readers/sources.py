@@ -46,6 +46,8 @@ class Sources:
     def __init__(self, snapshot: Snapshot, *, confined: bool = False) -> None:
         self.connection = duckdb.connect(":memory:")
         self.connection.execute("SET TimeZone = 'UTC'")
+        # It would be printed among a script's own output as soon as a query takes two seconds.
+        self.connection.execute("SET enable_progress_bar = false")
         self._snapshot = snapshot
         self._through_arrow = confined or snapshot.layout.root.local is None
 

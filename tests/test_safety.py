@@ -1104,6 +1104,14 @@ def test_a_read_only_connection_answers(small: Path, query: str) -> None:
         assert connection.execute(query).fetchall() == QUERIES[query]
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+def test_long_queries_print_nothing(small: Path, read_only: bool) -> None:
+    """DuckDB's progress bar would stand among the output of a script whose query takes two seconds."""
+    connection = el.open(small).connect(read_only=read_only)
+    setting = "select current_setting('enable_progress_bar')"
+    assert connection.sql(setting).fetchone() == (False,)
+
+
 def test_a_read_only_connection_does_not_spill(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no folder to which a large query could write, and none can be named."""
     monkeypatch.chdir(small / "store")
