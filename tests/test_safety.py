@@ -1107,9 +1107,9 @@ def test_a_read_only_connection_answers(small: Path, query: str) -> None:
 @pytest.mark.parametrize("read_only", [False, True])
 def test_long_queries_print_nothing(small: Path, read_only: bool) -> None:
     """DuckDB's progress bar would stand among the output of a script whose query takes two seconds."""
-    connection = el.open(small).connect(read_only=read_only)
+    connection = el.open(small / "store").connect(read_only=read_only)
     setting = "select current_setting('enable_progress_bar')"
-    assert connection.sql(setting).fetchone() == (False,)
+    assert connection.sql(setting).fetchall() == [(False,)]
 
 
 def test_a_read_only_connection_does_not_spill(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

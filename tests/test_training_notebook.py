@@ -14,6 +14,8 @@ from nbformat import NotebookNode
 from notebook_runs import NOTEBOOKS, charts, check_committed, execute, outputs, streams, table
 
 pytest.importorskip("torch")
+# It trains three learners: `make test-training` runs it, and so does the continuous integration.
+pytestmark = pytest.mark.slow
 
 TRAINING = NOTEBOOKS / "training.ipynb"
 LEARNERS = ("cloning", "q-learning", "sequence-model")
