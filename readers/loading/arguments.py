@@ -19,7 +19,7 @@ from .orders import Drawn, Order, Sequential, Shuffled
 from .units.deltas import Deltas
 from .units.n_steps import NSteps
 from .units.transitions import Transitions
-from .units.unit import Units
+from .units.unit import END_REASON, EPISODE, MASK, STEP, Units
 from .units.whole_episodes import WholeEpisodes
 from .units.windows import Windows
 
@@ -105,6 +105,11 @@ def _deltas(deltas: Any) -> Deltas:
     if not isinstance(deltas, Mapping) or not deltas:
         raise InvalidArgumentError(
             f"deltas={deltas!r}: expected relative steps by key, such as {{'observation': [-1, 0]}}."
+        )
+    fixed = [key for key in deltas if key in (END_REASON, EPISODE, MASK, STEP)]
+    if fixed:
+        raise InvalidArgumentError(
+            f"deltas[{fixed[0]!r}] cannot be given: it belongs to the transition. Name it in columns=[...]."
         )
     return Deltas(tuple((key, _relative_steps(key, steps)) for key, steps in deltas.items()))
 
