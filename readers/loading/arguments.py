@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -19,11 +19,14 @@ from .orders import Drawn, Order, Sequential, Shuffled
 from .units.deltas import Deltas
 from .units.n_steps import NSteps
 from .units.transitions import Transitions
-from .units.unit import Units
+from .units.unit import END_REASON, EPISODE, MASK, STEP, Units
 from .units.whole_episodes import WholeEpisodes
 from .units.windows import Windows
 
 Weights = Literal["steps", "episodes"] | pl.Expr
+
+#: No episode is as long; beyond it, sums of steps would no longer fit into 64 bits.
+MOST_STEPS = 2**40
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
@@ -34,6 +37,12 @@ def whole_number(name: str, value: Any, least: int) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise InvalidArgumentError(f"{name}={value!r}: expected a whole number from {least} on.")
+    return int(value)
+
+
+def _steps(name: str, value: Any, least: int) -> int:
+    if whole_number(name, value, least) > MOST_STEPS:
+        raise InvalidArgumentError(f"{name}={value!r}: expected a whole number from {least} to {MOST_STEPS}.")
     return int(value)
 
 
@@ -76,7 +85,7 @@ def choose_units(
         raise InvalidArgumentError("gamma belongs to n_step=..., which was not given.")
     if n_step is not None:
         discount = discount_factor("gamma", 0.99 if gamma is None else gamma)
-        return NSteps(whole_number("n_step", n_step, 1), discount)
+        return NSteps(_steps("n_step", n_step, 1), discount)
     if window is not None:
         return _windows(window, stride, pad, burn_in)
     if deltas is not None:
@@ -88,10 +97,7 @@ def _windows(window: Any, stride: Any, pad: Any, burn_in: Any) -> Windows:
     if pad not in (None, "left", "right"):
         raise InvalidArgumentError(f"pad={pad!r}: expected 'left', 'right' or None.")
     return Windows(
-        whole_number("window", window, 1),
-        whole_number("stride", stride, 1),
-        pad,
-        whole_number("burn_in", burn_in, 0),
+        _steps("window", window, 1), _steps("stride", stride, 1), pad, _steps("burn_in", burn_in, 0)
     )
 
 
@@ -100,20 +106,38 @@ def _deltas(deltas: Any) -> Deltas:
         raise InvalidArgumentError(
             f"deltas={deltas!r}: expected relative steps by key, such as {{'observation': [-1, 0]}}."
         )
-    found = []
-    for key, steps in deltas.items():
-        whole = [step for step in steps if isinstance(step, int | np.integer) and not isinstance(step, bool)]
-        if not whole or len(whole) < len(list(steps)):
-            raise InvalidArgumentError(f"deltas[{key!r}]={steps!r}: expected one or more whole numbers.")
-        found.append((key, tuple(int(step) for step in whole)))
-    return Deltas(tuple(found))
+    fixed = [key for key in deltas if key in (END_REASON, EPISODE, MASK, STEP)]
+    if fixed:
+        raise InvalidArgumentError(
+            f"deltas[{fixed[0]!r}] cannot be given: it belongs to the transition. Name it in columns=[...]."
+        )
+    return Deltas(tuple((key, _relative_steps(key, steps)) for key, steps in deltas.items()))
+
+
+def _relative_steps(key: Any, steps: Any) -> tuple[int, ...]:
+    given = list(steps) if isinstance(steps, Iterable) else []
+    whole = [step for step in given if isinstance(step, int | np.integer) and not isinstance(step, bool)]
+    if not whole or len(whole) < len(given) or max(map(abs, whole)) > MOST_STEPS:
+        raise InvalidArgumentError(
+            f"deltas[{key!r}]={steps!r}: expected one or more whole numbers, such as [-1, 0]."
+        )
+    return tuple(int(step) for step in whole)
 
 
 def choose_order(
     edges: np.ndarray, *, shuffle: bool, replacement: bool, weights: np.ndarray | None, seed: int
 ) -> Order:
-    """The order that the arguments of a loader name; weights draw with replacement."""
+    """The order that the arguments of a loader name; weights draw with replacement.
+
+    Raises:
+        InvalidArgumentError: they name two.
+    """
     units = int(edges[-1])
+    if shuffle and replacement:
+        raise InvalidArgumentError(
+            "shuffle=True gives each unit once an epoch; weights=... and replacement=True draw units, some "
+            "several times. Leave out shuffle, or leave out the others."
+        )
     if weights is not None or replacement:
         return Drawn(units, seed, edges, weights)
     return Shuffled(units, seed) if shuffle else Sequential(units)

@@ -6,9 +6,10 @@ epoch from a position on. It holds no state, so any number of readers can share 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from ...store.errors import InvalidArgumentError
 from .feed import Feed, Places
 from .shard import Shard
 from .units.unit import Batch
@@ -65,6 +66,17 @@ class BatchSource:
         if first or workers > 1:
             places = places.every(size, first, workers)
         for batch in self.feed.batches(epoch, places, size):
-            for transform in self.transforms:
-                batch = transform(batch)
-            yield batch
+            yield transformed(batch, self.transforms)
+
+
+def transformed(batch: Batch, transforms: Iterable[Callable[[Batch], Batch]]) -> Batch:
+    """A batch after each transform in turn.
+
+    Raises:
+        InvalidArgumentError: a transform gave nothing back.
+    """
+    for transform in transforms:
+        batch = transform(batch)
+        if batch is None:
+            raise InvalidArgumentError(f"The transform {transform!r} gave None; expected a batch. Return it.")
+    return batch

@@ -87,7 +87,7 @@ def make_feed(
         case "memory":
             arrays = read_arrays(blocks, positions, index, columns)
         case "mmap":
-            path = default_folder() if cache_folder is None else Path(cache_folder)
+            path = default_folder() if cache_folder is None else _checked_folder(cache_folder)
             folder = CacheFolder(path.expanduser().absolute(), checked_limit(cache_bytes))
             arrays = map_arrays(MappedSource(blocks, positions, index, columns, folder))
         case "stream":
@@ -128,6 +128,12 @@ def _stream(wanted: Wanted, buffer_bytes: int) -> StreamFeed:
         StreamOrder(blocks, group_rows, order.seed if shuffled else None),
         wanted.stages,
     )
+
+
+def _checked_folder(folder: Any) -> Path:
+    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+        raise InvalidArgumentError(f"cache_folder={folder!r}: expected the path of a folder, or None.")
+    return Path(folder)
 
 
 def _check_belonging(cache: Any, owner: str, **given: Any) -> None:

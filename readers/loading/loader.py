@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...store.errors import InvalidArgumentError, LoaderStateError
 from .arguments import whole_number
-from .batch_source import Batching, BatchSource
+from .batch_source import Batching, BatchSource, transformed
 from .feed import Feed, Places
 from .optional_packages import require
 from .outputs import NumpyOutput, Output
@@ -168,9 +168,7 @@ class Loader:
             self._moves += 1
             left -= places.count
         batch = parts[0] if len(parts) == 1 else self.kind.join(parts)
-        for transform in self._transforms:
-            batch = transform(batch)
-        return batch
+        return transformed(batch, self._transforms)
 
     def _taken(self, epoch: int, places: Places, rest: Places) -> Batch:
         if isinstance(self._feed, Picking):

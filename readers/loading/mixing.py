@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
@@ -204,7 +205,7 @@ class MixedLoader:
         """
         try:
             form, identity, parts = state["format"], state["identity"], list(state["loaders"])
-            epoch, position, units = (int(state[name]) for name in ("epoch", "position", "units"))
+            epoch, position, units = (operator.index(state[name]) for name in ("epoch", "position", "units"))
         except (TypeError, KeyError, ValueError) as error:
             raise LoaderStateError(
                 f"This is no state of a mixture: {state!r:.200}. Expected what state_dict() gave."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,8 @@ def read_state(state: Mapping[str, Any], identity: Mapping[str, Any], length: in
     """
     try:
         form, own = state["format"], state["identity"]
-        epoch, position = int(state["epoch"]), int(state["position"])
+        epoch, position = (operator.index(state[name]) for name in ("epoch", "position"))
+        own = dict(own)
     except (TypeError, KeyError, ValueError) as error:
         raise LoaderStateError(
             f"This is no state of a loader: {state!r:.200}. Expected what state_dict() gave."

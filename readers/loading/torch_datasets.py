@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from ...store.errors import InvalidArgumentError, LoaderStateError, UnitNotFoundError
 from .arguments import whole_number
+from .batch_source import transformed
 from .feed import ArrayFeed
 from .orders import Sequential
 from .outputs import NumpyOutput, Output
@@ -196,9 +197,7 @@ class UnitDataset(Dataset[Any]):
             raise UnitNotFoundError(
                 f"There is no unit {outside[0]}: there are {count}, from 0 to {count - 1}."
             )
-        batch = self._feed.gather(wanted % count)
-        for transform in self._transforms:
-            batch = transform(batch)
+        batch = transformed(self._feed.gather(wanted % count), self._transforms)
         return GatheredUnits(self._output(batch), len(wanted))
 
     def __iter__(self) -> Iterator[Any]:

@@ -8,7 +8,7 @@ memory, mapped, or a block of a stream.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,15 +145,19 @@ class Stages:
         """The keys of a batch: those asked for, or the usual ones, and what is added on reading.
 
         Raises:
-            InvalidArgumentError: a key that the kind of unit makes itself would be written.
+            InvalidArgumentError: a key that the kind of unit makes itself would be written, or columns is
+                no list of names.
         """
         taken = [name for name in self.writes if units.columns([name]) != [name]]
         if taken:
             raise InvalidArgumentError(
                 f"A transform writes {taken[0]!r}, which {units} gives already. Give it another key."
             )
-        asked = units.default_keys if columns is None else columns
-        return tuple(dict.fromkeys((*asked, *self.writes)))
+        asked = units.default_keys if columns is None else _asked(columns)
+        keys = tuple(dict.fromkeys((*asked, *self.writes)))
+        if not keys:
+            raise InvalidArgumentError("columns=[] leaves nothing to load. Name a column, or leave it out.")
+        return keys
 
     def columns(self, units: Units, keys: Sequence[str]) -> list[str]:
         """The columns of the store that units with such keys need."""
@@ -197,6 +201,16 @@ class Stages:
         for transform in rest:
             found = transform.prepare(found)
         return PreparedArrays(found.index, found.columns, arrays, Stages(rest, ()), tuple(found.columns))
+
+
+def _asked(columns: Any) -> tuple[str, ...]:
+    listed = isinstance(columns, Iterable) and not isinstance(columns, str)
+    names = tuple(columns) if listed else ()
+    if not listed or not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(
+            f"columns={columns!r}: expected a list of names, such as ['observation', 'action']."
+        )
+    return names
 
 
 @dataclass(frozen=True)
