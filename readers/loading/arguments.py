@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -14,16 +14,19 @@ from ...store.errors import InvalidArgumentError, QueryError
 from ...store.snapshot import Snapshot
 from ..frames import POSITION, positioned_episodes
 from ..query import available_episodes
+from .columns import check_names
 from .episode_index import EpisodeIndex
 from .orders import Drawn, Order, Sequential, Shuffled
 from .units.deltas import Deltas
 from .units.n_steps import NSteps
 from .units.transitions import Transitions
-from .units.unit import Units
+from .units.unit import END_REASON, EPISODE, MASK, STEP, Units
 from .units.whole_episodes import WholeEpisodes
 from .units.windows import Windows
 
 Weights = Literal["steps", "episodes"] | pl.Expr
+#: Most steps that a delta may reach; no episode is as long.
+_FARTHEST = 2**31
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
@@ -101,11 +104,21 @@ def _deltas(deltas: Any) -> Deltas:
             f"deltas={deltas!r}: expected relative steps by key, such as {{'observation': [-1, 0]}}."
         )
     found = []
+    check_names(list(deltas))
     for key, steps in deltas.items():
-        whole = [step for step in steps if isinstance(step, int | np.integer) and not isinstance(step, bool)]
-        if not whole or len(whole) < len(list(steps)):
-            raise InvalidArgumentError(f"deltas[{key!r}]={steps!r}: expected one or more whole numbers.")
-        found.append((key, tuple(int(step) for step in whole)))
+        if key in (END_REASON, EPISODE, STEP, MASK):
+            raise InvalidArgumentError(
+                f"deltas[{key!r}]: this key has no values at other steps. Name it in columns=[...] instead."
+            )
+        given = list(steps) if isinstance(steps, Iterable) else []
+        whole = [
+            int(step) for step in given if isinstance(step, int | np.integer) and not isinstance(step, bool)
+        ]
+        if not whole or len(whole) < len(given) or max(map(abs, whole)) > _FARTHEST:
+            raise InvalidArgumentError(
+                f"deltas[{key!r}]={steps!r}: expected one or more whole numbers, none beyond {_FARTHEST}."
+            )
+        found.append((key, tuple(whole)))
     return Deltas(tuple(found))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from ...store.errors import InvalidArgumentError
 from ..blocks import BlockReader
 from .arguments import whole_number
-from .cache_folder import CacheFolder, checked_limit, default_folder
+from .cache_folder import CacheFolder, checked_limit, chosen_folder
 from .columns import Column
 from .episode_index import EpisodeIndex
 from .feed import ArrayFeed, Feed
@@ -87,8 +86,7 @@ def make_feed(
         case "memory":
             arrays = read_arrays(blocks, positions, index, columns)
         case "mmap":
-            path = default_folder() if cache_folder is None else Path(cache_folder)
-            folder = CacheFolder(path.expanduser().absolute(), checked_limit(cache_bytes))
+            folder = CacheFolder(chosen_folder(cache_folder), checked_limit(cache_bytes))
             arrays = map_arrays(MappedSource(blocks, positions, index, columns, folder))
         case "stream":
             return _stream(wanted, 1 << 30 if buffer_bytes is None else buffer_bytes)

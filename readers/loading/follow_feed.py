@@ -168,6 +168,7 @@ class FollowFeed:
 
         Raises:
             CorruptStoreError: a file is damaged; it shows what it showed.
+            InvalidArgumentError: a column of new episodes has another dtype or shape than before.
         """
         looked = time.monotonic()
         for attempt in range(_ATTEMPTS):
@@ -194,11 +195,11 @@ class FollowFeed:
         slots = self._held.slots(contents.ids)
         new = slots < 0
         arrays = self._read(view, contents, new) if new.any() else None
-        # From here on nothing can fail.
         if arrays is not None:
             kept = np.zeros(len(self._held.arrays.index), bool)
             kept[slots[~new]] = True
             self._held.add(contents.ids.filter(pl.Series(new)), arrays, kept)
+            # From here on nothing can fail.
             slots = self._held.slots(contents.ids)
             self._arrays = self._stages.stack(self._held.arrays)
         if self.priorities is not None:

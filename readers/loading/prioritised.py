@@ -172,7 +172,8 @@ def check_prioritised(rule: Any, **others: Any) -> None:
         raise InvalidArgumentError(
             f"prioritised={rule!r}: expected Prioritised(alpha=0.6, beta=0.4, ...), or None."
         )
-    given = [name for name, value in others.items() if value]
+    # An expression is neither true nor false.
+    given = [name for name, value in others.items() if value is not None and value is not False]
     if given:
         raise InvalidArgumentError(
             f"prioritised and {' and '.join(given)} were given; units are drawn one way. Leave one out."

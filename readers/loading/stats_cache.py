@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ...store.snapshot import Snapshot
-from .cache_folder import VARIABLE, default_folder
+from .cache_folder import VARIABLE, chosen_folder
 from .column_stats import ColumnStats
 from .columns import Column
 
@@ -42,7 +42,7 @@ class StatsCache:
     """
 
     def __init__(self, folder: str | PathLike[str] | None) -> None:
-        self._folder = Path(folder or default_folder(), _FOLDER).expanduser().absolute()
+        self._folder = chosen_folder(folder) / _FOLDER
 
     def load(self, key: Mapping[str, Any]) -> list[ColumnStats] | None:
         """The statistics of a key, or None where there are none that can be read."""
