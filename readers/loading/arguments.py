@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
@@ -24,9 +25,40 @@ from .units.unit import END_REASON, EPISODE, MASK, STEP, Units
 from .units.whole_episodes import WholeEpisodes
 from .units.windows import Windows
 
+if TYPE_CHECKING:
+    from .batch_source import Batching
+    from .outputs import Output
+    from .priorities import Prioritised
+    from .transforms.on_read import Stages
+
 Weights = Literal["steps", "episodes"] | pl.Expr
 #: Most steps that a delta may reach; no episode is as long.
 _FARTHEST = 2**31
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a loader, checked, whatever the kind of loader that is made of it.
+
+    Attributes:
+        units: the kind of unit.
+        columns: keys of a batch; None for the usual ones.
+        stages: the transforms.
+        batching: how batches are cut.
+        output: what makes of a batch what is handed out.
+        seed: of the order.
+        weights: as for `evaluate_weights`.
+        prioritised: to draw by priority.
+    """
+
+    units: Units
+    columns: Sequence[str] | None
+    stages: Stages
+    batching: Batching
+    output: Output
+    seed: int
+    weights: Weights | None
+    prioritised: Prioritised | None
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
