@@ -82,6 +82,10 @@ class FollowFeed:
         self._unit_index = UnitIndex(units, self.contents.index)
         self.priorities = None if rule is None else Priorities(rule, np.zeros(0))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The clock of another machine may stand anywhere, so a copy looks at once."""
+        return vars(self) | {"_looked": -np.inf}
+
     @property
     def length(self) -> int:
         """See `Feed`; it has no end."""
