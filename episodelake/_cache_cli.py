@@ -11,7 +11,7 @@ import typer
 from ._grid import Grid
 from ._page import Page
 from ._reports import size_text
-from .readers.loading.cache_folder import CacheFolder, default_folder
+from .readers.loading.cache_folder import CacheFolder, chosen_folder
 
 cache = typer.Typer(
     help="Look after the columns that loaders with cache='mmap' keep on this machine.", no_args_is_help=True
@@ -60,4 +60,4 @@ def clear_command(folder: Folder = None) -> None:
 
 
 def _folder(folder: Path | None) -> CacheFolder:
-    return CacheFolder((default_folder() if folder is None else folder).absolute())
+    return CacheFolder(chosen_folder(folder))

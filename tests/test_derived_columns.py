@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import episodelake as el
+from episodelake.readers.loading.step_arrays import StepArrays
 
 SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 ENDINGS = ("terminated", "truncated", "cut", "both")
@@ -325,11 +326,10 @@ def test_arguments_that_make_no_sense_are_refused(make: Any) -> None:
 
 
 def test_reprs_tell_them_apart() -> None:
-    """A cache may use them as keys; what a function does is in no repr, so its results are not kept."""
+    """Each says what it was made with, and two that were made alike are equal."""
     returns = el.ReturnToGo(0.99)
-    assert repr(returns) == returns.cache_key == "ReturnToGo(gamma=0.99, key='return_to_go')"
+    assert repr(returns) == "ReturnToGo(gamma=0.99, key='return_to_go')"
     assert repr(el.GAE()) == "GAE(gamma=0.99, lam=0.95, value='policy.value', missing='error')"
-    assert el.Relabel("reward", move).cache_key is None
     assert el.ReturnToGo(np.float32(0.5)) == el.ReturnToGo(0.5)
 
 
@@ -356,3 +356,36 @@ def test_deltas_of_a_derived_column() -> None:
             np.testing.assert_allclose(
                 values, [returns[t], returns[min(t + 2, len(returns) - 1)]], rtol=1e-12
             )
+
+
+class Numbered(el.DerivedColumns):
+    """Rows with their numbers, in arrays that lie in memory column after column, and in a list."""
+
+    writes = ("numbered",)
+
+    def compute(self, arrays: StepArrays) -> Any:
+        """A nested value."""
+        rows = np.arange(arrays.index.rows)
+        return {"numbered": {"array": np.asfortranarray(np.stack([rows, rows], 1)), "list": rows.tolist()}}
+
+
+class Nothing(Numbered):
+    """Forgets to give what it writes."""
+
+    def compute(self, arrays: StepArrays) -> Any:
+        """None."""
+        return None
+
+
+def test_derived_values_may_be_nested_and_lie_anyhow() -> None:
+    """Windows show the rows in order; no columns at all are refused."""
+    view = _made[1]
+    batch = next(iter(view.loader(1, window=2, pad="right", columns=["reward"], transforms=[Numbered()])))
+    assert batch["numbered"]["array"][0, 0].tolist() == [0, 0]
+    assert batch["numbered"]["list"][0, 0] == 0
+    windows = view.filter("length >= 3").loader(1, window=3, columns=["reward"], transforms=[Numbered()])
+    first = next(iter(windows))["numbered"]
+    assert first["array"].tolist() == [[[0, 0], [1, 1], [2, 2]]]
+    assert first["list"].tolist() == [[0, 1, 2]]
+    with pytest.raises(el.InvalidArgumentError, match=r"gave the columns None; it writes \('numbered',\)"):
+        view.loader(transforms=[Nothing()])

@@ -103,11 +103,13 @@ def test_each_new_episode_appears_once(store: el.EpisodeStore) -> None:
 
 
 def test_it_looks_no_more_often_than_asked(store: el.EpisodeStore) -> None:
-    """Between two looks it shows what it showed; `refresh` looks at once."""
+    """Between two looks it shows what it showed; `refresh` looks at once, and so does a copy."""
     loader = following(store, refresh_seconds=3600)
     assert shown(loader) == {0, 1, 2}
     record(store, 3, [5])
     assert shown(loader) == {0, 1, 2}
+    # The clock of another machine may stand anywhere.
+    assert shown(pickle.loads(pickle.dumps(loader))) == {0, 1, 2, 3}
     version = loader.version
     loader.refresh()
     assert shown(loader) == {0, 1, 2, 3} and loader.version > version

@@ -224,6 +224,15 @@ def test_weights_are_met(store: el.EpisodeStore) -> None:
         ({"window": 2, "pad": "both"}, "pad='both'"),
         ({"deltas": {"observation": [0.5]}}, "one or more whole numbers"),
         ({"deltas": {}}, "relative steps by key"),
+        ({"deltas": {"observation": 3}}, "one or more whole numbers"),
+        ({"deltas": {"observation": [2**70]}}, "one or more whole numbers"),
+        ({"deltas": {"end_reason": [0, 1]}}, "no values at other steps"),
+        ({"deltas": {3: [0]}}, "expected a list of names"),
+        ({"columns": []}, "a batch needs a key"),
+        ({"columns": "reward"}, r"expected a list of names: \['reward'\]"),
+        ({"columns": [3]}, "expected a list of names"),
+        ({"columns": 3}, "expected a list of names"),
+        ({"cache": "mmap", "cache_folder": 5}, "expected the path"),
         ({"seed": -1}, "seed=-1"),
     ],
 )
@@ -256,7 +265,14 @@ def test_a_state_of_another_loader_is_refused(store: el.EpisodeStore, tmp_path: 
     ]:
         with pytest.raises(el.LoaderStateError, match=word):
             loader.load_state_dict(foreign.state_dict())
-    for broken in ({}, None, {**before, "position": 10**6}, {**before, "epoch": -1}, {**before, "format": 2}):
+    for broken in (
+        {},
+        None,
+        *({**before, "position": place} for place in (10**6, 1.5, float("inf"), "4")),
+        *({**before, "identity": other} for other in (None, "x", 3, {})),
+        {**before, "epoch": -1},
+        {**before, "format": 2},
+    ):
         with pytest.raises(el.LoaderStateError):
             loader.load_state_dict(broken)  # pyright: ignore[reportArgumentType]
     assert loader.state_dict() == before

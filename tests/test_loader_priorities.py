@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -156,6 +157,7 @@ def test_the_last_of_duplicates_counts(store: el.EpisodeStore) -> None:
         ([0.5], [1.0], "expected whole numbers"),
         ([True], [1.0], "expected whole numbers"),
         ([1], ["high"], "expected one number"),
+        ([1, [2]], [1.0, 1.0], "units cannot be read as a numpy array"),
     ],
 )
 def test_an_update_that_makes_no_sense_changes_nothing(
@@ -248,3 +250,25 @@ def test_a_state_without_these_priorities_is_refused(store: el.EpisodeStore, tmp
     assert loader.state_dict() == before
     with pytest.raises(el.LoaderStateError, match="order"):
         store.loader(8, columns=KEYS).load_state_dict(before)
+
+
+def test_priorities_may_be_tensors(store: el.EpisodeStore) -> None:
+    """Those that still belong to a graph, or have a dtype that numpy lacks, are refused with a hint."""
+    torch = pytest.importorskip("torch")
+    loader = store.loader(4, prioritised=el.Prioritised(), output="torch")
+    batch = next(iter(loader))
+    loader.update_priorities(batch["unit"], batch["weight"])
+    before = loader.state_dict()
+    graph = torch.ones(4, requires_grad=True) * 2
+    for wrong in (graph, torch.ones(4, dtype=torch.bfloat16)):
+        with pytest.raises(el.InvalidArgumentError, match=r"detach\(\).cpu\(\)"):
+            loader.update_priorities(batch["unit"], wrong)
+    assert loader.state_dict() == before
+    loader.update_priorities(batch["unit"], graph.detach())
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_an_expression_and_priorities_do_not_go_together(store: el.EpisodeStore, follow: bool) -> None:
+    """Units are drawn one way."""
+    with pytest.raises(el.InvalidArgumentError, match="prioritised and weights were given"):
+        store.loader(prioritised=el.Prioritised(), weights=pl.col("length"), follow=follow)

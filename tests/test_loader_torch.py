@@ -238,6 +238,9 @@ def test_a_loader_with_workers_is_pickled(store: el.EpisodeStore) -> None:
     seen = places([next(iterator)])
     copy = pickle.loads(pickle.dumps(loader))
     assert seen + places(copy) == places(loader_of(store))
+    stream = store.loader(4, columns=KEYS, cache="stream").torch_loader()
+    taken = places([stream.take(3)])
+    assert taken + places(pickle.loads(pickle.dumps(stream))) == places(store.loader(4, columns=KEYS))
 
 
 def test_arguments_that_make_no_sense_are_refused(store: el.EpisodeStore) -> None:

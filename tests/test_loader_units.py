@@ -193,3 +193,22 @@ def test_whole_episodes(store: el.EpisodeStore, batch_size: int) -> None:
             assert not any(leaf(row(one[key], t)).any() for t in range(count, len(leaf(one[key]))))
         ended = tuple(one[key][length - 1] for key in ("terminated", "truncated"))
         assert ended == plain_units.flags(episode, length - 1)
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_no_reward_reaches_another_episode(tmp_path: Path, n: int) -> None:
+    """Not even an infinite one, or one that is not a number."""
+    store = el.create(tmp_path / "store", observation_space=BOX, action_space=gym.spaces.Discrete(2))
+    rewards = [1.0, np.inf, 2.0, np.nan]
+    with store.writer(run="infinite") as writer:
+        for reward in rewards:
+            writer.write_episode(
+                observations=np.zeros((4, *BOX.shape), BOX.dtype),
+                actions=np.zeros(3, np.int64),
+                rewards=np.full(3, reward),
+                terminations=np.arange(3) == 2,
+                truncations=np.zeros(3, bool),
+            )
+    spans = np.minimum(n, [3, 2, 1])
+    found = next(iter(store.refresh().loader(n_step=n, gamma=1.0)))["reward"]
+    np.testing.assert_array_equal(found, np.concatenate([spans * reward for reward in rewards]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
@@ -14,6 +15,7 @@ from ...store.errors import InvalidArgumentError, QueryError
 from ...store.snapshot import Snapshot
 from ..frames import POSITION, positioned_episodes
 from ..query import available_episodes
+from .columns import check_names
 from .episode_index import EpisodeIndex
 from .orders import Drawn, Order, Sequential, Shuffled
 from .units.deltas import Deltas
@@ -23,7 +25,39 @@ from .units.unit import END_REASON, EPISODE, MASK, STEP, Units
 from .units.whole_episodes import WholeEpisodes
 from .units.windows import Windows
 
+if TYPE_CHECKING:
+    from .batch_source import Batching
+    from .outputs import Output
+    from .priorities import Prioritised
+    from .transforms.on_read import Stages
+
 Weights = Literal["steps", "episodes"] | pl.Expr
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a loader, checked, whatever the kind of loader that is made of it.
+
+    Attributes:
+        units: the kind of unit.
+        columns: keys of a batch; None for the usual ones.
+        stages: the transforms.
+        batching: how batches are cut.
+        output: what makes of a batch what is handed out.
+        seed: of the order.
+        weights: as for `evaluate_weights`.
+        prioritised: to draw by priority.
+    """
+
+    units: Units
+    columns: Sequence[str] | None
+    stages: Stages
+    batching: Batching
+    output: Output
+    seed: int
+    weights: Weights | None
+    prioritised: Prioritised | None
+
 
 #: No episode is as long; beyond it, sums of steps would no longer fit into 64 bits.
 MOST_STEPS = 2**40
@@ -106,22 +140,23 @@ def _deltas(deltas: Any) -> Deltas:
         raise InvalidArgumentError(
             f"deltas={deltas!r}: expected relative steps by key, such as {{'observation': [-1, 0]}}."
         )
-    fixed = [key for key in deltas if key in (END_REASON, EPISODE, MASK, STEP)]
-    if fixed:
-        raise InvalidArgumentError(
-            f"deltas[{fixed[0]!r}] cannot be given: it belongs to the transition. Name it in columns=[...]."
-        )
-    return Deltas(tuple((key, _relative_steps(key, steps)) for key, steps in deltas.items()))
-
-
-def _relative_steps(key: Any, steps: Any) -> tuple[int, ...]:
-    given = list(steps) if isinstance(steps, Iterable) else []
-    whole = [step for step in given if isinstance(step, int | np.integer) and not isinstance(step, bool)]
-    if not whole or len(whole) < len(given) or max(map(abs, whole)) > MOST_STEPS:
-        raise InvalidArgumentError(
-            f"deltas[{key!r}]={steps!r}: expected one or more whole numbers, such as [-1, 0]."
-        )
-    return tuple(int(step) for step in whole)
+    found = []
+    check_names(list(deltas))
+    for key, steps in deltas.items():
+        if key in (END_REASON, EPISODE, STEP, MASK):
+            raise InvalidArgumentError(
+                f"deltas[{key!r}]: this key has no values at other steps. Name it in columns=[...] instead."
+            )
+        given = list(steps) if isinstance(steps, Iterable) else []
+        whole = [
+            int(step) for step in given if isinstance(step, int | np.integer) and not isinstance(step, bool)
+        ]
+        if not whole or len(whole) < len(given) or max(map(abs, whole)) > MOST_STEPS:
+            raise InvalidArgumentError(
+                f"deltas[{key!r}]={steps!r}: expected one or more whole numbers, none beyond {MOST_STEPS}."
+            )
+        found.append((key, tuple(whole)))
+    return Deltas(tuple(found))
 
 
 def choose_order(

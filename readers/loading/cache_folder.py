@@ -43,10 +43,17 @@ _MAGIC = b"ELC1"
 _PARTS, _PART_BYTES = 16, 64 << 10
 
 
-def default_folder() -> Path:
-    """Where the cache is if no folder is named: `EPISODELAKE_CACHE`, or the user's folder for caches."""
-    named = os.environ.get(VARIABLE)
-    return Path(named) if named else Path(platformdirs.user_cache_dir("episodelake", appauthor=False))
+def chosen_folder(folder: str | os.PathLike[str] | None) -> Path:
+    """Where the cache is: the folder, or `EPISODELAKE_CACHE`, or the user's folder for caches.
+
+    Raises:
+        InvalidArgumentError: it is no path.
+    """
+    if folder is not None and (not isinstance(folder, str | os.PathLike) or not os.fspath(folder)):
+        raise InvalidArgumentError(f"cache_folder={folder!r}: expected the path of a folder, or None.")
+    named = folder or os.environ.get(VARIABLE)
+    path = Path(named or platformdirs.user_cache_dir("episodelake", appauthor=False))
+    return path.expanduser().absolute()
 
 
 @dataclass(frozen=True)

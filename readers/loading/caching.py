@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from ...store.errors import InvalidArgumentError
 from ..blocks import BlockReader
 from .arguments import whole_number
-from .cache_folder import CacheFolder, checked_limit, default_folder
+from .cache_folder import CacheFolder, checked_limit, chosen_folder
 from .columns import Column
 from .episode_index import EpisodeIndex
 from .feed import ArrayFeed, Feed
@@ -87,8 +86,7 @@ def make_feed(
         case "memory":
             arrays = read_arrays(blocks, positions, index, columns)
         case "mmap":
-            path = default_folder() if cache_folder is None else _checked_folder(cache_folder)
-            folder = CacheFolder(path.expanduser().absolute(), checked_limit(cache_bytes))
+            folder = CacheFolder(chosen_folder(cache_folder), checked_limit(cache_bytes))
             arrays = map_arrays(MappedSource(blocks, positions, index, columns, folder))
         case "stream":
             return _stream(wanted, 1 << 30 if buffer_bytes is None else buffer_bytes)
@@ -128,12 +126,6 @@ def _stream(wanted: Wanted, buffer_bytes: int) -> StreamFeed:
         StreamOrder(blocks, group_rows, order.seed if shuffled else None),
         wanted.stages,
     )
-
-
-def _checked_folder(folder: Any) -> Path:
-    if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
-        raise InvalidArgumentError(f"cache_folder={folder!r}: expected the path of a folder, or None.")
-    return Path(folder)
 
 
 def _check_belonging(cache: Any, owner: str, **given: Any) -> None:

@@ -7,8 +7,9 @@ its array has zeros, so that all arrays of a loader have the same rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -171,6 +172,18 @@ class LooseColumn(Column):
         full = np.full((len(there), *shape), _absent(dtype), dtype)
         full[there] = flat.reshape(-1, *shape)
         return full
+
+
+def check_names(names: Any) -> None:
+    """Refuse what is no list of names.
+
+    Raises:
+        InvalidArgumentError: it is something else; of a single name too, which must stand in a list.
+    """
+    if isinstance(names, str):
+        raise InvalidArgumentError(f"columns={names!r}: expected a list of names: [{names!r}].")
+    if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(f"columns={names!r:.200}: expected a list of names.")
 
 
 def choose_columns(snapshot: Snapshot, positions: np.ndarray, names: Sequence[str]) -> tuple[Column, ...]:

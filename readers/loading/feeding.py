@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from .arguments import (
+    Asked,
     Weights,
     check_selection,
     check_single_agents,
@@ -23,9 +24,10 @@ from .batch_source import Batching
 from .caching import Cache, Wanted, make_feed
 from .columns import choose_columns
 from .episode_index import index_of
-from .follow_window import check_follow, check_held, check_made_now
+from .follow_window import check_endless, check_follow, check_held, check_made_now
 from .following import following_loader
 from .loader import Loader
+from .orders import Drawn
 from .outputs import OutputName, choose_output
 from .priorities import Prioritised
 from .prioritised import check_prioritised, prioritised_loader
@@ -127,16 +129,28 @@ class FeedingView:
             CorruptStoreError: a file of the store is damaged.
             StoreAccessError: the cache folder cannot be written, is full, or may not hold that much.
         """
-        seed = whole_number("seed", seed, 0)
-        made, ahead = choose_output(output, device), whole_number("prefetch", prefetch, 0)
-        batching = Batching(whole_number("batch_size", batch_size, 1), drop_last, choose_shard(shard, uneven))
-        stages = Stages.of(transforms)
-        live = follow or prioritised is not None
-        check_made_now(live, prefetch=ahead)
-        if follow:
-            check_held(
-                cache=cache, cache_folder=cache_folder, cache_bytes=cache_bytes, buffer_bytes=buffer_bytes
-            )
+        asked = Asked(
+            choose_units(
+                n_step=n_step,
+                gamma=gamma,
+                window=window,
+                stride=stride,
+                pad=pad,
+                burn_in=burn_in,
+                deltas=deltas,
+                whole_episodes=whole_episodes,
+            ),
+            columns,
+            Stages.of(transforms),
+            Batching(whole_number("batch_size", batch_size, 1), drop_last, choose_shard(shard, uneven)),
+            choose_output(output, device),
+            whole_number("seed", seed, 0),
+            weights,
+            prioritised,
+        )
+        check_prioritised(prioritised, shuffle=shuffle, weights=weights)
+        ahead = whole_number("prefetch", prefetch, 0)
+        check_made_now(follow or prioritised is not None, prefetch=ahead)
         followed = check_follow(
             follow,
             refresh_seconds=refresh_seconds,
@@ -144,54 +158,46 @@ class FeedingView:
             newest_episodes=newest_episodes,
             wait_seconds=wait_seconds,
         )
-        units = choose_units(
-            n_step=n_step,
-            gamma=gamma,
-            window=window,
-            stride=stride,
-            pad=pad,
-            burn_in=burn_in,
-            deltas=deltas,
-            whole_episodes=whole_episodes,
-        )
         if followed is not None:
-            return following_loader(
-                self,
-                followed,
-                units,
-                columns,
-                batching,
-                stages,
-                made,
-                seed=seed,
-                weights=weights,
-                prioritised=prioritised,
-                shuffle=shuffle,
+            check_endless(shuffle)
+            check_held(
+                cache=cache, cache_folder=cache_folder, cache_bytes=cache_bytes, buffer_bytes=buffer_bytes
             )
+            return following_loader(self, followed, asked)
+        wanted = self._wanted(asked, shuffle=shuffle, replacement=replacement)
+        feed = make_feed(wanted, cache, cache_folder, cache_bytes, buffer_bytes)
+        identity = _identity(wanted, asked.seed) | feed.facts()
+        if prioritised is not None:
+            return prioritised_loader(feed, prioritised, asked, identity)
+        return Loader(feed, asked.batching, identity, asked.stages.on_batch, asked.output, ahead)
+
+    def _wanted(self, asked: Asked, *, shuffle: bool, replacement: bool) -> Wanted:
+        """What a feed is to give of the episodes of this view; of the columns nothing is read yet."""
         snapshot, positions = self._reader.snapshot, self._all_positions()
         check_single_agents(snapshot)
+        units, stages = asked.units, asked.stages
         index = index_of(snapshot, positions)
         unit_index = UnitIndex(units, index)
         edges = unit_index.edges
         check_selection(units, index, edges)
-        keys = stages.keys(units, columns)
-        chosen = choose_columns(snapshot, positions, stages.columns(units, keys))
-        weighed = evaluate_weights(snapshot, positions, edges, weights)
-        check_prioritised(prioritised, shuffle=shuffle, weights=weights)
-        drawn = replacement or weights is not None
-        order = choose_order(edges, shuffle=shuffle, replacement=drawn, weights=weighed, seed=seed)
-        wanted = Wanted(self._reader.blocks, positions, index, chosen, units, keys, order, unit_index, stages)
-        feed = make_feed(wanted, cache, cache_folder, cache_bytes, buffer_bytes)
-        identity = {
-            "store": snapshot.manifest.store_id,
-            "version": snapshot.version,
-            "episodes": zlib.crc32(positions.tobytes()),
-            "units": repr(units),
-            "order": type(order).__name__,
-            "weights": None if weighed is None else zlib.crc32(weighed.tobytes()),
-            "seed": seed,
-        }
-        identity |= feed.facts()
-        if prioritised is not None:
-            return prioritised_loader(feed, prioritised, seed, batching, identity, stages.on_batch, made)
-        return Loader(feed, batching, identity, stages.on_batch, made, ahead)
+        keys = stages.keys(units, asked.columns)
+        columns = choose_columns(snapshot, positions, stages.columns(units, keys))
+        weighed = evaluate_weights(snapshot, positions, edges, asked.weights)
+        drawn = replacement or asked.weights is not None
+        order = choose_order(edges, shuffle=shuffle, replacement=drawn, weights=weighed, seed=asked.seed)
+        return Wanted(self._reader.blocks, positions, index, columns, units, keys, order, unit_index, stages)
+
+
+def _identity(wanted: Wanted, seed: int) -> dict[str, Any]:
+    """What the units and their order depend on, wherever the columns are kept."""
+    snapshot, order = wanted.blocks.snapshot, wanted.order
+    weights = order.weights if isinstance(order, Drawn) else None
+    return {
+        "store": snapshot.manifest.store_id,
+        "version": snapshot.version,
+        "episodes": zlib.crc32(wanted.positions.tobytes()),
+        "units": repr(wanted.units),
+        "order": type(order).__name__,
+        "weights": None if weights is None else zlib.crc32(weights.tobytes()),
+        "seed": seed,
+    }

@@ -82,6 +82,10 @@ class FollowFeed:
         self._unit_index = UnitIndex(units, self.contents.index)
         self.priorities = None if rule is None else Priorities(rule, np.zeros(0))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The clock of another machine may stand anywhere, so a copy looks at once."""
+        return vars(self) | {"_looked": -np.inf}
+
     @property
     def length(self) -> int:
         """See `Feed`; it has no end."""
@@ -168,6 +172,7 @@ class FollowFeed:
 
         Raises:
             CorruptStoreError: a file is damaged; it shows what it showed.
+            InvalidArgumentError: a column of new episodes has another dtype or shape than before.
         """
         looked = time.monotonic()
         for attempt in range(_ATTEMPTS):
@@ -194,11 +199,11 @@ class FollowFeed:
         slots = self._held.slots(contents.ids)
         new = slots < 0
         arrays = self._read(view, contents, new) if new.any() else None
-        # From here on nothing can fail.
         if arrays is not None:
             kept = np.zeros(len(self._held.arrays.index), bool)
             kept[slots[~new]] = True
             self._held.add(contents.ids.filter(pl.Series(new)), arrays, kept)
+            # From here on nothing can fail.
             slots = self._held.slots(contents.ids)
             self._arrays = self._stages.stack(self._held.arrays)
         if self.priorities is not None:

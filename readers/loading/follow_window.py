@@ -131,6 +131,19 @@ def check_made_now(live: bool, *, prefetch: int) -> None:
         )
 
 
+def check_endless(shuffle: bool) -> None:
+    """Refuse an order that needs an end.
+
+    Raises:
+        InvalidArgumentError: it was asked for.
+    """
+    if shuffle:
+        raise InvalidArgumentError(
+            "shuffle=True gives each unit once an epoch, but a store that is followed has no end. Leave it "
+            "out: units are drawn at random, with replacement."
+        )
+
+
 def check_held(*, cache: str, **options: Any) -> None:
     """Refuse to keep the episodes of a loader that follows anywhere but in memory.
 

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...store.errors import InvalidArgumentError, LoaderStateError
-from .arguments import Weights, check_single_agents
+from .arguments import Asked, check_single_agents
 from .batch_source import Batching
 from .columns import choose_columns
 from .follow_feed import FollowFeed
 from .follow_window import Follow
 from .loader import Loader
 from .outputs import Output
-from .priorities import Prioritised, check_beta, checked_update
-from .prioritised import check_prioritised, powers_of_state
-from .transforms.on_read import Stages
-from .units.unit import Batch, Units
+from .priorities import check_beta, checked_update
+from .prioritised import powers_of_state
+from .units.unit import Batch
 
 if TYPE_CHECKING:
     from .feeding import FeedingView
@@ -200,40 +199,20 @@ def _episodes_of_state(state: Mapping[str, Any], units: int) -> tuple[list[str],
     return ids, counts
 
 
-def following_loader(
-    view: FeedingView,
-    follow: Follow,
-    units: Units,
-    columns: Sequence[str] | None,
-    batching: Batching,
-    stages: Stages,
-    output: Output,
-    *,
-    seed: int,
-    weights: Weights | None,
-    prioritised: Prioritised | None,
-    shuffle: bool,
-) -> FollowingLoader:
+def following_loader(view: FeedingView, follow: Follow, asked: Asked) -> FollowingLoader:
     """A loader that follows the store of a view.
 
     Raises:
-        InvalidArgumentError: the view is a slice, or an order was asked for that needs an end; there is no
-            such column.
+        InvalidArgumentError: the view is a slice; there is no such column.
     """
-    snapshot = view._reader.snapshot
+    snapshot, units, stages, rule = view._reader.snapshot, asked.units, asked.stages, asked.prioritised
     check_single_agents(snapshot)
-    check_prioritised(prioritised, weights=weights)
-    if shuffle:
-        raise InvalidArgumentError(
-            "shuffle=True gives each unit once an epoch, but a store that is followed has no end. Leave it "
-            "out: units are drawn at random, with replacement."
-        )
     if view._conditions is None:
         raise InvalidArgumentError(
             "A slice of a store has no newer version, so it cannot be followed. Follow the store or a filter "
             "of it: store.filter(...).loader(follow=True); newest_episodes=... keeps the last ones."
         )
-    keys = stages.keys(units, columns)
+    keys = stages.keys(units, asked.columns)
     # So that a column that is not there is told at once where that can be known.
     if snapshot.episode_count:
         choose_columns(snapshot, np.zeros(0, np.int64), stages.columns(units, keys))
@@ -242,9 +221,9 @@ def following_loader(
         "followed": [str(condition) for condition in view._conditions],
         "newest": [follow.newest_steps, follow.newest_episodes],
         "units": repr(units),
-        "order": repr(prioritised and (prioritised.alpha, prioritised.epsilon, prioritised.weights)),
-        "weights": None if weights is None else str(weights),
-        "seed": seed,
+        "order": repr(rule and (rule.alpha, rule.epsilon, rule.weights)),
+        "weights": None if asked.weights is None else str(asked.weights),
+        "seed": asked.seed,
     }
-    feed = FollowFeed(view, follow, units, keys, stages, seed=seed, weights=weights, rule=prioritised)
-    return FollowingLoader(feed, batching, identity, stages.on_batch, output)
+    feed = FollowFeed(view, follow, units, keys, stages, seed=asked.seed, weights=asked.weights, rule=rule)
+    return FollowingLoader(feed, asked.batching, identity, stages.on_batch, asked.output)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
+from ...store.errors import InvalidArgumentError
 from .episode_index import EpisodeIndex
 from .follow_window import places_among
 from .step_arrays import StepArrays
@@ -57,7 +58,11 @@ class HeldEpisodes:
             ids: of the new episodes.
             new: their columns, which are taken over.
             kept: bool, one for each slot: whether it is still wanted.
+
+        Raises:
+            InvalidArgumentError: a column has another dtype or shape than before; nothing has changed.
         """
+        self._check_alike(new)
         if self.arrays.index.rows + new.index.rows > self._capacity:
             self._make_room(kept, new)
         first = self.arrays.index.rows
@@ -70,6 +75,17 @@ class HeldEpisodes:
         self.bases = np.concatenate([self.bases, bases])
         self._ids = pl.concat([self._ids, ids.rename(self._ids.name)])
         self._show(_extended(self.arrays.index, new.index))
+
+    def _check_alike(self, new: StepArrays) -> None:
+        """Refuse values that the arrays cannot hold as they are: only what a function gives can differ."""
+        for name in self._columns:
+            pairs = zip(leaves(self._columns[name], name), leaves(new.columns[name], name), strict=True)
+            for (part, held), (_, own) in pairs:
+                if (held.dtype, held.shape[1:]) != (own.dtype, own.shape[1:]):
+                    raise InvalidArgumentError(
+                        f"{part!r} of new episodes is {own.dtype} of shape {own.shape[1:]}, and was "
+                        f"{held.dtype} of shape {held.shape[1:]}. What works it out must give the same."
+                    )
 
     def _make_room(self, kept: np.ndarray, new: StepArrays) -> None:
         old = self.arrays.index

@@ -145,7 +145,7 @@ class Loader:
         """The kind of unit."""
         return self._feed.units
 
-    def take(self, count: int) -> Batch:
+    def take(self, count: int) -> Any:
         """The next `count` units as one batch; where the epoch ends in between, the next one begins.
 
         Neither `batch_size` nor `drop_last` matter. It ends iterations that were begun, as any move does.
@@ -153,6 +153,10 @@ class Loader:
         Raises:
             InvalidArgumentError: count is not a whole number from 1 on.
         """
+        return self._output(self._take(count))
+
+    def _take(self, count: int) -> Batch:
+        """The same as numpy arrays, for mixtures."""
         left, parts = whole_number("count", count, 1), []
         while left:
             epoch, begun = self._epoch, self._position

@@ -21,7 +21,7 @@ from ...store.errors import StoreAccessError
 from ..blocks import BlockReader
 from .cache_folder import CacheFolder, Draft
 from .columns import Column
-from .episode_index import EpisodeIndex
+from .episode_index import EpisodeIndex, rows_digest
 from .step_arrays import StepArrays, read_arrays
 from .tree import Tree, leaves, map_leaves
 
@@ -67,14 +67,9 @@ class MappedSource:
     def selection(self) -> str:
         """Tells the rows that are decoded from all others: a hash of where they are, and how episodes end."""
         snapshot = self.blocks.snapshot
-        pointers = snapshot.pointers
-        used, segment = np.unique(pointers.segment[self.positions], return_inverse=True)
-        # The names of files tell copies of a store apart that went on separately.
-        names = [pointers.segments[number] for number in used]
-        digest = hashlib.sha256(json.dumps([snapshot.manifest.store_id, snapshot.version, names]).encode())
-        rows = (pointers.row_start[self.positions], pointers.row_count[self.positions])
-        for part in (segment, *rows, self.index.end_reasons):
-            digest.update(np.ascontiguousarray(part, "<i8").tobytes())
+        rows = rows_digest(snapshot, self.positions)
+        digest = hashlib.sha256(json.dumps([snapshot.manifest.store_id, snapshot.version, rows]).encode())
+        digest.update(self.index.end_reasons.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def file_of(self, column: Column) -> ColumnFile:

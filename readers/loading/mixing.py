@@ -88,7 +88,7 @@ class MixedLoader:
 
     @property
     def output(self) -> Output:
-        """What makes of a batch what is handed out: that of the first loader."""
+        """What makes of a batch what is handed out; all loaders have the same."""
         return self._loaders[0].output
 
     @property
@@ -112,7 +112,7 @@ class MixedLoader:
             )
         return self._batches
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Any]:
         """Yield what is left of the epoch, or batches for ever."""
         self._moves += 1
         moves = self._moves
@@ -131,12 +131,15 @@ class MixedLoader:
             if over:
                 return
 
-    def take(self, count: int) -> Batch:
+    def take(self, count: int) -> Any:
         """The next `count` units as one batch; does not count as a batch of the epoch.
 
         Raises:
             InvalidArgumentError: count is not a whole number from 1 on, or the loaders' batches differ.
         """
+        return self.output(self._take(count))
+
+    def _take(self, count: int) -> Batch:
         self._moves += 1
         return self._taken(whole_number("count", count, 1))
 
@@ -156,7 +159,7 @@ class MixedLoader:
         return batch
 
     def _part(self, number: int, count: int) -> Batch:
-        batch = self._loaders[number].take(count)
+        batch = self._loaders[number]._take(count)
         self._check_alike(number, batch)
         return batch
 
@@ -249,7 +252,7 @@ def mix(
     Args:
         parts: loaders and their shares: numbers above zero, scaled to add up to 1. The loaders' batch sizes
             do not matter; their transforms are applied, each to its own units. Their batches must have the
-            same keys, with the same dtypes and shapes.
+            same keys, with the same dtypes and shapes, and go to the same output and device.
         batch_size: units of a batch.
         exact: shares are met to the unit: in each batch where they divide, and in all units so far as near
             as whole units can. False: each unit's loader is drawn, so they are met in expectation.
@@ -297,6 +300,14 @@ def _checked_parts(parts: Any) -> tuple[list[Loader | MixedLoader], tuple[Fracti
     loaders = [loader for loader, _ in pairs]
     if not loaders or len({id(loader) for loader in loaders}) < len(loaders):
         raise InvalidArgumentError("mix takes one or more loaders, each of them once. Make another loader.")
+    other = next(
+        (number for number, loader in enumerate(loaders) if loader.output != loaders[0].output), None
+    )
+    if other is not None:
+        raise InvalidArgumentError(
+            f"Loader 0 of the mixture hands out {loaders[0].output}, loader {other} {loaders[other].output}. "
+            "Give both the same output=... and device=..."
+        )
     shares = normalised([share if isinstance(share, Fraction) else float(share) for _, share in pairs])
     if not all(shares):
         raise InvalidArgumentError("A share is a billionth of another or less: no unit would come of it.")

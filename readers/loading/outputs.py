@@ -5,6 +5,7 @@ The packages are optional: each output's module is imported when the output is a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from ...store.errors import InvalidArgumentError
@@ -23,6 +24,7 @@ class Output(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class NumpyOutput:
     """Leaves batches as they are."""
 

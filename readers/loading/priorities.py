@@ -138,7 +138,7 @@ def checked_update(units: Any, priorities: Any, count: int) -> tuple[np.ndarray,
     Raises:
         InvalidArgumentError: a unit is none, a priority is negative or not finite, or their numbers differ.
     """
-    places, values = np.asarray(units), np.asarray(priorities)
+    places, values = _array("units", units), _array("priorities", priorities)
     if not places.size and not values.size:
         return np.zeros(0, np.int64), np.zeros(0)
     if places.ndim != 1 or places.dtype.kind not in "iu":
@@ -166,3 +166,13 @@ def checked_update(units: Any, priorities: Any, count: int) -> tuple[np.ndarray,
             "absolute TD errors. No priority was changed."
         )
     return places.astype(np.int64), values.astype(np.float64)
+
+
+def _array(name: str, values: Any) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgumentError(
+            f"{name} cannot be read as a numpy array: {error} Of a torch tensor give "
+            "tensor.detach().cpu().float(). No priority was changed."
+        ) from error

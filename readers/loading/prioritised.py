@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...store.errors import InvalidArgumentError, LoaderStateError
+from .arguments import Asked
 from .batch_source import Batching
 from .feed import ArrayFeed, Feed, Places
 from .loader import Loader
@@ -172,6 +173,7 @@ def check_prioritised(rule: Any, **others: Any) -> None:
         raise InvalidArgumentError(
             f"prioritised={rule!r}: expected Prioritised(alpha=0.6, beta=0.4, ...), or None."
         )
+    # An expression is neither true nor false.
     given = [name for name, value in others.items() if value is not None and value is not False]
     if given:
         raise InvalidArgumentError(
@@ -182,11 +184,8 @@ def check_prioritised(rule: Any, **others: Any) -> None:
 def prioritised_loader(
     feed: Feed,
     rule: Prioritised,
-    seed: int,
-    batching: Batching,
+    asked: Asked,
     identity: Mapping[str, Any],
-    transforms: Sequence[Callable[[Batch], Batch]],
-    output: Output,
 ) -> PrioritisedLoader:
     """A loader of the units of a feed, which all begin with the priority 1.
 
@@ -198,6 +197,8 @@ def prioritised_loader(
             "Units drawn by priority may be any next, so all columns must be at hand; this loader streams."
         )
     priorities = Priorities(rule, np.full(feed.length, power(rule, 1.0)))
-    drawing = PrioritisedFeed(feed.arrays, feed.units, feed.keys, feed.unit_index, priorities, seed)
+    drawing = PrioritisedFeed(feed.arrays, feed.units, feed.keys, feed.unit_index, priorities, asked.seed)
     own = {"order": "Prioritised", "alpha": rule.alpha, "epsilon": rule.epsilon, "scale": rule.weights}
-    return PrioritisedLoader(drawing, batching, {**identity, **own}, transforms, output)
+    return PrioritisedLoader(
+        drawing, asked.batching, {**identity, **own}, asked.stages.on_batch, asked.output
+    )

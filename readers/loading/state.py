@@ -28,9 +28,8 @@ def read_state(state: Mapping[str, Any], identity: Mapping[str, Any], length: in
         LoaderStateError: it is of another identity, or is no state.
     """
     try:
-        form, own = state["format"], state["identity"]
-        epoch, position = (operator.index(state[name]) for name in ("epoch", "position"))
-        own = dict(own)
+        form, own = state["format"], dict(state["identity"])
+        epoch, position = operator.index(state["epoch"]), operator.index(state["position"])
     except (TypeError, KeyError, ValueError) as error:
         raise LoaderStateError(
             f"This is no state of a loader: {state!r:.200}. Expected what state_dict() gave."

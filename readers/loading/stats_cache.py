@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 
 from ...store.snapshot import Snapshot
-from .cache_folder import VARIABLE, default_folder
+from .cache_folder import VARIABLE, chosen_folder
 from .column_stats import ColumnStats
 from .columns import Column
+from .episode_index import rows_digest
 
 _FOLDER = "stats"
 _FORMAT = 1
@@ -42,7 +43,7 @@ class StatsCache:
     """
 
     def __init__(self, folder: str | PathLike[str] | None) -> None:
-        self._folder = Path(folder or default_folder(), _FOLDER).expanduser().absolute()
+        self._folder = chosen_folder(folder) / _FOLDER
 
     def load(self, key: Mapping[str, Any]) -> list[ColumnStats] | None:
         """The statistics of a key, or None where there are none that can be read."""
@@ -97,21 +98,13 @@ class StatsCache:
 def cache_key(
     snapshot: Snapshot, positions: np.ndarray, column: Column, quantiles: tuple[float, ...]
 ) -> dict[str, Any]:
-    """What statistics depend on, in values that JSON can hold.
-
-    The names of files tell copies of a store apart that went on separately.
-    """
-    pointers = snapshot.pointers
-    used, segment = np.unique(pointers.segment[positions], return_inverse=True)
-    digest = hashlib.sha256(json.dumps([pointers.segments[number] for number in used]).encode())
-    for part in (segment, pointers.row_start[positions], pointers.row_count[positions]):
-        digest.update(part.astype("<i8").tobytes())
+    """What statistics depend on, in values that JSON can hold."""
     annotation = getattr(column, "annotation", None)
     return {
         "format": _FORMAT,
         "store": snapshot.manifest.store_id,
         "version": snapshot.version,
-        "rows": digest.hexdigest(),
+        "rows": rows_digest(snapshot, positions),
         "column": column.name,
         "annotation": None if annotation is None else list(annotation.ids),
         "quantiles": list(quantiles),

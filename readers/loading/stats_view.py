@@ -12,7 +12,7 @@ from ...store.errors import InvalidArgumentError
 from ...store.schema import ACTION, OBSERVATION, REWARD
 from .arguments import check_single_agents
 from .column_stats import Stats
-from .columns import Column, choose_columns, loose_fields
+from .columns import Column, check_names, choose_columns, loose_fields
 from .episode_index import index_of
 from .measuring import measure
 from .stats_cache import StatsCache, cache_key
@@ -76,8 +76,7 @@ class MeasuredView:
     def _measured_columns(self, names: Sequence[str] | None, positions: np.ndarray) -> list[Column]:
         snapshot = self._reader.snapshot
         if names is not None:
-            if isinstance(names, str):
-                raise InvalidArgumentError(f"columns={names!r}: expected a list of names: [{names!r}].")
+            check_names(names)
             return list(choose_columns(snapshot, positions, names))
         found: list[Column] = []
         for name in (OBSERVATION, ACTION, REWARD, *loose_fields(snapshot)):

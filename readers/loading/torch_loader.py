@@ -47,7 +47,7 @@ class TorchLoader(Loader):
 
     def __getstate__(self) -> dict[str, Any]:
         """Processes are not taken along."""
-        return vars(self) | {"_workers": None}
+        return super().__getstate__() | {"_workers": None}
 
     def _make_workers(self) -> DataLoader[Any]:
         try:

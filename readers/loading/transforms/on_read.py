@@ -8,15 +8,16 @@ memory, mapped, or a block of a stream.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ....store.errors import InvalidArgumentError
+from ..columns import check_names
 from ..step_arrays import StepArrays
-from ..tree import Tree, leaves
+from ..tree import Tree, leaves, map_leaves
 from ..units.unit import Batch, Units
 
 #: What a loader's list of transforms may hold beside those that are applied on reading.
@@ -24,10 +25,7 @@ BatchTransform = Callable[[Batch], Batch]
 
 
 class OnRead(ABC):
-    """A transform of rows.
-
-    It must be a value: two with the same repr do the same, unless `cache_key` is None.
-    """
+    """A transform of rows."""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -38,11 +36,6 @@ class OnRead(ABC):
     def writes(self) -> tuple[str, ...]:
         """The columns that it adds or replaces; every batch has them."""
         return ()
-
-    @property
-    def cache_key(self) -> str | None:
-        """Tells its results from those of others, for a cache; None if they must not be kept."""
-        return repr(self)
 
     @abstractmethod
     def prepare(self, arrays: StepArrays) -> StepArrays:
@@ -78,22 +71,19 @@ class DerivedColumns(OnRead):
         Raises:
             InvalidArgumentError: a column has another number of rows, or another name than `writes` says.
         """
-        made = dict(self.compute(arrays))
-        if set(made) != set(self.writes):
-            raise InvalidArgumentError(f"{self!r} gave the columns {sorted(made)}; it writes {self.writes}.")
-        for name, tree in made.items():
+        made = self.compute(arrays)
+        if not isinstance(made, Mapping) or set(made) != set(self.writes):
+            told = sorted(made) if isinstance(made, Mapping) else repr(made)[:200]
+            raise InvalidArgumentError(f"{self!r} gave the columns {told}; it writes {self.writes}.")
+        found = {name: map_leaves(np.ascontiguousarray, tree) for name, tree in made.items()}
+        for name, tree in found.items():
             for part, leaf in leaves(tree, name):
                 if len(leaf) != arrays.index.rows:
                     raise InvalidArgumentError(
                         f"{self!r} gave {len(leaf)} rows of {part!r}; expected {arrays.index.rows}: one for "
                         "every observation, the last one of each episode included."
                     )
-        contiguous = {name: _contiguous(tree) for name, tree in made.items()}
-        return StepArrays(arrays.index, {**arrays.columns, **contiguous})
-
-
-def _contiguous(tree: Tree) -> Tree:
-    return np.ascontiguousarray(tree) if isinstance(tree, np.ndarray) else tree
+        return StepArrays(arrays.index, {**arrays.columns, **found})
 
 
 @dataclass(frozen=True)
@@ -145,18 +135,20 @@ class Stages:
         """The keys of a batch: those asked for, or the usual ones, and what is added on reading.
 
         Raises:
-            InvalidArgumentError: a key that the kind of unit makes itself would be written, or columns is
-                no list of names.
+            InvalidArgumentError: the columns are no list of names, or there is none; or a key that the kind
+                of unit makes itself would be written.
         """
+        if columns is not None:
+            check_names(columns)
         taken = [name for name in self.writes if units.columns([name]) != [name]]
         if taken:
             raise InvalidArgumentError(
                 f"A transform writes {taken[0]!r}, which {units} gives already. Give it another key."
             )
-        asked = units.default_keys if columns is None else _asked(columns)
+        asked = units.default_keys if columns is None else columns
         keys = tuple(dict.fromkeys((*asked, *self.writes)))
         if not keys:
-            raise InvalidArgumentError("columns=[] leaves nothing to load. Name a column, or leave it out.")
+            raise InvalidArgumentError("columns=[]: a batch needs a key. Name one, or leave columns out.")
         return keys
 
     def columns(self, units: Units, keys: Sequence[str]) -> list[str]:
@@ -201,16 +193,6 @@ class Stages:
         for transform in rest:
             found = transform.prepare(found)
         return PreparedArrays(found.index, found.columns, arrays, Stages(rest, ()), tuple(found.columns))
-
-
-def _asked(columns: Any) -> tuple[str, ...]:
-    listed = isinstance(columns, Iterable) and not isinstance(columns, str)
-    names = tuple(columns) if listed else ()
-    if not listed or not all(isinstance(name, str) for name in names):
-        raise InvalidArgumentError(
-            f"columns={columns!r}: expected a list of names, such as ['observation', 'action']."
-        )
-    return names
 
 
 @dataclass(frozen=True)

@@ -61,11 +61,6 @@ class Relabel(DerivedColumns):
         """See `OnRead`."""
         return (self.key,)
 
-    @property
-    def cache_key(self) -> None:
-        """None: nothing tells whether a function is the same one."""
-        return None
-
     def compute(self, arrays: StepArrays) -> Mapping[str, np.ndarray]:
         """See `DerivedColumns`.
 

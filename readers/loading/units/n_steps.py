@@ -13,7 +13,7 @@ import numpy as np
 
 from ....store.schema import ACTION, FLAGS, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ..episode_index import EpisodeIndex
-from ..gather import take_rows, take_stretches
+from ..gather import blank, take_rows, take_stretches
 from ..step_arrays import StepArrays
 from .unit import END_REASON, EPISODE, NEXT_OBSERVATION, STEP, Batch, Chosen, Units, end_reasons
 
@@ -81,5 +81,8 @@ class NSteps(Units):
     def _rewards(self, rewards: np.ndarray, rows: np.ndarray, span: np.ndarray) -> np.ndarray:
         """Discounted sums over the spans, in order of time; shape (b,), or (b, k) for k objectives."""
         stretches = take_stretches(rewards, rows, self.n)
-        factors = np.where(np.arange(self.n) < span[:, None], self._powers[:-1], 0.0)
+        # Not multiplied by 0: what is not a number in one episode must not reach another.
+        inside = np.arange(self.n) < span[:, None]
+        blank(stretches, ~inside)
+        factors = np.where(inside, self._powers[:-1], 0.0)
         return np.einsum("bn,bn...->b...", factors, stretches)
