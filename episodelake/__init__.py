@@ -32,6 +32,7 @@ from .readers.loading.transforms.relabel import Relabel
 from .readers.loading.transforms.rename_keys import RenameKeys
 from .readers.loading.transforms.return_to_go import ReturnToGo
 from .readers.loading.transforms.select_keys import SelectKeys
+from .readers.loading.unpadded import unpadded
 from .readers.replay import Difference, ReplayReport
 from .readers.view import EpisodeView
 from .store.agents import AgentGroup
@@ -158,4 +159,5 @@ __all__ = [
     "open",
     "recover",
     "register_codec",
+    "unpadded",
 ]

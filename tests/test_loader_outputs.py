@@ -233,3 +233,12 @@ def test_numpy_batches_need_no_other_package(store: el.EpisodeStore, tmp_path: P
     command = [sys.executable, "-c", program, str(store.path)]
     run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert (run.returncode, run.stdout, run.stderr) == (0, "[]\n", "")
+
+
+def test_tensors_of_whole_episodes_are_unpadded(store: el.EpisodeStore) -> None:
+    """A list of episodes of tensors holds what the episodes hold."""
+    batches = store.loader(3, whole_episodes=True, output="torch")
+    found = [each for batch in batches for each in el.unpadded(batch)]
+    for one, episode in zip(found, store, strict=True):
+        assert_same(with_numpy(one["observation"]), episode.observations)
+        assert torch.is_tensor(one["reward"]) and one["reward"].tolist() == episode.rewards.tolist()

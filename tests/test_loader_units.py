@@ -212,3 +212,28 @@ def test_no_reward_reaches_another_episode(tmp_path: Path, n: int) -> None:
     spans = np.minimum(n, [3, 2, 1])
     found = next(iter(store.refresh().loader(n_step=n, gamma=1.0)))["reward"]
     np.testing.assert_array_equal(found, np.concatenate([spans * reward for reward in rewards]))
+
+
+@given(drawn_stores, st.integers(1, 4))
+def test_unpadded_episodes_are_those_of_the_store(store: el.EpisodeStore, batch_size: int) -> None:
+    """Each as long as it is, in values, dtypes and shapes, nested as its space is."""
+    loader = store.loader(batch_size, columns=[*WHOLE, "length", "episode", "mask", "t"], whole_episodes=True)
+    found = [each for batch in loader for each in el.unpadded(batch)]
+    for number, (one, episode) in enumerate(zip(found, store, strict=True)):
+        assert one.keys() == {*WHOLE, "length", "episode", "t"}
+        assert (one["length"], one["episode"]) == (episode.length, number)
+        assert one["t"].tolist() == list(range(episode.length))
+        assert_same(one["observation"], episode.observations)
+        assert_same(one["action"], episode.actions)
+        assert_same(one["reward"], episode.rewards)
+        assert_same(one["terminated"], episode.terminations)
+
+
+def test_only_whole_episodes_are_unpadded() -> None:
+    """A batch of transitions has no lengths, and the error says where they come from."""
+    for batch in (next(iter(_made[0].loader(2))), [], None):
+        with pytest.raises(el.InvalidArgumentError, match="whole_episodes=True"):
+            el.unpadded(batch)  # pyright: ignore[reportArgumentType]
+
+
+WHOLE = ["observation", "action", "reward", "terminated"]
