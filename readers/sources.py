@@ -6,6 +6,8 @@ only read the store, come through Arrow datasets: DuckDB then needs neither an e
 
 from __future__ import annotations
 
+import contextlib
+
 import duckdb
 import pyarrow as pa
 import pyarrow.dataset
@@ -46,8 +48,10 @@ class Sources:
     def __init__(self, snapshot: Snapshot, *, confined: bool = False) -> None:
         self.connection = duckdb.connect(":memory:")
         self.connection.execute("SET TimeZone = 'UTC'")
-        # It would be printed among a script's own output as soon as a query takes two seconds.
-        self.connection.execute("SET enable_progress_bar = false")
+        # It would be printed among a script's own output as soon as a query takes two seconds. In a notebook
+        # without ipywidgets there is no bar, and the setting cannot be changed.
+        with contextlib.suppress(duckdb.InvalidInputException):
+            self.connection.execute("SET enable_progress_bar = false")
         self._snapshot = snapshot
         self._through_arrow = confined or snapshot.layout.root.local is None
 
