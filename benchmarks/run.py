@@ -1,6 +1,7 @@
 """Run the benchmarks and print one table: `python benchmarks/run.py [NAME ...] [--quick] [--markdown FILE]`.
 
-Minari and Tianshou get virtual environments of their own, made on the first run in `.venv` beside this file.
+Peers get virtual environments of their own, made on the first run in `.venv` beside this file. Those of
+`sampling-peers` take some gigabytes, so it runs only where it is named.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ BENCHMARKS = {
     "sampling": sampling.run,
     "sampling-peers": sampling.run_peers,
 }
+ON_REQUEST = {"sampling-peers"}
 WIDTH_OF_A_FILE = 170
 ENVIRONMENTS = Path(__file__).resolve().parent / ".venv"
 
@@ -78,7 +80,7 @@ def main(
         tianshou = Peer(place, Path(folder), TIANSHOU)
         setting = Setting(Path(folder), repeats, quick, peer, tianshou, place)
         try:
-            for name in names or BENCHMARKS:
+            for name in names or [name for name in BENCHMARKS if name not in ON_REQUEST]:
                 console.print(f"[dim]running {name}[/dim]")
                 rows += BENCHMARKS[name](setting)
             if target_file is not None:

@@ -18,6 +18,7 @@ from .units.unit import Batch, Chosen, Units
 
 #: For so many units at a time it is worked out which they are; a batch is a slice of them.
 _PLANNED = 1 << 14
+#: About so many bytes of small batches are gathered at once, and then cut.
 _GATHERED_BYTES = 1 << 19
 #: Where a few units are picked at a time, so many.
 _BLOCK = 1 << 13
