@@ -18,15 +18,15 @@ from rich.cells import cell_len
 from typer.testing import CliRunner, Result
 
 import episodelake as el
-from episodelake._charts import ASCII, BLOCKS, histogram, sparkline
-from episodelake._grid import Grid, aligned, clean, fitted
-from episodelake._page import Page
-from episodelake._reports import size_text
-from episodelake.cli import app
+from episodelake.terminal.app import app
+from episodelake.terminal.charts import ASCII, BLOCKS, histogram, sparkline
+from episodelake.terminal.grid import Grid, aligned, clean, fitted
+from episodelake.terminal.page import Page
+from episodelake.terminal.reports import size_text
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 BOX_DRAWING = re.compile("[\u2500-\u257f]")
-RUN = ["-c", "from episodelake.cli import main; main()"]
+RUN = ["-c", "from episodelake.terminal.app import main; main()"]
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import episodelake as el
-from episodelake.cli import app
-from episodelake.demo import QUESTIONS, TASKS, Task, next_commands
 from episodelake.readers.replay import replay
+from episodelake.terminal.app import app
+from episodelake.terminal.demo import QUESTIONS, TASKS, Task, next_commands
 
 EPISODES = 6
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -201,7 +201,7 @@ def test_replay_notices_an_episode_that_goes_on(demo: Demo) -> None:
 
 def test_a_difference_ends_the_demo_with_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If an episode does not replay, the demo says how many and fails."""
-    import episodelake.demo as module
+    import episodelake.terminal.demo as module
 
     def in_weak_gravity(episode: el.Episode, env: gymnasium.Env) -> object:
         env.unwrapped.gravity = 1.0

@@ -28,10 +28,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import episodelake as el
-from episodelake.cli import app
 from episodelake.readers.environment import make_run_env
 from episodelake.readers.run_envs import RunEnv
 from episodelake.store.bundle import LARGEST_FILE, keep_artifact
+from episodelake.terminal.app import app
 from episodelake.writers.environment import keep_env
 from kept_environments import Forgetful, Reader, Scaled, Scripted, all_files, claiming_store, record, run_row
 from object_server import new_url, shared_server

@@ -99,7 +99,7 @@ def test_imports_run_one_way() -> None:
         ("episodelake.writers.recorder", "import store.journal", False),
         ("episodelake.readers.query", "from .. import writers", False),
         ("episodelake.readers.query", "import polars\nfrom . import frames", True),
-        ("episodelake.cli", "from .readers import query\nfrom .writers import recorder", True),
+        ("episodelake.terminal.app", "from .readers import query\nfrom .writers import recorder", True),
     ],
 )
 def test_a_wrong_import_is_seen(module: str, source: str, right: bool) -> None:

@@ -25,9 +25,9 @@ from typer.testing import CliRunner
 
 import episodelake as el
 import plain_units
-from episodelake.cli import app
 from episodelake.readers.loading import cache_folder, step_arrays
 from episodelake.readers.loading.cache_folder import CacheFolder
+from episodelake.terminal.app import app
 from loader_batches import KINDS, PLACES, assert_identical, flat, segmented_store, small_row_groups
 from test_loader_units import BOX, NESTED
 

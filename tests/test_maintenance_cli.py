@@ -21,10 +21,10 @@ import pytest
 import typer
 
 import episodelake as el
-from episodelake._maintenance_cli import size_of, span_of
-from episodelake._progress import progress_bar
 from episodelake.store.maintenance.operation import Operation
 from episodelake.store.tables import Table
+from episodelake.terminal.maintenance import size_of, span_of
+from episodelake.terminal.progress import progress_bar
 from object_server import BUCKET, ObjectServer
 from test_cli import ESCAPE, RUN, call, printed, refused, table
 

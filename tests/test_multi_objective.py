@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import episodelake as el
 from agent_environments import Comings
-from episodelake.cli import app
+from episodelake.terminal.app import app
 from plain_agents import check_agents, check_batch, play_parallel, random_policy
 
 REAL = {

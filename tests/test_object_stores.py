@@ -27,8 +27,8 @@ from typer.testing import CliRunner
 
 import episodelake as el
 from conformance import FolderBackend, ObjectBackend, all_of, assert_numbered, fill
-from episodelake.cli import app
 from episodelake.store.places.arrow_files import arrow_files
+from episodelake.terminal.app import app
 from object_server import BUCKET, FaultyProxy, ObjectServer, Rule, new_url, shared_server
 from real_environments import NUMBERED_SPACES, numbered_return, write_numbered
 from strategies import same

@@ -17,7 +17,7 @@ from mpe2 import simple_speaker_listener_v4
 from typer.testing import CliRunner
 
 import episodelake as el
-from episodelake.cli import app
+from episodelake.terminal.app import app
 from scripted_environment import Scripted
 
 

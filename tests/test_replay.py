@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import episodelake as el
-from episodelake.cli import app
+from episodelake.terminal.app import app
 from kept_environments import EVERYTHING, Scripted, claiming_store, record
 
 NUMBERS = spaces.Box(-np.inf, np.inf, (2, 3), np.float64)

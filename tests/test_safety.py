@@ -33,8 +33,8 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 import episodelake as el
-from episodelake.cli import app
 from episodelake.store import journal_frames
+from episodelake.terminal.app import app
 from log_edits import read_actions, write_actions
 from test_fuzzing import Workers, examine, make_store
 

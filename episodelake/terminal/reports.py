@@ -13,17 +13,17 @@ import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from ._agent_reports import agents_of, agents_query, group_spaces
-from ._charts import sparkline
-from ._grid import Grid, grid_of, moment_text, number_text
-from ._page import Page
-from ._store import EpisodeStore
-from .readers.agents import MultiAgentEpisode
-from .readers.episode import Episode
-from .readers.replay import ReplayReport
-from .readers.run_envs import RunEnv, run_envs
-from .store.errors import CorruptStoreError
-from .store.layout import FORMAT_VERSION, Layout
+from .._store import EpisodeStore
+from ..readers.agents import MultiAgentEpisode
+from ..readers.episode import Episode
+from ..readers.replay import ReplayReport
+from ..readers.run_envs import RunEnv, run_envs
+from ..store.errors import CorruptStoreError
+from ..store.layout import FORMAT_VERSION, Layout
+from .agent_reports import agents_of, agents_query, group_spaces
+from .charts import sparkline
+from .grid import Grid, grid_of, moment_text, number_text
+from .page import Page
 
 END_ROWS = 3
 SIGNALS_OF_A_COLUMN = 8

@@ -1,5 +1,4 @@
-"""The command line: `episodelake demo | info | sql | show | replay`, and what `_maintenance_cli` and
-`_cache_cli` add.
+"""The command line: `episodelake demo | info | sql | show | replay`, and what `maintenance` and `cache` add.
 
 Every command opens a store with the public API and writes to a `Page`. Errors of Episodelake's tree become
 one message on standard error and exit status 1; a command that is called wrongly ends with status 2.
@@ -19,14 +18,14 @@ import duckdb
 import typer
 from typer.core import TyperGroup
 
-from ._cache_cli import cache
-from ._grid import grid_of
-from ._maintenance_cli import StorageOptions, StorePath, maintenance, storage_options
-from ._page import Page, report_error
-from ._reports import write_episode, write_info, write_replay
-from ._store import open_store
+from .._store import open_store
+from ..store.errors import EpisodelakeError
+from .cache import cache
 from .demo import run_demo
-from .store.errors import EpisodelakeError
+from .grid import grid_of
+from .maintenance import StorageOptions, StorePath, maintenance, storage_options
+from .page import Page, report_error
+from .reports import write_episode, write_info, write_replay
 
 
 class ReportingGroup(TyperGroup):

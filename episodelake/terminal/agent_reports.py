@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._grid import Grid, number_text
-from ._page import Page
-from ._store import EpisodeStore
-from .readers.agents import MultiAgentEpisode
+from .._store import EpisodeStore
+from ..readers.agents import MultiAgentEpisode
+from .grid import Grid, number_text
+from .page import Page
 
 #: Sums over agents come from the episodes table, so that no step is read.
 _AGENTS = """

@@ -16,8 +16,8 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from ._charts import ASCII, BLOCKS, BLOCKS_PLAIN, Glyphs
-from ._grid import GAP, Grid, aligned, clean, fitted
+from .charts import ASCII, BLOCKS, BLOCKS_PLAIN, Glyphs
+from .grid import GAP, Grid, aligned, clean, fitted
 
 INDENT = 2
 

@@ -18,12 +18,12 @@ from typing import Any
 import gymnasium
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from ._charts import histogram
-from ._demo_folder import prepare_folder
-from ._grid import Grid, grid_of
-from ._page import INDENT, Page
-from ._store import EpisodeStore, create
-from .readers.replay import ReplayReport, replay
+from .._store import EpisodeStore, create
+from ..readers.replay import ReplayReport, replay
+from .charts import histogram
+from .demo_folder import prepare_folder
+from .grid import Grid, grid_of
+from .page import INDENT, Page
 
 POLICIES = ("random", "scripted")
 COLORS = {"random": "yellow", "scripted": "green"}

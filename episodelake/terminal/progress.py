@@ -16,9 +16,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ._page import report_error
-from ._store import EpisodeStore, open_store
-from .store.maintenance.operation import Progress as Tell
+from .._store import EpisodeStore, open_store
+from ..store.maintenance.operation import Progress as Tell
+from .page import report_error
 
 INTERRUPTED = 130
 

@@ -7,11 +7,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from ._store import open_store
-from .store.errors import StoreExistsError
-from .store.files import guard_access
-from .store.layout import MANIFEST
-from .store.places import locate
+from .._store import open_store
+from ..store.errors import StoreExistsError
+from ..store.files import guard_access
+from ..store.layout import MANIFEST
+from ..store.places import locate
 
 MARK = "demo.json"
 MADE_BY = {"made_by": "episodelake demo"}

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from ._grid import Grid
-from ._page import Page
-from ._reports import size_text
-from .readers.loading.cache_folder import CacheFolder, chosen_folder
+from ..readers.loading.cache_folder import CacheFolder, chosen_folder
+from .grid import Grid
+from .page import Page
+from .reports import size_text
 
 cache = typer.Typer(
     help="Look after the columns that loaders with cache='mmap' keep on this machine.", no_args_is_help=True

@@ -15,14 +15,14 @@ from typing import Annotated
 import polars as pl
 import typer
 
-from ._grid import Grid, grid_of
-from ._page import Page, report_error
-from ._progress import Change, interruptible, progress_bar, unchanged
-from ._reports import size_text
-from ._store import open_store, recover
-from .readers.view import EpisodeView
-from .store.maintenance.deletion import DeleteReport
-from .store.maintenance.verification import VerifyReport
+from .._store import open_store, recover
+from ..readers.view import EpisodeView
+from ..store.maintenance.deletion import DeleteReport
+from ..store.maintenance.verification import VerifyReport
+from .grid import Grid, grid_of
+from .page import Page, report_error
+from .progress import Change, interruptible, progress_bar, unchanged
+from .reports import size_text
 
 FIRST = 10
 FILES_ON_A_TERMINAL = 20
