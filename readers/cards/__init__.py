@@ -1,0 +1,1 @@
+"""Cards: what stores, views and episodes show of themselves in a notebook, as HTML alone."""
