@@ -69,7 +69,7 @@ def episode_report(store: EpisodeStore, key: int | str) -> dict[str, Any]:
     }
     signals = [
         {"name": signal.name, "values": len(signal.values), **_figures(signal.values)}
-        for signal in signals_shown(store, episode)
+        for signal in signals_shown(episode)
     ]
     return {**summary, "agents": _agents(episode), "signals": signals}
 

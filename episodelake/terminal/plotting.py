@@ -95,11 +95,7 @@ def _view(store: EpisodeView, condition: str | None) -> EpisodeView:
 def _save(view: EpisodeView, kind: Kind, output: Path) -> None:
     chart = getattr(view.plot, _METHODS.get(kind, kind.value))()
     with replaced(output) as draft:
-        if output.suffix.lower() == ".html":
-            # With its scripts inside, so that the page opens without a network.
-            chart.save(str(draft), inline=True)
-        else:
-            chart.save(str(draft), scale_factor=2 if output.suffix.lower() == ".png" else 1)
+        chart.save(draft)
 
 
 def _told(page: Page, kind: Kind, output: Path, *, as_json: bool) -> None:

@@ -6,7 +6,6 @@ The first asks the store in SQL for the few columns it needs: frames cost nothin
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -18,6 +17,8 @@ from .._store import EpisodeStore
 from ..readers.agents import MultiAgentEpisode
 from ..readers.episode import Episode
 from ..readers.replay import ReplayReport
+from ..readers.signals import ROOTS, Signal, signals_of
+from ..store.schema import REWARD
 from .agent_reports import agents_of
 from .charts import sparkline
 from .grid import Grid, grid_of, moment_text, number_text
@@ -25,14 +26,13 @@ from .page import Page
 from .texts import count_text
 
 END_ROWS = 3
-SIGNALS_OF_A_COLUMN = 8
 SIGNALS = 16
 
 
 def write_episode(page: Page, store: EpisodeStore, episode: Episode) -> None:
     """Write one episode: what is known of it, its first and last rows, and its signals as sparklines."""
     ends = None if isinstance(episode, MultiAgentEpisode) else _ends(store, episode)
-    signals = signals_shown(store, episode)
+    signals = signals_shown(episode)
     page.pairs(_summary(page, episode))
     if isinstance(episode, MultiAgentEpisode):
         page.heading("Agents")
@@ -48,11 +48,9 @@ def write_episode(page: Page, store: EpisodeStore, episode: Episode) -> None:
         page.note(f"{len(signals) - SIGNALS} more signals are not drawn.")
 
 
-def signals_shown(store: EpisodeStore, episode: Episode) -> list[_Signal]:
+def signals_shown(episode: Episode) -> list[Signal]:
     """What of an episode is a few numbers at every step; of several agents, their rewards."""
-    if isinstance(episode, MultiAgentEpisode):
-        return [_Signal(f"reward of {name}", values) for name, values in _rewards(episode)]
-    return _signals(store, episode, _ends(store, episode))
+    return signals_of(episode, (REWARD,) if episode.agents else ROOTS)
 
 
 def write_replay(page: Page, report: ReplayReport, env: gymnasium.Env) -> None:
@@ -75,16 +73,6 @@ def write_replay(page: Page, report: ReplayReport, env: gymnasium.Env) -> None:
         for each in report.differences
     ]
     page.table(Grid.of(headers, rows))
-
-
-def _rewards(episode: MultiAgentEpisode) -> list[tuple[str, np.ndarray]]:
-    """The rewards of each agent over time, each objective by itself."""
-    found = []
-    for name, rewards in episode.rewards.items():
-        many = rewards.ndim > 1
-        for index, values in enumerate(rewards.reshape(len(rewards), -1).T):
-            found.append((f"{name}[{index}]" if many else name, values))
-    return found
 
 
 def _summary(page: Page, episode: Episode) -> list[tuple[str, str]]:
@@ -135,67 +123,7 @@ def _with_gap(page: Page, grid: Grid, episode: Episode) -> Grid:
     return Grid(grid.headers, (*grid.rows[:END_ROWS], gap, *grid.rows[END_ROWS:]), grid.right)
 
 
-@dataclass(frozen=True)
-class _Signal:
-    """One number over time; `values` is float64, NaN where there is none."""
-
-    name: str
-    values: np.ndarray
-
-
-def _signals(store: EpisodeStore, episode: Episode, ends: pa.Table) -> list[_Signal]:
-    """The reward, the action and the parts of the observation that are a few numbers at every step."""
-    names = [name for name in _ordered(ends.column_names) if _is_narrow(ends.column(name))]
-    if not names:
-        return []
-    table = _rows(store, episode).sort("t").select(names).collect().to_arrow()
-    signals = []
-    for name in names:
-        outcome = not name.startswith("observation")
-        signals += _parts(name, table.column(name).slice(0, episode.length + (not outcome)))
-    return signals
-
-
-def _ordered(columns: list[str]) -> list[str]:
-    roots = ("reward", "action", "observation")
-    return [name for root in roots for name in columns if name == root or name.startswith(f"{root}.")]
-
-
-def _is_narrow(column: pa.ChunkedArray) -> bool:
-    kind = column.type
-    if not _is_list(kind):
-        return _is_numeric(kind)
-    lengths = {len(value) for value in column.to_pylist() if value is not None}
-    return _is_numeric(kind.value_type) and len(lengths) == 1 and 0 < max(lengths) <= SIGNALS_OF_A_COLUMN
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
-
-
-def _is_numeric(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-
-
-def _parts(name: str, column: pa.ChunkedArray) -> list[_Signal]:
-    """The signals of one column; none if its lists differ in length."""
-    if not _is_list(column.type):
-        return [_Signal(name, _floats(column))]
-    flat = _floats(pa.chunked_array([chunk.flatten() for chunk in column.chunks], column.type.value_type))
-    size = len(column.slice(0, 1).to_pylist()[0] or ()) if len(column) else 0
-    if column.null_count or size == 0 or len(flat) != size * len(column):
-        return []
-    stacked = flat.reshape(len(column), size)
-    return [_Signal(f"{name}[{index}]", stacked[:, index]) for index in range(size)]
-
-
-def _floats(column: pa.ChunkedArray) -> np.ndarray:
-    if pa.types.is_boolean(column.type):
-        return np.array([np.nan if value is None else float(value) for value in column.to_pylist()])
-    return column.to_numpy().astype(np.float64)
-
-
-def _write_signals(page: Page, signals: list[_Signal]) -> None:
+def _write_signals(page: Page, signals: list[Signal]) -> None:
     if not signals:
         page.line("No column holds a few numbers at every step.")
         return
@@ -211,7 +139,7 @@ def _write_signals(page: Page, signals: list[_Signal]) -> None:
         page.parts((name.ljust(label + 2), "cyan"), (line.ljust(drawn + 2), "green"), (spread, ""))
 
 
-def _span(signal: _Signal) -> tuple[str, str]:
+def _span(signal: Signal) -> tuple[str, str]:
     finite = signal.values[np.isfinite(signal.values)]
     if not len(finite):
         return "NULL", "NULL"
