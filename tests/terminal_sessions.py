@@ -42,7 +42,9 @@ class TerminalSession:
     ) -> None:
         self._side, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-        surroundings = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
+        surroundings = {
+            name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")
+        }
         self.said = ""
         self.process = subprocess.Popen(
             [sys.executable, *RUN, *map(str, words)],
