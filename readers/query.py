@@ -11,6 +11,7 @@ import re
 
 import duckdb
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from ..store.errors import CorruptStoreError, QueryError
@@ -18,12 +19,15 @@ from ..store.layout import EPISODES, RUNS, STEPS, TABLES
 from ..store.parquet import open_parquet
 from ..store.snapshot import Snapshot
 from .frames import episodes_frame
+from .interrupting import interruptible
 from .macros import TRANSITIONS, WITH_NEXT, Macro, following_columns, macros_of, statements
 from .names_nearby import advice
 from .sources import Sources, quote
 
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
+#: A connection that may only read keeps the rows of so many episodes in its memory.
+_MOST_KEPT = 2_000_000
 _WORD = re.compile(r"\w+")
 #: MULTI is a PIVOT, which DuckDB carries out in several statements.
 _QUERIES = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI}
@@ -47,8 +51,7 @@ def connect(
     connection = sources.connection
     chosen = positions is not None or (snapshot.episode_count > 0 and snapshot.hidden_rows)
     if chosen:
-        frame = episodes_frame(snapshot, positions).select("episode_id", "run_id").with_row_index(_POSITION)
-        connection.register("_chosen_source", frame.collect().to_arrow())
+        connection.register("_chosen_source", _chosen_episodes(snapshot, positions))
         connection.execute(f"CREATE TEMP TABLE {_CHOSEN} AS SELECT * FROM _chosen_source")
         connection.unregister("_chosen_source")
     keys = {EPISODES: "episode_id", RUNS: "run_id"}
@@ -58,6 +61,8 @@ def connect(
             body = f"SELECT * FROM ({body}) SEMI JOIN {_CHOSEN} USING ({keys[name]})"
         elif name == RUNS and not snapshot.newest:
             body = f"SELECT * FROM ({body}) SEMI JOIN {EPISODES} USING (run_id)"
+        if read_only and snapshot.episode_count <= _MOST_KEPT:
+            body = _kept(connection, name, body)
         _create_view(snapshot, connection, name, body)
     count = snapshot.episode_count if positions is None else len(positions)
     macros = macros_of(snapshot.schema, _position_of(count, chosen))
@@ -70,6 +75,25 @@ def connect(
     if read_only:
         sources.confine()
     return connection
+
+
+def _chosen_episodes(snapshot: Snapshot, positions: np.ndarray | None) -> pa.Table:
+    """Ids of the episodes at `positions` and of their runs, in this order."""
+    ids = episodes_frame(snapshot, None).select("episode_id", "run_id").collect()
+    return (ids if positions is None else ids[positions]).with_row_index(_POSITION).to_arrow()
+
+
+def _kept(connection: duckdb.DuckDBPyConnection, name: str, body: str) -> str:
+    """A table in the connection's memory, since every query through Arrow decodes its columns again.
+
+    About 300 bytes an episode. Where a file is damaged, it is read by each query after all: those that do not
+    need what is damaged are answered.
+    """
+    try:
+        connection.execute(f"CREATE TABLE _kept_{name} AS {body}")
+    except duckdb.Error:
+        return body
+    return f"SELECT * FROM _kept_{name}"
 
 
 def _create_view(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, name: str, body: str) -> None:
@@ -138,10 +162,28 @@ def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
         if not isinstance(error, duckdb.ProgrammingError):
             for table in TABLES:
                 check_files(snapshot, table)
-        raise QueryError(advice(snapshot, str(error), macros_for(snapshot))) from error
+        raise QueryError(advice(snapshot, text, str(error), macros_for(snapshot))) from error
     if relation is None:
         raise QueryError(f"The text {text!r} holds no query, such as SELECT ... FROM episodes.")
     return relation
+
+
+def fetch(
+    snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, relation: duckdb.DuckDBPyRelation
+) -> pl.DataFrame:
+    """The result of a bound query.
+
+    Raises:
+        CorruptStoreError: a file is damaged; the message names it.
+        QueryError: it failed as it ran.
+        KeyboardInterrupt: the caller was interrupted; the connection can be used again.
+    """
+    try:
+        return interruptible(connection, relation.pl)
+    except duckdb.Error as error:
+        for table in TABLES:
+            check_files(snapshot, table)
+        raise QueryError(f"The query failed: {error}") from error
 
 
 def _may_read_steps(snapshot: Snapshot, text: str) -> bool:
@@ -197,7 +239,7 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
             raise
         check_files(snapshot, EPISODES)
         raise QueryError(
-            advice(snapshot, f"The condition {condition!r} is not valid: {error}", (), (EPISODES,))
+            advice(snapshot, condition, f"The condition {condition!r} is not valid: {error}", (), (EPISODES,))
             + available_episodes(snapshot)
         ) from error
     finally:
