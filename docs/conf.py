@@ -1,8 +1,8 @@
 """Settings of the documentation's site: Sphinx with MyST for the pages and furo for their looks.
 
-`make docs` builds it into `build/docs`. Nothing that it holds is fetched from elsewhere when it is viewed. Pages
-that belong to the repository as a whole (the changes, how to contribute, the benchmarks) stand outside this folder;
-`site_pages.py`, beside this file, brings them in and keeps their links right.
+`make docs` builds it into `build/docs`. Nothing that it holds is fetched from elsewhere when it is viewed.
+Pages that belong to the repository as a whole (the changes, how to contribute, the benchmarks) stand outside
+this folder; `site_pages.py`, beside this file, brings them in and keeps their links right.
 """
 
 import sys

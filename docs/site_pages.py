@@ -1,8 +1,8 @@
-"""What the site's Sphinx needs to know of this repository: its pages outside `docs/`, its notebooks, its docstrings.
+"""What the site's Sphinx needs to know of this repository: pages outside `docs/`, notebooks, docstrings.
 
-A page of the site may stand for a file elsewhere in the repository, such as CHANGELOG.md. On a Git host that page
-is a pointer to the file; while the site is built the file's text takes its place, with links that lead to the same
-things from there. `conf.py` loads this module as an extension.
+A page of the site may stand for a file elsewhere in the repository, such as CHANGELOG.md. On a Git host that
+page is a pointer to the file; while the site is built the file's text takes its place, with links that lead
+to the same things from there. `conf.py` loads this module as an extension.
 """
 
 import os
@@ -112,9 +112,10 @@ def _read_source(app: Sphinx, page: str, content: list[str]) -> None:
 def name_role(
     name: str, rawtext: str, text: str, lineno: int, inliner: Any, options: Any = None, content: Any = None
 ) -> Any:
-    """Code in a docstring, such as `EpisodeStore.refresh`; a link where it names something in the reference.
+    """Code in a docstring, such as `EpisodeStore.refresh`; a link where the reference has that name.
 
-    Only what can be a name is looked up: of `<run id>/<number>` the reference role would make a title and a target.
+    Only what can be a name is looked up: of `<run id>/<number>` the usual role would make a title and a
+    target.
     """
     if _NAME.fullmatch(text):
         return PyXRefRole()("py:obj", rawtext, text, lineno, inliner, options or {}, content or [])
