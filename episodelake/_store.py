@@ -20,6 +20,7 @@ from ._environments import AgentSpaces, agent_groups, checked_reward_shape, rene
 from ._maintained import MaintainedStore
 from ._recording import RecordingStore
 from ._targets import check_outside, check_sources
+from .readers.intact import intact
 from .readers.view import EpisodeView, SnapshotReader
 from .store.agents import AgentGroup
 from .store.errors import (
@@ -117,11 +118,28 @@ class EpisodeStore(RecordingStore, MaintainedStore):
 
     def refresh(self) -> EpisodeStore:
         """Move to the newest version and return this object; views made before keep theirs."""
-        self._reader = SnapshotReader(Snapshot(self.handle.layout, self.handle.manifest))
+        self._show(Snapshot(self.handle.layout, self.handle.manifest))
+        return self
+
+    def leave_out_damaged(self) -> list[str]:
+        """Show the same version without the files of episodes and runs that cannot be read.
+
+        So the rest of a damaged store stays explorable. Positions then count the episodes that are left;
+        ids stay. `refresh` goes back to all files. A damaged file of steps is not left out: its episodes are
+        still listed, and reading one of them says what is wrong.
+
+        Returns:
+            For each file that is left out, what is wrong with it; empty if every one can be read.
+        """
+        snapshot, told = intact(self._reader.snapshot)
+        self._show(snapshot)
+        return told
+
+    def _show(self, snapshot: Snapshot) -> None:
+        self._reader = SnapshotReader(snapshot)
         # Connections belong to the snapshot that was shown.
         for name in ("_connection", "_confined"):
             self.__dict__.pop(name, None)
-        return self
 
     def copy(
         self,

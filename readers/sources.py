@@ -10,7 +10,6 @@ import contextlib
 
 import duckdb
 import pyarrow as pa
-import pyarrow.dataset
 
 from ..store.layout import EPISODES, STEPS
 from ..store.snapshot import FileGroup, Snapshot
@@ -26,9 +25,6 @@ _NAMES = {
     pa.binary(): "BLOB",
     pa.timestamp("us", "UTC"): "TIMESTAMPTZ",
 }
-_PARQUET = pyarrow.dataset.ParquetFileFormat(
-    default_fragment_scan_options=pyarrow.dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
-)
 _CONFINED = {
     "python_enable_replacements": "false",
     "temp_directory": "",
@@ -110,7 +106,12 @@ class Sources:
         filesystem, base = root.filesystem()
         paths = [base + str(place).removeprefix(str(root)) for group in groups for place in group.places]
         schema = pa.schema([field.remove_metadata() for field in schema])
-        dataset = pyarrow.dataset.dataset(paths, schema=schema, filesystem=filesystem, format=_PARQUET)
+        # Imported where it is needed: it brings pandas along wherever that is installed.
+        import pyarrow.dataset
+
+        checked = pyarrow.dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
+        kind = pyarrow.dataset.ParquetFileFormat(default_fragment_scan_options=checked)
+        dataset = pyarrow.dataset.dataset(paths, schema=schema, filesystem=filesystem, format=kind)
         self.connection.register(f"_files_of_{name}", dataset)
         return f"SELECT * FROM _files_of_{name}"
 

@@ -22,7 +22,7 @@ from episodelake.terminal.app import app
 from episodelake.terminal.charts import ASCII, BLOCKS, histogram, sparkline
 from episodelake.terminal.grid import Grid, aligned, clean, fitted
 from episodelake.terminal.page import Page
-from episodelake.terminal.reports import size_text
+from episodelake.terminal.texts import size_text
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 BOX_DRAWING = re.compile("[\u2500-\u257f]")
@@ -112,7 +112,7 @@ def table(text: str) -> list[list[str]]:
 
 def test_info_tells_what_the_store_holds(example: Example) -> None:
     """Every number and name that info prints is that of the store."""
-    head, reasons, columns = printed("info", example.path).split("\n== ")
+    head, reasons, runs, columns = printed("info", example.path).split("\n== ")
     told = dict(line.split("\t") for line in head.splitlines() if line)
     store = el.open(example.path)
     size = sum(path.stat().st_size for path in example.path.rglob("*") if path.is_file())
@@ -127,12 +127,20 @@ def test_info_tells_what_the_store_holds(example: Example) -> None:
         "runs": "1",
         "size": f"{size} bytes",
         "returns": "lowest 0.5, mean 8.16667, highest 22.5",
+        "lengths": "lowest 2, mean 5.0, highest 10",
         "observation space": "Box(-10.0, 10.0, (2,), float32)",
         "action space": "Discrete(3)",
         "card": '{"author": "Zoë"}',
     }
     assert sorted(table(reasons)[2:]) == [["cut", "1"], ["terminated", "1"], ["truncated", "1"]]
-    assert [row for row in table(columns)[2:] if row[0] != "info.note"] == [
+    assert table(runs)[2][:1] + table(runs)[2][2:] == [
+        example.ids[0].split("/")[0],
+        "3",
+        "15",
+        "5.0",
+        str(24.5 / 3),
+    ]
+    assert [row[:2] for row in table(columns)[2:] if row[0] != "info.note"] == [
         ["episode_id", "VARCHAR"],
         ["t", "BIGINT"],
         ["observation", "FLOAT[]"],

@@ -1,56 +1,37 @@
-"""The command line: `episodelake demo | info | sql | show | replay`, and what `maintenance` and `cache` add.
+"""The command line, `episodelake`: puts the commands together; each family of them has a file of its own.
 
-Every command opens a store with the public API and writes to a `Page`. Errors of Episodelake's tree become
-one message on standard error and exit status 1; a command that is called wrongly ends with status 2.
+Every command opens a store with the public API and writes to a `Page`, or JSON. `commands` tells how errors
+are told and what exit statuses mean.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import warnings
 from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import duckdb
 import typer
-from typer.core import TyperGroup
 
-from .._store import open_store
-from ..store.errors import EpisodelakeError
+from . import differences, info, listing, maintenance, plotting, querying, showing, statistics, versions
 from .cache import cache
-from .demo import run_demo
-from .grid import grid_of
-from .maintenance import StorageOptions, StorePath, maintenance, storage_options
-from .page import Page, report_error
-from .reports import write_episode, write_info, write_replay
+from .commands import BEGIN, KEEP, ReportingGroup, command
+from .page import Page
 
+EXAMPLES = """\
+episodelake demo                                  record something to look at
+episodelake ls data/cartpole --sort episode_return --descending
+episodelake sql data/cartpole "SELECT end_reason, count(*) FROM episodes GROUP BY 1"
 
-class ReportingGroup(TyperGroup):
-    """Runs a command and tells its errors in one message instead of a traceback."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command; an error of Episodelake, of a query or of the system ends it with status 1."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            raise
-        except (EpisodelakeError, OSError) as error:
-            report_error(str(error))
-            raise typer.Exit(1) from error
-        except duckdb.Error as error:
-            report_error(f"The query failed while it ran: {error}")
-            raise typer.Exit(1) from error
-
+Exit statuses: 0 done, 1 failed or different, 2 called wrongly, 130 interrupted.
+Shell completion: episodelake --install-completion"""
 
 app = typer.Typer(
     cls=ReportingGroup,
     help="Record reinforcement-learning episodes, query them in SQL, rebuild them exactly.",
-    epilog="Begin with: episodelake demo",
+    epilog=EXAMPLES,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -73,7 +54,7 @@ def _options(
     pass
 
 
-@app.command()
+@command(app, BEGIN, "episodelake demo\nepisodelake demo --path /tmp/lake --episodes 20")
 def demo(
     path: Annotated[
         Path, typer.Option(help="Folder for the demo's stores; one of an earlier demo is replaced.")
@@ -83,114 +64,16 @@ def demo(
     ] = 100,
 ) -> None:
     """Record real environments, ask in SQL, rebuild and replay."""
+    # Imported where it runs: it brings environments that no other command needs.
+    from .demo import run_demo
+
     if not run_demo(Page(tabs=False), path, episodes):
         raise typer.Exit(1)
 
 
-@app.command()
-def info(path: StorePath, storage: StorageOptions = None) -> None:
-    """Show what a store is and what it holds."""
-    write_info(Page(), open_store(path, storage_options=storage_options(storage)))
-
-
-@app.command()
-def sql(
-    path: StorePath,
-    query: Annotated[
-        str,
-        typer.Argument(
-            metavar="QUERY",
-            help="A DuckDB query over the tables runs, episodes, steps and transitions.",
-            show_default=False,
-        ),
-    ],
-    limit: Annotated[int, typer.Option(min=0, help="Print at most so many rows; 0 prints all.")] = 100,
-    storage: StorageOptions = None,
-) -> None:
-    """Run an SQL query and print the result.
-
-    Column names with a dot need double quotes: SELECT "info.x" FROM steps.
-    Where the output is not a terminal, cells are separated by tabs and numbers are written in full.
-    """
-    page = Page()
-    store = open_store(path, storage_options=storage_options(storage))
-    relation = store.sql(query, read_only=True)
-    found = (relation.limit(limit) if limit else relation).to_arrow_table()
-    page.table(grid_of(found, exact=not page.is_terminal))
-    if not limit or found.num_rows < limit:
-        return
-    rest = relation.aggregate("count(*)").fetchall()[0][0] - found.num_rows
-    if rest > 0:
-        page.note(f"{rest} more rows; show more with --limit N, all with --limit 0.")
-
-
-@app.command(context_settings={"ignore_unknown_options": True})
-def show(
-    path: StorePath,
-    episode: Annotated[
-        str,
-        typer.Argument(
-            metavar="EPISODE",
-            help="An episode's id, or its position: 0 is the first, -1 the last.",
-            show_default=False,
-        ),
-    ],
-    storage: StorageOptions = None,
-) -> None:
-    """Show one episode: summary, rows and signals."""
-    store = open_store(path, storage_options=storage_options(storage))
-    write_episode(Page(), store, _episode_key(episode))
-
-
-@app.command(context_settings={"ignore_unknown_options": True})
-def replay(
-    path: StorePath,
-    episode: Annotated[
-        str,
-        typer.Argument(
-            metavar="EPISODE",
-            help="An episode's id, or its position: 0 is the first, -1 the last.",
-            show_default=False,
-        ),
-    ],
-    trust: Annotated[
-        bool,
-        typer.Option("--trust", help="Import the modules that the store names: you trust whoever wrote it."),
-    ] = False,
-    rtol: Annotated[float, typer.Option(min=0, help="How far numbers may be apart, relatively.")] = 0.0,
-    atol: Annotated[float, typer.Option(min=0, help="How far numbers may be apart, absolutely.")] = 0.0,
-    storage: StorageOptions = None,
-) -> None:
-    """Replay one episode in the environment of its run; status 1 if it differs."""
-    store = open_store(path, storage_options=storage_options(storage))
-    found = store[_episode_key(episode)]
-    page = Page()
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always", RuntimeWarning)
-        env = store.make_env(found.run_id, trust=trust)
-    for warning in told:
-        page.note(str(warning.message))
-    with contextlib.closing(env):
-        report = found.replay(env, rtol=rtol, atol=atol)
-    write_replay(page, report, env)
-    if not report.same:
-        raise typer.Exit(1)
-
-
-def _episode_key(text: str) -> int | str:
-    """A position if it reads as one, else an id. An id never begins with a hyphen."""
-    try:
-        return int(text)
-    except ValueError:
-        if text.startswith("-"):
-            raise typer.BadParameter(
-                f"{text!r} is neither an option, a position nor an episode id."
-            ) from None
-        return text
-
-
-app.add_typer(maintenance)
-app.add_typer(cache, name="cache")
+for family in (info, listing, showing, statistics, plotting, querying, differences, maintenance, versions):
+    family.add_to(app)
+app.add_typer(cache, name="cache", rich_help_panel=KEEP)
 
 
 def main() -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ..readers.loading.cache_folder import CacheFolder, chosen_folder
+from ..readers.loading.cache_folder import CacheEntry, CacheFolder, chosen_folder
+from .arguments import AsJson
+from .commands import KEEP, ReportingGroup, command
 from .grid import Grid
+from .json_text import write_object, write_rows
 from .page import Page
-from .reports import size_text
+from .texts import counted, size_text
 
 cache = typer.Typer(
-    help="Look after the columns that loaders with cache='mmap' keep on this machine.", no_args_is_help=True
+    cls=ReportingGroup,
+    help="Look after the columns that loaders with cache='mmap' keep on this machine.",
+    no_args_is_help=True,
 )
 
 Folder = Annotated[
@@ -23,12 +28,15 @@ Folder = Annotated[
 ]
 
 
-@cache.command(name="list")
-def list_command(folder: Folder = None) -> None:
+@command(cache, KEEP, "episodelake cache list --json", name="list")
+def list_command(folder: Folder = None, as_json: AsJson = False) -> None:
     """List the cached columns, the least recently used first."""
     page = Page()
     found = _folder(folder)
     entries = found.entries()
+    if as_json:
+        write_rows(page, map(_entry, entries))
+        return
     rows = [
         (
             str(entry.facts.get("column", "damaged")),
@@ -49,14 +57,23 @@ def list_command(folder: Folder = None) -> None:
         page.note(f"{found.path} is empty.")
 
 
-@cache.command(name="clear")
-def clear_command(folder: Folder = None) -> None:
+@command(cache, KEEP, "episodelake cache clear", name="clear")
+def clear_command(folder: Folder = None, as_json: AsJson = False) -> None:
     """Remove the cached columns that no process has in use; loaders make them again when they need them."""
     found = _folder(folder)
     removed = found.clear()
-    freed = size_text(sum(entry.bytes for entry in removed))
-    noun = "file" if len(removed) == 1 else "files"
-    Page().note(f"Removed {len(removed)} {noun} of {found.path}; {freed} are free again.")
+    freed = sum(entry.bytes for entry in removed)
+    if as_json:
+        write_object(Page(), {"path": str(found.path), "files": len(removed), "bytes": freed})
+        return
+    removed_files = counted(len(removed), "file")
+    Page().note(f"Removed {removed_files} of {found.path}; {size_text(freed)} are free again.")
+
+
+def _entry(entry: CacheEntry) -> dict[str, Any]:
+    told = {name: entry.facts.get(name) for name in ("column", "store", "version", "episodes")}
+    used = datetime.fromtimestamp(entry.used, UTC)
+    return {**told, "bytes": entry.bytes, "used": used, "in_use": entry.in_use}
 
 
 def _folder(folder: Path | None) -> CacheFolder:

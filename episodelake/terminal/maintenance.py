@@ -1,14 +1,14 @@
-"""The command line's maintenance: `compact | delete | vacuum | verify | recover | history | tag` and others.
+"""The command line's maintenance: `compact | delete | vacuum | verify | recover`.
 
-Each command calls one method of a store and writes its report to a `Page`; `cli` takes them in. Where Ctrl-C
-ends one, a line says how it left the store, and the exit status is 130.
+Each command calls one method of a store and writes its report to a `Page`, or as JSON. Where Ctrl-C ends
+one, a line says how it left the store, and the exit status is 130.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated
 
@@ -19,10 +19,13 @@ from .._store import open_store, recover
 from ..readers.view import EpisodeView
 from ..store.maintenance.deletion import DeleteReport
 from ..store.maintenance.verification import VerifyReport
+from .arguments import AsJson, StorageOptions, WritablePath, storage_options
+from .commands import CHECK, FAILED, KEEP, WRONG_USAGE, command, failure
 from .grid import Grid, grid_of
-from .page import Page, report_error
+from .json_text import write_object, write_rows
+from .page import Page
 from .progress import Change, interruptible, progress_bar, unchanged
-from .reports import size_text
+from .texts import bytes_text, count_text, counted
 
 FIRST = 10
 FILES_ON_A_TERMINAL = 20
@@ -63,38 +66,34 @@ def span_of(text: str) -> timedelta:
     return timedelta(**{_SPANS[found[2]]: float(found[1])})
 
 
-def storage_options(given: Sequence[str] | None) -> dict[str, str] | None:
-    """The repeated `--storage-option KEY=VALUE` as one dictionary; None where there is none."""
-    options = {}
-    for each in given or ():
-        key, separator, value = each.partition("=")
-        if not key or not separator:
-            # The text may hold a secret, so the message leaves it out.
-            raise typer.BadParameter("expected KEY=VALUE.", param_hint="--storage-option")
-        options[key] = value
-    return options or None
+EXAMPLES = {
+    "compact": """\
+episodelake compact data/cartpole --segment-size 512MB
+episodelake compact data/cartpole --order-by episode_return --descending""",
+    "delete": """\
+episodelake delete data/cartpole "length < 15" --dry-run
+episodelake delete data/cartpole "end_reason = 'interrupted'" --yes""",
+    "vacuum": """\
+episodelake vacuum data/cartpole --dry-run
+episodelake vacuum data/cartpole --older-than 30d""",
+    "verify": """\
+episodelake verify data/cartpole
+episodelake verify data/cartpole --json | jq .faults""",
+    "recover": """\
+episodelake recover data/cartpole""",
+}
 
 
-StorePath = Annotated[
-    str, typer.Argument(metavar="PATH", help="The store: a folder, or a URL (s3://...).", show_default=False)
-]
-StorageOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--storage-option",
-        metavar="KEY=VALUE",
-        help="How to reach an object store, such as aws_region=eu-central-1; may be repeated. Give secrets "
-        "by environment variables instead, such as AWS_SECRET_ACCESS_KEY.",
-        show_default=False,
-    ),
-]
-
-maintenance = typer.Typer()
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    command(app, CHECK, EXAMPLES["verify"])(verify)
+    for name, function in {"compact": compact, "delete": delete, "vacuum": vacuum}.items():
+        command(app, KEEP, EXAMPLES[name])(function)
+    command(app, KEEP, EXAMPLES["recover"], name="recover")(recover_command)
 
 
-@maintenance.command()
 def compact(
-    path: StorePath,
+    path: WritablePath,
     segment_size: Annotated[
         int,
         typer.Option(parser=size_of, metavar="SIZE", help="How large a segment may become, such as 256MB."),
@@ -110,6 +109,7 @@ def compact(
     descending: Annotated[
         bool, typer.Option("--descending", help="With --order-by: the largest first.")
     ] = False,
+    as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
     """Join small segments into large ones.
@@ -126,20 +126,22 @@ def compact(
                 segment_bytes=segment_size, order_by=order_by, descending=descending, progress=progress
             )
         page = Page()
+        if as_json:
+            write_object(page, dataclasses.asdict(report))
+            return
         page.pairs(
             [
-                ("episodes moved", _count(page, report.episodes)),
-                ("segments before", _count(page, report.segments_before)),
-                ("segments after", _count(page, report.segments_after)),
-                ("size before", _size(page, report.bytes_before)),
-                ("size after", _size(page, report.bytes_after)),
+                ("episodes moved", count_text(page, report.episodes)),
+                ("segments before", count_text(page, report.segments_before)),
+                ("segments after", count_text(page, report.segments_after)),
+                ("size before", bytes_text(page, report.bytes_before)),
+                ("size after", bytes_text(page, report.bytes_after)),
             ]
         )
 
 
-@maintenance.command()
 def delete(
-    path: StorePath,
+    path: WritablePath,
     condition: Annotated[
         str,
         typer.Argument(
@@ -150,6 +152,7 @@ def delete(
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
     """Take episodes out of the store; asks first.
@@ -158,37 +161,41 @@ def delete(
     until vacuum.
     """
     if not (dry_run or yes or sys.stdin.isatty()):
-        report_error("Nothing was deleted: there is no terminal to ask at. Give --yes, or --dry-run to look.")
-        raise typer.Exit(2)
+        told = "Nothing was deleted: there is no terminal to ask at. Give --yes, or --dry-run to look."
+        raise failure(told, WRONG_USAGE)
     page = Page()
     change = Change(path, storage_options(storage), "delete")
     with interruptible(change.told):
         store = change.open()
         chosen = store.filter(condition)
-        if not len(chosen):
+        if not len(chosen) and not as_json:
             page.note("No episode fulfils the condition.")
             return
         ids = chosen.episodes.select("episode_id").collect()["episode_id"]
         exactly = pl.col("episode_id").is_in(ids.implode())
         report = store.delete(exactly, dry_run=True)
-        if dry_run:
-            _write_deletion(page, report)
-            _write_first(page, chosen)
+        if dry_run or not len(chosen):
+            _write_deletion(page, report, as_json=as_json)
+            if not as_json:
+                _write_first(page, chosen)
             return
         if not yes and not _agreed(report):
             page.note("Nothing was deleted.")
-            raise typer.Exit(1)
+            raise typer.Exit(FAILED)
         with progress_bar("Deleting", "rows") as progress:
             report = store.delete(exactly, progress=progress)
-        _write_deletion(page, report)
+        _write_deletion(page, report, as_json=as_json)
 
 
-def _write_deletion(page: Page, report: DeleteReport) -> None:
+def _write_deletion(page: Page, report: DeleteReport, *, as_json: bool) -> None:
+    if as_json:
+        write_object(page, dataclasses.asdict(report))
+        return
     page.pairs(
         [
-            ("episodes", _count(page, report.episodes)),
-            ("transitions", _count(page, report.steps)),
-            ("segments", _count(page, report.segments)),
+            ("episodes", count_text(page, report.episodes)),
+            ("transitions", count_text(page, report.steps)),
+            ("segments", count_text(page, report.segments)),
         ]
     )
 
@@ -197,7 +204,7 @@ def _write_first(page: Page, chosen: EpisodeView) -> None:
     page.heading("Episodes that would go")
     columns = ("episode_id", "length", "episode_return", "end_reason", "started_at")
     first = chosen.episodes.select(columns).head(FIRST).collect()
-    _write_frame(page, first)
+    page.table(grid_of(first.to_arrow(), exact=not page.is_terminal))
     if len(chosen) > first.height:
         page.note(f"{len(chosen) - first.height} more episodes.")
 
@@ -205,8 +212,8 @@ def _write_first(page: Page, chosen: EpisodeView) -> None:
 def _agreed(report: DeleteReport) -> bool:
     """Ask at the terminal; anything but a yes, the end of the input too, is a no."""
     question = (
-        f"Delete {_counted(report.episodes, 'episode')} with {_counted(report.steps, 'transition')}? "
-        f"{_counted(report.segments, 'segment')} will be rewritten or dropped. [y/N] "
+        f"Delete {counted(report.episodes, 'episode')} with {counted(report.steps, 'transition')}? "
+        f"{counted(report.segments, 'segment')} will be rewritten or dropped. [y/N] "
     )
     try:
         print(question, end="", file=sys.stderr, flush=True)
@@ -217,9 +224,8 @@ def _agreed(report: DeleteReport) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-@maintenance.command()
 def vacuum(
-    path: StorePath,
+    path: WritablePath,
     older_than: Annotated[
         timedelta,
         typer.Option(
@@ -230,6 +236,7 @@ def vacuum(
         ),
     ] = "7d",  # type: ignore[assignment]  # the parser takes the default too
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
     """Delete the files that no retained version needs."""
@@ -239,7 +246,10 @@ def vacuum(
         store = open_store(path, storage_options=storage_options(storage))
         with progress_bar("Deleting", "files") as progress:
             report = store.vacuum(older_than, dry_run=dry_run, progress=progress)
-        page.pairs([("files", _count(page, len(report.files))), ("size", _size(page, report.bytes))])
+        if as_json:
+            write_object(page, dataclasses.asdict(report))
+            return
+        page.pairs([("files", count_text(page, len(report.files))), ("size", bytes_text(page, report.bytes))])
         if not dry_run or not report.files:
             return
         page.heading("Files that would go")
@@ -249,10 +259,10 @@ def vacuum(
             page.note(f"{len(report.files) - len(shown)} more files.")
 
 
-@maintenance.command()
 def verify(
-    path: StorePath,
+    path: WritablePath,
     repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended.")] = False,
+    as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
     """Read everything and check it against everything else.
@@ -265,9 +275,12 @@ def verify(
         store = open_store(path, storage_options=storage_options(storage))
         with progress_bar("Reading", "segments") as progress:
             report = store.verify(repair=repair, progress=progress)
-        _write_faults(page, report, repair=repair)
+        if as_json:
+            write_object(page, {"ok": report.ok, **dataclasses.asdict(report)})
+        else:
+            _write_faults(page, report, repair=repair)
     if not report.ok:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def _write_faults(page: Page, report: VerifyReport, *, repair: bool) -> None:
@@ -281,10 +294,10 @@ def _write_faults(page: Page, report: VerifyReport, *, repair: bool) -> None:
         rows = [(each.kind, each.file, each.message, *([_yes(each.mended)] * repair)) for each in faults]
         page.table(Grid.of(("kind", "file", "message", *(["mended"] * repair)), rows))
     read = (
-        f"{_counted(report.episodes, 'episode')} with {_counted(report.steps, 'transition')} in "
-        f"{_counted(report.files, 'file')}"
+        f"{counted(report.episodes, 'episode')} with {counted(report.steps, 'transition')} in "
+        f"{counted(report.files, 'file')}"
     )
-    count = _counted(len(faults), "fault") if faults else "no faults"
+    count = counted(len(faults), "fault") if faults else "no faults"
     remaining = sum(not each.mended for each in faults)
     tail = f", {remaining} of them not mended" if repair and faults else ""
     page.note(f"Read {read}: {count}{tail}.")
@@ -294,8 +307,7 @@ def _yes(flag: bool) -> str:
     return "yes" if flag else "no"
 
 
-@maintenance.command(name="recover")
-def recover_command(path: StorePath, storage: StorageOptions = None) -> None:
+def recover_command(path: WritablePath, as_json: AsJson = False, storage: StorageOptions = None) -> None:
     """Seal what writers that died left behind.
 
     Live writers are not touched. The next writer on the store does the same by itself.
@@ -303,96 +315,12 @@ def recover_command(path: StorePath, storage: StorageOptions = None) -> None:
     page = Page()
     with interruptible(lambda: "Nothing is lost; call again to go on."):
         runs = recover(path, storage_options=storage_options(storage))
+    if as_json:
+        write_rows(page, [dataclasses.asdict(run) for run in runs])
+        return
     if not runs:
         page.note("Nothing to recover: no dead writer left a journal.")
         return
     headers = ("run", "episodes", "interrupted", "transitions", "torn_bytes")
     rows = [(run.run_id, run.episodes, run.interrupted, run.steps, run.torn_bytes) for run in runs]
     page.table(Grid.of(headers, rows, (False, True, True, True, True)))
-
-
-@maintenance.command()
-def history(
-    path: StorePath,
-    limit: Annotated[int, typer.Option(min=0, help="Print at most so many versions; 0 prints all.")] = 20,
-    storage: StorageOptions = None,
-) -> None:
-    """List the versions, newest first."""
-    page = Page()
-    with interruptible(unchanged):
-        versions = open_store(path, storage_options=storage_options(storage)).history()
-    shown = versions.head(limit) if limit else versions
-    _write_frame(page, shown)
-    if versions.height > shown.height:
-        more = versions.height - shown.height
-        page.note(f"{more} more versions; show more with --limit N, all with --limit 0.")
-
-
-@maintenance.command()
-def tag(
-    path: StorePath,
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="The tag; without it, tags are listed.", show_default=False),
-    ] = None,
-    version: Annotated[
-        int | None,
-        typer.Option(min=0, help="The version to tag; the newest if left out.", show_default=False),
-    ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the tag away; the version stays.")] = False,
-    storage: StorageOptions = None,
-) -> None:
-    """Give a version a name, or list the tags.
-
-    A tagged version opens by its name and survives vacuum.
-    """
-    if name is None and (remove or version is not None):
-        raise typer.BadParameter("it is missing.", param_hint="NAME")
-    if remove and version is not None:
-        raise typer.BadParameter("it does not go with --remove.", param_hint="--version")
-    page = Page()
-    with interruptible(lambda: "Whether the tag changed, `episodelake tag` shows."):
-        store = open_store(path, storage_options=storage_options(storage))
-        if name is None:
-            _write_tags(page, store.tags)
-        elif remove:
-            store.untag(name)
-            page.note(f"The tag {name} is gone; its version stays until it is vacuumed.")
-        else:
-            store.tag(name, version)
-            page.note(f"{name} is version {store.tags[name]}.")
-
-
-def _write_tags(page: Page, tags: dict[str, int]) -> None:
-    if tags:
-        page.table(Grid.of(("tag", "version"), list(tags.items()), (False, True)))
-    else:
-        page.note("The store has no tags.")
-
-
-@maintenance.command(name="annotations")
-def annotations_command(path: StorePath, storage: StorageOptions = None) -> None:
-    """List the annotations: columns that were added later."""
-    page = Page()
-    with interruptible(unchanged):
-        found = open_store(path, storage_options=storage_options(storage)).annotations
-    if found.height:
-        _write_frame(page, found)
-    else:
-        page.note("The store has no annotations.")
-
-
-def _write_frame(page: Page, frame: pl.DataFrame) -> None:
-    page.table(grid_of(frame.to_arrow(), exact=not page.is_terminal))
-
-
-def _count(page: Page, number: int) -> str:
-    return f"{number:,}" if page.is_terminal else str(number)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def _size(page: Page, size: int) -> str:
-    return size_text(size) if page.is_terminal else f"{size} bytes"

@@ -6,13 +6,13 @@ text: no escape sequences, no lines drawn around things, tables separated by tab
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.rule import Rule
-from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
@@ -42,6 +42,20 @@ class Page:
     def width(self) -> int:
         """Columns to fill; beyond 120 lines are hard to read."""
         return min(self.console.width, 120) if self.is_terminal else 80
+
+    @property
+    def height(self) -> int:
+        """Lines of the terminal."""
+        return self.console.height
+
+    @contextlib.contextmanager
+    def paged(self, wanted: bool) -> Iterator[None]:
+        """Show what is written meanwhile in the user's pager, if that is wanted and there is a terminal."""
+        if not (wanted and self.is_terminal and sys.stdin.isatty()):
+            yield
+            return
+        with self.console.pager(styles=True):
+            yield
 
     @property
     def glyphs(self) -> Glyphs:
@@ -106,6 +120,9 @@ class Page:
     def code(self, text: str, language: str) -> None:
         """Write code or SQL."""
         if self.is_terminal:
+            # Imported where there is code to show: it takes as long as the rest of rich.
+            from rich.syntax import Syntax
+
             syntax = Syntax(text, language, theme="ansi_dark", background_color="default", word_wrap=True)
             self.console.print(Padding(syntax, (0, 0, 0, INDENT)))
         else:
@@ -119,15 +136,31 @@ class Page:
         else:
             print(clean(text), file=sys.stderr)
 
+    def raw(self, text: str, end: str = "\n") -> None:
+        """Write text as it is, on a terminal too: what another program is to read.
+
+        The caller has escaped control characters, as JSON and the texts of CSV do.
+        """
+        print(text, file=self.console.file, end=end)
+
     def _plain(self, text: str) -> None:
-        print(text, file=self.console.file)
+        self.raw(text)
 
 
 def report_error(message: str) -> None:
     """Write an error to standard error, with colour if that is a terminal."""
+    _report("Error", "bold red", message)
+
+
+def report_warning(message: str) -> None:
+    """Write to standard error what is wrong, where the command goes on nevertheless."""
+    _report("Warning", "bold yellow", message)
+
+
+def _report(kind: str, style: str, message: str) -> None:
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     lines = [clean(line) for line in message.splitlines()]
     if console.is_terminal:
-        console.print(Text.assemble(("Error: ", "bold red"), "\n".join(lines)))
+        console.print(Text.assemble((f"{kind}: ", style), "\n".join(lines)))
     else:
-        print("Error: " + "\n".join(lines), file=sys.stderr)
+        print(f"{kind}: " + "\n".join(lines), file=sys.stderr)

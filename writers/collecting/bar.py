@@ -7,9 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
 from ...store.errors import InvalidArgumentError
 
 _PAUSE = 0.1
@@ -95,6 +92,10 @@ class Display:
 
 class _Bar:
     def __init__(self) -> None:
+        # Imported where a bar is wanted, so that `import episodelake` does not wait for it.
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
         console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         shown = console.is_terminal and not console.is_dumb_terminal
         self.progress = Progress(
@@ -106,7 +107,7 @@ class _Bar:
             transient=True,
             disable=not shown,
         )
-        self._task: TaskID = self.progress.add_task("collecting", total=None, words="")
+        self._task = self.progress.add_task("collecting", total=None, words="")
 
     def update(self, state: CollectProgress) -> None:
         words = f"{state.steps:,} steps  {state.episodes:,} episodes"

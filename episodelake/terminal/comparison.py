@@ -1,0 +1,247 @@
+"""What differs between two stores: their spaces and columns, runs, episodes, and the steps of these.
+
+Rows of the small tables are joined by id. Steps are compared only where they may differ: a segment that both
+stores hold as the same file, or as files with the same bytes, is taken for the same; of the others DuckDB
+makes one number per episode and column, so that no step is held in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from .._store import EpisodeStore
+from ..readers.sources import quote, type_name
+from ..store.layout import STEPS, TABLES
+from ..store.maintenance.operation import Progress
+from ..store.places import Place
+
+#: Where rows lie, which compaction changes and which says nothing of an episode.
+PLACES = {"segment", "row_start", "row_count"}
+_CHUNK = 1 << 22
+
+
+def compare(
+    first: EpisodeStore, second: EpisodeStore, *, steps: bool, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Compare what two stores show.
+
+    Args:
+        first, second: the stores, each at its version.
+        steps: compare steps too.
+        progress: called with the segments that were looked at, and all of them.
+    """
+    columns = _columns(first, second)
+    runs = _rows_compared(first.runs, second.runs, "run_id")
+    episodes = _rows_compared(first.episodes, second.episodes, "episode_id")
+    if steps:
+        _add_steps(first, second, episodes, progress)
+    spaces = _spaces(first, second)
+    differs = any((spaces, columns, *(part[side] for part in (runs, episodes) for side in _SIDES)))
+    return {
+        "same": not differs,
+        "a": _figures(first),
+        "b": _figures(second),
+        "spaces": spaces,
+        "columns": columns,
+        "runs": runs,
+        "episodes": episodes,
+        "steps_compared": steps,
+    }
+
+
+_SIDES = ("only_a", "only_b", "differing")
+
+
+def _figures(store: EpisodeStore) -> dict[str, Any]:
+    """What the two have side by side."""
+    transitions = (
+        pl.col("row_count") - pl.col("agents").list.len() if store.agent_groups else pl.col("length")
+    )
+    asked = [transitions.sum().alias("transitions"), pl.col("length").mean().alias("mean length")]
+    if store.reward_shape:
+        many = range(store.reward_shape[0])
+        asked += [pl.col("episode_return").list.get(i).mean().alias(f"mean return[{i}]") for i in many]
+    else:
+        asked.append(pl.col("episode_return").mean().alias("mean return"))
+    found = store.episodes.select(asked).collect().row(0, named=True)
+    reasons = store.episodes.group_by("end_reason").len().sort("end_reason").collect().rows()
+    return {
+        "path": store.url,
+        "version": store.version,
+        "episodes": len(store),
+        **found,
+        **{f"ended: {reason}": count for reason, count in reasons},
+    }
+
+
+def _spaces(first: EpisodeStore, second: EpisodeStore) -> list[dict[str, Any]]:
+    sides = [_described(first), _described(second)]
+    names = dict.fromkeys([*sides[0], *sides[1]])
+    return [
+        {"name": name, "a": sides[0].get(name), "b": sides[1].get(name)}
+        for name in names
+        if sides[0].get(name) != sides[1].get(name)
+    ]
+
+
+def _described(store: EpisodeStore) -> dict[str, str]:
+    found = {
+        "observation": " ".join(str(store.observation_space).split()),
+        "action": " ".join(str(store.action_space).split()),
+        "reward shape": str(store.reward_shape),
+    }
+    for group in store.agent_groups:
+        found[f"agents of {group.name}"] = ", ".join(group.agents)
+    return found
+
+
+def _columns(first: EpisodeStore, second: EpisodeStore) -> list[dict[str, Any]]:
+    """The columns that only one of them has, or that have another type."""
+    rows = []
+    for table in TABLES:
+        sides = [
+            {field.name: type_name(field.type) for field in store.selection().snapshot.shown_schema(table)}
+            for store in (first, second)
+        ]
+        for name in dict.fromkeys([*sides[0], *sides[1]]):
+            types = [side.get(name) for side in sides]
+            if types[0] != types[1]:
+                rows.append({"table": table, "column": name, "a": types[0], "b": types[1]})
+    return rows
+
+
+def _rows_compared(first: pl.LazyFrame, second: pl.LazyFrame, key: str) -> dict[str, Any]:
+    """Ids of rows that only one side has, and of those that differ, with the columns that do."""
+    schemas = [frame.collect_schema() for frame in (first, second)]
+    names = [
+        name
+        for name, kind in schemas[0].items()
+        if name != key and name not in PLACES and schemas[1].get(name) == kind
+    ]
+    left = first.select(key, *names)
+    right = second.select(key, *names)
+    differs = [
+        pl.col(name).ne_missing(pl.col(f"{name}_b")).fill_null(False).alias(f"{name}_differs")
+        for name in names
+    ]
+    both = left.join(right, on=key, how="inner", suffix="_b").select(key, *differs).collect()
+    changed = both.filter(pl.any_horizontal(f"{name}_differs" for name in names)) if names else both.head(0)
+    return {
+        "only_a": _only(left, right, key),
+        "only_b": _only(right, left, key),
+        "differing": [
+            {"id": row[key], "columns": [name for name in names if row[f"{name}_differs"]]}
+            for row in changed.sort(key).iter_rows(named=True)
+        ],
+        "same": both.height - changed.height,
+    }
+
+
+def _only(here: pl.LazyFrame, there: pl.LazyFrame, key: str) -> list[str]:
+    found = here.select(key).join(there.select(key), on=key, how="anti").sort(key).collect()
+    return found[key].to_list()
+
+
+# Steps
+
+
+def _add_steps(
+    first: EpisodeStore, second: EpisodeStore, episodes: dict[str, Any], progress: Progress | None
+) -> None:
+    """Find the episodes of both whose steps differ, and count them among those that differ."""
+    open_question = _possibly_different(first, second, progress)
+    differing = _steps_differing(first, second, open_question)
+    known = {each["id"]: each for each in episodes["differing"]}
+    for identity, columns in differing.items():
+        told = [f"steps.{name}" for name in columns]
+        if identity in known:
+            known[identity]["columns"] += told
+        else:
+            episodes["differing"].append({"id": identity, "columns": told})
+            episodes["same"] -= 1
+    episodes["differing"].sort(key=lambda each: each["id"])
+
+
+def _possibly_different(first: EpisodeStore, second: EpisodeStore, progress: Progress | None) -> pl.DataFrame:
+    """Ids of episodes of both that do not stand in the same rows of equal files."""
+    pointers = ["episode_id", "segment", "row_start", "row_count"]
+    both = (
+        first.episodes.select(pointers)
+        .join(second.episodes.select(pointers), on="episode_id", how="inner", suffix="_b")
+        .collect()
+    )
+    snapshots = [store.selection().snapshot for store in (first, second)]
+    alike = (pl.col("segment") == pl.col("segment_b")) & (pl.col("row_start") == pl.col("row_start_b"))
+    shared = both.filter(alike)["segment"].unique().sort().to_list()
+    equal = []
+    for done, name in enumerate(shared, 1):
+        if _same_bytes(*(snapshot.segment_path(name) for snapshot in snapshots)):
+            equal.append(name)
+        if progress is not None:
+            progress(done, len(shared))
+    if _annotated(first) or _annotated(second):
+        # What was added lies in other files.
+        equal = []
+    return both.filter(~(alike & pl.col("segment").is_in(equal))).select("episode_id")
+
+
+def _annotated(store: EpisodeStore) -> bool:
+    return bool(store.selection().snapshot.annotation_files.annotations)
+
+
+def _same_bytes(first: Place, second: Place) -> bool:
+    """Whether two files are one, or have the same bytes; files that are not on this machine may differ."""
+    if str(first) == str(second):
+        return True
+    if first.local is None or second.local is None or first.size() != second.size():
+        return False
+    if first.local.samefile(second.local):
+        return True
+    with open(first.local, "rb") as left, open(second.local, "rb") as right:
+        while chunk := left.read(_CHUNK):
+            if chunk != right.read(_CHUNK):
+                return False
+    return True
+
+
+def _steps_differing(first: EpisodeStore, second: EpisodeStore, ids: pl.DataFrame) -> dict[str, list[str]]:
+    """By id the columns of steps that differ; `rows` where there are more or fewer of them."""
+    if ids.is_empty():
+        return {}
+    schemas = [store.selection().snapshot.shown_schema(STEPS) for store in (first, second)]
+    keys = [name for name, _ in first.selection().snapshot.schema.step_keys]
+    names = [
+        field.name
+        for field in schemas[0]
+        if field.name not in keys
+        and field.name in schemas[1].names
+        and schemas[1].field(field.name).type == field.type
+    ]
+    sums = [_sums(store, ids, keys, names) for store in (first, second)]
+    joined = sums[0].join(sums[1], on="episode_id", how="inner", suffix="_b")
+    found: dict[str, list[str]] = {}
+    for name in ("rows", *names):
+        changed = joined.filter(pl.col(name) != pl.col(f"{name}_b"))["episode_id"]
+        for identity in changed.to_list():
+            found.setdefault(identity, []).append(name)
+    return found
+
+
+def _sums(store: EpisodeStore, ids: pl.DataFrame, keys: Sequence[str], names: Sequence[str]) -> pl.DataFrame:
+    """One number per episode and column that stands for its values and their places."""
+    place = ", ".join(quote(name) for name in keys if name != "episode_id")
+    parts = ", ".join(f"bit_xor(hash({quote(name)}, {place})) AS {quote(name)}" for name in names)
+    connection = store.connect()
+    try:
+        connection.register("_asked", pa.table(ids.to_arrow()))
+        text = f"""SELECT episode_id, count(*) AS rows{", " if parts else ""}{parts}
+            FROM steps SEMI JOIN _asked USING (episode_id) GROUP BY episode_id"""
+        found = pl.from_arrow(connection.sql(text).to_arrow_table())
+    finally:
+        connection.close()
+    assert isinstance(found, pl.DataFrame)
+    return found

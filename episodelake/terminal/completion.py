@@ -1,0 +1,87 @@
+"""What the shell completes: stores, ids of episodes, columns and tables.
+
+The shell runs the program at every press of the tab key, so only what comes quickly is offered. What goes
+wrong offers nothing: there is nobody to tell.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import polars.exceptions
+
+from .._store import EpisodeStore, open_store
+from ..store.errors import EpisodelakeError
+from ..store.layout import EPISODES, MANIFEST, RUNS, STEPS
+
+#: How many ids are offered at once.
+OFFERED = 50
+
+TABLE_NAMES = ("steps", "episodes", "runs", "transitions")
+
+
+def complete_stores(incomplete: str) -> list[tuple[str, str]]:
+    """Folders that begin so; those that are stores say it."""
+    folder, _, start = incomplete.rpartition("/")
+    base = Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").expanduser()
+    prefix = incomplete[: len(incomplete) - len(start)]
+    try:
+        found = sorted(
+            entry for entry in base.iterdir() if entry.is_dir() and entry.name.startswith(start or "")
+        )
+    except OSError:
+        return []
+    shown = [entry for entry in found if start.startswith(".") or not entry.name.startswith(".")]
+    return [
+        (f"{prefix}{entry.name}", "a store")
+        if (entry / MANIFEST).exists()
+        else (f"{prefix}{entry.name}/", "")
+        for entry in shown
+    ]
+
+
+def complete_episodes(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
+    """Ids that begin so, with how long the episodes were and how they ended."""
+    store = _opened(ctx)
+    if store is None:
+        return []
+    found = store.episodes.filter(pl.col("episode_id").str.starts_with(incomplete))
+    columns = ("episode_id", "length", "end_reason")
+    try:
+        rows = found.select(columns).head(OFFERED).collect().rows()
+    except polars.exceptions.PolarsError:
+        return []
+    return [(episode, f"{length} steps, {reason}") for episode, length, reason in rows]
+
+
+def complete_columns(ctx: Any, incomplete: str) -> list[str]:
+    """Columns of episodes (or of the table that was named), after the last comma."""
+    store = _opened(ctx)
+    if store is None:
+        return []
+    before, comma, start = incomplete.rpartition(",")
+    names = columns_of(store, ctx.params.get("table") or EPISODES)
+    return [f"{before}{comma}{name}" for name in names if name.startswith(start)]
+
+
+def complete_tables(incomplete: str) -> list[str]:
+    """The tables."""
+    return [name for name in TABLE_NAMES if name.startswith(incomplete)]
+
+
+def columns_of(store: EpisodeStore, table: str) -> list[str]:
+    """The columns that a table shows."""
+    snapshot = store.selection().snapshot
+    return snapshot.shown_schema({RUNS: RUNS, EPISODES: EPISODES}.get(table, STEPS)).names
+
+
+def _opened(ctx: Any) -> EpisodeStore | None:
+    path = ctx.params.get("path")
+    if not path or "://" in path:
+        return None
+    try:
+        return open_store(path)
+    except (EpisodelakeError, OSError):
+        return None

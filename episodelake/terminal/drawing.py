@@ -1,0 +1,220 @@
+"""Charts of a store made of characters, and the numbers in them for `--json`.
+
+What is drawn is a small aggregate: of returns and lengths a line per run, of actions a count per value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from ..readers.sources import quote
+from ..readers.view import EpisodeView
+from ..store.schema import ACTION
+from .charts import histogram, sparkline
+from .grid import Grid, number_text
+from .page import Page
+
+#: So many runs are drawn, the newest.
+RUNS = 20
+POINTS = 60
+BINS = 40
+#: A column of whole numbers with at most so many values gets a bar for each.
+VALUES = 24
+ELEMENTS = 8
+HEIGHT = 4
+
+
+@dataclass(frozen=True)
+class Series:
+    """A column of the episodes of one run, in the order in which they began.
+
+    Attributes:
+        name: the run; of several objectives, which one too.
+        values: float64.
+    """
+
+    name: str
+    values: np.ndarray
+
+
+def drawn_series(view: EpisodeView, column: str) -> list[Series]:
+    """Returns or lengths by run, the oldest run first."""
+    runs = view.episodes.group_by("run_id").agg(pl.col("started_at").min()).collect()
+    newest = runs.sort("started_at")["run_id"].to_list()[-RUNS:]
+    chosen = view.episodes.filter(pl.col("run_id").is_in(newest))
+    frame = chosen.select("run_id", "number", column).sort("run_id", "number").collect()
+    found = []
+    for run in newest:
+        part = frame.filter(pl.col("run_id") == run)[column]
+        if isinstance(part.dtype, pl.List):
+            many = np.array(part.to_list(), np.float64)
+            found += [Series(f"{run} [{index}]", many[:, index]) for index in range(many.shape[1])]
+        else:
+            found.append(Series(run, part.cast(pl.Float64).to_numpy()))
+    return found
+
+
+def draw_over_time(page: Page, series: Sequence[Series], *, write: bool) -> list[dict[str, Any]]:
+    """A line per run."""
+    told = []
+    for each in series:
+        finite = each.values[np.isfinite(each.values)]
+        spread = (
+            [float(value) for value in (finite.min(), finite.mean(), finite.max())]
+            if len(finite)
+            else [None] * 3
+        )
+        told.append(
+            {
+                "run": each.name,
+                "episodes": len(each.values),
+                **dict(zip(("lowest", "mean", "highest"), spread, strict=True)),
+                "points": _means(each.values),
+            }
+        )
+    if write and series:
+        lines = [sparkline(each.values, _width(page), page.glyphs) for each in series]
+        rows = [
+            (
+                row["run"],
+                line,
+                row["episodes"],
+                *(_number(page, row[name]) for name in ("lowest", "mean", "highest")),
+            )
+            for row, line in zip(told, lines, strict=True)
+        ]
+        headers = ("run", "from first to last episode", "episodes", "lowest", "mean", "highest")
+        page.table(Grid.of(headers, rows, (False, False, True, True, True, True)))
+    return told
+
+
+def _width(page: Page) -> int:
+    return max(min(page.width - 60, POINTS), 16)
+
+
+def _means(values: np.ndarray) -> list[float]:
+    """At most `POINTS` means of equal stretches."""
+    edges = np.linspace(0, len(values), min(len(values), POINTS) + 1).astype(int)
+    return [float(values[start:stop].mean()) for start, stop in pairwise(edges)]
+
+
+def _number(page: Page, value: float | None) -> str:
+    return "NULL" if value is None else number_text(value) if page.is_terminal else repr(value)
+
+
+def draw_histogram(page: Page, series: Sequence[Series], *, write: bool) -> list[dict[str, Any]]:
+    """How often each value occurs, by run over the same axis."""
+    finite = {each.name: each.values[np.isfinite(each.values)] for each in series}
+    finite = {name: values for name, values in finite.items() if len(values)}
+    if not finite:
+        return []
+    together = np.concatenate(list(finite.values()))
+    edges = np.linspace(together.min(), together.max(), BINS + 1)
+    if edges[0] == edges[-1]:
+        edges = np.array([edges[0], edges[0]])
+    if write:
+        drawn = histogram(finite, min(page.width, 76), HEIGHT, page.glyphs)
+        for name, lines in drawn.bars.items():
+            page.line(f"{name}  ({len(finite[name]):,} episodes)", "cyan")
+            for line in lines:
+                page.line(line.rstrip(), "green")
+            page.line(page.glyphs.rule * max(map(len, lines)), "bright_black")
+        page.line(drawn.axis)
+    return [
+        {"run": name, "edges": edges.tolist(), "counts": _counts(values, edges)}
+        for name, values in finite.items()
+    ]
+
+
+def _counts(values: np.ndarray, edges: np.ndarray) -> list[int]:
+    return [len(values)] if edges[0] == edges[-1] else np.histogram(values, edges)[0].tolist()
+
+
+# Actions
+
+
+def draw_actions(page: Page, view: EpisodeView, *, write: bool) -> list[dict[str, Any]]:
+    """Which actions were taken: of few whole numbers each with its share, of others a histogram."""
+    schema = view.selection().snapshot.steps_schema
+    roots = [field for field in schema if ACTION in field.name.split(".")[:2] and _is_number(field.type)]
+    found: list[dict[str, Any]] = []
+    for field in roots:
+        for name, values in _elements(view, field):
+            found += _action_counts(view, name, values)
+    if write and found:
+        _write_actions(page, found)
+    return found
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    inner = kind.value_type if pa.types.is_list(kind) else kind
+    return pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)
+
+
+def _elements(view: EpisodeView, field: pa.Field) -> list[tuple[str, str]]:
+    """The numbers in a column, each with its SQL expression."""
+    column = quote(field.name)
+    if not pa.types.is_list(field.type):
+        return [(field.name, f"{column}::DOUBLE")]
+    size = view.sql(f"SELECT max(len({column})) FROM transitions").fetchall()[0][0] or 0
+    return [
+        (f"{field.name}[{index}]", f"{column}[{index + 1}]::DOUBLE") for index in range(min(size, ELEMENTS))
+    ]
+
+
+def _action_counts(view: EpisodeView, name: str, values: str) -> list[dict[str, Any]]:
+    source = f"(SELECT {values} AS v FROM transitions WHERE {values} IS NOT NULL AND isfinite({values}))"
+    low, high, distinct, whole, count = view.sql(
+        f"SELECT min(v), max(v), approx_count_distinct(v), bool_and(v = round(v)), count(*) FROM {source}"
+    ).fetchall()[0]
+    if not count:
+        return []
+    if whole and distinct <= VALUES:
+        rows = view.sql(f"SELECT v, count(*) FROM {source} GROUP BY v ORDER BY v").fetchall()
+        return [_counted(name, value, value, number, count) for value, number in rows]
+    span = high - low or 1.0
+    place = f"least(floor((v - {low!r}) / {span!r} * {BINS}), {BINS - 1})::BIGINT"
+    bins = dict(view.sql(f"SELECT {place}, count(*) FROM {source} GROUP BY 1").fetchall())
+    width = span / BINS
+    return [
+        _counted(name, low + index * width, low + (index + 1) * width, bins.get(index, 0), count)
+        for index in range(BINS)
+    ]
+
+
+def _counted(name: str, low: float, high: float, number: int, count: int) -> dict[str, Any]:
+    return {"action": name, "from": low, "to": high, "count": number, "share": number / count}
+
+
+def _write_actions(page: Page, found: Sequence[dict[str, Any]]) -> None:
+    binned = [row for row in found if row["from"] != row["to"]]
+    valued = [row for row in found if row["from"] == row["to"]]
+    if valued:
+        most = max(row["share"] for row in valued)
+        full, width = page.glyphs.levels[-1], _width(page)
+        rows = [
+            (
+                row["action"],
+                f"{row['from']:g}",
+                row["count"],
+                f"{row['share']:.1%}",
+                full * round(row["share"] / most * width),
+            )
+            for row in valued
+        ]
+        page.table(Grid.of(("action", "value", "count", "share", ""), rows, (False, True, True, True, False)))
+    names = dict.fromkeys(row["action"] for row in binned)
+    rows = []
+    for name in names:
+        bins = [row for row in binned if row["action"] == name]
+        line = sparkline(np.array([row["count"] for row in bins], np.float64), BINS, page.glyphs)
+        rows.append((name, number_text(bins[0]["from"]), line, number_text(bins[-1]["to"])))
+    if rows:
+        page.table(Grid.of(("action", "lowest", "how often", "highest"), rows, (False, True, False, False)))

@@ -1,0 +1,142 @@
+"""Results of queries as CSV, JSON or Parquet: to standard output, or into a file that is whole or not there.
+
+Rows go through in batches, so a result may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import duckdb
+import pyarrow as pa
+import typer
+
+from ..store.files import guard_access
+from .grid import writer
+from .json_text import json_of
+from .page import Page
+
+BATCH_ROWS = 20_000
+FORMATS = ("csv", "json", "parquet")
+
+
+@dataclass(frozen=True)
+class Export:
+    """What a result becomes.
+
+    Attributes:
+        format: one of `FORMATS`.
+        file: where it goes; None for standard output.
+    """
+
+    format: str
+    file: Path | None
+
+    def write(self, page: Page, relation: duckdb.DuckDBPyRelation) -> int:
+        """Write all rows of a relation; how many there were.
+
+        Raises:
+            StoreAccessError: the file cannot be written; what stood there before is as it was.
+        """
+        batches = relation.to_arrow_reader(BATCH_ROWS)
+        if self.file is None:
+            return self._write_text(batches, page.console.file)
+        with replaced(self.file) as draft:
+            if self.format == "parquet":
+                return _write_parquet(batches, draft)
+            with open(draft, "w", encoding="utf-8", newline="") as file:
+                return self._write_text(batches, file)
+
+    def _write_text(self, batches: pa.RecordBatchReader, file: IO[str]) -> int:
+        return _write_csv(batches, file) if self.format == "csv" else _write_json(batches, file)
+
+
+def chosen_export(*, csv: bool, as_json: bool, parquet: Path | None, output: Path | None) -> Export | None:
+    """What the options ask for; None for a table on the page."""
+    wanted = [name for name, given in (("csv", csv), ("json", as_json), ("parquet", parquet)) if given]
+    if len(wanted) > 1:
+        raise typer.BadParameter("give only one of --csv, --json and --parquet.")
+    if parquet is not None and output is not None:
+        raise typer.BadParameter("--parquet names the file already.", param_hint="--output")
+    if output is None:
+        return Export(wanted[0], parquet) if wanted else None
+    found = wanted[0] if wanted else output.suffix.removeprefix(".").lower()
+    if found not in FORMATS:
+        raise typer.BadParameter(
+            f"{str(output)!r} does not say the format; expected a name that ends in .csv, .json or .parquet.",
+            param_hint="--output",
+        )
+    return Export(found, output)
+
+
+@contextlib.contextmanager
+def replaced(file: Path) -> Iterator[Path]:
+    """A draft beside a file, which takes its place if all goes well.
+
+    Raises:
+        StoreAccessError: the folder cannot be written.
+    """
+    with guard_access("write the result", file):
+        descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.", suffix=file.suffix)
+        os.close(descriptor)
+        draft = Path(name)
+        try:
+            yield draft
+            mask = os.umask(0)
+            os.umask(mask)
+            draft.chmod(0o666 & ~mask)
+            draft.replace(file)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def _write_csv(batches: pa.RecordBatchReader, file: IO[str]) -> int:
+    """CSV (RFC 4180) with a header; NULL is empty, and lists and structs are JSON."""
+    lines = csv.writer(file, lineterminator="\n")
+    lines.writerow(batches.schema.names)
+    write = [_cell_writer(field.type) for field in batches.schema]
+    rows = 0
+    for batch in batches:
+        columns = [
+            list(map(cell, column.to_pylist())) for cell, column in zip(write, batch.columns, strict=True)
+        ]
+        lines.writerows(zip(*columns, strict=True))
+        rows += batch.num_rows
+    return rows
+
+
+def _cell_writer(kind: pa.DataType) -> Any:
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return lambda value: "" if value is None else json_of(value).strip('"')
+    write = writer(kind, exact=True)
+    return lambda value: "" if value is None else write(value)
+
+
+def _write_json(batches: pa.RecordBatchReader, file: IO[str]) -> int:
+    rows, before = 0, "["
+    for batch in batches:
+        for row in batch.to_pylist():
+            file.write(before + json_of(row))
+            before = ",\n "
+        rows += batch.num_rows
+    file.write("[]\n" if not rows else "]\n")
+    return rows
+
+
+def _write_parquet(batches: pa.RecordBatchReader, draft: Path) -> int:
+    # Imported where it is wanted: it takes a while.
+    import pyarrow.parquet as pq
+
+    rows = 0
+    with pq.ParquetWriter(draft, batches.schema, compression="zstd") as parquet:
+        for batch in batches:
+            parquet.write_batch(batch)
+            rows += batch.num_rows
+    return rows

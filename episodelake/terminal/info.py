@@ -1,0 +1,264 @@
+"""`episodelake info`: what a store is, what it holds, how it ended, and what takes the room on disk.
+
+It asks the episodes table in SQL and reads the footers of the other files: no step is decoded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from .._store import EpisodeStore
+from ..readers.run_envs import RunEnv, run_envs
+from ..store.errors import CorruptStoreError
+from ..store.layout import EPISODES, FORMAT_VERSION, STEPS, Layout
+from .agent_reports import agents_query, group_spaces
+from .arguments import AsJson, StorageOptions, StorePath
+from .commands import LOOK, command
+from .disk_sizes import TableSize, table_size
+from .exploring import Explored, explored
+from .grid import Grid, grid_of, number_text
+from .json_text import write_object
+from .page import Page, report_warning
+from .texts import bytes_text, count_text, counted, size_text
+
+RUNS_SHOWN = 10
+OBJECTIVES = 8
+
+EXAMPLES = """\
+episodelake info data/cartpole
+episodelake info data/cartpole@v1.0                  as it was when it was tagged
+episodelake info data/cartpole --json | jq .episodes"""
+
+_RUNS = """
+SELECT run_id, any_value(name) AS name, any_value(runs.started_at) AS started_at,
+any_value(runs.ended_at) AS ended_at, count(episode_id) AS episodes,
+coalesce(sum({transitions}), 0)::BIGINT AS transitions {mean}
+FROM runs LEFT JOIN episodes USING (run_id) GROUP BY run_id ORDER BY started_at DESC, run_id DESC
+"""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    command(app, LOOK, EXAMPLES)(info)
+
+
+def info(path: StorePath, as_json: AsJson = False, storage: StorageOptions = None) -> None:
+    """Show what a store is and what it holds: amounts, spaces, runs, ends, and columns with their sizes.
+
+    No step is decoded. Where a file is damaged, the rest is shown and the file is named.
+    """
+    page = Page()
+    report = explored(path, storage, info_of)
+    if as_json:
+        write_object(page, report)
+    else:
+        write_info(page, report)
+    for each in report["damaged"]:
+        report_warning(each)
+
+
+def info_of(explored: Explored) -> dict[str, Any]:
+    """Everything that `info` says, as the object that `--json` prints."""
+    store = explored.store
+    snapshot = store.selection().snapshot
+    sizes = {STEPS: table_size(snapshot, STEPS), EPISODES: table_size(snapshot, EPISODES)}
+    files, size = _on_disk(store.handle.layout)
+    runs = _rows(store, _RUNS.format(transitions=_transitions(store), mean=_mean_return(store)))
+    reasons = "SELECT end_reason, count(*) AS n FROM episodes GROUP BY ALL ORDER BY n DESC, 1"
+    return {
+        "store": store.id,
+        "path": store.url,
+        "format": FORMAT_VERSION,
+        "version": store.version,
+        "created": store.handle.manifest.created_at,
+        "episodes": len(store),
+        "transitions": sum(run["transitions"] for run in runs),
+        "bytes": size,
+        "files": files,
+        "returns": _returns(store) if len(store) else [],
+        "lengths": _spread(store, "length") if len(store) else None,
+        "end_reasons": {row["end_reason"]: row["n"] for row in _rows(store, reasons)},
+        "spaces": dict(_spaces(store)),
+        "environments": _environments(store),
+        "agents": _rows(store, agents_query(store)) if store.agent_groups else [],
+        "runs": runs,
+        "columns": _columns(sizes),
+        "sizes_are_exact": all(found.exact for found in sizes.values()),
+        "journals": _journals(store.handle.layout),
+        "card": store.card,
+        "damaged": [each for found in sizes.values() for each in found.damaged],
+    }
+
+
+def _columns(sizes: Mapping[str, TableSize]) -> list[dict[str, Any]]:
+    return [
+        {"table": table, "column": each.column, "type": each.type, "bytes": each.bytes}
+        for table, found in sizes.items()
+        for each in found.columns
+    ]
+
+
+def _rows(store: EpisodeStore, text: str) -> list[dict[str, Any]]:
+    return store.sql(text).to_arrow_table().to_pylist()
+
+
+def _transitions(store: EpisodeStore) -> str:
+    return "row_count - len(agents)" if store.agent_groups else "length"
+
+
+def _mean_return(store: EpisodeStore) -> str:
+    """The means over a run; of several objectives there is no single one."""
+    means = ", avg(length) AS mean_length"
+    return means if store.reward_shape else means + ", avg(episode_return) AS mean_return"
+
+
+def _returns(store: EpisodeStore) -> list[dict[str, Any]]:
+    """Lowest, mean and highest return, of each objective by itself where there are several."""
+    if not store.reward_shape:
+        return [{"objective": None, **_spread(store, "episode_return")}]
+    objectives = range(min(store.reward_shape[0], OBJECTIVES))
+    return [{"objective": each, **_spread(store, f"episode_return[{each + 1}]")} for each in objectives]
+
+
+def _spread(store: EpisodeStore, column: str) -> dict[str, Any]:
+    text = f"SELECT min({column}) AS lowest, avg({column}) AS mean, max({column}) AS highest FROM episodes"
+    return _rows(store, text)[0]
+
+
+def _on_disk(layout: Layout) -> tuple[int, int]:
+    """Number of files of a store and their bytes; files that vanish meanwhile do not count."""
+    sizes = [entry.size for entry in layout.root.entries(deep=True)]
+    return len(sizes), sum(sizes)
+
+
+def _journals(layout: Layout) -> int:
+    folder = layout.journals
+    return sum(entry.is_dir() for entry in folder.iterdir()) if folder.is_dir() else 0
+
+
+def _environments(store: EpisodeStore) -> list[str]:
+    """The environments of the runs, each once, with what is kept of them."""
+    told = dict.fromkeys(map(_environment, run_envs(store.selection().snapshot).values()))
+    return [text for text in told if text]
+
+
+def _environment(run: RunEnv) -> str:
+    try:
+        files = run.bundle.files if run.bundle else ()
+    except CorruptStoreError:
+        return f"{run.title}, with a damaged bundle"
+    if not files:
+        return run.title
+    return f"{run.title}, with {counted(len(files), 'file')} ({size_text(sum(file.size for file in files))})"
+
+
+def _spaces(store: EpisodeStore) -> list[tuple[str, str]]:
+    pairs = group_spaces(store) or [
+        ("observation space", " ".join(str(store.observation_space).split())),
+        ("action space", " ".join(str(store.action_space).split())),
+    ]
+    if store.reward_shape:
+        pairs.append(("reward shape", str(store.reward_shape)))
+    return pairs
+
+
+# On the page
+
+
+def write_info(page: Page, report: Mapping[str, Any]) -> None:
+    """Write the report for people, or as plain text for a pipe."""
+    page.pairs([*_identity(report), *_amounts(page, report), *report["spaces"].items(), *_card(page, report)])
+    page.heading("End reasons")
+    reasons = [(name, count_text(page, count)) for name, count in report["end_reasons"].items()]
+    page.table(Grid.of(("end_reason", "episodes"), reasons, (False, True)))
+    if report["agents"]:
+        page.heading("Agents")
+        page.table(_grid(page, report["agents"]))
+    if report["runs"]:
+        _write_runs(page, report["runs"])
+    page.heading("Columns of steps")
+    _write_columns(page, report)
+
+
+def _identity(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, str(report[name])) for name in ("store", "path", "format", "version", "created")]
+
+
+def _amounts(page: Page, report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    size = report["bytes"]
+    pairs = [
+        ("episodes", count_text(page, report["episodes"])),
+        ("transitions", count_text(page, report["transitions"])),
+        ("runs", count_text(page, len(report["runs"]))),
+        ("size", f"{size_text(size)} in {report['files']:,} files" if page.is_terminal else f"{size} bytes"),
+    ]
+    for spread in report["returns"]:
+        objective = spread["objective"]
+        pairs.append(("returns" if objective is None else f"returns of objective {objective}", _told(spread)))
+    if report["lengths"]:
+        pairs.append(("lengths", _told(report["lengths"])))
+    pairs += [("environment", text) for text in report["environments"]]
+    if report["journals"]:
+        told = f"{report['journals']} (a live writer's, or one for `episodelake recover`)"
+        pairs.append(("journals", told))
+    return pairs
+
+
+def _told(spread: Mapping[str, Any]) -> str:
+    def text(value: Any) -> str:
+        return "NULL" if value is None else number_text(value) if isinstance(value, float) else f"{value:,}"
+
+    return ", ".join(f"{name} {text(spread[name])}" for name in ("lowest", "mean", "highest"))
+
+
+def _card(page: Page, report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    card = report["card"]
+    if not page.is_terminal:
+        return [("card", json.dumps(card, ensure_ascii=False))]
+    if not card:
+        return [("card", "empty")]
+    return [("card", "\n".join(f"{key}: {_plain_json(value)}" for key, value in card.items()))]
+
+
+def _plain_json(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _write_runs(page: Page, runs: list[dict[str, Any]]) -> None:
+    page.heading("Runs")
+    names = ("run_id", "started_at", "episodes", "transitions", "mean_length", "mean_return")
+    shown = [
+        {name: run[name] for name in names if name in run}
+        for run in (runs[:RUNS_SHOWN] if page.is_terminal else runs)
+    ]
+    page.table(_grid(page, shown))
+    if len(runs) > len(shown):
+        page.note(f"{len(runs) - len(shown)} older runs; `episodelake head STORE runs` shows the table.")
+
+
+def _grid(page: Page, rows: list[dict[str, Any]]) -> Grid:
+    import pyarrow as pa
+
+    return grid_of(pa.Table.from_pylist(rows), exact=not page.is_terminal)
+
+
+def _write_columns(page: Page, report: Mapping[str, Any]) -> None:
+    steps = [column for column in report["columns"] if column["table"] == STEPS]
+    total = sum(column["bytes"] for column in steps)
+    about = "" if report["sizes_are_exact"] else "about "
+    rows = [
+        (column["column"], column["type"], about + bytes_text(page, column["bytes"]), _share(column, total))
+        for column in steps
+    ]
+    page.table(Grid.of(("column_name", "column_type", "size", "share"), rows, (False, False, True, True)))
+    other = sum(column["bytes"] for column in report["columns"]) - total
+    count = len(report["columns"]) - len(steps)
+    page.note(f"The table of episodes has {count} columns, {about}{size_text(other)} in all.")
+
+
+def _share(column: Mapping[str, Any], total: int) -> str:
+    return f"{column['bytes'] / total:.1%}" if total else "-"

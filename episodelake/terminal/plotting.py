@@ -1,0 +1,123 @@
+"""`episodelake plot`: a chart of a store, to a file by Altair, or drawn with characters."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..readers.view import EpisodeView
+from ..store.errors import InvalidArgumentError
+from .arguments import AsJson, Condition, StorageOptions, StorePath
+from .commands import LOOK, command
+from .drawing import draw_actions, draw_histogram, draw_over_time, drawn_series
+from .exploring import explored
+from .exporting import replaced
+from .json_text import write_object, write_rows
+from .page import Page
+from .progress import interruptible, unchanged
+from .texts import size_text
+
+SUFFIXES = (".svg", ".png", ".html")
+
+EXAMPLES = """\
+episodelake plot data/cartpole returns
+episodelake plot data/cartpole returns --output returns.svg
+episodelake plot data/cartpole histogram --filter "end_reason = 'terminated'" -o returns.html
+episodelake plot data/cartpole visitation --output visited.png"""
+
+
+class Kind(StrEnum):
+    """What can be drawn."""
+
+    returns = "returns"
+    lengths = "lengths"
+    histogram = "histogram"
+    actions = "actions"
+    visitation = "visitation"
+
+
+#: Their methods of `EpisodeView.plot`.
+_METHODS = {Kind.histogram: "return_histogram"}
+_COLUMNS = {Kind.returns: "episode_return", Kind.lengths: "length", Kind.histogram: "episode_return"}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    command(app, LOOK, EXAMPLES)(plot)
+
+
+def plot(
+    path: StorePath,
+    kind: Annotated[
+        Kind,
+        typer.Argument(
+            metavar="KIND",
+            help="returns and lengths over time by run, histogram of returns, actions taken, or visitation "
+            "of observations.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the chart to a .svg, .png or .html file; needs episodelake[explore].",
+            show_default=False,
+        ),
+    ] = None,
+    condition: Condition = None,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
+    """Draw returns, lengths, actions or visited observations; to a file, or with characters."""
+    if output is not None and output.suffix.lower() not in SUFFIXES:
+        raise typer.BadParameter(
+            f"{str(output)!r}: expected a name that ends in {', '.join(SUFFIXES)}.", param_hint="--output"
+        )
+    page = Page()
+    with interruptible(unchanged):
+        if output is None:
+            explored(path, storage, lambda opened: _draw(page, _view(opened.store, condition), kind, as_json))
+        else:
+            explored(path, storage, lambda opened: _save(_view(opened.store, condition), kind, output))
+            _told(page, kind, output, as_json=as_json)
+
+
+def _view(store: EpisodeView, condition: str | None) -> EpisodeView:
+    return store if condition is None else store.filter(condition)
+
+
+def _save(view: EpisodeView, kind: Kind, output: Path) -> None:
+    chart = getattr(view.plot, _METHODS.get(kind, kind.value))()
+    with replaced(output) as draft:
+        chart.save(draft)
+
+
+def _told(page: Page, kind: Kind, output: Path, *, as_json: bool) -> None:
+    size = output.stat().st_size
+    if as_json:
+        write_object(page, {"kind": kind.value, "file": str(output), "bytes": size})
+    else:
+        page.note(f"The chart is in {output} ({size_text(size)}).")
+
+
+def _draw(page: Page, view: EpisodeView, kind: Kind, as_json: bool) -> None:
+    if kind is Kind.visitation:
+        raise InvalidArgumentError(
+            "Visitation is a picture, which characters cannot draw: give --output FILE.png, .svg or .html."
+        )
+    if kind is Kind.actions:
+        drawn: list[dict[str, Any]] = draw_actions(page, view, write=not as_json)
+    else:
+        series = drawn_series(view, _COLUMNS[kind])
+        draw = draw_histogram if kind is Kind.histogram else draw_over_time
+        drawn = draw(page, series, write=not as_json)
+    if as_json:
+        write_rows(page, drawn)
+    elif not drawn:
+        page.note("There is no episode to draw." if not len(view) else "There is nothing to draw.")

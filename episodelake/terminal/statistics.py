@@ -1,0 +1,124 @@
+"""`episodelake stats`: exact statistics of columns, and of lengths and returns by run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import polars as pl
+import typer
+
+from ..readers.view import EpisodeView
+from .arguments import AsJson, Columns, Condition, StorageOptions, StorePath, column_names
+from .column_figures import column_figures
+from .commands import LOOK, command
+from .exploring import Explored, explored
+from .grid import grid_of
+from .json_text import write_object
+from .page import Page
+from .progress import interruptible, unchanged
+
+EXAMPLES = """\
+episodelake stats data/cartpole
+episodelake stats data/cartpole --columns observation,reward
+episodelake stats data/cartpole --filter "run_id LIKE 'ppo-%'" --json"""
+
+#: As those of `EpisodeView.stats`: interpolated between two values.
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the command to the program."""
+    command(app, LOOK, EXAMPLES)(stats)
+
+
+def stats(
+    path: StorePath,
+    columns: Columns = None,
+    condition: Condition = None,
+    episodes_only: Annotated[
+        bool, typer.Option("--episodes-only", help="Read no step: only lengths and returns.")
+    ] = False,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
+    """Measure lengths and returns by run, and every column of numbers.
+
+    All numbers are exact. What was measured of a column is kept on this machine, so the second time is quick.
+    """
+    page = Page()
+    with interruptible(unchanged):
+        asked = [] if episodes_only else column_names(columns)
+        report = explored(path, storage, lambda opened: _measured(opened, condition, asked))
+    if as_json:
+        write_object(page, report)
+        return
+    page.heading("Episodes")
+    page.table(_grid(page, report["episodes"]))
+    if not report["episodes"]:
+        page.note("There is no episode to measure.")
+    elif asked != []:
+        page.heading("Columns of steps")
+        page.table(_grid(page, report["columns"]))
+
+
+def _measured(opened: Explored, condition: str | None, columns: Sequence[str] | None) -> dict[str, Any]:
+    view = opened.store if condition is None else opened.store.filter(condition)
+    if not len(view):
+        return {"episodes": [], "columns": []}
+    return {
+        "episodes": episode_figures(view, opened.store.reward_shape),
+        "columns": [] if columns == [] else column_figures(view, columns),
+    }
+
+
+def episode_figures(view: EpisodeView, reward_shape: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Rows of figures of `length` and of `episode_return`: of all episodes, then of each run.
+
+    With several objectives each has rows of its own, `episode_return[0]` and so on.
+    """
+    measured = {"length": pl.col("length").cast(pl.Float64)}
+    if reward_shape:
+        for index in range(reward_shape[0]):
+            measured[f"episode_return[{index}]"] = pl.col("episode_return").list.get(index)
+    else:
+        measured["episode_return"] = pl.col("episode_return")
+    frame = view.episodes.select("run_id", **measured).collect()
+    runs = frame.sort("run_id").partition_by("run_id", as_dict=True, maintain_order=True)
+    parts = {None: frame, **{run: part for (run,), part in runs.items()}}
+    if len(parts) == 2:
+        parts.pop(None)
+    return [
+        {"run_id": run, "column": column, **figures(part[column])}
+        for column in measured
+        for run, part in parts.items()
+    ]
+
+
+def figures(values: pl.Series) -> dict[str, Any]:
+    """Count, NaN, mean, deviation of the population, extremes and quantiles of numbers."""
+    numbers = values.drop_nans()
+    told: dict[str, Any] = {
+        "count": len(numbers),
+        "nan": len(values) - len(numbers),
+        "mean": numbers.mean(),
+        "std": numbers.std(ddof=0),
+        "minimum": numbers.min(),
+    }
+    told |= {f"q{share:g}": numbers.quantile(share, interpolation="linear") for share in QUANTILES}
+    return {**told, "maximum": numbers.max()}
+
+
+def _grid(page: Page, rows: list[dict[str, Any]]) -> Any:
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    if page.is_terminal:
+        # What is the same in every row tells nobody anything there.
+        dull = [
+            name
+            for name in ("nan", "absent", "element", "run_id")
+            if name in frame.columns and frame[name].cast(pl.String).fill_null("").is_in(["", "0"]).all()
+        ]
+        frame = frame.drop(dull)
+    if "run_id" in frame.columns:
+        frame = frame.with_columns(pl.col("run_id").fill_null("(all)"))
+    return grid_of(frame.to_arrow(), exact=not page.is_terminal)
