@@ -24,6 +24,7 @@ from ..store.layout import EPISODES
 from ..store.snapshot import Selection, Snapshot
 from .agents import make_episode
 from .blocks import BlockReader
+from .cards.accessor import CardedView
 from .environment import make_run_env
 from .episode import Episode
 from .episode_rows import EpisodeRowReader
@@ -57,7 +58,7 @@ class SnapshotReader:
         return SnapshotReader, (self.snapshot,)
 
 
-class EpisodeView(FeedingView, MeasuredView, PlottedView):
+class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
     """Some episodes of a snapshot, in an order, with length, positions, slices and iteration.
 
     Args:

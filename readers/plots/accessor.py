@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from ..optional_packages import EXPLORE, require
 
 if TYPE_CHECKING:
-    from ..episode import Episode
     from ..view import EpisodeView, SnapshotReader
     from .chart import AnyChart
 

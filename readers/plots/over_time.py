@@ -9,7 +9,7 @@ import altair as alt
 
 from ...store.errors import InvalidArgumentError
 from .chart import AnyChart, finished
-from .pieces import color_channel, only, stacked, tooltip_of, values_of
+from .pieces import color_channel, only, stacked, title_of, tooltip_of, values_of
 from .series import Series, Workbench, bench_of, episode_series
 from .texts import counted
 from .theme import HEIGHT, WIDTH
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 2_000
 MOST_BINS = 120
-_SMALLEST_BIN = 8
+_SMALLEST_BIN = 4
 #: What the x axis may count: the column of `drawn`, and its title with a unit.
 OVER = {
     "episodes": ("number", "episode of its run (number)"),
@@ -83,7 +83,9 @@ def _drawn(
         else "",
         *series.notes,
     ]
-    return finished(stacked(panels), f"{what.capitalize()} of each episode by {series.by}", subtitle)
+    return finished(
+        stacked(panels), f"{what.capitalize()} of each episode by {title_of(series.by)}", subtitle
+    )
 
 
 @dataclass(frozen=True)
@@ -98,23 +100,25 @@ class _Axes:
 
     @property
     def x(self) -> alt.X:
-        scale = alt.Scale(type="utc") if self.over == "time" else alt.Scale(nice=False, zero=False)
+        scale = (
+            alt.Scale(type="utc", padding=6)
+            if self.over == "time"
+            else alt.Scale(nice=False, zero=False, padding=6)
+        )
         return alt.X(f"x:{'T' if self.over == 'time' else 'Q'}", title=OVER[self.over][1], scale=scale)
 
     def y(self, field: str) -> alt.Y:
         title = _UNITS[self.what] + (f", {self.panel}" if self.panel else "")
-        return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False))
+        return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False, padding=4))
 
     @property
     def color(self) -> Any:
-        return color_channel("series", self.series.by, self.series.names)
+        return color_channel("series", title_of(self.series.by), self.series.names)
 
 
-def _panel(
-    axes: _Axes, legend: Any, lines: list[dict[str, Any]], points: list[dict[str, Any]]
-) -> alt.LayerChart:
+def _panel(axes: _Axes, legend: Any, lines: list[dict[str, Any]], points: list[dict[str, Any]]) -> Any:
     seen = alt.when(legend)
-    what, by = axes.what, axes.series.by
+    what, by = axes.what, title_of(axes.series.by)
     single = alt.Chart(values_of(points)).mark_circle(size=22, clip=True)
     single = single.encode(
         axes.x,

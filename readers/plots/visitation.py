@@ -106,22 +106,24 @@ def _cell(row: dict[str, Any], pairs: list[tuple[str, Element, Bins]]) -> dict[s
     return cell
 
 
-def _heat_map(elements: list[Element], found: list[dict[str, Any]]) -> alt.LayerChart:
-    colors = alt.Color(
-        "visits:Q",
-        title="observations",
-        scale=alt.Scale(type="log", scheme="viridis"),
-        legend=alt.Legend(gradientLength=200, tickCount=5),
-    )
+def _heat_map(elements: list[Element], found: list[dict[str, Any]]) -> Any:
+    scale = alt.Scale(type="log", scheme="viridis")
+    legend = alt.Legend(gradientLength=200, tickCount=5)
+    # The stroke closes the hairlines that drawing leaves between cells.
     cells = (
         alt.Chart(values_of(found))
-        .mark_rect(clip=True, strokeWidth=0)
+        .mark_rect(clip=True, strokeWidth=0.6)
         .encode(
-            alt.X("x_from:Q", title=shown(elements[0].name), scale=alt.Scale(zero=False, nice=False)),
+            alt.X(
+                "x_from:Q", title=shown(elements[0].name), scale=alt.Scale(zero=False, nice=False, padding=4)
+            ),
             alt.X2("x_to:Q"),
-            alt.Y("y_from:Q", title=shown(elements[1].name), scale=alt.Scale(zero=False, nice=False)),
+            alt.Y(
+                "y_from:Q", title=shown(elements[1].name), scale=alt.Scale(zero=False, nice=False, padding=4)
+            ),
             alt.Y2("y_to:Q"),
-            colors,
+            alt.Color("visits:Q", title="observations", scale=scale, legend=legend),
+            alt.Stroke("visits:Q", scale=scale, legend=None),
             tooltip=tooltip_of(
                 ("x_label", elements[0].name), ("y_label", elements[1].name), ("visits", "observations")
             ),
@@ -131,14 +133,15 @@ def _heat_map(elements: list[Element], found: list[dict[str, Any]]) -> alt.Layer
     return alt.layer(cells.add_params(zoom)).properties(width=WIDTH * 3 // 4, height=WIDTH * 3 // 4)
 
 
-def _bars(element: Element, found: list[dict[str, Any]]) -> alt.LayerChart:
+def _bars(element: Element, found: list[dict[str, Any]]) -> Any:
     bars = (
         alt.Chart(values_of(found))
-        .mark_bar(clip=True, color=PALETTE[0])
+        .mark_rect(clip=True, color=PALETTE[0])
         .encode(
-            alt.X("x_from:Q", title=shown(element.name), scale=alt.Scale(zero=False, nice=False)),
+            alt.X("x_from:Q", title=shown(element.name), scale=alt.Scale(zero=False, nice=False, padding=6)),
             alt.X2("x_to:Q"),
-            alt.Y("visits:Q", title="observations"),
+            alt.Y("visits:Q", title="observations", axis=alt.Axis(tickMinStep=1)),
+            alt.Y2(datum=0),
             tooltip=tooltip_of(("x_label", element.name), ("visits", "observations")),
         )
     )
