@@ -67,9 +67,9 @@ def leaves_of(schema: StepSchema, root: str) -> tuple[Leaf, ...]:
 def _walk(space: gymnasium.Space, column: str, path: str) -> Iterator[tuple[str, str, gymnasium.Space]]:
     if type(space) is Dict or type(space) is Tuple:
         parts = space.spaces if isinstance(space, Dict) else dict(enumerate(space.spaces))
-        segments = escape_distinct(parts) if isinstance(space, Dict) else {key: str(key) for key in parts}
+        segments = escape_distinct(map(str, parts))
         for key, child in parts.items():
-            yield from _walk(child, f"{column}.{segments[key]}", f"{path}.{key}" if path else str(key))
+            yield from _walk(child, f"{column}.{segments[str(key)]}", f"{path}.{key}" if path else str(key))
     elif type(space) in _FIXED:
         yield column, path, space
 
@@ -88,8 +88,9 @@ def element_macros(schema: StepSchema) -> dict[str, list[tuple[str, str]]]:
 
 def next_name(column: str) -> str:
     """The column of `transitions_with_next` with the observation that followed: `next_observation.image`."""
-    before, _, after = column.partition(OBSERVATION)
-    return f"{before}next_{OBSERVATION}{after}"
+    parts = column.split(".")
+    parts[parts.index(OBSERVATION)] = f"next_{OBSERVATION}"
+    return ".".join(parts)
 
 
 def _forms(name: str, leaves: Sequence[Leaf]) -> list[tuple[str, str]]:
