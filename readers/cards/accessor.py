@@ -9,7 +9,7 @@ class CardedView:
     """The part of a view that shows itself in a notebook."""
 
     def _repr_html_(self) -> str:
-        """A card: how much there is, how episodes ended, their returns, runs and spaces; see docs/plots.md."""
+        """A card: how much there is, how episodes ended, their returns, runs and spaces."""
         from .view_card import view_card
 
         view: Any = self

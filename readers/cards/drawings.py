@@ -1,8 +1,9 @@
-"""Small charts as inline SVG, drawn without any package; their lines take colours that suit any background."""
+"""Small charts as inline SVG, drawn without any package, in colours that suit any background."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -109,7 +110,7 @@ def _kept(values: np.ndarray, width: int) -> list[tuple[int, float]]:
 
 def _stretches(count: int, parts: int) -> list[tuple[int, int]]:
     edges = np.linspace(0, count, parts + 1).astype(int).tolist()
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
 def _points(

@@ -21,13 +21,15 @@ STYLE = """<style>
 .episodelake-card .el-row { display: flex; flex-wrap: wrap; gap: 4px 32px; align-items: flex-start; }
 .episodelake-card .el-part { margin-top: 10px; min-width: 0; }
 .episodelake-card .el-part > .el-title { font-weight: 600; margin-bottom: 2px; }
-.episodelake-card table { border-collapse: collapse; margin: 0; font-size: 12px; background: none; color: inherit; }
-.episodelake-card th, .episodelake-card td { text-align: left; padding: 2px 14px 2px 0; border: 0; background: none;
+.episodelake-card table { border-collapse: collapse; margin: 0; font-size: 12px; background: none; color:
+inherit; } .episodelake-card th, .episodelake-card td { text-align: left; padding: 2px 14px 2px 0; border: 0;
+background: none;
   font-variant-numeric: tabular-nums; vertical-align: middle; overflow-wrap: anywhere; max-width: 460px; }
 .episodelake-card th { font-weight: 500; opacity: .68; }
 .episodelake-card td.el-number, .episodelake-card th.el-number { text-align: right; }
 .episodelake-card tr { background: none !important; }
-.episodelake-card code { background: rgba(128,128,128,.14); border-radius: 4px; padding: 0 4px; color: inherit;
+.episodelake-card code { background: rgba(128,128,128,.14); border-radius: 4px; padding: 0 4px; color:
+inherit;
   overflow-wrap: anywhere; }
 .episodelake-card img { image-rendering: pixelated; border-radius: 4px; display: block; }
 .episodelake-card figure { margin: 0; } .episodelake-card figcaption { font-size: 11px; opacity: .68; }
@@ -38,9 +40,9 @@ _LONGEST = 400
 
 
 def text(value: object, longest: int = _LONGEST) -> str:
-    """A value as text of a page: escaped, without control characters, cut if it is long.
+    r"""A value as text of a page: escaped, without control characters, cut if it is long.
 
-    >>> text("<b>&\\x07")
+    >>> text("<b>&\x07")
     '&lt;b&gt;&amp; '
     """
     plain = "".join(" " if unicodedata.category(each) in ("Cc", "Cf", "Cs") else each for each in str(value))

@@ -28,6 +28,13 @@ _RUNS = 5
 _MEASURES = 8
 _STRETCHES = 100
 _BINS = 40
+#: What the card asks of the episodes table.
+_COLUMNS = frozenset(
+    {
+        *("episode_id", "run_id", "ended_at", "length", "row_count", "episode_return", "end_reason"),
+        *("agents", "agent_returns"),
+    }
+)
 _QUANTILES = (0.1, 0.5, 0.9)
 
 
@@ -56,7 +63,7 @@ def _contents(view: EpisodeView) -> str:
                 ]
             ),
             shown_part("The returns", lambda: _charts(bench)),
-            shown_part("The runs", lambda: _runs(view, bench)),
+            shown_part("The runs", lambda: _runs(bench)),
         ]
     columns = image_columns(view._reader.snapshot.schema)
     if columns and not view._reader.snapshot.schema.groups:
@@ -73,9 +80,20 @@ def _contents(view: EpisodeView) -> str:
 def _bench(view: EpisodeView) -> Iterator[Workbench]:
     bench = Workbench(view)
     try:
+        if view._positions is not None:
+            _keep(bench)
         yield bench
     finally:
         bench.close()
+
+
+def _keep(bench: Workbench) -> None:
+    """Choose the episodes of a part of a store once, and not for each question.
+
+    A temporary table goes before the view of the same name.
+    """
+    names = [name for name in bench.snapshot.episodes_schema.names if name in _COLUMNS]
+    bench.run(f"CREATE TEMP TABLE episodes AS SELECT {', '.join(names)} FROM memory.main.episodes")
 
 
 def _figures(view: EpisodeView, bench: Workbench) -> str:
@@ -122,7 +140,8 @@ def _measures(bench: Workbench) -> str:
     rows = []
     for name, source in _values_of(bench):
         (told,) = bench.rows(
-            f"SELECT min(value) AS least, [{values}] AS quantiles, avg(value / 4) * 4 AS mean, max(value) AS most, "
+            f"SELECT min(value) AS least, [{values}] AS quantiles, max(value) AS most, "
+            "avg(value / 4) * 4 AS mean, "
             f"(SELECT count(*) FROM ({source}) WHERE NOT coalesce({fits}, false)) AS wild "
             f"FROM ({source}) WHERE {fits}"
         )
@@ -169,7 +188,7 @@ def _values_of(bench: Workbench) -> list[tuple[str, str]]:
 
 
 def _charts(bench: Workbench) -> str:
-    """The return (the first objective's) over the episodes in the order of their ends, and how often each is."""
+    """The return, or that of the first objective, in the order of ends, and how often each is."""
     schema = bench.snapshot.schema
     value = "episode_return[1]" if schema.reward_shape else "episode_return"
     title = "Return" + (", objective 0" if schema.reward_shape else "")
@@ -189,7 +208,8 @@ def _charts(bench: Workbench) -> str:
         counts[each["bin"]] = each["n"]
     parts = min(_STRETCHES, max(span["n"] // 4, min(span["n"], 20)))
     lines = bench.rows(
-        f"SELECT avg(value / 4) * 4 AS mean, quantile_cont(value, 0.1) AS low, quantile_cont(value, 0.9) AS high "
+        "SELECT avg(value / 4) * 4 AS mean, quantile_cont(value, 0.1) AS low, "
+        "quantile_cont(value, 0.9) AS high "
         f"FROM (SELECT {value} AS value, (row_number() OVER (ORDER BY ended_at, episode_id) - 1) * {parts} "
         f"// {span['n']} AS place FROM episodes WHERE {fits}) GROUP BY place ORDER BY place"
     )
@@ -208,14 +228,14 @@ def _charts(bench: Workbench) -> str:
     )
 
 
-def _runs(view: EpisodeView, bench: Workbench) -> str:
+def _runs(bench: Workbench) -> str:
     scalar = not bench.snapshot.schema.reward_shape
     mean = "avg(episode_return) FILTER (isfinite(episode_return))" if scalar else "NULL"
     found = bench.rows(
-        f"SELECT run_id, any_value(name) AS name, count(*) AS episodes, {mean} AS mean, max(ended_at)::VARCHAR AS ended "
-        f"FROM episodes LEFT JOIN runs USING (run_id) GROUP BY run_id ORDER BY max(episodes.ended_at) DESC, 1".replace(
-            "max(ended_at)::", "strftime(max(episodes.ended_at), '%Y-%m-%d %H:%M')::"
-        )
+        f"SELECT run_id, any_value(name) AS name, count(*) AS episodes, {mean} AS mean, "
+        "strftime(max(episodes.ended_at), '%Y-%m-%d %H:%M') AS ended "
+        "FROM episodes LEFT JOIN runs USING (run_id) "
+        "GROUP BY run_id ORDER BY max(episodes.ended_at) DESC, run_id"
     )
     envs = run_envs(bench.snapshot)
     rows = []

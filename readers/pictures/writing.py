@@ -124,7 +124,7 @@ def _padded(frame: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _palette(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A frame as numbers of colours and the colours, RGBA; more than 256 colours become the nearest of 256."""
+    """A frame as numbers of colours, and the colours, RGBA; more than 256 become the nearest of 256."""
     packed = frame.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
     colors, numbers = np.unique(packed, return_inverse=True)
     table = np.zeros((256, 4), np.uint8)
@@ -160,7 +160,7 @@ def _finish(container: Any, stream: Any, video: Video) -> None:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A path to write to; what was written takes the place of `path` at the end, or goes if anything fails."""
+    """A path to write to; what is there at the end takes the place of `path`, or goes if anything fails."""
     with guard_access("write the video", path):
         handle, name = tempfile.mkstemp(prefix=f".{path.stem[:50]}-", suffix=path.suffix, dir=path.parent)
         os.close(handle)

@@ -66,7 +66,8 @@ def _chosen(view: EpisodeView, column: str | None) -> list[Element]:
     if not found:
         known = list(dict.fromkeys(each.column for each in elements))
         raise InvalidArgumentError(
-            f"column={column!r} is no part of the action.{nearest(column, known)} Its parts are: {', '.join(known)}."
+            f"column={column!r} is no part of the action.{nearest(column, known)} "
+            f"Its parts are: {', '.join(known)}."
         )
     return found
 
@@ -94,7 +95,8 @@ def _shares(bench: Workbench, element: Element) -> list[dict[str, Any]]:
 
 def _panel(element: Element, rows: StepRows, found: list[dict[str, Any]]) -> Any:
     legend = alt.selection_point(fields=["series"], bind="legend", name="legend")
-    seen = alt.when(legend).then(alt.value(0.9 if _is_kinds(element) else 0.5)).otherwise(alt.value(0.06))
+    strength = 0.9 if _is_kinds(element) or len(rows.names) == 1 else 0.5
+    seen = alt.when(legend).then(alt.value(strength)).otherwise(alt.value(0.06))
     by = title_of(rows.by)
     tooltip = tooltip_of(
         *(("series", by), ("label", element.name), ("transitions", "transitions")), ("share", "share")

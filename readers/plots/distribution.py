@@ -11,7 +11,7 @@ from ...store.errors import InvalidArgumentError
 from .bins import Bins, bins_for
 from .chart import AnyChart, finished
 from .pieces import color_channel, stacked, title_of, tooltip_of, values_of
-from .series import Series, Workbench, bench_of, episode_series
+from .series import LENGTH, Series, Workbench, bench_of, episode_series
 from .texts import counted
 from .theme import HEIGHT, WIDTH
 
@@ -74,9 +74,10 @@ def _panel(series: Series, what: str, panel: str, rows: list[dict[str, Any]]) ->
     # End reasons are parts of one whole; series of other kinds are compared, and stand over each other.
     parts = series.by == "end_reason"
     strength = 0.9 if parts or len(series.names) == 1 else 0.5
+    axis = alt.Axis(tickMinStep=1) if what == LENGTH else alt.Axis()
     bars = alt.Chart(values_of(heights(rows, "episodes", series.names if parts else ()))).mark_rect(clip=True)
     bars = bars.encode(
-        alt.X("from:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=6)),
+        alt.X("from:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=6), axis=axis),
         alt.X2("to:Q"),
         alt.Y("bottom:Q", title="episodes", axis=alt.Axis(tickMinStep=1)),
         alt.Y2("top:Q"),
@@ -92,7 +93,7 @@ def _panel(series: Series, what: str, panel: str, rows: list[dict[str, Any]]) ->
 
 
 def heights(rows: Sequence[dict[str, Any]], field: str, order: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows with where their bar begins and ends: each from 0, or, of series in an order, one upon the other."""
+    """Rows with where their bar begins and ends: each from 0; of series in an order, one upon the other."""
     tops: dict[Any, float] = {}
     found = []
     ranks = {name: rank for rank, name in enumerate(order)}

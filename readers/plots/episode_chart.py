@@ -59,18 +59,18 @@ def _chosen(episode: Episode, wanted: Sequence[str] | None) -> list[Signal]:
     found = signals_of(episode, roots)
     if wanted is not None:
         for name in wanted:
-            if not any(_asked(signal, name) for signal in found):
+            if name not in _KINDS and not any(_asked(signal, name) for signal in found):
                 known = [signal.name for signal in signals_of(episode, _KINDS)]
                 listed = ", ".join(known[:20]) or "none"
                 raise InvalidArgumentError(
-                    f"{shown(episode.id)} has no signal {name!r}.{nearest(name, known)} Its signals are: {listed}."
+                    f"{episode.id!r} has no signal {name!r}.{nearest(name, known)} Its signals are: {listed}."
                 )
         found = [signal for signal in found if any(_asked(signal, name) for name in wanted)]
     found = [signal for signal in found if len(signal.t)]
     if not found:
         raise NothingToDrawError(
-            f"There is nothing to draw: no column of {episode.id} holds a few numbers at every step. For images, "
-            "look at episode.video()."
+            f"There is nothing to draw: no column of {episode.id!r} holds a few numbers at every step. "
+            "For images, look at episode.video()."
         )
     return found
 
@@ -135,7 +135,8 @@ def _rows(signal: Signal) -> list[dict[str, Any]]:
 
 
 def reduced(values: np.ndarray, most: int) -> np.ndarray:
-    """Positions that show a long line as it looks: in each of equal stretches the smallest and the largest value.
+    """Positions that show a long line as it looks: in each of equal stretches the smallest and the largest
+    value.
 
     Args:
         values: float64, shape (n,); NaN where there is none.

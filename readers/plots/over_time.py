@@ -1,4 +1,4 @@
-"""Returns or lengths of episodes over the course of their runs: a line of means, a band, and single episodes."""
+"""Returns or lengths over the course of runs: a line of means, a band, and single episodes."""
 
 from __future__ import annotations
 
@@ -61,8 +61,9 @@ def _lines(bench: Workbench, over: str, bins: int) -> list[dict[str, Any]]:
 def _points(bench: Workbench, over: str) -> list[dict[str, Any]]:
     """Single episodes: all, or a sample that is the same every time."""
     return bench.rows(
-        f"SELECT series, panel, {OVER[over][0]}::DOUBLE AS x, value, episode_id AS episode, run, length, end_reason, "
-        f"seed::VARCHAR AS seed FROM drawn ORDER BY hash(episode_id), episode_id, series, panel LIMIT {MOST_POINTS}"
+        f"SELECT series, panel, {OVER[over][0]}::DOUBLE AS x, value, episode_id AS episode, run, length, "
+        "end_reason, seed::VARCHAR AS seed FROM drawn "
+        f"ORDER BY hash(episode_id), episode_id, series, panel LIMIT {MOST_POINTS}"
     )
 
 
@@ -100,19 +101,25 @@ class _Axes:
 
     @property
     def x(self) -> alt.X:
+        """The horizontal channel."""
+        axis = alt.Axis() if self.over == "time" else alt.Axis(tickMinStep=1)
         scale = (
             alt.Scale(type="utc", padding=6)
             if self.over == "time"
             else alt.Scale(nice=False, zero=False, padding=6)
         )
-        return alt.X(f"x:{'T' if self.over == 'time' else 'Q'}", title=OVER[self.over][1], scale=scale)
+        return alt.X(
+            f"x:{'T' if self.over == 'time' else 'Q'}", title=OVER[self.over][1], scale=scale, axis=axis
+        )
 
     def y(self, field: str) -> alt.Y:
+        """The vertical channel of a field."""
         title = _UNITS[self.what] + (f", {self.panel}" if self.panel else "")
         return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False, padding=4))
 
     @property
     def color(self) -> Any:
+        """The colour of the series."""
         return color_channel("series", title_of(self.series.by), self.series.names)
 
 

@@ -78,4 +78,5 @@ def stacked(panels: Sequence[Any], *, own_colors: bool = False) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Automatically deduplicated")
         together = alt.vconcat(*panels)
+    together = together.resolve_scale(xOffset="independent")
     return together.resolve_scale(color="independent") if own_colors else together

@@ -1,7 +1,7 @@
-"""Which numbers of episodes a chart shows, and how they are told apart: the table that charts of episodes are made from.
+"""The numbers of episodes that a chart shows, and what tells them apart: the table that it is made from.
 
-A *series* is what gets a colour: a run, an agent, an end reason, or the values of any column. A *panel* is what gets
-axes of its own: an objective of vector rewards.
+A *series* is what gets a colour: a run, an agent, an end reason, or the values of any column. A *panel* is
+what gets axes of its own: an objective of vector rewards.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Workbench:
 class Series:
     """One value per episode (or agent, or objective) of a view, with what it belongs to.
 
-    They stand in the table `drawn` of the bench: episode_id, run_id, run, number, ended_at, length, end_reason,
-    seed, steps (of its run, up to and with the episode), series, panel, value (finite).
+    They stand in the table `drawn` of the bench: episode_id, run_id, run, number, ended_at, length,
+    end_reason, seed, steps (of its run, up to and with the episode), series, panel, value (finite).
 
     Attributes:
         bench: where the table is.

@@ -45,8 +45,7 @@ def _chosen(view: EpisodeView, x: str | None, y: str | None) -> list[Element]:
     if not elements:
         raise NothingToDrawError(
             "The observations have no visitation, since they are no numbers of a fixed shape: "
-            f"{' '.join(str(schema.observation_space).split())}. For images, look at episode.video(); else name a "
-            "column of infos in SQL."
+            f"{' '.join(str(schema.observation_space).split())}. For images, look at episode.video()."
         )
     known = {element.name: element for element in elements}
     for name in (x, y):
@@ -85,34 +84,30 @@ def _visits(bench: Workbench, elements: list[Element], axes: list[Bins]) -> list
     drawable = " AND ".join(finite(element.sql) for element in elements)
     columns = ", ".join(names)
     found = bench.rows(
-        f"SELECT {cells}, count(*) AS visits FROM counted WHERE {drawable} GROUP BY {columns} ORDER BY {columns}"
+        f"SELECT {cells}, count(*) AS visits FROM counted WHERE {drawable} "
+        f"GROUP BY {columns} ORDER BY {columns}"
     )
     return [{"visits": row["visits"], **_cell(row, pairs)} for row in found]
 
 
 def _cell(row: dict[str, Any], pairs: list[tuple[str, Element, Bins]]) -> dict[str, Any]:
-    cell = {}
+    """Where a cell stands. Cells of a heat map overlap a little, which closes the hairlines between them."""
+    cell: dict[str, Any] = {}
     for name, _, bins in pairs:
-        edges = (
-            edges_of(bins, row[name])
-            if len(pairs) == 1
-            else dict(zip(("from", "to"), bins.edges(row[name]), strict=True))
-        )
-        cell |= {
-            f"{name}_from": edges["from"],
-            f"{name}_to": edges["to"],
-            f"{name}_label": bins.label(row[name]),
-        }
+        low, high = bins.edges(row[name])
+        edges = edges_of(bins, row[name]) if len(pairs) == 1 else {"from": low, "to": high + bins.width / 20}
+        cell |= {f"{name}_from": edges["from"], f"{name}_to": edges["to"]}
+        cell[f"{name}_label"] = bins.label(row[name])
     return cell
 
 
 def _heat_map(elements: list[Element], found: list[dict[str, Any]]) -> Any:
-    scale = alt.Scale(type="log", scheme="viridis")
+    # The ends of the scheme would vanish on black or on white.
+    scale = alt.Scale(type="log", scheme=alt.SchemeParams("plasma", extent=[0.25, 0.88]))
     legend = alt.Legend(gradientLength=200, tickCount=5)
-    # The stroke closes the hairlines that drawing leaves between cells.
     cells = (
         alt.Chart(values_of(found))
-        .mark_rect(clip=True, strokeWidth=0.6)
+        .mark_rect(clip=True, strokeWidth=0)
         .encode(
             alt.X(
                 "x_from:Q", title=shown(elements[0].name), scale=alt.Scale(zero=False, nice=False, padding=4)
@@ -123,7 +118,6 @@ def _heat_map(elements: list[Element], found: list[dict[str, Any]]) -> Any:
             ),
             alt.Y2("y_to:Q"),
             alt.Color("visits:Q", title="observations", scale=scale, legend=legend),
-            alt.Stroke("visits:Q", scale=scale, legend=None),
             tooltip=tooltip_of(
                 ("x_label", elements[0].name), ("y_label", elements[1].name), ("visits", "observations")
             ),
