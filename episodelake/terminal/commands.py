@@ -81,7 +81,7 @@ class ExampleCommand(TyperCommand):
 
 
 def _trouble(ctx: Any) -> int:
-    """The status of an error: 1; of `diff` 2, as of the tool of that name, since 1 says that something differs."""
+    """The status of an error; that of `diff` is 2, since 1 says there that something differs."""
     return WRONG_USAGE if ctx.invoked_subcommand == "diff" else FAILED
 
 

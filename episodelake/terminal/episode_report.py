@@ -19,14 +19,15 @@ COMPARED = 20_000
 NEAREST = 3
 
 
-def found_episode(store: EpisodeStore, key: int | str) -> Episode:
-    """The episode with an id or at a position.
+def found_episode(store: EpisodeStore, key: int | str, agent: str | None = None) -> Episode:
+    """The episode with an id or at a position, or one agent of it.
 
     Raises:
         EpisodeNotFoundError: there is none; of ids, the message names those that are nearest.
+        InvalidArgumentError: it has no such agent.
     """
     try:
-        return store[key]
+        return store[key] if agent is None else store[key].agent(agent)
     except EpisodeNotFoundError as error:
         near = _nearest(store, key) if isinstance(key, str) else []
         if not near:
@@ -47,9 +48,9 @@ def _nearest(store: EpisodeStore, wanted: str) -> list[str]:
     return difflib.get_close_matches(padded, ids, n=NEAREST)
 
 
-def episode_report(store: EpisodeStore, key: int | str) -> dict[str, Any]:
+def episode_report(store: EpisodeStore, key: int | str, agent: str | None = None) -> dict[str, Any]:
     """Everything that `show` says, as the object that `--json` prints."""
-    episode = found_episode(store, key)
+    episode = found_episode(store, key, agent)
     summary = {
         "episode_id": episode.id,
         "position": episode.position,
@@ -71,7 +72,7 @@ def episode_report(store: EpisodeStore, key: int | str) -> dict[str, Any]:
         {"name": signal.name, "values": len(signal.values), **_figures(signal.values)}
         for signal in signals_shown(episode)
     ]
-    return {**summary, "agents": _agents(episode), "signals": signals}
+    return {**summary, "agent": agent, "agents": _agents(episode), "signals": signals}
 
 
 def _agents(episode: Episode) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ they are written in full, so that a script reads back what is stored.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +21,7 @@ NULL = "NULL"
 GAP = 2
 NARROWEST = 12
 
+_NUMBER = re.compile(r"/[0-9]{6,9}$")
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
     ord("\t"): "\\t",
     ord("\n"): "\\n",
@@ -181,7 +183,12 @@ def _select(grid: Grid, columns: Sequence[int]) -> Grid:
 
 def _shorten(grid: Grid, limit: int, cut: str) -> Grid:
     def short(text: str) -> str:
-        return text if cell_len(text) <= limit else set_cell_size(text, limit - 1) + cut
+        if cell_len(text) <= limit:
+            return text
+        # Of an episode's id the number at the end tells it from its neighbours.
+        number = _NUMBER.search(text)
+        tail = number[0] if number is not None and limit > 2 * len(number[0]) else ""
+        return set_cell_size(text, limit - 1 - len(tail)) + cut + tail
 
     rows = tuple(tuple(map(short, row)) for row in grid.rows)
     return Grid(tuple(map(short, grid.headers)), rows, grid.right)

@@ -1,4 +1,4 @@
-"""The prompt of `episodelake sql`: queries over several lines until a semicolon, completed, kept in a history.
+"""The prompt of `episodelake sql`: queries over several lines until a semicolon, completed and remembered.
 
 Ctrl-C at the prompt drops what was typed; while a query runs it stops the query, and the prompt stays.
 """

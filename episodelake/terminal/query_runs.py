@@ -45,25 +45,30 @@ class QueryRun:
             KeyboardInterrupt: Ctrl-C was pressed; DuckDB has stopped, and the connection can be used again.
         """
         done: dict[str, Any] = {}
+        finished = threading.Event()
 
         def run() -> None:
             try:
                 done["result"] = work()
             except BaseException as error:
                 done["error"] = error
+            finally:
+                finished.set()
 
         worker = threading.Thread(target=run, name="episodelake-query", daemon=True)
         # Polars, once imported, lets calls that wait go on after Ctrl-C.
         signal.siginterrupt(signal.SIGINT, True)
         worker.start()
         try:
-            worker.join()
+            # Not join(): where Ctrl-C ends that, Python takes the thread for finished.
+            finished.wait()
         except KeyboardInterrupt:
             # Until it has stopped: an interrupt that comes before the query has begun is lost.
-            while worker.is_alive():
+            while not finished.wait(0.05):
                 self.connection.interrupt()
-                worker.join(0.05)
+            worker.join()
             raise
+        worker.join()
         if "error" in done:
             raise done["error"]
         return done["result"]

@@ -14,11 +14,11 @@ import polars as pl
 import pyarrow as pa
 
 from .._store import EpisodeStore
-from ..readers.agents import MultiAgentEpisode
+from ..readers.agents import AgentEpisode, MultiAgentEpisode
 from ..readers.episode import Episode
 from ..readers.replay import ReplayReport
 from ..readers.signals import ROOTS, Signal, signals_of
-from ..store.schema import REWARD
+from ..store.schema import AGENT_ID, REWARD
 from .agent_reports import agents_of
 from .charts import sparkline
 from .grid import Grid, grid_of, moment_text, number_text
@@ -111,8 +111,10 @@ def _ends(store: EpisodeStore, episode: Episode) -> pa.Table:
 
 def _rows(store: EpisodeStore, episode: Episode) -> pl.LazyFrame:
     """The rows of one episode; of all steps only the file with them is touched."""
-    view = store[episode.position : episode.position + 1]
-    return view.steps.filter(pl.col("episode_id") == episode.id)
+    rows = store[episode.position : episode.position + 1].steps.filter(pl.col("episode_id") == episode.id)
+    if isinstance(episode, AgentEpisode):
+        return rows.filter(pl.col(AGENT_ID) == episode.agent_id)
+    return rows
 
 
 def _with_gap(page: Page, grid: Grid, episode: Episode) -> Grid:

@@ -16,6 +16,7 @@ from .episode_report import episode_report, found_episode
 from .exploring import Explored, explored
 from .json_text import write_object
 from .page import Page
+from .progress import interruptible, unchanged
 from .reports import write_episode, write_replay
 from .texts import size_text
 
@@ -23,7 +24,8 @@ EXAMPLES = {
     "show": """\
 episodelake show data/cartpole 0
 episodelake show data/cartpole -1 --json
-episodelake show data/pong ppo-20260101T120000-ab12cd34/000007 --frames pong.mp4""",
+episodelake show data/pong ppo-01m808c5aj5vtzk/000007 --frames pong.mp4
+episodelake show data/cartpole -1 --frames sheet.png --steps ::10""",
     "replay": """\
 episodelake replay data/cartpole 0
 episodelake replay data/cartpole -1 --rtol 1e-6""",
@@ -49,40 +51,69 @@ def show(
             show_default=False,
         ),
     ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FROM:TO:STRIDE",
+            help="With --frames: only these steps, such as 100:200 or ::4.",
+            show_default=False,
+        ),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only this agent of several.", show_default=False),
+    ] = None,
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
-    """Show one episode: summary, rows and signals; --frames writes its frames to a file.
+    """Show one episode: summary, rows and signals; or write its frames.
 
     Frames are those of image observations, or else those of a replay in the environment of its run.
     """
+    key, part = episode_key(episode), _steps(steps)
+    if frames is None and steps is not None:
+        raise typer.BadParameter("it needs --frames FILE.", param_hint="--steps")
     page = Page()
-    key = episode_key(episode)
-    if frames is not None:
-        _write_frames(page, path, key, (frames, as_json), storage)
-    elif as_json:
-        write_object(page, explored(path, storage, lambda opened: episode_report(opened.store, key)))
-    else:
-        explored(path, storage, lambda opened: _shown(page, opened, key))
+    with interruptible(unchanged):
+        if frames is not None:
+            found = explored(path, storage, lambda opened: found_episode(opened.store, key, agent))
+            found.video(part).save(frames)
+            _told(page, found.id, frames, as_json=as_json)
+        elif as_json:
+            write_object(
+                page, explored(path, storage, lambda opened: episode_report(opened.store, key, agent))
+            )
+        else:
+            explored(path, storage, lambda opened: _shown(page, opened, key, agent))
 
 
-def _shown(page: Page, opened: Explored, key: int | str) -> None:
-    found = found_episode(opened.store, key)
-    write_episode(page, opened.store, found)
+def _shown(page: Page, opened: Explored, key: int | str, agent: str | None) -> None:
+    write_episode(page, opened.store, found_episode(opened.store, key, agent))
 
 
-def _write_frames(
-    page: Page, path: str, key: int | str, into: tuple[Path, bool], storage: list[str] | None
-) -> None:
-    """Write a picture or a film, and say where it is."""
-    file, as_json = into
-    found = explored(path, storage, lambda opened: found_episode(opened.store, key))
-    found.video().save(file)
+def _steps(text: str | None) -> slice | None:
+    """The steps that `--steps` names."""
+    if text is None:
+        return None
+    try:
+        first, *rest = (int(part) if part else None for part in text.split(":"))
+        if not rest:
+            return slice(first, None if first == -1 or first is None else first + 1)
+        return slice(first, *rest)
+    except (TypeError, ValueError):
+        raise typer.BadParameter(
+            f"{text!r} names no steps; expected FROM:TO or FROM:TO:STRIDE, such as 100:200 or ::4.",
+            param_hint="--steps",
+        ) from None
+
+
+def _told(page: Page, episode_id: str, file: Path, *, as_json: bool) -> None:
+    """Say where a picture or a film is."""
     size = file.stat().st_size
     if as_json:
-        write_object(page, {"episode_id": found.id, "file": str(file), "bytes": size})
+        write_object(page, {"episode_id": episode_id, "file": str(file), "bytes": size})
     else:
-        page.note(f"The frames of {found.id} are in {file} ({size_text(size)}).")
+        page.note(f"The frames of {episode_id} are in {file} ({size_text(size)}).")
 
 
 def replay(

@@ -1,0 +1,423 @@
+"""`info`, `ls`, `head`, `show`, `stats` and `plot`: what they tell is what lies in the raw files."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import episodelake as el
+from episodelake.terminal.arguments import split_version
+from episodelake.terminal.json_text import json_of
+from terminal_stores import RawStore, make_stores
+from test_cli import call, no_terminal, printed, refused, table
+
+__all__ = ["no_terminal"]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RawStore]:
+    """A store of every kind."""
+    return make_stores(tmp_path_factory.mktemp("looking"))
+
+
+@pytest.fixture
+def cartpole(stores: dict[str, RawStore]) -> RawStore:
+    """Twelve episodes of CartPole from two runs."""
+    return stores["cartpole"]
+
+
+def said(*words: object) -> Any:
+    """What a command prints with --json."""
+    return json.loads(printed(*words, "--json"))
+
+
+def raw(store: RawStore, table: str) -> str:
+    """A table's files, for DuckDB."""
+    return f"read_parquet('{store.path}/{table}/*.parquet', union_by_name=true)"
+
+
+# info
+
+
+def test_info_adds_up(cartpole: RawStore) -> None:
+    """Amounts, ends, runs and lengths are those that DuckDB counts in the raw files."""
+    told = said("info", cartpole.path)
+    episodes = raw(cartpole, "episodes")
+    counted = duckdb.sql(f"SELECT count(*), sum(length), min(length), max(length), avg(length) FROM {episodes}")
+    count, transitions, shortest, longest, mean = counted.fetchall()[0]
+    assert (told["episodes"], told["transitions"]) == (count, transitions)
+    assert told["lengths"] == {"lowest": shortest, "mean": pytest.approx(mean), "highest": longest}
+    ends = duckdb.sql(f"SELECT end_reason, count(*) FROM {episodes} GROUP BY 1").fetchall()
+    assert told["end_reasons"] == dict(ends)
+    by_run = duckdb.sql(f"SELECT run_id, count(*), sum(length), avg(episode_return) FROM {episodes} GROUP BY 1")
+    names = ("run_id", "episodes", "transitions", "mean_return")
+    assert sorted(tuple(run[name] for name in names) for run in told["runs"]) == sorted(by_run.fetchall())
+    assert told["environments"] == ["CartPole-v1"]
+    assert told["damaged"] == []
+
+
+@pytest.mark.parametrize("kind", ["cartpole", "awkward", "agents", "images"])
+def test_info_measures_columns_on_disk(stores: dict[str, RawStore], kind: str) -> None:
+    """The sizes of the columns are the compressed sizes that the files' footers name, leaf by leaf."""
+    told = said("info", stores[kind].path)
+    for name in ("steps", "episodes"):
+        columns = {each["column"]: each["bytes"] for each in told["columns"] if each["table"] == name}
+        total = 0
+        for file in (stores[kind].path / name).glob("*.parquet"):
+            footer = pq.read_metadata(file)
+            groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
+            total += sum(
+                group.column(index).total_compressed_size
+                for group in groups
+                for index in range(group.num_columns)
+            )
+        assert sum(columns.values()) == total
+        assert columns["episode_id"] > 0
+    assert told["sizes_are_exact"]
+
+
+def test_info_of_many_files_measures_some(
+    cartpole: RawStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a number of files the sizes of some stand for all, and the report says so."""
+    exact = said("info", cartpole.path)
+    monkeypatch.setattr("episodelake.terminal.disk_sizes.MEASURED_FILES", 1)
+    about = said("info", cartpole.path)
+    assert not about["sizes_are_exact"]
+    sizes = [
+        next(each["bytes"] for each in told["columns"] if each["column"] == "observation")
+        for told in (exact, about)
+    ]
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.5)
+    assert "about" in printed("info", cartpole.path)
+
+
+# ls
+
+
+@pytest.mark.parametrize("descending", [True, False])
+@pytest.mark.parametrize("column", ["episode_return", "length", "episode_id", "started_at"])
+def test_ls_sorts(cartpole: RawStore, column: str, descending: bool) -> None:
+    """Sorted episodes stand as DuckDB sorts the raw rows."""
+    words = ["--descending"] if descending else []
+    rows = said("ls", cartpole.path, "--sort", column, *words, "--columns", column)
+    order = "DESC" if descending else "ASC"
+    expected = duckdb.sql(f"SELECT {column}::VARCHAR FROM {raw(cartpole, 'episodes')} ORDER BY {column} {order}")
+    values = [(row[column] if isinstance(row[column], str) else str(row[column]),) for row in rows]
+    if column == "started_at":
+        assert values == sorted(values, reverse=descending)
+    else:
+        assert values == expected.fetchall()
+
+
+def test_ls_filters_and_pages(cartpole: RawStore) -> None:
+    """Pages of a filtered list together are the list, and positions are those that show takes."""
+    condition = "length > 9"
+    whole = said("ls", cartpole.path, "--filter", condition)
+    expected = duckdb.sql(f"SELECT count(*) FROM {raw(cartpole, 'episodes')} WHERE {condition}").fetchall()
+    assert len(whole) == expected[0][0] > 2
+    pages = [
+        said("ls", cartpole.path, "--filter", condition, "--limit", 2, "--offset", offset)
+        for offset in range(0, len(whole), 2)
+    ]
+    assert [row for page in pages for row in page] == whole
+    for row in whole:
+        assert said("show", cartpole.path, row["position"])["episode_id"] == row["episode_id"]
+
+
+def test_ls_says_where_the_page_is(cartpole: RawStore) -> None:
+    """The note names the part, the whole, and how to go on; at the end it does not."""
+    result = call("ls", cartpole.path, "--limit", 5)
+    assert result.stderr == "Episodes 1 to 5 of 12. The next page: --offset 5.\n"
+    assert len(table(result.stdout)) == 6
+    assert call("ls", cartpole.path, "--offset", 10).stderr == "Episodes 11 to 12 of 12.\n"
+    assert call("ls", cartpole.path).stderr == "12 episodes.\n"
+    assert call("ls", cartpole.path, "--offset", 99).stderr == "None left: there are 12 episodes.\n"
+    assert call("ls", cartpole.path, "--filter", "length < 0").stderr == "No episodes.\n"
+
+
+def test_ls_shows_the_columns_that_are_asked_for(cartpole: RawStore) -> None:
+    """Columns come in the order in which they were named, in one option or several."""
+    rows = table(printed("ls", cartpole.path, "-c", "seed,run_id", "-c", "length", "--limit", 1))
+    assert rows[0] == ["position", "seed", "run_id", "length"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ls", "--columns", "lenght"),
+        ("ls", "--sort", "lenght"),
+        ("ls", "--filter", "lenght > 3"),
+        ("head", "episodes", "--columns", "lenght"),
+    ],
+)
+def test_a_misspelt_column_gets_the_nearest(cartpole: RawStore, words: tuple[str, ...]) -> None:
+    """The message names the column that was probably meant."""
+    told = refused(1, words[0], cartpole.path, *words[1:])
+    assert "lenght" in told
+    assert "length" in told
+
+
+def test_ls_sorts_several_objectives_by_their_sum(stores: dict[str, RawStore]) -> None:
+    """Where the return is a vector, episodes are sorted by the sum of its objectives."""
+    rows = said("ls", stores["objectives"].path, "--sort", "episode_return")
+    totals = [sum(row["episode_return"]) for row in rows]
+    assert totals == sorted(totals)
+
+
+# head
+
+
+@pytest.mark.parametrize("name", ["steps", "episodes"])
+def test_head_shows_the_first_rows(cartpole: RawStore, name: str) -> None:
+    """The first rows are those of the first file, value by value."""
+    rows = said("head", cartpole.path, name, "--rows", 4)
+    first = said("ls", cartpole.path)[0]["episode_id"].split("/")[0]
+    expected = [row for row in cartpole.table(name) if row.get("run_id", row.get("episode_id")).startswith(first)]
+    plain = [json.loads(json_of(row)) for row in expected[:4]]
+    assert [{key: row[key] for key in plain[0]} for row in rows[: len(plain)]] == plain
+
+
+def test_head_of_transitions_has_no_last_rows(stores: dict[str, RawStore]) -> None:
+    """Transitions leave out the row of an episode's end, which has no action."""
+    rows = said("head", stores["images"].path, "transitions", "-n", 20, "--columns", "t,action")
+    assert [(row["t"], row["action"]) for row in rows] == [
+        (t, t % 3) for length in (4, 6) for t in range(length)
+    ]
+
+
+def test_head_refuses_an_unknown_table(cartpole: RawStore) -> None:
+    """A misspelt table is wrong usage, and the message names the nearest."""
+    assert "Did you mean episodes?" in refused(2, "head", cartpole.path, "episode")
+
+
+# show
+
+
+def test_show_as_json_tells_the_episode(cartpole: RawStore) -> None:
+    """Summary and figures of signals agree with the raw rows."""
+    told = said("show", cartpole.path, 3)
+    (row,) = [each for each in cartpole.table("episodes") if each["episode_id"] == told["episode_id"]]
+    names = ("run_id", "length", "episode_return", "end_reason", "seed", "terminated", "truncated")
+    assert {name: told[name] for name in names} == {name: row[name] for name in names}
+    steps = [each for each in cartpole.table("steps") if each["episode_id"] == told["episode_id"]]
+    signal = next(each for each in told["signals"] if each["name"] == "observation[2]")
+    angles = [each["observation"][2] for each in steps]
+    assert signal["values"] == len(angles) == row["length"] + 1
+    assert (signal["lowest"], signal["highest"]) == (min(angles), max(angles))
+    assert (signal["first"], signal["last"]) == (angles[0], angles[-1])
+
+
+def test_show_of_an_unknown_id_names_the_nearest(cartpole: RawStore) -> None:
+    """A mistyped run and a number without its zeros lead to the id that was meant."""
+    wanted = said("ls", cartpole.path)[2]["episode_id"]
+    run, _, number = wanted.partition("/")
+    for mistyped in (f"{run[:-1]}x/{number}", f"{run}/{int(number)}", f"{run}{number}"):
+        assert repr(wanted) in refused(1, "show", cartpole.path, mistyped)
+
+
+def test_show_one_agent(stores: dict[str, RawStore]) -> None:
+    """With --agent an episode of several shows that agent's rows; an unknown one is refused with the names."""
+    path = stores["agents"].path
+    agents = [each["agent"] for each in said("show", path, 0)["agents"]]
+    told = said("show", path, 0, "--agent", agents[0])
+    rows = [row for row in stores["agents"].table("steps") if row["episode_id"] == told["episode_id"]]
+    own = [row for row in rows if row["agent_id"] == agents[0]]
+    assert told["length"] + 1 == len(own) < len(rows)
+    assert agents[0] in refused(1, "show", path, 0, "--agent", "nobody")
+
+
+@pytest.mark.parametrize(("suffix", "mark"), [(".png", b"\x89PNG"), (".gif", b"GIF8"), (".mp4", b"ftyp")])
+def test_show_writes_frames(stores: dict[str, RawStore], tmp_path: Path, suffix: str, mark: bytes) -> None:
+    """Frames of recorded images become a file of the kind that its name says."""
+    file = tmp_path / f"film{suffix}"
+    told = said("show", stores["images"].path, 1, "--frames", file)
+    assert mark in file.read_bytes()[:12]
+    assert told["bytes"] == file.stat().st_size
+
+
+def test_frames_of_some_steps(stores: dict[str, RawStore], tmp_path: Path) -> None:
+    """--steps takes a part of the frames, as a slice does."""
+    from PIL import Image
+
+    frames = {}
+    for words in ([], ["--steps", "1:5:2"], ["--steps", "2"]):
+        printed("show", stores["images"].path, 1, "--frames", tmp_path / "film.gif", *words)
+        with Image.open(tmp_path / "film.gif") as film:
+            frames[" ".join(words)] = getattr(film, "n_frames", 1)
+    assert list(frames.values()) == [7, 2, 1]
+    assert "names no steps" in refused(2, "show", stores["images"].path, 1, "--frames", "x.gif", "--steps", "a:b")
+    assert "--frames" in refused(2, "show", stores["images"].path, 1, "--steps", "1:2")
+
+
+def test_frames_where_there_are_none(stores: dict[str, RawStore], tmp_path: Path) -> None:
+    """A store without images whose environment cannot be made again says so, and writes nothing."""
+    assert refused(1, "show", stores["objectives"].path, 0, "--frames", tmp_path / "film.gif")
+    assert list(tmp_path.iterdir()) == []
+
+
+# stats
+
+
+@pytest.mark.parametrize("kind", ["cartpole", "agents"])
+def test_stats_are_exact(stores: dict[str, RawStore], kind: str) -> None:
+    """Mean, deviation, extremes and quantiles are those of Polars on the raw files."""
+    told = said("stats", stores[kind].path)
+    frame = pl.scan_parquet(stores[kind].path / "steps" / "*.parquet", missing_columns="insert", extra_columns="ignore")
+    rewards = frame.select("reward").collect()["reward"].drop_nulls()
+    (found,) = [each for each in told["columns"] if each["column"] == "reward"]
+    assert found["count"] == len(rewards)
+    assert found["mean"] == pytest.approx(rewards.mean())
+    assert found["std"] == pytest.approx(rewards.std(ddof=0))
+    assert (found["minimum"], found["maximum"]) == (rewards.min(), rewards.max())
+    assert found["q0.25"] == pytest.approx(rewards.quantile(0.25, "linear"))
+
+
+def test_stats_of_nested_columns_of_agents(stores: dict[str, RawStore]) -> None:
+    """Of several agents each element of a vector is measured over the rows that have one."""
+    told = said("stats", stores["agents"].path, "--columns", "scout.observation")
+    values = [
+        row["scout.observation"] for row in stores["agents"].table("steps") if row["scout.observation"] is not None
+    ]
+    assert [each["element"] for each in told["columns"]] == ["0", "1"]
+    for index, found in enumerate(told["columns"]):
+        numbers = np.array([value[index] for value in values])
+        assert found["rows"] == len(numbers)
+        assert found["mean"] == pytest.approx(numbers.mean())
+        assert found["q0.75"] == pytest.approx(np.quantile(numbers, 0.75))
+
+
+def test_stats_of_episodes_by_run(cartpole: RawStore) -> None:
+    """Lengths and returns are measured over all episodes and over those of each run."""
+    told = said("stats", cartpole.path, "--episodes-only")
+    assert told["columns"] == []
+    episodes = cartpole.table("episodes")
+    for found in told["episodes"]:
+        wanted = [row[found["column"]] for row in episodes if found["run_id"] in (None, row["run_id"])]
+        assert found["count"] == len(wanted)
+        assert found["mean"] == pytest.approx(np.mean(wanted))
+        assert found["q0.95"] == pytest.approx(np.quantile(wanted, 0.95))
+        assert (found["minimum"], found["maximum"]) == (min(wanted), max(wanted))
+    runs = {row["run_id"] for row in episodes}
+    assert [(each["run_id"] in runs or each["run_id"] is None) for each in told["episodes"]] == [True] * 6
+
+
+def test_stats_of_a_filter(cartpole: RawStore) -> None:
+    """With a condition only the episodes that fulfil it are measured."""
+    told = said("stats", cartpole.path, "--filter", "length <= 9", "--columns", "reward")
+    lengths = [row["length"] for row in cartpole.table("episodes") if row["length"] <= 9]
+    assert told["columns"][0]["count"] == sum(lengths)
+
+
+# plot
+
+
+@pytest.mark.parametrize("kind", ["returns", "lengths"])
+def test_plot_draws_means_over_time(cartpole: RawStore, kind: str) -> None:
+    """The points of a run of few episodes are its values in the order of their numbers."""
+    column = {"returns": "episode_return", "lengths": "length"}[kind]
+    for line in said("plot", cartpole.path, kind):
+        rows = [row for row in cartpole.table("episodes") if row["run_id"] == line["run"]]
+        assert line["points"] == [row[column] for row in sorted(rows, key=lambda row: row["number"])]
+        assert line["highest"] == max(line["points"])
+
+
+def test_plot_counts(stores: dict[str, RawStore], cartpole: RawStore) -> None:
+    """Counts of a histogram and of actions are those of the raw files."""
+    drawn = said("plot", cartpole.path, "histogram")
+    assert sum(sum(run["counts"]) for run in drawn) == 12
+    actions = {row["from"]: row["count"] for row in said("plot", cartpole.path, "actions")}
+    expected = duckdb.sql(f"SELECT action, count(*) FROM {raw(cartpole, 'steps')} WHERE action IS NOT NULL GROUP BY 1")
+    assert actions == dict(expected.fetchall())
+    bins = said("plot", stores["objectives"].path, "actions")
+    first = [row for row in bins if row["action"] == "action[0]"]
+    values = [row["action"][0] for row in stores["objectives"].table("steps") if row["action"] is not None]
+    assert sum(row["count"] for row in first) == len(values)
+    assert (first[0]["from"], pytest.approx(first[-1]["to"])) == (min(values), max(values))
+
+
+@pytest.mark.parametrize(("suffix", "mark"), [("svg", "<svg"), ("html", "<script"), ("png", "PNG")])
+def test_plot_writes_files(cartpole: RawStore, tmp_path: Path, suffix: str, mark: str) -> None:
+    """A chart is written in the format that its name says, and a page needs no network."""
+    file = tmp_path / f"chart.{suffix}"
+    told = said("plot", cartpole.path, "returns", "--output", file)
+    assert told["bytes"] == file.stat().st_size
+    content = file.read_bytes()
+    assert mark.encode() in content
+    assert b'src="http' not in content
+    assert sorted(tmp_path.iterdir()) == [file]
+
+
+def test_plot_refuses_what_it_cannot_write(cartpole: RawStore, tmp_path: Path) -> None:
+    """Another suffix, another kind, and visitation without a file are refused with what is possible."""
+    assert ".svg" in refused(2, "plot", cartpole.path, "returns", "-o", tmp_path / "x.pdf")
+    assert "histogram" in refused(2, "plot", cartpole.path, "histo")
+    assert "--output" in refused(1, "plot", cartpole.path, "visitation")
+
+
+# Versions and JSON
+
+
+def test_older_versions_are_shown(cartpole: RawStore, tmp_path: Path) -> None:
+    """PATH@VERSION and PATH@TAG show a store as it was."""
+    path = tmp_path / "store"
+    shutil.copytree(cartpole.path, path)
+    store = el.open(path)
+    store.tag("v1.0")
+    store.delete("length > 9")
+    kept = len(store)
+    assert said("info", path)["episodes"] == kept < 12
+    for older in ("v1.0", 2):
+        assert said("info", f"{path}@{older}")["episodes"] == 12
+    assert "v9" in refused(1, "info", f"{path}@v9")
+    named = tmp_path / "store@v1.0"
+    shutil.copytree(path, named)
+    assert said("info", named)["episodes"] == kept
+
+
+@pytest.mark.parametrize(
+    ("path", "split"),
+    [
+        ("data/a", ("data/a", None)),
+        ("data/a@3", ("data/a", "3")),
+        ("s3://bucket/a@b/c", ("s3://bucket/a@b/c", None)),
+        ("s3://bucket/a@v1", ("s3://bucket/a", "v1")),
+        ("abfss://box@account.net", ("abfss://box@account.net", None)),
+        ("abfss://box@account.net/a@v1", ("abfss://box@account.net/a", "v1")),
+    ],
+)
+def test_versions_in_paths(path: str, split: tuple[str, str | None]) -> None:
+    """What follows the last @ is a version only where it cannot be part of the place."""
+    assert split_version(path) == split
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(values)
+def test_json_takes_every_value(value: Any) -> None:
+    """Any value becomes strict JSON without control characters, and numbers come back as they were."""
+    text = json_of(value)
+    assert not any(ord(sign) < 32 or 127 <= ord(sign) < 160 for sign in text)
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    back = json.loads(text, parse_constant=refuse)
+    if isinstance(value, float) and not math.isfinite(value):
+        assert back in ("NaN", "Infinity", "-Infinity")
+    elif isinstance(value, float | int | str | bool | None):
+        assert back == value

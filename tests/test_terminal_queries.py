@@ -1,0 +1,341 @@
+"""`episodelake sql`: what comes out and where to, what comes in, the prompt, and Ctrl-C."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pytest
+from gymnasium import spaces
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from typer.testing import CliRunner
+
+import episodelake as el
+from episodelake.terminal.app import app
+from episodelake.terminal.sql_completion import SqlCompleter
+from terminal_sessions import RUN, TerminalSession, terminal
+from test_cli import call, no_terminal, printed, refused, table
+
+__all__ = ["no_terminal"]
+
+#: Runs until it is interrupted.
+ENDLESS = "SELECT count(*) FROM range(100000000000) a, range(100000) b"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with three episodes, infos with a dot in their name, and a NaN."""
+    path = tmp_path_factory.mktemp("queries") / "store"
+    store = el.create(
+        path, observation_space=spaces.Box(-9, 9, (2,), np.float32), action_space=spaces.Discrete(3)
+    )
+    with store.writer(run="first") as writer:
+        for length in (2, 4, 3):
+            writer.write_episode(
+                observations=np.arange(2 * length + 2, dtype=np.float32).reshape(-1, 2) / 10,
+                actions=np.arange(length) % 3,
+                rewards=np.append(np.arange(length - 1) / 3, np.nan),
+                terminations=True,
+                truncations=False,
+                infos=[{"x": t / 7, "note": 'say "hi",\nplease'} for t in range(length + 1)],
+            )
+    return path
+
+
+def fed(text: str, *words: object) -> Any:
+    """Run a command in this process with a text on standard input."""
+    result = CliRunner().invoke(app, [str(word) for word in words], input=text)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+# What comes out
+
+
+def test_csv_reads_back(path: Path) -> None:
+    """CSV holds every row without a limit, exact numbers, quotes where they are needed, and empty NULLs."""
+    query = 'SELECT t, reward, observation, "info.note" AS note FROM steps ORDER BY episode_id, t'
+    rows = list(csv.DictReader(io.StringIO(printed("sql", path, query, "--csv"))))
+    expected = el.open(path).sql(query).fetchall()
+    assert len(rows) == 12
+    for row, (t, reward, observation, note) in zip(rows, expected, strict=True):
+        assert (int(row["t"]), row["note"]) == (t, note)
+        assert json.loads(row["observation"]) == observation
+        assert row["reward"] == ("" if reward is None else repr(reward))
+
+
+def test_json_reads_back(path: Path) -> None:
+    """JSON holds every row; NaN is a text, and NULL is null."""
+    rows = json.loads(printed("sql", path, "FROM steps ORDER BY episode_id, t", "--json"))
+    expected = el.open(path).sql("FROM steps ORDER BY episode_id, t").pl().to_dicts()
+    assert len(rows) == 12
+    for row, wanted in zip(rows, expected, strict=True):
+        assert list(row) == list(wanted)
+        assert row["observation"] == wanted["observation"]
+        reward = wanted["reward"]
+        assert row["reward"] == ("NaN" if reward is not None and np.isnan(reward) else reward)
+
+
+def test_an_empty_result_is_an_empty_list(path: Path) -> None:
+    """Without rows JSON is an empty list, and CSV has its header alone."""
+    nothing = "SELECT t, reward FROM steps WHERE false"
+    assert json.loads(printed("sql", path, nothing, "--json")) == []
+    assert printed("sql", path, nothing, "--csv") == "t,reward\n"
+
+
+def test_parquet_reads_back(path: Path, tmp_path: Path) -> None:
+    """A Parquet file has the rows and the types of the result."""
+    file = tmp_path / "out.parquet"
+    result = call("sql", path, "FROM steps ORDER BY episode_id, t", "--parquet", file)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "12 rows" in result.stderr
+    query = f"FROM read_parquet('{file}')"
+    assert str(duckdb.sql(query).fetchall()) == str(
+        el.open(path).sql("FROM steps ORDER BY episode_id, t").fetchall()
+    )
+    assert pl.read_parquet(file).schema["observation"] == pl.List(pl.Float32)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])
+def test_output_goes_by_its_name(path: Path, tmp_path: Path, suffix: str) -> None:
+    """--output writes what the name of the file says, in full, and leaves nothing else behind."""
+    file = tmp_path / f"out.{suffix}"
+    printed("sql", path, "SELECT * FROM range(150) r(n)", "--output", file)
+    read = {"csv": pl.read_csv, "json": pl.read_json, "parquet": pl.read_parquet}[suffix]
+    assert read(file)["n"].to_list() == list(range(150))
+    assert list(tmp_path.iterdir()) == [file]
+    assert file.stat().st_mode & 0o777 == 0o666 & ~_mask()
+
+
+def _mask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_a_query_that_fails_leaves_the_file(path: Path, tmp_path: Path) -> None:
+    """What stood in the file stays where a query fails half way."""
+    file = tmp_path / "out.csv"
+    file.write_text("kept")
+    query = "SELECT CASE WHEN n < 30000 THEN '1' ELSE 'x' END::INT AS n FROM range(60000) r(n)"
+    assert refused(1, "sql", path, query, "--output", file).startswith("Error: ")
+    assert (file.read_text(), list(tmp_path.iterdir())) == ("kept", [file])
+
+
+def test_a_folder_that_is_not_there(path: Path, tmp_path: Path) -> None:
+    """A file in a folder that does not exist is refused with its name."""
+    told = refused(1, "sql", path, "SELECT 1", "--output", tmp_path / "no" / "out.csv")
+    assert str(tmp_path / "no" / "out.csv") in told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--csv", "--json"),
+        ("--parquet", "a.parquet", "--csv"),
+        ("--output", "a.xlsx"),
+        ("--parquet", "a.parquet", "--output", "b.csv"),
+    ],
+)
+def test_contradictory_outputs(path: Path, words: tuple[str, ...]) -> None:
+    """Two formats, or a name that says none, are wrong usage."""
+    assert "Usage: " in refused(2, "sql", path, "SELECT 1", *words)
+
+
+def test_limits_hold_everywhere(path: Path) -> None:
+    """A limit that was given cuts CSV and JSON too."""
+    query = "FROM range(500)"
+    assert len(printed("sql", path, query, "--csv", "--limit", 7).splitlines()) == 8
+    assert len(json.loads(printed("sql", path, query, "--json", "--limit", 7))) == 7
+    assert len(json.loads(printed("sql", path, query, "--json"))) == 500
+
+
+# What comes in
+
+
+@pytest.mark.parametrize("words", [[], ["-"]])
+def test_a_query_from_a_pipe(path: Path, words: list[str]) -> None:
+    """Without a query, or with a hyphen, standard input is read: comments, lines and semicolon included."""
+    text = "-- how long\nSELECT count(*) AS n,\n  sum(length) AS steps\nFROM episodes;\n"
+    assert table(fed(text, "sql", path, *words).stdout) == [["n", "steps"], ["3", "9"]]
+
+
+def test_an_empty_pipe_is_wrong_usage(path: Path) -> None:
+    """Nothing on standard input ends with status 2."""
+    result = fed(" \n", "sql", path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "QUERY" in result.stderr
+
+
+def test_queries_see_nothing_but_the_store(path: Path, tmp_path: Path) -> None:
+    """A query can neither read other files nor write."""
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    for query in (f"FROM '{tmp_path}/secret.csv'", f"COPY episodes TO '{tmp_path}/out.csv'"):
+        assert refused(1, "sql", path, query).startswith("Error: ")
+
+
+# Ctrl-C
+
+
+@pytest.mark.parametrize("words", [[], ["--csv"], ["--json"]])
+def test_interrupting_a_query(path: Path, words: list[str]) -> None:
+    """Ctrl-C ends a long query at once: one line, status 130, no trace."""
+    with terminal("sql", path, f"{ENDLESS} -- ", *words) as session:
+        _wait_until_busy(session)
+        session.interrupt()
+        assert session.end() == 130
+        assert session.text == "Error: Interrupted. The store is as it was.\n"
+
+
+def _wait_until_busy(session: TerminalSession) -> None:
+    """Wait until the query runs: the process has spent more time than starting takes, and in another thread."""
+    tasks = Path(f"/proc/{session.process.pid}/task")
+    while True:
+        assert session.process.poll() is None, session.text
+        names = []
+        for task in tasks.iterdir():
+            try:
+                names.append((task / "stat").read_text().rpartition(")")[2].split())
+            except OSError:
+                continue
+        # Some thread besides the first is computing: its own time in ticks of 1/100 s.
+        if any(int(fields[11]) > 30 for fields in names[1:]):
+            return
+
+
+# The prompt
+
+
+@pytest.fixture
+def prompt(path: Path, tmp_path: Path) -> dict[str, Any]:
+    """How a prompt is started: with a history of its own."""
+    return {"environment": {"EPISODELAKE_DATA": str(tmp_path / "data"), "COLUMNS": ""}}
+
+
+def test_the_prompt_answers(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
+    """Queries over several lines are answered, errors leave the prompt open, and Ctrl-D leaves with status 0."""
+    with terminal("sql", path, **prompt) as session:
+        at = session.wait_for("sql> ")
+        session.type("select sum(length)\r")
+        at = session.wait_for("...> ", at)
+        session.type("  as total from episodes;\r")
+        at = session.wait_for("total", session.wait_for(" s\n", at) - 60)
+        assert "9" in session.text[at:]
+        at = session.wait_for("sql> ", session.wait_for(" s\n", at))
+        session.type("select lenght from episodes;\r")
+        at = session.wait_for("length", session.wait_for("Error: ", at))
+        at = session.wait_for("sql> ", at)
+        session.type("\x04")
+        assert session.end() == 0
+    kept = (tmp_path / "data" / "sql_history").read_text()
+    assert "+select sum(length)\n+  as total from episodes;" in kept
+    assert (tmp_path / "data" / "sql_history").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_prompt_outlives_an_interrupted_query(path: Path, prompt: dict[str, Any]) -> None:
+    """Ctrl-C stops the query that runs, and the next one is answered."""
+    with terminal("sql", path, **prompt) as session:
+        at = session.wait_for("sql> ")
+        session.type(f"{ENDLESS};\r")
+        _wait_until_busy(session)
+        session.interrupt()
+        at = session.wait_for("sql> ", session.wait_for("Interrupted.", at))
+        session.type("select 6 * 7 as answer;\r")
+        at = session.wait_for("42", session.wait_for("answer\n", at))
+        session.wait_for("sql> ", at)
+        session.type(".exit\r")
+        assert session.end() == 0
+
+
+def test_the_prompt_has_commands(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
+    """Tables and columns are listed, a result is saved, and an unknown command says what there is."""
+    file = tmp_path / "saved.csv"
+    with terminal("sql", path, **prompt) as session:
+        at = session.wait_for("sql> ")
+        for typed, answer in (
+            (".tables", "transitions"),
+            (".columns episodes", "episode_return"),
+            (f".save {file}", "no result yet"),
+            ("from range(3) r(n);", " s\n"),
+            (f".save {file}", "3 rows in"),
+            (".save x.doc", ".parquet"),
+            (".dance", ".refresh"),
+            (".refresh", "3 episodes"),
+        ):
+            session.type(f"{typed}\r")
+            at = session.wait_for("sql> ", session.wait_for(answer, at))
+        session.type("exit\r")
+        assert session.end() == 0
+    assert file.read_text() == "n\n0\n1\n2\n"
+
+
+def test_the_prompt_completes(path: Path, prompt: dict[str, Any]) -> None:
+    """The tab key completes a column and a table."""
+    with terminal("sql", path, **prompt) as session:
+        at = session.wait_for("sql> ")
+        session.type("select episode_ret")
+        at = session.wait_for("DOUBLE", at)
+        session.type("\t")
+        at = session.wait_for("urn", at)
+        session.type(" from episo")
+        at = session.wait_for("table", at)
+        session.type("\t")
+        at = session.wait_for("des", at)
+        session.type(" limit 1;\r")
+        session.wait_for("sql> ", session.wait_for(" s\n", at))
+        session.type("\x04")
+        assert session.end() == 0
+
+
+def test_no_prompt_without_a_terminal_to_answer_on(path: Path) -> None:
+    """Where the input is a terminal but the output is not, a missing query is wrong usage."""
+    with terminal("info", path) as session:
+        assert session.end() == 0
+    result = subprocess.run(
+        [sys.executable, *RUN, "sql", str(path)], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert result.returncode == 2
+
+
+@pytest.fixture(scope="module")
+def completer(path: Path) -> SqlCompleter:
+    """What completes on a connection of the store."""
+    return SqlCompleter(el.open(path).connect(read_only=True))
+
+
+def offered(completer: SqlCompleter, text: str) -> list[str]:
+    """What the tab key would insert at the end of a text."""
+    event = CompleteEvent(completion_requested=True)
+    return [found.text for found in completer.get_completions(Document(text), event)]
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("SELECT * FROM ", ["runs", "episodes", "steps", "transitions"]),
+        ("select * from epi", ["episodes"]),
+        ("SELECT episode_r", ["episode_return"]),
+        ("SELECT e.len FROM episodes e", []),
+        ('SELECT "info', ['"info.x"', '"info.note"']),
+        ("FROM episodes e JOIN steps s USING (episode_id) WHERE s.rew", ["reward"]),
+        ("FROM episodes e WHERE e.rew", []),
+        ("SELECT quantile_co", ["quantile_cont("]),
+        ("SELECT 1 ORDER B", ["BY"]),
+        ("select 1 order b", ["by"]),
+    ],
+)
+def test_completion_offers_what_fits(completer: SqlCompleter, text: str, first: list[str]) -> None:
+    """Tables come after FROM, columns are those of the tables in the query, names with a dot get quotes."""
+    found = offered(completer, text)
+    assert set(first) <= set(found)
+    if not first:
+        assert "reward" not in found
