@@ -3,12 +3,14 @@
     python notebooks/run.py                  # all of them
     python notebooks/run.py sql dataframes   # only these
 
-Each runs in an empty folder. Beside the specification of every chart a picture of it is kept, for those who look
-at the file where nothing draws it. What editors add to a file is taken off.
+Each runs in an empty folder. Beside the specification of every chart a picture of it is kept, for those who
+look at the file where nothing draws it. What editors add to a file is taken off.
 """
 
 import base64
 import io
+import os
+import re
 import sys
 import tempfile
 import time
@@ -21,10 +23,13 @@ from PIL import Image
 
 FOLDER = Path(__file__).parent
 CHART = "application/vnd.vegalite.v5+json"
+# Where a machine keeps what is temporary: stores in memory, and the folders of the notebooks.
+TEMPORARY = re.compile(r"/(?:dev/shm|tmp|var/folders)/(?:[\w.-]+/)+")
 
 
 def run(path: Path) -> None:
     """Execute a notebook and write it back."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # environments draw without a screen
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         NotebookClient(
@@ -34,6 +39,8 @@ def run(path: Path) -> None:
         cell.metadata = {}
         for output in cell.get("outputs", []):
             data = output.get("data", {})
+            for kind in {"text/plain", "text/html"} & data.keys():
+                data[kind] = TEMPORARY.sub("", data[kind])
             if CHART in data:
                 data["image/png"] = base64.b64encode(picture_of(data[CHART])).decode()
     notebook.metadata = {
@@ -44,10 +51,13 @@ def run(path: Path) -> None:
 
 
 def picture_of(chart: dict) -> bytes:
-    """A chart as PNG of few colours, which takes a quarter of the room."""
-    drawn = Image.open(io.BytesIO(vl_convert.vegalite_to_png(chart, scale=1.5))).convert("RGB")
+    """A chart on white as PNG of few colours, which takes a quarter of the room."""
+    opaque = {**chart, "background": "white", "config": {**chart.get("config", {}), "background": "white"}}
+    drawn = Image.open(io.BytesIO(vl_convert.vegalite_to_png(opaque, scale=1.5))).convert("RGB")
     written = io.BytesIO()
-    drawn.quantize(128, dither=Image.Dither.NONE).save(written, "png", optimize=True)
+    drawn.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        written, "png", optimize=True
+    )
     return written.getvalue()
 
 

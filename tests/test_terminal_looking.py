@@ -52,13 +52,17 @@ def test_info_adds_up(cartpole: RawStore) -> None:
     """Amounts, ends, runs and lengths are those that DuckDB counts in the raw files."""
     told = said("info", cartpole.path)
     episodes = raw(cartpole, "episodes")
-    counted = duckdb.sql(f"SELECT count(*), sum(length), min(length), max(length), avg(length) FROM {episodes}")
+    counted = duckdb.sql(
+        f"SELECT count(*), sum(length), min(length), max(length), avg(length) FROM {episodes}"
+    )
     count, transitions, shortest, longest, mean = counted.fetchall()[0]
     assert (told["episodes"], told["transitions"]) == (count, transitions)
     assert told["lengths"] == {"lowest": shortest, "mean": pytest.approx(mean), "highest": longest}
     ends = duckdb.sql(f"SELECT end_reason, count(*) FROM {episodes} GROUP BY 1").fetchall()
     assert told["end_reasons"] == dict(ends)
-    by_run = duckdb.sql(f"SELECT run_id, count(*), sum(length), avg(episode_return) FROM {episodes} GROUP BY 1")
+    by_run = duckdb.sql(
+        f"SELECT run_id, count(*), sum(length), avg(episode_return) FROM {episodes} GROUP BY 1"
+    )
     names = ("run_id", "episodes", "transitions", "mean_return")
     assert sorted(tuple(run[name] for name in names) for run in told["runs"]) == sorted(by_run.fetchall())
     assert told["environments"] == ["CartPole-v1"]
@@ -85,9 +89,7 @@ def test_info_measures_columns_on_disk(stores: dict[str, RawStore], kind: str) -
     assert told["sizes_are_exact"]
 
 
-def test_info_of_many_files_measures_some(
-    cartpole: RawStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_info_of_many_files_measures_some(cartpole: RawStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a number of files the sizes of some stand for all, and the report says so."""
     exact = said("info", cartpole.path)
     monkeypatch.setattr("episodelake.terminal.disk_sizes.MEASURED_FILES", 1)
@@ -111,7 +113,9 @@ def test_ls_sorts(cartpole: RawStore, column: str, descending: bool) -> None:
     words = ["--descending"] if descending else []
     rows = said("ls", cartpole.path, "--sort", column, *words, "--columns", column)
     order = "DESC" if descending else "ASC"
-    expected = duckdb.sql(f"SELECT {column}::VARCHAR FROM {raw(cartpole, 'episodes')} ORDER BY {column} {order}")
+    expected = duckdb.sql(
+        f"SELECT {column}::VARCHAR FROM {raw(cartpole, 'episodes')} ORDER BY {column} {order}"
+    )
     values = [(row[column] if isinstance(row[column], str) else str(row[column]),) for row in rows]
     if column == "started_at":
         assert values == sorted(values, reverse=descending)
@@ -182,7 +186,9 @@ def test_head_shows_the_first_rows(cartpole: RawStore, name: str) -> None:
     """The first rows are those of the first file, value by value."""
     rows = said("head", cartpole.path, name, "--rows", 4)
     first = said("ls", cartpole.path)[0]["episode_id"].split("/")[0]
-    expected = [row for row in cartpole.table(name) if row.get("run_id", row.get("episode_id")).startswith(first)]
+    expected = [
+        row for row in cartpole.table(name) if row.get("run_id", row.get("episode_id")).startswith(first)
+    ]
     plain = [json.loads(json_of(row)) for row in expected[:4]]
     assert [{key: row[key] for key in plain[0]} for row in rows[: len(plain)]] == plain
 
@@ -255,7 +261,9 @@ def test_frames_of_some_steps(stores: dict[str, RawStore], tmp_path: Path) -> No
         with Image.open(tmp_path / "film.gif") as film:
             frames[" ".join(words)] = getattr(film, "n_frames", 1)
     assert list(frames.values()) == [7, 2, 1]
-    assert "names no steps" in refused(2, "show", stores["images"].path, 1, "--frames", "x.gif", "--steps", "a:b")
+    assert "names no steps" in refused(
+        2, "show", stores["images"].path, 1, "--frames", "x.gif", "--steps", "a:b"
+    )
     assert "--frames" in refused(2, "show", stores["images"].path, 1, "--steps", "1:2")
 
 
@@ -272,7 +280,9 @@ def test_frames_where_there_are_none(stores: dict[str, RawStore], tmp_path: Path
 def test_stats_are_exact(stores: dict[str, RawStore], kind: str) -> None:
     """Mean, deviation, extremes and quantiles are those of Polars on the raw files."""
     told = said("stats", stores[kind].path)
-    frame = pl.scan_parquet(stores[kind].path / "steps" / "*.parquet", missing_columns="insert", extra_columns="ignore")
+    frame = pl.scan_parquet(
+        stores[kind].path / "steps" / "*.parquet", missing_columns="insert", extra_columns="ignore"
+    )
     rewards = frame.select("reward").collect()["reward"].drop_nulls()
     (found,) = [each for each in told["columns"] if each["column"] == "reward"]
     assert found["count"] == len(rewards)
@@ -286,7 +296,9 @@ def test_stats_of_nested_columns_of_agents(stores: dict[str, RawStore]) -> None:
     """Of several agents each element of a vector is measured over the rows that have one."""
     told = said("stats", stores["agents"].path, "--columns", "scout.observation")
     values = [
-        row["scout.observation"] for row in stores["agents"].table("steps") if row["scout.observation"] is not None
+        row["scout.observation"]
+        for row in stores["agents"].table("steps")
+        if row["scout.observation"] is not None
     ]
     assert [each["element"] for each in told["columns"]] == ["0", "1"]
     for index, found in enumerate(told["columns"]):
@@ -336,7 +348,9 @@ def test_plot_counts(stores: dict[str, RawStore], cartpole: RawStore) -> None:
     drawn = said("plot", cartpole.path, "histogram")
     assert sum(sum(run["counts"]) for run in drawn) == 12
     actions = {row["from"]: row["count"] for row in said("plot", cartpole.path, "actions")}
-    expected = duckdb.sql(f"SELECT action, count(*) FROM {raw(cartpole, 'steps')} WHERE action IS NOT NULL GROUP BY 1")
+    expected = duckdb.sql(
+        f"SELECT action, count(*) FROM {raw(cartpole, 'steps')} WHERE action IS NOT NULL GROUP BY 1"
+    )
     assert actions == dict(expected.fetchall())
     bins = said("plot", stores["objectives"].path, "actions")
     first = [row for row in bins if row["action"] == "action[0]"]
