@@ -79,8 +79,9 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def figures(pairs: Iterable[tuple[str, str]]) -> str:
-    """The numbers that are seen first: what, and how much."""
-    parts = (f"<span><b>{text(value)}</b> {text(name)}</span>" for name, value in pairs)
+    """The numbers that are seen first: what, in the plural, and how much."""
+    named = ((name.removesuffix("s") if value == "1" else name, value) for name, value in pairs)
+    parts = (f"<span><b>{text(value)}</b> {text(name)}</span>" for name, value in named)
     return f'<div class="el-figures">{" ".join(parts)}</div>'
 
 

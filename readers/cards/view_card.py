@@ -5,8 +5,6 @@ It asks the episodes table for aggregates, and reads no steps but those of the f
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +12,7 @@ import numpy as np
 from ...store.snapshot import Snapshot
 from ..pictures.images import image_columns
 from ..plots.bins import bins_for
-from ..plots.series import LARGEST, Workbench
+from ..plots.series import LARGEST, Workbench, episode_bench
 from ..plots.theme import END_COLORS
 from ..run_envs import run_envs
 from . import drawings
@@ -28,13 +26,6 @@ _RUNS = 5
 _MEASURES = 8
 _STRETCHES = 100
 _BINS = 40
-#: What the card asks of the episodes table.
-_COLUMNS = frozenset(
-    {
-        *("episode_id", "run_id", "ended_at", "length", "row_count", "episode_return", "end_reason"),
-        *("agents", "agent_returns"),
-    }
-)
 _QUANTILES = (0.1, 0.5, 0.9)
 
 
@@ -53,7 +44,7 @@ def _contents(view: EpisodeView) -> str:
     if not len(view):
         hint = "Record some: store.record(env)." if view._positions is None else "Choose with a wider filter."
         return figures([("episodes", "0")]) + f"<p>There are no episodes here. {text(hint)}</p>"
-    with _bench(view) as bench:
+    with episode_bench(view) as bench:
         parts = [
             shown_part("The figures", lambda: _figures(view, bench)),
             row(
@@ -74,26 +65,6 @@ def _contents(view: EpisodeView) -> str:
             )
         )
     return "".join(parts)
-
-
-@contextlib.contextmanager
-def _bench(view: EpisodeView) -> Iterator[Workbench]:
-    bench = Workbench(view)
-    try:
-        if view._positions is not None:
-            _keep(bench)
-        yield bench
-    finally:
-        bench.close()
-
-
-def _keep(bench: Workbench) -> None:
-    """Choose the episodes of a part of a store once, and not for each question.
-
-    A temporary table goes before the view of the same name.
-    """
-    names = [name for name in bench.snapshot.episodes_schema.names if name in _COLUMNS]
-    bench.run(f"CREATE TEMP TABLE episodes AS SELECT {', '.join(names)} FROM memory.main.episodes")
 
 
 def _figures(view: EpisodeView, bench: Workbench) -> str:

@@ -99,7 +99,8 @@ def image_column(schema: StepSchema, column: str | None, layout: str | None) -> 
                 f"There are several images. Name one with column=: {', '.join(known)}."
             )
         column = known[0]
-    found = [leaf for leaf in leaves if column in (leaf.column, leaf.column.partition(".")[2])]
+    root = f"{schema.observation.root}."
+    found = [leaf for leaf in leaves if column in (leaf.column, leaf.column.removeprefix(root))]
     if not found:
         raise InvalidArgumentError(
             f"column={column!r} is no part of the observation with a fixed shape. "

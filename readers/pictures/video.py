@@ -178,8 +178,8 @@ def make_video(
 def _video_of_game(episode: Any, steps: Sequence[int], env: Any, fps: float | None) -> Video:
     if env is None:
         raise InvalidArgumentError(
-            f"{episode.id!r} has several agents. Choose one: episode.agent({episode.agents[0]!r}).video(); or "
-            "replay them all in an environment of PettingZoo with render_mode='rgb_array': video(env=env)."
+            f"{episode.id!r} has several agents. Choose one, episode.agent({episode.agents[0]!r}).video(), "
+            "or replay them all in an environment of PettingZoo with render_mode='rgb_array': video(env=env)."
         )
     _check_ascending(steps)
     mode = getattr(env, "render_mode", None)

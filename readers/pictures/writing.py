@@ -124,18 +124,18 @@ def _padded(frame: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _palette(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A frame as numbers of colours, and the colours, RGBA; more than 256 become the nearest of 256."""
+    """A frame as numbers of colours, and the colours, ARGB; more than 256 become the nearest of 256."""
     packed = frame.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
     colors, numbers = np.unique(packed, return_inverse=True)
     table = np.zeros((256, 4), np.uint8)
-    table[:, 3] = 255
+    table[:, 0] = 255
     if len(colors) <= 256:
-        table[: len(colors), :3] = np.stack([colors >> 16, colors >> 8 & 255, colors & 255], axis=1)
+        table[: len(colors), 1:] = np.stack([colors >> 16, colors >> 8 & 255, colors & 255], axis=1)
         return numbers.reshape(frame.shape[:2]).astype(np.uint8), table
     images: Any = require("PIL.Image", "A GIF of more than 256 colours", EXPLORE)
     reduced = images.fromarray(frame).quantize(256, dither=images.Dither.NONE)
     found = np.array(reduced.getpalette("RGB"), np.uint8).reshape(-1, 3)
-    table[: len(found), :3] = found
+    table[: len(found), 1:] = found
     return np.array(reduced), table
 
 

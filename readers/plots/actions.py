@@ -12,7 +12,7 @@ from .bins import Bins, bins_for
 from .chart import AnyChart, finished
 from .distribution import BINS, edges_of, heights
 from .pieces import color_channel, stacked, title_of, tooltip_of, values_of
-from .series import AGENT, Workbench, bench_of
+from .series import AGENT, Workbench, step_bench
 from .steps import ALL, Element, StepRows, elements_of, finite, nearest, step_rows
 from .texts import counted, shown
 from .theme import WIDTH
@@ -27,7 +27,7 @@ MOST_KINDS = 60
 
 def draw_actions(view: EpisodeView, by: str | None, column: str | None) -> AnyChart:
     """The chart; see `Plots.actions`."""
-    with bench_of(view) as bench:
+    with step_bench(view) as bench:
         elements = _chosen(view, column)
         rows = step_rows(bench, by or (AGENT if bench.snapshot.schema.groups else None), "transitions")
         panels = [

@@ -11,7 +11,7 @@ from ...store.errors import InvalidArgumentError
 from .bins import Bins, bins_for
 from .chart import AnyChart, finished
 from .pieces import color_channel, stacked, title_of, tooltip_of, values_of
-from .series import LENGTH, Series, Workbench, bench_of, episode_series
+from .series import LENGTH, Series, Workbench, episode_bench, episode_series
 from .texts import counted
 from .theme import HEIGHT, WIDTH
 
@@ -26,7 +26,7 @@ _UNITS = {"return": "return (sum of rewards)", "length": "length (steps)"}
 def draw_distribution(view: EpisodeView, what: str, by: str | None, bins: int | None) -> AnyChart:
     """The chart; see `Plots.return_histogram` and `Plots.lengths`."""
     about = check_bins(BINS if bins is None else bins)
-    with bench_of(view) as bench:
+    with episode_bench(view) as bench:
         series = episode_series(bench, what, by)
         panels = [_panel(series, what, panel, _counts(bench, panel, about)) for panel in series.panels]
     values = "value" if len(series.panels) > 1 else "episode"

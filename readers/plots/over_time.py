@@ -10,7 +10,7 @@ import altair as alt
 from ...store.errors import InvalidArgumentError
 from .chart import AnyChart, finished
 from .pieces import color_channel, only, stacked, title_of, tooltip_of, values_of
-from .series import Series, Workbench, bench_of, episode_series
+from .series import Series, Workbench, episode_bench, episode_series
 from .texts import counted
 from .theme import HEIGHT, WIDTH
 
@@ -33,7 +33,7 @@ def draw_over_time(view: EpisodeView, what: str, over: str, by: str | None) -> A
     """The chart; see `Plots.returns` and `Plots.lengths`."""
     if over not in OVER:
         raise InvalidArgumentError(f"over={over!r}: expected one of {', '.join(map(repr, OVER))}.")
-    with bench_of(view) as bench:
+    with episode_bench(view) as bench:
         series = episode_series(bench, what, by)
         bins = (
             max(1, min(MOST_BINS, series.largest // _SMALLEST_BIN))

@@ -12,7 +12,7 @@ from .bins import Bins, bins_for
 from .chart import AnyChart, finished
 from .distribution import check_bins, edges_of
 from .pieces import tooltip_of, values_of
-from .series import Workbench, bench_of
+from .series import Workbench, step_bench
 from .steps import Element, elements_of, finite, nearest, step_rows
 from .texts import counted, shown
 from .theme import HEIGHT, PALETTE, WIDTH
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def draw_visitation(view: EpisodeView, x: str | None, y: str | None, bins: int) -> AnyChart:
     """The chart; see `Plots.visitation`."""
     check_bins(bins)
-    with bench_of(view) as bench:
+    with step_bench(view) as bench:
         elements = _chosen(view, x, y)
         rows = step_rows(bench, None, "steps")
         axes = [_bins(bench, element, bins) for element in elements]
