@@ -232,7 +232,7 @@ def test_show_of_an_unknown_id_names_the_nearest(cartpole: RawStore) -> None:
 
 
 def test_show_one_agent(stores: dict[str, RawStore]) -> None:
-    """With --agent an episode of several shows that agent's rows; an unknown one is refused with the names."""
+    """With --agent an episode of several shows that agent; an unknown one is refused with the names."""
     path = stores["agents"].path
     agents = [each["agent"] for each in said("show", path, 0)["agents"]]
     told = said("show", path, 0, "--agent", agents[0])

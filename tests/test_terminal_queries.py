@@ -197,7 +197,7 @@ def test_interrupting_a_query(path: Path, words: list[str]) -> None:
 
 
 def _wait_until_busy(session: TerminalSession) -> None:
-    """Wait until the query runs: the process has spent more time than starting takes, and in another thread."""
+    """Wait until the query runs: a thread besides the first is computing."""
     tasks = Path(f"/proc/{session.process.pid}/task")
     while True:
         assert session.process.poll() is None, session.text
@@ -222,7 +222,7 @@ def prompt(path: Path, tmp_path: Path) -> dict[str, Any]:
 
 
 def test_the_prompt_answers(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
-    """Queries over several lines are answered, errors leave the prompt open, and Ctrl-D leaves with status 0."""
+    """Queries over several lines are answered, errors leave the prompt open, and Ctrl-D leaves."""
     with terminal("sql", path, **prompt) as session:
         at = session.wait_for("sql> ")
         session.type("select sum(length)\r")

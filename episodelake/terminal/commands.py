@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import duckdb
+import polars.exceptions
 import typer
 from typer.core import TyperCommand, TyperGroup
 
@@ -46,6 +47,9 @@ class ReportingGroup(TyperGroup):
             raise
         except (EpisodelakeError, OSError) as error:
             raise failure(str(error), _trouble(ctx)) from error
+        except polars.exceptions.PolarsError as error:
+            told = f"A file of the store cannot be read: {error}. `episodelake verify` tells which."
+            raise failure(told, _trouble(ctx)) from error
         except duckdb.Error as error:
             raise failure(f"The query failed while it ran: {error}", _trouble(ctx)) from error
         except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import polars as pl
+import polars.exceptions
 import pyarrow as pa
 
 from .._store import EpisodeStore
@@ -18,6 +19,7 @@ from ..readers.agents import AgentEpisode, MultiAgentEpisode
 from ..readers.episode import Episode
 from ..readers.replay import ReplayReport
 from ..readers.signals import ROOTS, Signal, signals_of
+from ..store.file_checks import check_pages
 from ..store.schema import AGENT_ID, REWARD
 from .agent_reports import agents_of
 from .charts import sparkline
@@ -31,8 +33,9 @@ SIGNALS = 16
 
 def write_episode(page: Page, store: EpisodeStore, episode: Episode) -> None:
     """Write one episode: what is known of it, its first and last rows, and its signals as sparklines."""
-    ends = None if isinstance(episode, MultiAgentEpisode) else _ends(store, episode)
+    # Signals first: they are read with their checksums, which Polars passes over.
     signals = signals_shown(episode)
+    ends = None if isinstance(episode, MultiAgentEpisode) else _ends(store, episode)
     page.pairs(_summary(page, episode))
     if isinstance(episode, MultiAgentEpisode):
         page.heading("Agents")
@@ -106,7 +109,13 @@ def _json_or_text(value: Any) -> str:
 def _ends(store: EpisodeStore, episode: Episode) -> pa.Table:
     rows = _rows(store, episode)
     near = (pl.col("t") < END_ROWS) | (pl.col("t") > episode.length - END_ROWS)
-    return rows.filter(near).drop("episode_id").sort("t").collect().to_arrow()
+    try:
+        return rows.filter(near).drop("episode_id").sort("t").collect().to_arrow()
+    except polars.exceptions.PolarsError:
+        pointers = store.selection().snapshot.pointers
+        name = pointers.segments[pointers.segment[episode.position]]
+        check_pages([store.selection().snapshot.segment_path(name)])
+        raise
 
 
 def _rows(store: EpisodeStore, episode: Episode) -> pl.LazyFrame:
