@@ -194,10 +194,14 @@ def test_whatever_a_store_says_is_text(tmp_path: Path) -> None:
     for name in HOSTILE:
         with store.writer(run=name, metadata={name: name}) as writer:
             writer.write_episode(
-                observations=[space.sample(), space.sample()], actions=np.zeros(1, np.int64),
-                rewards=np.ones(1), terminations=True, truncations=False, metadata={name: {"deep": name}, "plain": name},
+                observations=[space.sample(), space.sample()],
+                actions=np.zeros(1, np.int64),
+                rewards=np.ones(1),
+                terminations=True,
+                truncations=False,
+                metadata={name: {"deep": name}, "plain": name},
                 options={name: name},
-            )  # fmt: skip
+            )
     store.refresh()
     for shown in (store, store[:2], *store):
         page = card(shown)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
+import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -94,7 +96,7 @@ def test_a_contact_sheet_shows_evenly_spaced_frames(tmp_path: Path) -> None:
     frames = np.stack([np.full((240, 240, 3), 2 * t, np.uint8) for t in range(100)])
     pictures(tmp_path / "store", frames)[0].video().save(tmp_path / "sheet.png")
     sheet = np.array(Image.open(tmp_path / "sheet.png"))
-    shown = [sheet[row * 260 + 100, column * 246 + 100] for row in range(3) for column in range(4)]
+    shown = [sheet[row * 266 + 100, column * 246 + 100] for row in range(3) for column in range(4)]
     steps = np.linspace(0, 99, 12).round().astype(int)
     assert [pixel.tolist() for pixel in shown] == [[2 * t, 2 * t, 2 * t, 255] for t in steps]
     assert sheet[100, 243, 3] == 0
@@ -107,6 +109,17 @@ def test_a_gif_of_many_colours_is_near(tmp_path: Path) -> None:
     frames = np.stack([frame, frame[::-1]])
     pictures(tmp_path / "store", frames)[0].video().save(tmp_path / "many.gif", scale=1)
     assert np.abs(decoded(tmp_path / "many.gif").astype(int) - frames).mean() < 10
+
+
+def test_without_h264_there_is_mpeg4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PyAV that lacks H.264 writes MPEG-4, and says that it cannot be lossless."""
+    frames = np.stack([np.full((64, 64, 3), 10 * t, np.uint8) for t in range(8)])
+    video = pictures(tmp_path / "store", frames)[0].video()
+    monkeypatch.setattr(av, "codecs_available", {"mpeg4", "gif"})
+    video.save(tmp_path / "plain.mp4", scale=1)
+    assert np.abs(decoded(tmp_path / "plain.mp4").astype(int) - frames).mean() < 4
+    with pytest.raises(el.InvalidArgumentError, match="cannot be lossless"):
+        video.save(tmp_path / "exact.mp4", lossless=True)
 
 
 @pytest.mark.parametrize("fps", [10, 25, 50])
@@ -400,6 +413,51 @@ def test_an_episode_of_several_agents_is_replayed_as_a_whole(tmp_path: Path) -> 
         episode.agent("scout_0").video()
     tank = episode.agent("tank_0")
     np.testing.assert_array_equal(tank.frames(column="view")[..., :1], tank.observations["view"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["egl", "glfw"])
+def test_mujoco_is_replayed_without_a_screen(tmp_path: Path, backend: str) -> None:
+    """A replay of MuJoCo renders through EGL; where it cannot, the error names the variable to set."""
+    env = gymnasium.make("HalfCheetah-v5")
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder:
+        play(recorder, 0, 10)
+    code = """if True:
+        import sys, episodelake as el
+        episode = el.open(sys.argv[1])[0]
+        video = episode.video()
+        try:
+            frames = [frame for _, frame in video]
+        except el.EnvUnavailableError as error:
+            print("MUJOCO_GL=egl" in str(error))
+        else:
+            print(len(frames) == 11 and frames[0].std() > 5 and video.report.same and video.fps == 20)
+    """
+    surroundings = {**os.environ, "MUJOCO_GL": backend}
+    surroundings.pop("DISPLAY", None)
+    done = subprocess.run(
+        (sys.executable, "-c", code, str(store.path)),
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "True"
+
+
+def test_an_environment_that_cannot_render_is_told(
+    pole: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever an environment raises when it is to render becomes an error with a hint."""
+    env = gymnasium.make("CartPole-v1", render_mode="rgb_array")
+
+    def failing() -> None:
+        raise AttributeError("no screen")
+
+    monkeypatch.setattr(env, "render", failing)
+    with pytest.raises(el.EnvUnavailableError, match=r"AttributeError: no screen.*MUJOCO_GL"):
+        pole[0].frames(env=env)
 
 
 # In a notebook

@@ -149,13 +149,16 @@ def test_any_column_tells_series_apart(store: el.EpisodeStore, by: str) -> None:
     assert len(points) == sum(counts[name] for name in kept)
 
 
-def test_too_many_series_are_told(tmp_path: Path) -> None:
-    """The largest twelve series are drawn, and the subtitle counts what is left out."""
-    many = scores(tmp_path / "store", {f"run{number:02}": [1.0] * (number + 1) for number in range(15)})
-    chart = many.plot.returns()
-    names = {row["series"] for row in rows_of(chart, "circle")}
-    assert names == {f"run{number:02}" for number in range(3, 15)}
-    assert "the 12 largest of 15 by run; 6 returns of others not drawn" in told(chart)
+def test_too_many_series_are_told(store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest series are drawn, and the subtitle counts what is left out."""
+    monkeypatch.setattr(series, "MOST_SERIES", 3)
+    chart = store.plot.returns(by="seed")
+    # Seeds 0, 1 and 2 have an episode of each run, the others one.
+    assert {row["series"] for row in rows_of(chart, "circle")} == {"0", "1", "2"}
+    assert "the 3 largest of 40 by seed; 37 returns of others not drawn" in told(chart)
+    actions = store.plot.actions(by="seed")
+    assert {row["series"] for row in rows_of(actions, "bar")} == {"0", "1", "2"}
+    assert "the 3 largest of 40 by seed" in told(actions)
 
 
 def test_runs_of_one_name_are_told_by_their_ids(tmp_path: Path) -> None:

@@ -25,8 +25,11 @@ def line_chart(
         stepped: hold each value until the next.
     """
     low, high = span_of([values])
-    points = _points(_kept(values, width), len(values), low, high, width, height)
+    # The last of stepped values lasts one step more.
+    points = _points(_kept(values, width), len(values) + stepped, low, high, width, height)
     path = _path(points, stepped=stepped)
+    if stepped and points and points[-1] is not None:
+        path += f"H{width - _PAD:.1f}"
     dot = ""
     if len(points) == 1 and points[0] is not None:
         dot = f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="2" fill="{PALETTE[0]}"/>'

@@ -140,7 +140,13 @@ def rendered(env: Any) -> np.ndarray:
     Raises:
         EnvUnavailableError: it shows something else than an RGB array.
     """
-    frame = env.render()
+    try:
+        frame = env.render()
+    except Exception as error:  # whatever the environment's own code raises
+        raise EnvUnavailableError(
+            f"The environment {env} cannot render here: {type(error).__name__}: {error}. Without a screen, "
+            "environments of MuJoCo need the variable MUJOCO_GL=egl (or osmesa), set before Python starts."
+        ) from error
     if isinstance(frame, list) and frame:
         frame = frame[-1]
     array = np.asarray(frame) if frame is not None else np.zeros(0)

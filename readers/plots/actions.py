@@ -105,6 +105,9 @@ def _panel(element: Element, rows: StepRows, found: list[dict[str, Any]]) -> Any
     color = color_channel("series", by, rows.names)
     if _is_kinds(element):
         labels = [f"{element.start + index}" for index in range(element.kinds)]
+        # Agents of other groups do not act here, and get no room.
+        acting = {row["series"] for row in found}
+        here = [shown(name) for name in rows.names if name in acting]
         bars = (
             alt.Chart(values_of(found))
             .mark_bar()
@@ -117,7 +120,7 @@ def _panel(element: Element, rows: StepRows, found: list[dict[str, Any]]) -> Any
                 ),
                 alt.Y("share:Q", title="share of transitions", axis=percent, stack=None),
                 color,
-                xOffset=alt.XOffset("series:N", scale=alt.Scale(domain=[shown(name) for name in rows.names])),
+                xOffset=alt.XOffset("series:N", scale=alt.Scale(domain=here)),
                 opacity=seen,
                 tooltip=tooltip,
             )
