@@ -8,12 +8,13 @@ row that the snapshot does not show.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
-from ..store.errors import QueryError
+from ..store.errors import CorruptStoreError, QueryError
 from ..store.layout import EPISODES, RUNS, STEPS, TABLES
 from ..store.parquet import open_parquet
 from ..store.snapshot import Snapshot
@@ -60,8 +61,13 @@ def connect(
             body = f"SELECT * FROM ({body}) SEMI JOIN {EPISODES} USING (run_id)"
         _create_view(snapshot, connection, name, body)
     count = snapshot.episode_count if positions is None else len(positions)
-    _add_steps(snapshot, sources, f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else "")
-    _add_macros(snapshot, connection, _position_of(count, chosen))
+    macros = macros_of(snapshot.schema, _position_of(count, chosen))
+    try:
+        _add_steps(snapshot, sources, f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else "")
+    except (CorruptStoreError, OSError):
+        # Queries over the other tables go on; `run_sql` names the file in those that read steps.
+        macros = tuple(macro for macro in macros if STEPS not in macro.reads)
+    _add_macros(connection, macros)
     if read_only:
         sources.confine()
     return connection
@@ -94,8 +100,8 @@ def _add_steps(snapshot: Snapshot, sources: Sources, choice: str) -> None:
     _create_view(snapshot, connection, WITH_NEXT, with_next)
 
 
-def _add_macros(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, position_of: str) -> None:
-    for statement in statements(macros_of(snapshot.schema, position_of)):
+def _add_macros(connection: duckdb.DuckDBPyConnection, macros: Sequence[Macro]) -> None:
+    for statement in statements(macros):
         connection.execute(statement)
 
 
@@ -208,11 +214,8 @@ def _add_what_is_read(snapshot: Snapshot, sources: Sources, condition: str) -> N
         return
     snapshot.places(STEPS)
     _add_steps(snapshot, sources, f"SEMI JOIN {EPISODES} USING (episode_id)")
-    _add_macros(
-        snapshot,
-        sources.connection,
-        f"SELECT episode_id FROM _positioned WHERE {_POSITION} = place",
-    )
+    position_of = f"SELECT episode_id FROM _positioned WHERE {_POSITION} = place"
+    _add_macros(sources.connection, macros_of(snapshot.schema, position_of))
 
 
 def available_episodes(snapshot: Snapshot) -> str:

@@ -45,6 +45,8 @@ def _empty_agents(path: Path) -> None:
 
 def _agents(path: Path) -> None:
     shutil.copytree(DATA / "format-1-agents" / "store", path)
+    # It was left with the journal of a writer that died.
+    el.recover(path)
 
 
 def _objectives(path: Path) -> None:

@@ -139,7 +139,7 @@ def test_other_spaces_and_columns(tmp_path: Path) -> None:
     report = compared(tmp_path / "a", tmp_path / "b")
     assert {each["name"] for each in report["spaces"]} >= {"observation", "action"}
     assert {"table": "steps", "column": "agent_id", "a": None, "b": "VARCHAR"} in report["columns"]
-    assert len(report["episodes"]["only_b"]) == 5
+    assert len(report["episodes"]["only_b"]) == report["b"]["episodes"] == 5
 
 
 def test_runs_that_differ(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every command on stores of every kind: nested, of several agents or objectives, with images, empty, remote."""
+"""Every command on stores of every kind: nested, of agents or objectives, with images, empty, remote."""
 
 import json
 import shutil
@@ -69,9 +69,7 @@ def test_reading_commands(stores: dict[str, RawStore], kind: str, words: tuple[s
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_maintenance_commands_speak_json(
-    stores: dict[str, RawStore], tmp_path: Path, kind: str
-) -> None:
+def test_maintenance_commands_speak_json(stores: dict[str, RawStore], tmp_path: Path, kind: str) -> None:
     """The commands that look after a store report as JSON too, and the store stays the same."""
     path = tmp_path / "store"
     shutil.copytree(stores[kind].path, path)
@@ -101,7 +99,9 @@ def test_tags_speak_json(stores: dict[str, RawStore], tmp_path: Path) -> None:
     """Setting and removing a tag prints the tags that there are then."""
     path = tmp_path / "store"
     shutil.copytree(stores["cartpole"].path, path)
-    assert json.loads(printed("tag", path, "first", "--version", 1, "--json")) == [{"tag": "first", "version": 1}]
+    assert json.loads(printed("tag", path, "first", "--version", 1, "--json")) == [
+        {"tag": "first", "version": 1}
+    ]
     assert json.loads(printed("tag", path, "first", "--remove", "--json")) == []
 
 
@@ -157,7 +157,9 @@ DAMAGES = [spoil_footer, spoil_page, remove]
 
 
 @pytest.fixture
-def damaged(stores: dict[str, RawStore], tmp_path: Path) -> Callable[[str, Callable[[Path], None]], tuple[Path, Path]]:
+def damaged(
+    stores: dict[str, RawStore], tmp_path: Path
+) -> Callable[[str, Callable[[Path], None]], tuple[Path, Path]]:
     """Copies the store with two runs and damages the first file of a table; gives the store and the file."""
 
     def make(name: str, spoil: Callable[[Path], None]) -> tuple[Path, Path]:
@@ -191,8 +193,11 @@ def test_the_rest_stays_explorable(damaged: Any, spoil: Callable[[Path], None]) 
         ("stats",),
     ):
         result = call(words[0], path, *words[1:], "--json")
-        assert (result.exit_code, file.name in result.stderr) == (0, True), result.output
+        assert result.exit_code == 0, result.output
         json.loads(result.stdout)
+        if spoil is not spoil_page:
+            # Of a page that nobody reads nothing is known.
+            assert file.name in result.stderr
     assert json.loads(call("info", path, "--json").stdout)["episodes"] == 6
     assert file.name in refused(1, "show", path, f"{lost}/000000")
 
@@ -212,7 +217,10 @@ def test_damaged_steps_concern_their_episodes_alone(damaged: Any, spoil: Callabl
     assert file.name in refused(1, "show", path, gone["episode_id"])
     result = call("info", path, "--json")
     assert (result.exit_code, json.loads(result.stdout)["episodes"]) == (0, 12)
+    lengths = "SELECT sum(length) AS n FROM episodes"
+    assert json.loads(printed("sql", path, lengths, "--json")) == [{"n": sum(row["length"] for row in rows)}]
     if spoil is not spoil_page:
+        assert file.name in refused(1, "sql", path, "SELECT sum(reward) FROM transitions")
         assert file.name in result.stderr
         assert file.name in json.loads(result.stdout)["damaged"][0]
 

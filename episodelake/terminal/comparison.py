@@ -235,6 +235,7 @@ def _sums(store: EpisodeStore, ids: pl.DataFrame, keys: Sequence[str], names: Se
     """One number per episode and column that stands for its values and their places."""
     place = ", ".join(quote(name) for name in keys if name != "episode_id")
     parts = ", ".join(f"bit_xor(hash({quote(name)}, {place})) AS {quote(name)}" for name in names)
+    store.selection().snapshot.places(STEPS)
     connection = store.connect()
     try:
         connection.register("_asked", pa.table(ids.to_arrow()))

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import duckdb
 import typer
 
 from .._store import EpisodeStore
@@ -64,10 +65,19 @@ def info(path: StorePath, as_json: AsJson = False, storage: StorageOptions = Non
 def info_of(explored: Explored) -> dict[str, Any]:
     """Everything that `info` says, as the object that `--json` prints."""
     store = explored.store
+    # Not through `store.sql`: it checks the files of steps as soon as a text names transitions.
+    connection = store.connect()
+    try:
+        return _report(store, connection)
+    finally:
+        connection.close()
+
+
+def _report(store: EpisodeStore, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
     snapshot = store.selection().snapshot
     sizes = {STEPS: table_size(snapshot, STEPS), EPISODES: table_size(snapshot, EPISODES)}
     files, size = _on_disk(store.handle.layout)
-    runs = _rows(store, _RUNS.format(transitions=_transitions(store), mean=_mean_return(store)))
+    runs = _rows(connection, _RUNS.format(transitions=_transitions(store), mean=_mean_return(store)))
     reasons = "SELECT end_reason, count(*) AS n FROM episodes GROUP BY ALL ORDER BY n DESC, 1"
     return {
         "store": store.id,
@@ -79,12 +89,12 @@ def info_of(explored: Explored) -> dict[str, Any]:
         "transitions": sum(run["transitions"] for run in runs),
         "bytes": size,
         "files": files,
-        "returns": _returns(store) if len(store) else [],
-        "lengths": _spread(store, "length") if len(store) else None,
-        "end_reasons": {row["end_reason"]: row["n"] for row in _rows(store, reasons)},
+        "returns": _returns(store, connection) if len(store) else [],
+        "lengths": _spread(connection, "length") if len(store) else None,
+        "end_reasons": {row["end_reason"]: row["n"] for row in _rows(connection, reasons)},
         "spaces": dict(_spaces(store)),
         "environments": _environments(store),
-        "agents": _rows(store, agents_query(store)) if store.agent_groups else [],
+        "agents": _rows(connection, agents_query(store)) if store.agent_groups else [],
         "runs": runs,
         "columns": _columns(sizes),
         "sizes_are_exact": all(found.exact for found in sizes.values()),
@@ -102,8 +112,8 @@ def _columns(sizes: Mapping[str, TableSize]) -> list[dict[str, Any]]:
     ]
 
 
-def _rows(store: EpisodeStore, text: str) -> list[dict[str, Any]]:
-    return store.sql(text).to_arrow_table().to_pylist()
+def _rows(connection: duckdb.DuckDBPyConnection, text: str) -> list[dict[str, Any]]:
+    return connection.sql(text).to_arrow_table().to_pylist()
 
 
 def _transitions(store: EpisodeStore) -> str:
@@ -116,17 +126,17 @@ def _mean_return(store: EpisodeStore) -> str:
     return means if store.reward_shape else means + ", avg(episode_return) AS mean_return"
 
 
-def _returns(store: EpisodeStore) -> list[dict[str, Any]]:
+def _returns(store: EpisodeStore, connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     """Lowest, mean and highest return, of each objective by itself where there are several."""
     if not store.reward_shape:
-        return [{"objective": None, **_spread(store, "episode_return")}]
+        return [{"objective": None, **_spread(connection, "episode_return")}]
     objectives = range(min(store.reward_shape[0], OBJECTIVES))
-    return [{"objective": each, **_spread(store, f"episode_return[{each + 1}]")} for each in objectives]
+    return [{"objective": each, **_spread(connection, f"episode_return[{each + 1}]")} for each in objectives]
 
 
-def _spread(store: EpisodeStore, column: str) -> dict[str, Any]:
+def _spread(connection: duckdb.DuckDBPyConnection, column: str) -> dict[str, Any]:
     text = f"SELECT min({column}) AS lowest, avg({column}) AS mean, max({column}) AS highest FROM episodes"
-    return _rows(store, text)[0]
+    return _rows(connection, text)[0]
 
 
 def _on_disk(layout: Layout) -> tuple[int, int]:
