@@ -24,17 +24,20 @@ _PARTS = re.compile(r"[._]")
 _DOTTED = re.compile(r'(?<![\w".])([A-Za-z_]\w*(?:\.\w+)+)')
 
 
-def advice(snapshot: Snapshot, reason: str, macros: Sequence[Macro], tables: Collection[str] = TABLES) -> str:
+def advice(
+    snapshot: Snapshot, text: str, reason: str, macros: Sequence[Macro], tables: Collection[str] = TABLES
+) -> str:
     """The message for a query that failed: what was meant, perhaps; why; and what there is.
 
     Args:
         snapshot: what was asked.
+        text: the query.
         reason: what the engine said.
         macros: those that the query could have used.
         tables: the tables that it could have used.
     """
     columns = {name: list(snapshot.shown_schema(name).names) for name in tables}
-    lines = [*_nearest(snapshot, reason, columns, macros), reason]
+    lines = [*_nearest(snapshot, text, reason, columns, macros), reason]
     if len(tables) < len(TABLES):
         return "\n".join([*lines, ""])
     lines.append("Available (transitions has the columns of steps):")
@@ -53,7 +56,7 @@ def _newer(snapshot: Snapshot) -> str:
 
 
 def _nearest(
-    snapshot: Snapshot, reason: str, columns: dict[str, list[str]], macros: Sequence[Macro]
+    snapshot: Snapshot, text: str, reason: str, columns: dict[str, list[str]], macros: Sequence[Macro]
 ) -> list[str]:
     """A sentence with the names that were meant, perhaps; none where no name is missing."""
     for kind, pattern in _MISSING:
@@ -63,7 +66,7 @@ def _nearest(
         wrong = found[1].strip("!\"'").removeprefix("main.")
         if wrong in next_columns(snapshot.schema):
             return [f"{wrong} is a column of the view {WITH_NEXT}; write FROM {WITH_NEXT}."]
-        dotted = _meant_as_one(reason, wrong, columns)
+        dotted = _meant_as_one(text, wrong, columns)
         if dotted:
             return [f"{dotted} is one name: write it in double quotes, as {identifier(dotted)}."]
         near = near_names(wrong, _candidates(kind, columns, macros))
@@ -73,10 +76,10 @@ def _nearest(
     return []
 
 
-def _meant_as_one(reason: str, wrong: str, columns: dict[str, list[str]]) -> str | None:
+def _meant_as_one(text: str, wrong: str, columns: dict[str, list[str]]) -> str | None:
     """A column whose name has a dot, written without quotes: `info.clock`."""
     known = {name.casefold(): name for names in columns.values() for name in names if "." in name}
-    for written in _DOTTED.findall(reason):
+    for written in _DOTTED.findall(text):
         parts = written.split(".")
         for stop in range(len(parts), 1, -1):
             name = known.get(".".join(parts[:stop]).casefold())

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import duckdb
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from ..store.errors import CorruptStoreError, QueryError
@@ -19,6 +20,7 @@ from ..store.layout import EPISODES, RUNS, STEPS, TABLES
 from ..store.parquet import open_parquet
 from ..store.snapshot import Snapshot
 from .frames import episodes_frame
+from .interrupting import interruptible
 from .macros import TRANSITIONS, WITH_NEXT, Macro, following_columns, macros_of, statements
 from .names_nearby import advice
 from .sources import Sources, quote
@@ -139,10 +141,28 @@ def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
         if not isinstance(error, duckdb.ProgrammingError):
             for table in TABLES:
                 check_files(snapshot, table)
-        raise QueryError(advice(snapshot, str(error), macros_for(snapshot))) from error
+        raise QueryError(advice(snapshot, text, str(error), macros_for(snapshot))) from error
     if relation is None:
         raise QueryError(f"The text {text!r} holds no query, such as SELECT ... FROM episodes.")
     return relation
+
+
+def fetch(
+    snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, relation: duckdb.DuckDBPyRelation
+) -> pl.DataFrame:
+    """The result of a bound query.
+
+    Raises:
+        CorruptStoreError: a file is damaged; the message names it.
+        QueryError: it failed as it ran.
+        KeyboardInterrupt: the caller was interrupted; the connection can be used again.
+    """
+    try:
+        return interruptible(connection, relation.pl)
+    except duckdb.Error as error:
+        for table in TABLES:
+            check_files(snapshot, table)
+        raise QueryError(f"The query failed: {error}") from error
 
 
 def _may_read_steps(snapshot: Snapshot, text: str) -> bool:
@@ -198,7 +218,7 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
             raise
         check_files(snapshot, EPISODES)
         raise QueryError(
-            advice(snapshot, f"The condition {condition!r} is not valid: {error}", (), (EPISODES,))
+            advice(snapshot, condition, f"The condition {condition!r} is not valid: {error}", (), (EPISODES,))
             + available_episodes(snapshot)
         ) from error
     finally:

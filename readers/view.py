@@ -40,7 +40,7 @@ from .iteration import iterate
 from .loading.feeding import FeedingView
 from .loading.stats_view import MeasuredView
 from .plots.accessor import PlottedView
-from .query import available_episodes, check_files, connect, positions_where, run_sql
+from .query import available_episodes, check_files, connect, fetch, positions_where, run_sql
 from .replay import ReplayReport
 from .run_envs import RunEnv, chosen_run, run_envs
 
@@ -327,9 +327,10 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
         return runs_frame(self._reader.snapshot, self._positions)
 
     def connect(self, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
-        """A new DuckDB connection with the views `runs`, `episodes`, `steps` and `transitions`.
+        """A new DuckDB connection with the views `runs`, `episodes`, `steps`, `transitions`, and the macros.
 
-        The caller owns it and closes it.
+        docs/sql.md describes the macros, such as `returns_to_go(gamma)`, and the view
+        `transitions_with_next`. The caller owns the connection and closes it.
 
         Args:
             read_only: for queries of strangers: the connection sees nothing but these views. It cannot read
@@ -339,7 +340,7 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
         return connect(self._reader.snapshot, self._positions, read_only=read_only)
 
     def sql(self, text: str, *, read_only: bool = False) -> duckdb.DuckDBPyRelation:
-        """Run a DuckDB query over `runs`, `episodes`, `steps` and `transitions`.
+        """Run a DuckDB query over the views and macros of docs/sql.md.
 
         Args:
             text: the query. It may do whatever DuckDB can, so it is for the owner of this process.
@@ -347,13 +348,28 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
 
         Returns:
             A relation, computed when it is shown or fetched: `.show()`, `.pl()`, `.df()`, `.arrow()`.
-            What goes wrong only then (a failing cast, a damaged file) is a `duckdb.Error`.
+            What goes wrong only then (a failing cast, a damaged file) is a `duckdb.Error`, and Ctrl-C a
+            `RuntimeError` as soon as DuckDB looks; `query` makes a `QueryError` and a `KeyboardInterrupt` of
+            them.
 
         Raises:
-            QueryError: the text is not valid, or no query; the message names the tables and columns.
+            QueryError: the text is not valid, or no query; the message begins with the nearest names.
         """
         connection = self._confined if read_only else self._connection
         return run_sql(self._reader.snapshot, connection, text)
+
+    def query(self, text: str, *, read_only: bool = False) -> pl.DataFrame:
+        """Run a DuckDB query as `sql` does, and return its result as a Polars frame.
+
+        It is carried out at once. Ctrl-C stops it, and the next query is answered as ever.
+
+        Raises:
+            QueryError: the text is not valid, or what it asks fails as it runs.
+            KeyboardInterrupt: the caller was interrupted.
+        """
+        connection = self._confined if read_only else self._connection
+        relation = run_sql(self._reader.snapshot, connection, text)
+        return fetch(self._reader.snapshot, connection, relation)
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:

@@ -53,7 +53,7 @@ def check_sums(found: list[list[Any]], wanted: list[list[float]], episodes: list
 def test_discounted_sums_are_those_of_a_loop(
     episodes: list[list[float]], gamma: float, streaming: bool
 ) -> None:
-    """`discounted` sums to the end of the episode, for every gamma, with NaN and infinities, on both engines."""
+    """`discounted` sums to the episode's end, for every gamma, with NaN and infinities, on both engines."""
     frame = steps_of(episodes)
     plan = frame.lazy().with_columns(pl.col("reward").rl.discounted(gamma).over("episode_id").alias("found"))
     found = plan.collect(engine="streaming" if streaming else "in-memory")
