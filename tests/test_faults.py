@@ -20,6 +20,9 @@ from faults.plans import PLAIN, after_a_failure, choose, failing, half_committed
 from faults.shim import Call
 from faults.truth import SPACES
 
+# `make test-crashes` runs them, and so does the continuous integration.
+pytestmark = pytest.mark.slow
+
 #: How many points of each workload are chosen for kills, and how many for failures.
 KILLED = {
     "create": 10,

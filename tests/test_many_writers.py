@@ -143,6 +143,7 @@ def check(scene: Scene) -> None:
     assert store.verify().faults == ()
 
 
+@pytest.mark.slow
 def test_sixteen_writers_some_of_them_killed(scene: Scene) -> None:
     """Each promised episode is there once, whoever was killed, and no reader ever saw half of one."""
     play(scene, episodes=64, kills=5, snapshots=3, rounds=2, seed=0)

@@ -15,6 +15,9 @@ from strategies import same
 from test_crash import BEGIN, PATIENCE, killed, process, said
 from vector_rollouts import MODES, alone
 
+# `make test-crashes` runs them, and so does the continuous integration.
+pytestmark = pytest.mark.slow
+
 LENGTHS = (3, 1, 7, 1000)
 
 # Sixty steps, each third of which is waited for until it is in the journal; then the process waits.
