@@ -46,7 +46,7 @@ def _output(output: dict[str, Any]) -> str:
         if kind in data:
             encoded = "".join(_joined(data[kind]).split())
             return _raw(f'<img alt="What the cell above drew" src="data:{kind};base64,{encoded}">')
-    if "text/html" in data and "<table" not in _joined(data["text/html"]):
+    if "text/html" in data and 'class="dataframe"' not in _joined(data["text/html"]):
         return _raw(_joined(data["text/html"]))
     return _fenced("text", _joined(data.get("text/plain", "")).rstrip("\n"))
 

@@ -17,6 +17,8 @@ from sphinx.application import Sphinx
 from sphinx.domains.python import PyXRefRole
 from sphinx.util import logging
 
+import episodelake
+
 _logger = logging.getLogger(__name__)
 DOCS = Path(__file__).parent
 REPOSITORY = DOCS.parent
@@ -118,6 +120,8 @@ def name_role(
     target.
     """
     if _NAME.fullmatch(text):
+        if text.partition(".")[0].removesuffix("()") in episodelake.__all__:
+            text = f"{text} <episodelake.{text.removesuffix('()')}>"
         return PyXRefRole()("py:obj", rawtext, text, lineno, inliner, options or {}, content or [])
     return [nodes.literal(rawtext, utils.unescape(text))], []
 
