@@ -8,7 +8,6 @@ row that the snapshot does not show.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import duckdb
 import numpy as np
@@ -102,7 +101,7 @@ def _add_steps(snapshot: Snapshot, sources: Sources, choice: str) -> None:
     _create_view(snapshot, connection, WITH_NEXT, with_next)
 
 
-def _add_macros(connection: duckdb.DuckDBPyConnection, macros: Sequence[Macro]) -> None:
+def _add_macros(connection: duckdb.DuckDBPyConnection, macros: tuple[Macro, ...]) -> None:
     for statement in statements(macros):
         connection.execute(statement)
 

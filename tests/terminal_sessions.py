@@ -43,7 +43,7 @@ class TerminalSession:
         self._side, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
         surroundings = {
-            name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")
+            name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")
         }
         self.said = ""
         self.process = subprocess.Popen(

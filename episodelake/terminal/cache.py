@@ -18,7 +18,7 @@ from .texts import counted, size_text
 
 cache = typer.Typer(
     cls=ReportingGroup,
-    help="Look after the columns that loaders with cache='mmap' keep on this machine.",
+    help="List and clear what loaders keep on this machine.",
     no_args_is_help=True,
 )
 

@@ -62,7 +62,7 @@ def complete_columns(ctx: Any, incomplete: str) -> list[str]:
     if store is None:
         return []
     before, comma, start = incomplete.rpartition(",")
-    names = columns_of(store, ctx.params.get("table") or EPISODES)
+    names = columns_of(store, ctx.params.get("table") or (_words(ctx)[1:] or [EPISODES])[0])
     return [f"{before}{comma}{name}" for name in names if name.startswith(start)]
 
 
@@ -77,8 +77,13 @@ def columns_of(store: EpisodeStore, table: str) -> list[str]:
     return snapshot.shown_schema({RUNS: RUNS, EPISODES: EPISODES}.get(table, STEPS)).names
 
 
+def _words(ctx: Any) -> list[str]:
+    """The arguments where the line ends in an option without its value, and so was not taken apart."""
+    return list(ctx.args)
+
+
 def _opened(ctx: Any) -> EpisodeStore | None:
-    path = ctx.params.get("path")
+    path = ctx.params.get("path") or next(iter(_words(ctx)), None)
     if not path or "://" in path:
         return None
     try:

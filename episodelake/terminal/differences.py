@@ -55,7 +55,9 @@ def diff(
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
-    """Compare two stores, or two versions of one; status 1 if they differ.
+    """Compare two stores, or two versions of one.
+
+    The exit status is 1 if they differ.
 
     Episodes belong together by their ids. Where they lie in files does not count. Steps are compared where
     the files differ: those in files with the same bytes are the same.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import duckdb
+import polars as pl
 import typer
 
 from .._store import EpisodeStore
@@ -48,9 +49,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def info(path: StorePath, as_json: AsJson = False, storage: StorageOptions = None) -> None:
-    """Show what a store is and what it holds: amounts, spaces, runs, ends, and columns with their sizes.
+    """Show what a store is and what it holds.
 
-    No step is decoded. Where a file is damaged, the rest is shown and the file is named.
+    Amounts, spaces, runs, ends, and columns with their sizes on disk. No step is decoded. Where a file is damaged, the rest is shown and the file is named.
     """
     page = Page()
     report = explored(path, storage, info_of)
@@ -113,7 +114,8 @@ def _columns(sizes: Mapping[str, TableSize]) -> list[dict[str, Any]]:
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, text: str) -> list[dict[str, Any]]:
-    return connection.sql(text).to_arrow_table().to_pylist()
+    # Through Polars: Arrow would import pandas, wherever that is installed, to make moments.
+    return connection.sql(text).pl().to_dicts()
 
 
 def _transitions(store: EpisodeStore) -> str:
@@ -251,9 +253,8 @@ def _write_runs(page: Page, runs: list[dict[str, Any]]) -> None:
 
 
 def _grid(page: Page, rows: list[dict[str, Any]]) -> Grid:
-    import pyarrow as pa
-
-    return grid_of(pa.Table.from_pylist(rows), exact=not page.is_terminal)
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    return grid_of(frame.to_arrow(), exact=not page.is_terminal)
 
 
 def _write_columns(page: Page, report: Mapping[str, Any]) -> None:

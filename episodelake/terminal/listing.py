@@ -179,7 +179,10 @@ def head(
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
-    """Show the first rows of a table: steps, episodes, runs or transitions."""
+    """Show the first rows of a table.
+
+    The tables are steps, episodes, runs and transitions.
+    """
     if table not in TABLE_NAMES:
         near = difflib.get_close_matches(table, TABLE_NAMES, n=1)
         meant = f" Did you mean {near[0]}?" if near else ""

@@ -25,7 +25,7 @@ SUFFIXES = (".svg", ".png", ".html")
 EXAMPLES = """\
 episodelake plot data/cartpole returns
 episodelake plot data/cartpole returns --output returns.svg
-episodelake plot data/cartpole histogram --filter "end_reason = 'terminated'" -o returns.html
+episodelake plot data/cartpole histogram --filter "length > 9" -o returns.html
 episodelake plot data/cartpole visitation --output visited.png"""
 
 
@@ -74,7 +74,10 @@ def plot(
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
-    """Draw returns, lengths, actions or visited observations; to a file, or with characters."""
+    """Draw returns, lengths, actions or visited observations.
+
+    To a file, or without one with characters.
+    """
     if output is not None and output.suffix.lower() not in SUFFIXES:
         raise typer.BadParameter(
             f"{str(output)!r}: expected a name that ends in {', '.join(SUFFIXES)}.", param_hint="--output"

@@ -71,7 +71,9 @@ def sql(
     ] = None,
     storage: StorageOptions = None,
 ) -> None:
-    """Run an SQL query and print or write the result; without a query, a prompt.
+    """Run an SQL query; without one, open a prompt.
+
+    The result is printed, or written to a file.
 
     Column names with a dot need double quotes: SELECT "info.x" FROM steps.
     Where the output is not a terminal, cells are separated by tabs and numbers are written in full.

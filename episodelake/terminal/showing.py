@@ -66,7 +66,9 @@ def show(
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
-    """Show one episode: summary, rows and signals; or write its frames.
+    """Show one episode, or write its frames to a file.
+
+    A summary, its first and last rows, and a line for reward, action and each observation.
 
     Frames are those of image observations, or else those of a replay in the environment of its run.
     """
@@ -128,7 +130,10 @@ def replay(
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
-    """Replay one episode in the environment of its run; status 1 if it differs."""
+    """Replay one episode in the environment of its run.
+
+    The exit status is 1 if it differs.
+    """
     store = open_store_at(path, storage)
     found = found_episode(store, episode_key(episode))
     page = Page()

@@ -42,7 +42,7 @@ def stats(
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
-    """Measure lengths and returns by run, and every column of numbers.
+    """Measure returns and lengths by run, and every column.
 
     All numbers are exact. What was measured of a column is kept on this machine, so the second time is quick.
     """

@@ -1,0 +1,207 @@
+"""What the command line says of itself: help, completion by the shell, and what starting it loads."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from episodelake.terminal.app import app
+from episodelake.terminal.commands import BEGIN, CHECK, KEEP, LOOK
+from terminal_sessions import ESCAPE, RUN, terminal
+from terminal_stores import MAKERS
+from test_cli import no_terminal, printed, refused
+
+__all__ = ["no_terminal"]
+
+GROUP = typer.main.get_command(app)
+COMMANDS = sorted(set(GROUP.commands) - {"cache"})  # type: ignore[attr-defined]
+WITHOUT_JSON = {"demo", "explore"}
+HEAVY = (
+    "altair",
+    "marimo",
+    "PIL",
+    "av",
+    "matplotlib",
+    "torch",
+    "jax",
+    "pandas",
+    "IPython",
+    "prompt_toolkit",
+    "rich",
+)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose path is completed."""
+    path = tmp_path_factory.mktemp("help") / "store"
+    MAKERS["cartpole"](path)
+    return path
+
+
+def test_help_groups_the_commands() -> None:
+    """The program's help has a heading for each group, each command once, and each in one line."""
+    told = printed("--help")
+    positions = [told.index(f"{panel}:") for panel in (LOOK, CHECK, KEEP, BEGIN)]
+    assert positions == sorted(positions)
+    for command in COMMANDS:
+        (line,) = re.findall(rf"^  {command} .*$", told, re.MULTILINE)
+        assert line.endswith(".")
+        assert not line.endswith("...")
+        assert len(line) <= 80
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_examples(command: str) -> None:
+    """The help of a command ends with examples that call it, as wide as a terminal."""
+    told = printed(command, "--help")
+    examples = told.split("\nExamples:\n")[1]
+    assert f"  episodelake {command}" in examples
+    assert max(map(len, told.splitlines())) <= 90
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - WITHOUT_JSON))
+def test_every_command_takes_json(command: str) -> None:
+    """All commands but the demo and the page print JSON on request."""
+    assert "--json" in printed(command, "--help")
+
+
+def test_a_misspelt_command_gets_the_nearest() -> None:
+    """An unknown command ends with status 2 and the one that was meant."""
+    assert "'stats'" in refused(2, "stast", "x")
+
+
+def test_help_is_bold_on_a_terminal_alone() -> None:
+    """Headings of the help are bold on a terminal, and plain where NO_COLOR is set."""
+    with terminal("--help") as session:
+        assert session.end() == 0
+    assert "\x1b[1m" in session.said
+    with terminal("--help", environment={"NO_COLOR": "1"}) as session:
+        assert session.end() == 0
+    assert "\x1b" not in session.said
+
+
+def test_colour_on_a_terminal_and_none_on_request(path: Path) -> None:
+    """Tables have colour on a terminal; NO_COLOR takes every colour away, and a pipe has no escape at all."""
+    with terminal("ls", path, height=12) as session:
+        assert session.end() == 0
+    assert re.search(r"\x1b\[[0-9;]*9?[0-9]m", session.said)
+    assert len(session.text.splitlines()) < 12
+    with terminal("info", path, environment={"NO_COLOR": "1"}) as session:
+        assert session.end() == 0
+    assert not re.search(r"\x1b\[(?:[0-9]+;)*(?:3|9)[0-9]m", session.said)
+    assert not ESCAPE.search(printed("info", path))
+
+
+def test_an_error_is_the_same_on_a_terminal(path: Path) -> None:
+    """An error is one line, with the status of a pipe."""
+    with terminal("show", path, "nothing/000000") as session:
+        assert session.end() == 1
+    assert session.text.startswith("Error: There is no episode")
+
+
+def test_all_episodes_go_through_the_pager(path: Path) -> None:
+    """On a terminal a list that is longer than the window goes through the user's pager."""
+    with terminal("ls", path, "--limit", 0, height=8, environment={"PAGER": "cat -n"}) as session:
+        assert session.end() == 0
+    assert re.search(r"^ +12\t", session.text, re.MULTILINE)
+
+
+# Completion
+
+
+def completed(*words: object) -> list[str]:
+    """What the shell would offer for the last word."""
+    arguments = " ".join(["episodelake", *map(str, words)])
+    environment = {
+        **os.environ,
+        "_EPISODELAKE_COMPLETE": "complete_bash",
+        "COMP_WORDS": arguments,
+        "COMP_CWORD": str(len(words)),
+    }
+    result = subprocess.run(
+        [sys.executable, *RUN], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    assert result.stderr == ""
+    return result.stdout.split()
+
+
+def test_completion_of_commands() -> None:
+    """The names of commands are completed."""
+    assert set(completed("s")) >= {"show", "sql", "stats"}
+
+
+def test_completion_of_stores(path: Path) -> None:
+    """Folders that are stores are completed as they are, others with a slash."""
+    assert completed("info", f"{path.parent}/st") == [str(path)]
+    (path.parent / "stuff").mkdir(exist_ok=True)
+    assert completed("info", f"{path.parent}/st") == [str(path), f"{path.parent}/stuff/"]
+
+
+def test_completion_of_episodes_columns_and_tables(path: Path) -> None:
+    """Ids, columns of the table in question, and tables are completed."""
+    ids = [row["episode_id"] for row in json.loads(printed("ls", path, "--json"))]
+    assert completed("show", path, "lef") == sorted(each for each in ids if each.startswith("lef"))
+    assert completed("ls", path, "--sort", "episode_r") == ["episode_return"]
+    assert completed("ls", path, "--columns", "length,see") == ["length,seed"]
+    assert completed("head", path, "tr") == ["transitions"]
+    assert completed("head", path, "steps", "--columns", "obs") == ["observation"]
+
+
+def test_completion_of_nothing(tmp_path: Path) -> None:
+    """Where there is no store, nothing is offered, and nothing is said."""
+    assert completed("show", tmp_path / "none", "x") == []
+    assert completed("ls", tmp_path, "--sort", "x") == []
+
+
+# What is loaded
+
+
+def loaded(program: str) -> set[str]:
+    """The modules that a program has loaded at its end."""
+    told = subprocess.run(
+        [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(told.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "program", ["import episodelake", "import episodelake; episodelake.EpisodeStore.plot"]
+)
+def test_importing_loads_nothing_heavy(program: str) -> None:
+    """`import episodelake` loads none of the packages that only some features need."""
+    assert loaded(program).isdisjoint(HEAVY)
+
+
+def test_info_loads_nothing_heavy(path: Path) -> None:
+    """Nor does `episodelake info`, which has to be quick; it needs rich."""
+    program = f"""
+import sys
+from episodelake.terminal.app import app
+try:
+    app(["info", {str(path)!r}, "--json"])
+except SystemExit:
+    sys.stdout.write("\\n")
+"""
+    assert loaded(program).isdisjoint(set(HEAVY) - {"rich"})
+
+
+def test_the_completion_script_names_the_program() -> None:
+    """The script that a shell sources asks the program itself."""
+    result = subprocess.run(
+        [sys.executable, *RUN, "--show-completion", "bash"],
+        env={**os.environ, "SHELL": "/bin/bash", "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert result.returncode == 0
+    assert "_EPISODELAKE_COMPLETE=complete_bash" in result.stdout
