@@ -3,8 +3,9 @@
     python docs/make_pictures.py                     # all of them, into docs/figures
     python docs/make_pictures.py charts terminal     # only these
 
-Everything shown is real: a store is recorded, the commands run in a terminal of their own, and the explorer in a
-headless Chromium (`EPISODELAKE_CHROMIUM` names another one than that of the path). Needs the `test` extra.
+Everything shown is real: a store is recorded, the commands run in a terminal of their own, and the explorer
+in a headless Chromium (`EPISODELAKE_CHROMIUM` names another one than that of the path). The extra `test` has
+what is needed.
 """
 
 import contextlib
@@ -42,26 +43,25 @@ COMMANDS = {
         "sql",
         STORE,
         "select name, count(*) as episodes, avg(episode_return) as mean_return, min(length) as quickest "
-        "from episodes join runs using (run_id) where end_reason = 'terminated' group by all order by quickest",
+        "from episodes join runs using (run_id) where end_reason = 'terminated' group by all order by name",
     ],
     "terminal-plot": ["plot", STORE, "returns"],
 }
-# The colours of a dark terminal: background, text, the eight colours, and their bright forms.
+
+
+def colours(text: str) -> list[tuple[int, int, int]]:
+    """Colours as terminals' themes have them, from hexadecimal numbers."""
+    return [
+        (value >> 16, value >> 8 & 255, value & 255) for value in (int(word, 16) for word in text.split())
+    ]
+
+
+# A dark terminal: background, text, the eight colours, and their bright forms.
 NIGHT = TerminalTheme(
     (16, 24, 32),
     (214, 222, 228),
-    [
-        (52, 64, 74),
-        (240, 113, 120),
-        (126, 204, 140),
-        (233, 190, 109),
-        (104, 166, 240),
-        (200, 146, 234),
-        (90, 200, 208),
-    ]
-    + [(214, 222, 228)],
-    [(122, 138, 150), (255, 139, 146), (160, 226, 170), (255, 213, 145), (140, 190, 255), (222, 176, 250)]
-    + [(130, 222, 228), (255, 255, 255)],
+    colours("34404a f07178 7ecc8c e9be6d 68a6f0 c892ea 5ac8d0 d6dee4"),
+    colours("7a8a96 ff8b92 a0e2aa ffd591 8cbeff deb0fa 82dee4 ffffff"),
 )
 
 
@@ -181,7 +181,7 @@ def make_explorer(store: el.EpisodeStore) -> None:
             page.locator("img.frame").first.wait_for(timeout=60_000)
             slider = page.locator(".timeline .q-slider")
             size = slider.bounding_box()
-            slider.click(position={"x": 0.72 * (size["width"] if size else 100), "y": 10})
+            slider.click(position={"x": 0.9 * (size["width"] if size else 100), "y": 10})
             page.wait_for_timeout(3_000)
             keep(Image.open(io.BytesIO(page.screenshot())), f"explorer-{theme}")
             page.close()

@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 
 from notebook_runs import NOTEBOOKS, charts, check_committed, execute, outputs, streams, table
 
-# They learn for some ten seconds each: `make test-notebooks` runs them, and so does the continuous integration.
+# They learn for some ten seconds each: `make test-notebooks` runs them, and so does the CI.
 pytestmark = pytest.mark.slow
 
 NAMES = ("sql", "dataframes")
@@ -98,7 +98,7 @@ def test_the_true_reward_counts_steps(shown: dict[str, dict[str, str]]) -> None:
 
 
 def test_those_who_give_up_the_flag_brake_below_it(shown: dict[str, dict[str, str]]) -> None:
-    """On the slope, the learners that the check finds suspicious brake nearly always, the honest one does not."""
+    """On the slope, suspicious learners brake nearly always, and the honest one does not."""
     brakes = {int(row[0]): float(row[2]) for row in table(shown["dataframes"]["policy"])}
     suspicious = {int(row[0]) for row in table(shown["dataframes"]["check"]) if row[3] == "true"}
     assert len(suspicious) >= 3
