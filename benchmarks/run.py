@@ -18,6 +18,7 @@ import bulk_writing
 import collecting
 import commit_latency
 import compaction
+import cookbook
 import filtering
 import iteration
 import many_writers
@@ -39,6 +40,7 @@ BENCHMARKS = {
     "iteration": iteration.run,
     "filtering": filtering.run,
     "sql": sql.run,
+    "cookbook": cookbook.run,
     "size": size.run,
     "opening": opening.run,
     "commit-latency": commit_latency.run,

@@ -26,6 +26,8 @@ from .sources import Sources, quote
 
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
+#: A connection that may only read keeps the rows of so many episodes in its memory.
+_MOST_KEPT = 2_000_000
 _WORD = re.compile(r"\w+")
 #: MULTI is a PIVOT, which DuckDB carries out in several statements.
 _QUERIES = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI}
@@ -49,8 +51,7 @@ def connect(
     connection = sources.connection
     chosen = positions is not None or (snapshot.episode_count > 0 and snapshot.hidden_rows)
     if chosen:
-        frame = episodes_frame(snapshot, positions).select("episode_id", "run_id").with_row_index(_POSITION)
-        connection.register("_chosen_source", frame.collect().to_arrow())
+        connection.register("_chosen_source", _chosen_episodes(snapshot, positions))
         connection.execute(f"CREATE TEMP TABLE {_CHOSEN} AS SELECT * FROM _chosen_source")
         connection.unregister("_chosen_source")
     keys = {EPISODES: "episode_id", RUNS: "run_id"}
@@ -60,6 +61,8 @@ def connect(
             body = f"SELECT * FROM ({body}) SEMI JOIN {_CHOSEN} USING ({keys[name]})"
         elif name == RUNS and not snapshot.newest:
             body = f"SELECT * FROM ({body}) SEMI JOIN {EPISODES} USING (run_id)"
+        if read_only and snapshot.episode_count <= _MOST_KEPT:
+            body = _kept(connection, name, body)
         _create_view(snapshot, connection, name, body)
     count = snapshot.episode_count if positions is None else len(positions)
     macros = macros_of(snapshot.schema, _position_of(count, chosen))
@@ -72,6 +75,25 @@ def connect(
     if read_only:
         sources.confine()
     return connection
+
+
+def _chosen_episodes(snapshot: Snapshot, positions: np.ndarray | None) -> pa.Table:
+    """Ids of the episodes at `positions` and of their runs, in this order."""
+    ids = episodes_frame(snapshot, None).select("episode_id", "run_id").collect()
+    return (ids if positions is None else ids[positions]).with_row_index(_POSITION).to_arrow()
+
+
+def _kept(connection: duckdb.DuckDBPyConnection, name: str, body: str) -> str:
+    """A table in the connection's memory, since every query through Arrow decodes its columns again.
+
+    About 300 bytes an episode. Where a file is damaged, it is read by each query after all: those that do not
+    need what is damaged are answered.
+    """
+    try:
+        connection.execute(f"CREATE TABLE _kept_{name} AS {body}")
+    except duckdb.Error:
+        return body
+    return f"SELECT * FROM _kept_{name}"
 
 
 def _create_view(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, name: str, body: str) -> None:
