@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
+from log_edits import read_actions, write_actions
 from maintenance_stores import awkward_store
 from test_cli import call, no_terminal, table
 
@@ -127,10 +128,13 @@ def test_steps_that_differ_are_found(
 def _replace_steps(path: Path, frame: pl.DataFrame) -> None:
     """Put other rows into the only segment of a store, and give its log the size of the new file."""
     (file,) = (path / "steps").glob("*.parquet")
-    size = file.stat().st_size
     pq.write_table(frame.to_arrow().cast(pq.read_schema(file)), file)
-    for log in (path / "steps" / "_delta_log").glob("*.json"):
-        log.write_text(log.read_text().replace(f'"size": {size}', f'"size": {file.stat().st_size}'))
+    commit = max((path / "steps" / "_delta_log").glob("*.json"))
+    actions = read_actions(commit)
+    for action in actions:
+        if "add" in action:
+            action["add"]["size"] = file.stat().st_size
+    write_actions(commit, actions)
 
 
 def test_other_spaces_and_columns(tmp_path: Path) -> None:

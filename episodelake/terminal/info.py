@@ -51,7 +51,8 @@ def add_to(app: typer.Typer) -> None:
 def info(path: StorePath, as_json: AsJson = False, storage: StorageOptions = None) -> None:
     """Show what a store is and what it holds.
 
-    Amounts, spaces, runs, ends, and columns with their sizes on disk. No step is decoded. Where a file is damaged, the rest is shown and the file is named.
+    Amounts, spaces, runs, ends, and columns with their sizes on disk. No step is decoded. Where a file is
+    damaged, the rest is shown and the file is named.
     """
     page = Page()
     report = explored(path, storage, info_of)
@@ -114,7 +115,6 @@ def _columns(sizes: Mapping[str, TableSize]) -> list[dict[str, Any]]:
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, text: str) -> list[dict[str, Any]]:
-    # Through Polars: Arrow would import pandas, wherever that is installed, to make moments.
     return connection.sql(text).pl().to_dicts()
 
 

@@ -25,6 +25,8 @@ episodelake stats data/cartpole --filter "run_id LIKE 'ppo-%'" --json"""
 
 #: As those of `EpisodeView.stats`: interpolated between two values.
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+#: A narrower terminal does without the outermost quantiles, and the rows of which the numbers are counted.
+WIDE = 115
 
 
 def add_to(app: typer.Typer) -> None:
@@ -119,6 +121,11 @@ def _grid(page: Page, rows: list[dict[str, Any]]) -> Any:
             if name in frame.columns and frame[name].cast(pl.String).fill_null("").is_in(["", "0"]).all()
         ]
         frame = frame.drop(dull)
+        if page.width < WIDE:
+            outermost = [f"q{share:g}" for share in (QUANTILES[0], QUANTILES[-1])]
+            frame = frame.drop("rows", *outermost, strict=False)
+    if "maximum" in frame.columns:
+        frame = frame.select(pl.exclude("maximum"), "maximum")
     if "run_id" in frame.columns:
         frame = frame.with_columns(pl.col("run_id").fill_null("(all)"))
     return grid_of(frame.to_arrow(), exact=not page.is_terminal)
