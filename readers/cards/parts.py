@@ -71,7 +71,8 @@ def frames_part(episode: Episode, column: str, title: str) -> str:
         images.fromarray(frame).save(written, format="png")
         content = base64.b64encode(written.getvalue()).decode()
         pictures.append(
-            f'<figure><img alt="frame {t}" height="{_FRAME_HEIGHT}" src="data:image/png;base64,{content}">'
+            f'<figure><img alt="frame {t}" height="{_FRAME_HEIGHT}" style="height:{_FRAME_HEIGHT}px" '
+            f'src="data:image/png;base64,{content}">'
             f"<figcaption>t = {t:,}</figcaption></figure>"
         )
     return part(title, f'<div class="el-row" style="gap:6px 10px">{"".join(pictures)}</div>')

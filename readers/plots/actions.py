@@ -125,7 +125,7 @@ def _panel(element: Element, rows: StepRows, found: list[dict[str, Any]]) -> Any
                 tooltip=tooltip,
             )
         )
-        return alt.layer(bars.add_params(legend)).properties(width=WIDTH, height=180)
+        return bars.add_params(legend).properties(width=WIDTH, height=180)
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
     bars = (
         alt.Chart(values_of(heights(found, "share", ())))
@@ -140,7 +140,7 @@ def _panel(element: Element, rows: StepRows, found: list[dict[str, Any]]) -> Any
             tooltip=tooltip,
         )
     )
-    return alt.layer(bars.add_params(legend, zoom)).properties(width=WIDTH, height=180)
+    return bars.add_params(legend, zoom).properties(width=WIDTH, height=180)
 
 
 def _is_kinds(element: Element) -> bool:

@@ -89,7 +89,7 @@ def _panel(series: Series, what: str, panel: str, rows: list[dict[str, Any]]) ->
         ),
     )
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
-    return alt.layer(bars.add_params(legend, zoom)).properties(width=WIDTH, height=HEIGHT)
+    return bars.add_params(legend, zoom).properties(width=WIDTH, height=HEIGHT)
 
 
 def heights(rows: Sequence[dict[str, Any]], field: str, order: Sequence[str]) -> list[dict[str, Any]]:

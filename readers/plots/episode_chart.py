@@ -114,7 +114,7 @@ def _panel(index: int, name: str, signals: list[Signal], zoom: Any, span: list[i
         tooltip=tooltip_of(("signal", "signal"), ("t", "t"), ("value", "value")),
     )
     height = 110 if len(signals) > 1 else 80
-    return alt.layer(lines.add_params(zoom, legend)).properties(width=WIDTH, height=height)
+    return lines.add_params(zoom, legend).properties(width=WIDTH, height=height)
 
 
 def _axis(rows: list[dict[str, Any]]) -> alt.Axis:

@@ -124,7 +124,7 @@ def _heat_map(elements: list[Element], found: list[dict[str, Any]]) -> Any:
         )
     )
     zoom = alt.selection_interval(bind="scales", name="zoom")
-    return alt.layer(cells.add_params(zoom)).properties(width=WIDTH * 3 // 4, height=WIDTH * 3 // 4)
+    return cells.add_params(zoom).properties(width=WIDTH * 3 // 4, height=WIDTH * 3 // 4)
 
 
 def _bars(element: Element, found: list[dict[str, Any]]) -> Any:
@@ -140,4 +140,4 @@ def _bars(element: Element, found: list[dict[str, Any]]) -> Any:
         )
     )
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
-    return alt.layer(bars.add_params(zoom)).properties(width=WIDTH, height=HEIGHT)
+    return bars.add_params(zoom).properties(width=WIDTH, height=HEIGHT)
