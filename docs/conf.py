@@ -20,6 +20,9 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "site_
 exclude_patterns = ["**/.ipynb_checkpoints"]
 nitpicky = False
 
+# A block without a language is no program.
+highlight_language = "text"
+
 # Pages are Markdown; `[text](page.md#heading)` works here and on a Git host, whose anchors these are.
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
