@@ -1,7 +1,8 @@
 """A committed notebook as a page of the site: its text, its code, and what its cells showed.
 
 The outputs are those in the file; nothing is executed here. Pictures and HTML stand in the page itself, so a
-chart is the picture that was saved beside its specification.
+chart is the picture that was saved beside its specification. (myst-nb does more, and brings a database and a
+kernel's machinery for what is one walk over a JSON file.)
 """
 
 import json
