@@ -28,6 +28,7 @@ import recovery_speed
 import sampling
 import size
 import sql
+import startup
 import vector_recording
 from measure import Row
 from peer_process import TIANSHOU, Peer
@@ -43,6 +44,7 @@ BENCHMARKS = {
     "cookbook": cookbook.run,
     "size": size.run,
     "opening": opening.run,
+    "startup": startup.run,
     "commit-latency": commit_latency.run,
     "many-writers": many_writers.run,
     "recovery": recovery_speed.run,

@@ -25,7 +25,8 @@ episodelake stats data/cartpole --filter "run_id LIKE 'ppo-%'" --json"""
 
 #: As those of `EpisodeView.stats`: interpolated between two values.
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-#: A narrower terminal does without the outermost quantiles, and the rows of which the numbers are counted.
+MEDIAN = 0.5
+#: A narrower terminal does without the other quantiles.
 WIDE = 115
 
 
@@ -122,8 +123,8 @@ def _grid(page: Page, rows: list[dict[str, Any]]) -> Any:
         ]
         frame = frame.drop(dull)
         if page.width < WIDE:
-            outermost = [f"q{share:g}" for share in (QUANTILES[0], QUANTILES[-1])]
-            frame = frame.drop("rows", *outermost, strict=False)
+            others = [f"q{share:g}" for share in QUANTILES if share != MEDIAN]
+            frame = frame.drop("rows", *others, strict=False)
     if "maximum" in frame.columns:
         frame = frame.select(pl.exclude("maximum"), "maximum")
     if "run_id" in frame.columns:
