@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import sys
 import tempfile
 import warnings
@@ -276,27 +275,32 @@ def _page(video: Video) -> str:
     with tempfile.TemporaryDirectory(prefix="episodelake-video-") as folder:
         path = Path(folder) / "video.mp4"
         try:
-            with contextlib.suppress(RuntimeWarning), warnings.catch_warnings():
+            with warnings.catch_warnings():
+                # What a replay warns of stands in the caption.
                 warnings.simplefilter("ignore", RuntimeWarning)
                 part.save(path)
-        except EpisodelakeError as error:
-            return f"<p><strong>No video:</strong> {escape(str(error))}</p>"
+        except Exception as error:  # a notebook shows it; the environment's own code may raise anything
+            return f"<p><strong>No video:</strong> {escape(str(error) or type(error).__name__)}</p>"
         size = path.stat().st_size
         if size > SHOWN_BYTES:
-            told = f"The video has {size / 1e6:.0f} MB, too much for a notebook"
-            return f"<p>{told}: save it with .save(path), or choose fewer steps.</p>"
+            large = f"The video has {size / 1e6:.0f} MB, too much for a notebook"
+            return f"<p>{large}: save it with .save(path), or choose fewer steps.</p>"
         content = base64.b64encode(path.read_bytes()).decode()
-    report = video.report
-    if report is not None:
-        told.append(
-            "the replay is the same as the record"
-            if report.same
-            else "<strong>the replay differs from the record</strong>: "
-            + escape(str(report.first_difference))
-        )
+    if video.report is not None:
+        told.append(_checked(video.report))
     return (
         '<figure style="margin:0"><video controls loop muted autoplay playsinline '
         'style="max-width:100%;max-height:480px;min-width:240px;image-rendering:pixelated" '
         f'src="data:video/mp4;base64,{content}"></video>'
         f'<figcaption style="font-size:0.85em;opacity:0.75">{"; ".join(told)}</figcaption></figure>'
     )
+
+
+def _checked(report: ReplayReport) -> str:
+    """What a replay found, as HTML."""
+    if not report.same:
+        found = escape(str(report.first_difference))
+        return f"<strong>the replay differs from the record</strong>: {found}"
+    if report.compared < report.transitions:
+        return f"the replay is the same as the record up to step {report.compared:,}"
+    return "the replay is the same as the record"

@@ -70,6 +70,8 @@ class Workbench:
     def _guarded(self) -> Iterator[None]:
         try:
             yield
+        except (duckdb.InterruptException, duckdb.OutOfMemoryException):
+            raise
         except duckdb.Error as error:
             # The statements are ours, so it is a file that does not hold what its schema says.
             for table in self._tables:
