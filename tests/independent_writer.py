@@ -197,6 +197,8 @@ def add_segment(run: Run, number: int, first: int, rollouts: Sequence[Rollout]) 
     for index, rollout in enumerate(rollouts, start=first):
         episodes.append(_episode_row(run, index, rollout, name, len(steps)))
         steps += _step_rows(f"{run.id}/{index:06d}", rollout)
+    if read_table(store, "episodes").applied.get(run.id, -1) >= number:
+        return
     steps_table, episodes_table = pa.Table.from_pylist(steps, STEPS), pa.Table.from_pylist(episodes, EPISODES)
     _write_parquet(store / "steps" / name, steps_table)
     _write_parquet(store / "episodes" / name, episodes_table)

@@ -153,6 +153,6 @@ def test_the_readers_need_nothing_of_ours() -> None:
     """They import the standard library, pyarrow and each other."""
     modules = sorted(TESTS.glob("independent_*.py"))
     own = {path.stem: path.read_text("utf-8") for path in modules if path.stem != "independent_checks"}
-    assert len(own) == 5
+    assert len(own) == 6
     found = {name for source in own.values() for name in imported(source)} - set(sys.stdlib_module_names)
     assert found - own.keys() == {"pyarrow"}
