@@ -121,20 +121,18 @@ def _each_objective(schema: StepSchema, expression: str) -> str:
 def _returns_to_go(schema: StepSchema) -> str:
     """Sums of the rewards ahead, weighted within stretches of time that are too short for gamma to vanish.
 
-    A step's weight is gamma to the power of its place in a stretch; the sum from a step on, divided by that
-    step's weight, is the return to go. A stretch ends before its last weight is below 1e-150, so nothing is
-    divided by what is no longer a number, and what comes after the next stretch is below 1e-150 of a reward.
-    Rewards that are not finite are added apart: times a weight of 0 they would spoil other steps.
+    A step's weight is gamma to the power of its place in a stretch; the sum from a step to the stretch's end,
+    divided by that step's weight, is what it has ahead there. A stretch ends before a weight is below 1e-150,
+    so nothing is divided by 0, and what comes after the next stretch counts for less than 1e-75 of a reward:
+    only what is not finite has to be looked for there.
     """
     keys = ", ".join(key_names(schema))
-    finite = "CASE WHEN isfinite(REWARD) THEN REWARD ELSE 0 END * weight"
-    ahead = f"sum({finite}) OVER (stretch ROWS BETWEEN CURRENT ROW AND rest FOLLOWING)"
-    after = f"sum({finite}) OVER (stretch ROWS BETWEEN rest + 1 FOLLOWING AND rest + span FOLLOWING)"
-    odd = "CASE WHEN isfinite(REWARD) THEN 0 ELSE REWARD END"
-    odds = f"sum({odd}) OVER (stretch ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)"
-    total = (
-        f"({ahead} + coalesce({after}, 0) * power) / weight + CASE WHEN gamma = 0 THEN {odd} ELSE {odds} END"
-    )
+    ahead = "sum(REWARD * weight) OVER (stretch ROWS BETWEEN CURRENT ROW AND rest FOLLOWING)"
+    after = "sum(REWARD * weight) OVER (stretch ROWS BETWEEN rest + 1 FOLLOWING AND rest + span FOLLOWING)"
+    odd = "CASE WHEN isfinite(REWARD) THEN NULL ELSE REWARD END"
+    far = f"sum({odd}) OVER (stretch ROWS BETWEEN rest + 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
+    sums = f"({ahead} + coalesce({after}, 0) * power) / weight + coalesce({far}, 0)"
+    total = f"CASE WHEN gamma = 0 THEN REWARD ELSE {sums} END"
     return f"""
         WITH rewards AS (
             SELECT {keys}, t, reward, CASE

@@ -48,6 +48,13 @@ def advice(
     return "\n".join(lines)
 
 
+def missing_next(snapshot: Snapshot, reason: str) -> str | None:
+    """The next observation that the engine did not find, if that is what it says."""
+    found = [pattern.search(reason) for kind, pattern in _MISSING if kind == "column"]
+    names = {match[1] for match in found if match}
+    return next((name for name in next_columns(snapshot.schema) if name in names), None)
+
+
 def _newer(snapshot: Snapshot) -> str:
     newer = snapshot.newer_version()
     if newer is None:

@@ -21,7 +21,7 @@ from ..store.snapshot import Snapshot
 from .frames import episodes_frame
 from .interrupting import interruptible
 from .macros import TRANSITIONS, WITH_NEXT, Macro, following_columns, macros_of, statements
-from .names_nearby import advice
+from .names_nearby import advice, missing_next
 from .sources import Sources, quote
 
 _CHOSEN = "_chosen_episodes"
@@ -29,6 +29,8 @@ _POSITION = "_position"
 #: A connection that may only read keeps the rows of so many episodes in its memory.
 _MOST_KEPT = 2_000_000
 _WORD = re.compile(r"\w+")
+#: The name of the view, and not the same word within quotes, remarks or longer names.
+_TRANSITIONS = re.compile(r"(?i)(?<!['\w])\"?\btransitions\b\"?(?!['\w(])")
 #: MULTI is a PIVOT, which DuckDB carries out in several statements.
 _QUERIES = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI}
 
@@ -157,7 +159,7 @@ def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
             )
         if _may_read_steps(snapshot, text):
             snapshot.places(STEPS)
-        relation = connection.sql(text)
+        relation = _bound(snapshot, connection, text)
     except duckdb.Error as error:
         if not isinstance(error, duckdb.ProgrammingError):
             for table in TABLES:
@@ -166,6 +168,21 @@ def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
     if relation is None:
         raise QueryError(f"The text {text!r} holds no query, such as SELECT ... FROM episodes.")
     return relation
+
+
+def _bound(
+    snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
+) -> duckdb.DuckDBPyRelation | None:
+    """The relation of a query. A next observation of transitions is asked of the view that has it."""
+    try:
+        return connection.sql(text)
+    except duckdb.BinderException as error:
+        if missing_next(snapshot, str(error)) is None:
+            raise
+        asked = _TRANSITIONS.sub(WITH_NEXT, text)
+        if asked == text:
+            raise
+        return connection.sql(asked)
 
 
 def fetch(

@@ -369,6 +369,17 @@ def test_next_observations(view: el.EpisodeView, ask: Any) -> None:
     assert [row[3] for row in found] == episode.observations[1:].tolist()
 
 
+def test_transitions_answer_for_the_next_observation(view: el.EpisodeView, ask: Any) -> None:
+    """A query over transitions that names a next observation gets it."""
+    pairs(view, ask("select episode_id, t, observation, next_observation from transitions order by all"))
+    ((found,),) = ask(
+        "select sum(next_obs(1) - s.observation[2]) from Transitions s where 'transitions' <> 'x'"
+    )
+    wanted = sum(float(episode.observations[-1][1] - episode.observations[0][1]) for episode in view)
+    assert found == pytest.approx(wanted, abs=1e-4)
+    assert "next_observation" not in view.sql("from transitions").columns
+
+
 def test_next_observations_of_agents(tmp_path: Path) -> None:
     """In a multi-agent store the next observation, and every sum, is the same agent's."""
     store = el.create(tmp_path / "store", Comings())
@@ -474,7 +485,7 @@ def test_conditions_of_filters_may_use_macros(store: el.EpisodeStore) -> None:
         ("select osb(0) from steps", "There is no macro 'osb'. Nearest: obs"),
         ("select e.seeds from episodes e", "There is no column 'seeds'. Nearest: seed"),
         (
-            "select next_observation from transitions",
+            "select next_observation from steps",
             "next_observation is a column of the view transitions_with",
         ),
         ("select xqzw from steps", "There is no column 'xqzw', nor any name like it."),
