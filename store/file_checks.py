@@ -69,9 +69,10 @@ def _check_identity(place: Place, file: TableFile, footer: pq.FileMetaData) -> N
             f"The file {place} has {size} bytes where {file.size} were committed. It is damaged, or another "
             "file stands in its place: restore it from a copy."
         )
-    for name in {"episode_id", "run_id"} & file.smallest.keys() & file.largest.keys():
+    smallest, largest = file.smallest, file.largest
+    for name in {"episode_id", "run_id"} & smallest.keys() & largest.keys():
         bounds = text_bounds(footer, name)
-        if bounds is not None and bounds != (file.smallest[name], file.largest[name]):
+        if bounds is not None and bounds != (smallest[name], largest[name]):
             raise _misplaced(place, name, bounds)
 
 

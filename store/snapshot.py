@@ -162,9 +162,14 @@ class Snapshot:
         return self.layout.table(STEPS) / name
 
     @cached_property
+    def listed_steps(self) -> list[TableFile]:
+        """All files of the steps table as its newest version lists them."""
+        return self._steps.files()
+
+    @cached_property
     def step_files(self) -> list[TableFile]:
         """The steps files that this snapshot's episodes point at, in the order of first use."""
-        known = {file.name: file for file in self._steps.files()}
+        known = {file.name: file for file in self.listed_steps}
         return [known.get(name) or self._unlisted(name) for name in self.pointers.segments]
 
     def _unlisted(self, name: str) -> TableFile:

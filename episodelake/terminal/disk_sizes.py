@@ -52,7 +52,7 @@ class TableSize:
 
 def table_size(snapshot: Snapshot, table: str) -> TableSize:
     """Measure the columns of `steps` (annotations included) or of `episodes`."""
-    files = snapshot.step_files if table == STEPS else snapshot.episode_files
+    files = _step_files(snapshot) if table == STEPS else snapshot.episode_files
     folder = snapshot.layout.table(table)
     measured = _spread(files)
     sizes, damaged = _sizes([folder / file.name for file in measured])
@@ -65,6 +65,11 @@ def table_size(snapshot: Snapshot, table: str) -> TableSize:
         for field in snapshot.shown_schema({STEPS: STEPS}.get(table, EPISODES))
     )
     return TableSize(columns, len(measured) == len(files), damaged)
+
+
+def _step_files(snapshot: Snapshot) -> Sequence[TableFile]:
+    """The files of steps; of the newest version as its log lists them, which asks no file of episodes."""
+    return snapshot.listed_steps if snapshot.newest else snapshot.step_files
 
 
 def _spread(files: Sequence[TableFile]) -> list[TableFile]:
@@ -111,6 +116,8 @@ def _owner(path: str, names: Sequence[str]) -> str:
 
 def _annotation_sizes(snapshot: Snapshot) -> Counter[str]:
     sizes: Counter[str] = Counter()
+    if not snapshot.annotation_files.annotations:
+        return sizes
     segments = snapshot.pointers.segments
     for name in snapshot.annotation_files.annotations:
         places = [snapshot.annotation_files.find(name, segment) for segment in segments]

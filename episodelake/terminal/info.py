@@ -15,8 +15,9 @@ import typer
 
 from .._store import EpisodeStore
 from ..readers.run_envs import RunEnv, run_envs
+from ..readers.sources import Sources
 from ..store.errors import CorruptStoreError
-from ..store.layout import EPISODES, FORMAT_VERSION, STEPS, Layout
+from ..store.layout import EPISODES, FORMAT_VERSION, RUNS, STEPS, Layout
 from .agent_reports import agents_query, group_spaces
 from .arguments import AsJson, StorageOptions, StorePath
 from .commands import LOOK, command
@@ -35,9 +36,11 @@ episodelake info data/cartpole
 episodelake info data/cartpole@v1.0                  as it was when it was tagged
 episodelake info data/cartpole --json | jq .episodes"""
 
+_ASKED = ("run_id", "length", "episode_return", "end_reason", "row_count")
+_ASKED += ("agents", "agent_groups", "agent_lengths", "agent_returns")
 _RUNS = """
 SELECT run_id, any_value(name) AS name, any_value(runs.started_at) AS started_at,
-any_value(runs.ended_at) AS ended_at, count(episode_id) AS episodes,
+any_value(runs.ended_at) AS ended_at, count(length) AS episodes,
 coalesce(sum({transitions}), 0)::BIGINT AS transitions {mean}
 FROM runs LEFT JOIN episodes USING (run_id) GROUP BY run_id ORDER BY started_at DESC, run_id DESC
 """
@@ -66,13 +69,28 @@ def info(path: StorePath, as_json: AsJson = False, storage: StorageOptions = Non
 
 def info_of(explored: Explored) -> dict[str, Any]:
     """Everything that `info` says, as the object that `--json` prints."""
-    store = explored.store
-    # Not through `store.sql`: it checks the files of steps as soon as a text names transitions.
-    connection = store.connect()
+    connection = _tables(explored.store)
     try:
-        return _report(store, connection)
+        return _report(explored.store, connection)
     finally:
         connection.close()
+
+
+def _tables(store: EpisodeStore) -> duckdb.DuckDBPyConnection:
+    """A connection with the runs, and the columns of episodes that are asked for, read once.
+
+    A connection of the store would look into every file of steps too.
+    """
+    snapshot = store.selection().snapshot
+    for table in (RUNS, EPISODES):
+        snapshot.places(table)
+    sources = Sources(snapshot)
+    names = [name for name in _ASKED if name in snapshot.episodes_schema.names]
+    text = f"SELECT {', '.join(names)} FROM ({sources.table(EPISODES)})"
+    sources.connection.execute(f"CREATE TEMP TABLE episodes AS {text}")
+    here = "" if snapshot.newest else "SEMI JOIN episodes USING (run_id)"
+    sources.connection.execute(f"CREATE VIEW runs AS SELECT * FROM ({sources.table(RUNS)}) {here}")
+    return sources.connection
 
 
 def _report(store: EpisodeStore, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
