@@ -36,7 +36,7 @@ from .frames import (
     steps_frame,
     transitions_only,
 )
-from .iteration import iterate
+from .iteration import checked_slice, iterate
 from .loading.feeding import FeedingView
 from .loading.stats_view import MeasuredView
 from .plots.accessor import PlottedView
@@ -102,7 +102,7 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
             InvalidArgumentError: the key is of another kind, or a slice of other things than positions.
         """
         if isinstance(key, slice):
-            return EpisodeView(self._reader, self._all_positions()[_checked_slice(key)])
+            return EpisodeView(self._reader, self._all_positions()[checked_slice(key)])
         if isinstance(key, str):
             return self._episode(self._position_of(key))
         if isinstance(key, bool) or not isinstance(key, int | np.integer):
@@ -389,17 +389,3 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
 def _reason(error: Exception) -> str:
     """What Polars says first; the plan of the query that follows tells a caller nothing."""
     return str(error).partition("\n")[0]
-
-
-def _checked_slice(key: slice) -> slice:
-    """A slice of positions, as it is.
-
-    Raises:
-        InvalidArgumentError: it has other parts than whole numbers, or a step of 0.
-    """
-    parts = (key.start, key.stop, key.step)
-    if not all(part is None or isinstance(part, int | np.integer) for part in parts):
-        raise InvalidArgumentError(f"{key!r} is no slice of positions; expected whole numbers, as [10:20].")
-    if key.step is not None and not key.step:
-        raise InvalidArgumentError(f"{key!r} has the step 0; expected another number, as in [::2].")
-    return key
