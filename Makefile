@@ -16,7 +16,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-crashes test-faults test-hostile test-training lint format types wheel-check bench check clean
+.PHONY: help demo test test-slow test-crashes test-faults test-hostile test-training test-notebooks docs lint format types wheel-check bench check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,12 @@ test-hostile: $(VENV)/.installed-test ## read some hundred hostile stores, and a
 test-training: $(VENV)/.installed-test ## train the examples' learners over several seeds, and run their notebook
 	$(BIN)/python -m pytest $(PARALLEL) -m slow tests/test_training.py tests/test_training_notebook.py $(ARGS)
 
+test-notebooks: $(VENV)/.installed-test ## run the longer notebooks and look at what they say
+	$(BIN)/python -m pytest $(PARALLEL) -m slow tests/test_story_notebooks.py $(ARGS)
+
+docs: $(VENV)/.installed-test ## build the site of the documentation into build/docs
+	$(BIN)/python -m sphinx -W --keep-going -b html docs build/docs $(ARGS)
+
 lint: $(VENV)/.installed-test ## check style and format with ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -60,7 +66,7 @@ wheel-check: $(VENV)/.installed-test ## build the wheel, install it in a clean e
 bench: $(VENV)/.installed-test ## measure against Minari and bare pyarrow, and print the table
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-check: test test-crashes test-hostile test-training lint types wheel-check ## all that the continuous integration checks
+check: test test-crashes test-hostile test-training test-notebooks lint types wheel-check ## all that the continuous integration checks
 
 clean: ## remove the environments, builds and caches
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis benchmarks/.venv

@@ -156,7 +156,7 @@ class Episode(PlottedEpisode, PicturedEpisode, CardedEpisode):
 
     @cached_property
     def observations(self) -> Any:
-        """T+1 observations, stacked: shape (T+1, *shape) in the space's dtype, nested as the space is.
+        """T+1 observations, stacked: shape `(T+1, *shape)` in the space's dtype, nested as the space is.
 
         Ragged spaces (Text, Sequence, Graph, OneOf) give a list of T+1 values. Arrays are read-only views.
 

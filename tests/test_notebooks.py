@@ -77,12 +77,29 @@ def test_rebuilt_episode_is_what_happened(executed: NotebookNode) -> None:
 
 
 def test_charts_have_data(executed: NotebookNode) -> None:
-    """Both charts hold the rows that they are to show, and title every axis."""
-    rows = {}
-    for name, chart in charts(executed).items():
-        rows[name] = sum(map(len, chart["datasets"].values()))
-        assert chart["title"] and all(chart["encoding"][axis]["title"] for axis in "xy")
-    assert rows == {"chart-returns": 200, "chart-angles": 6 * 81}
+    """The charts hold the rows that they are to show, and title every axis."""
+    drawn = charts(executed)
+    assert drawn.keys() == {"chart-returns", "chart-angles", "chart-hardest"}
+    bars = [row for rows in drawn["chart-returns"]["datasets"].values() for row in rows]
+    counted = {
+        name: sum(row["episodes"] for row in bars if row["series"] == name) for name in ("scripted", "random")
+    }
+    assert counted == {"scripted": 100, "random": 100}
+    angles = drawn["chart-angles"]
+    assert sum(map(len, angles["datasets"].values())) == 6 * 81
+    assert angles["title"] and all(angles["encoding"][axis]["title"] for axis in "xy")
+
+
+def test_an_episode_shows_itself(executed: NotebookNode) -> None:
+    """The card names the episode and its signals; the replay has a frame for every second step."""
+    html = {
+        cell.id: "".join(output.data.get("text/html", "") for output in cell.outputs if "data" in output)
+        for cell in executed.cells
+        if cell.cell_type == "code"
+    }
+    assert "swing-up-" in html["card-hardest"] and html["card-hardest"].count("<svg") >= 4
+    assert "51 frames of replay" in outputs(executed)["video"]
+    assert "data:video/mp4;base64," in html["video"]
 
 
 def test_nothing_is_left_behind(executed: NotebookNode, folder: Path) -> None:
@@ -104,9 +121,9 @@ def test_committed_outputs_come_out_again(committed: NotebookNode, executed: Not
 
 
 def test_committed_file_is_in_order(committed: NotebookNode) -> None:
-    """Its cells were run in order, both charts have pictures, and it names no machine."""
+    """Its cells were run in order, every chart has a picture, and it names no machine."""
     check_committed(committed)
-    assert len(charts(committed)) == 2
+    assert len(charts(committed)) == 3
 
 
 @pytest.mark.parametrize("text", ["in /srv/data/store", "'/tmp/x'", "file:/" + "//x", '"/usr/lib"'])

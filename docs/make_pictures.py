@@ -1,0 +1,232 @@
+"""Make the pictures of the README and of the site again: charts, the terminal, the explorer.
+
+    python docs/make_pictures.py                     # all of them, into docs/figures
+    python docs/make_pictures.py charts terminal     # only these
+
+Everything shown is real: a store is recorded, the commands run in a terminal of their own, and the explorer
+in a headless Chromium (`EPISODELAKE_CHROMIUM` names another one than that of the path). The extra `test` has
+what is needed.
+"""
+
+import contextlib
+import fcntl
+import io
+import os
+import pty
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+from PIL import Image
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+import episodelake as el
+
+FIGURES = Path(__file__).parent / "figures"
+STORE = "mountain-car"
+COLUMNS = 100
+COMMANDS = {
+    "terminal-info": ["info", STORE],
+    "terminal-show": ["show", STORE, "{usual}"],
+    "terminal-sql": [
+        "sql",
+        STORE,
+        "select name, count(*) as episodes, avg(episode_return) as mean_return, min(length) as quickest "
+        "from episodes join runs using (run_id) where end_reason = 'terminated' group by all order by name",
+    ],
+    "terminal-plot": ["plot", STORE, "returns"],
+}
+
+
+def colours(text: str) -> list[tuple[int, int, int]]:
+    """Colours as terminals' themes have them, from hexadecimal numbers."""
+    return [
+        (value >> 16, value >> 8 & 255, value & 255) for value in (int(word, 16) for word in text.split())
+    ]
+
+
+# A dark terminal: background, text, the eight colours, and their bright forms.
+NIGHT = TerminalTheme(
+    (16, 24, 32),
+    (214, 222, 228),
+    colours("34404a f07178 7ecc8c e9be6d 68a6f0 c892ea 5ac8d0 d6dee4"),
+    colours("7a8a96 ff8b92 a0e2aa ffd591 8cbeff deb0fa 82dee4 ffffff"),
+)
+
+
+def record(folder: Path) -> el.EpisodeStore:
+    """Three learners climb the hill of MountainCar by the cross-entropy method; each keeps its generation."""
+    store = el.create(folder / STORE, gymnasium.make("MountainCar-v0"))
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        mean, spread = np.zeros(3), np.ones(3)
+        kept: dict[str, int] = {}
+        environment = gymnasium.make("MountainCar-v0")
+        recorder = store.record(
+            environment,
+            run=f"cem-seed{seed}",
+            metadata={"seed": seed},
+            episode_callback=lambda _, kept=kept: dict(kept),
+        )
+        with recorder as env:
+            for generation in range(12):
+                kept["generation"] = generation
+                policies = mean + spread * random.normal(size=(20, 3))
+                returns = [climb(env, policy, 20 * generation + n) for n, policy in enumerate(policies)]
+                best = policies[np.argsort(returns, stable=True)[-5:]]
+                mean, spread = best.mean(axis=0), best.std(axis=0) + 0.1
+    return store.refresh()
+
+
+def climb(env: gymnasium.Env, weights: np.ndarray, seed: int) -> float:
+    """One episode; its return."""
+    observation, _ = env.reset(seed=seed)
+    total, done = 0.0, False
+    while not done:
+        push = weights @ (observation[0] + 0.5, 20 * observation[1], 0.5)
+        observation, reward, terminated, truncated, _ = env.step(2 if push > 0 else 0)
+        total += float(reward)
+        done = terminated or truncated
+    return total
+
+
+def make_charts(store: el.EpisodeStore) -> None:
+    """The pictures of the tutorial, of a store recorded as it says, and a chart of this one."""
+    with tempfile.TemporaryDirectory() as folder:
+        searched = el.create(Path(folder, "cartpole"), gymnasium.make("CartPole-v1"))
+        random = np.random.default_rng(0)
+        with searched.record(gymnasium.make("CartPole-v1"), run="search") as env:
+            for seed in range(200):
+                weights = random.normal(size=4)
+                observation, _ = env.reset(seed=seed)
+                done = False
+                while not done:
+                    observation, _, terminated, truncated, _ = env.step(int(weights @ observation > 0))
+                    done = terminated or truncated
+        searched.refresh()
+        searched.plot.returns().save(FIGURES / "tutorial-returns.svg", theme="light")
+        searched[3].plot().save(FIGURES / "tutorial-episode.svg", theme="light")
+    with tempfile.TemporaryDirectory() as folder:
+        store.plot.returns().save(Path(folder, "returns.png"), theme="light")
+        keep(Image.open(Path(folder, "returns.png")), "plot-returns")
+
+
+def keep(picture: Image.Image, name: str) -> None:
+    """Write a picture with few colours, which takes a quarter of the room."""
+    few = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    few.save(FIGURES / f"{name}.png", optimize=True)
+
+
+def make_terminal(store: el.EpisodeStore) -> None:
+    """What commands show in a terminal of a hundred columns."""
+    folder = store.path.parent
+    lengths = store.episodes.collect()["length"].to_numpy()
+    usual = int(np.argsort(lengths, stable=True)[len(lengths) // 2])
+    for name, command in COMMANDS.items():
+        words = [word.format(usual=usual) for word in command]
+        shown = ran(["episodelake", *words], folder).replace(f"{folder}/", "").rstrip()
+        typed = " ".join(f'"{word}"' if " " in word else word for word in words)
+        console = Console(record=True, width=COLUMNS, file=io.StringIO(), legacy_windows=False)
+        prompt = Text("$ ", "bold green")
+        console.print(
+            prompt + Text(f"episodelake {typed}", "bold"), Text.from_ansi(shown), sep="\n", soft_wrap=False
+        )
+        # The fonts of the template would be fetched from elsewhere.
+        template = re.sub(r"@font-face \{\{.*?\n    \}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+        drawn = console.export_svg(title="", theme=NIGHT, code_format=template, unique_id=name)
+        (FIGURES / f"{name}.svg").write_text(drawn.replace("Fira Code", "ui-monospace"), "utf-8")
+
+
+def ran(command: list[str], folder: Path) -> str:
+    """What a command of this environment writes to a terminal."""
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+    command = [str(Path(sys.executable).parent / command[0]), *command[1:]]
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdin=child, stdout=child, stderr=child)
+    os.close(child)
+    written = b""
+    with contextlib.suppress(OSError):  # the terminal is gone when the command has ended
+        while data := os.read(parent, 1 << 16):
+            written += data
+    os.close(parent)
+    if process.wait():
+        raise RuntimeError(f"{' '.join(command)} failed:\n{written.decode()}")
+    return written.decode().replace("\r\n", "\n")
+
+
+def make_explorer(store: el.EpisodeStore) -> None:
+    """The explorer's page with an episode that is opened, in light and in dark."""
+    from playwright.sync_api import sync_playwright
+
+    with explored(store) as address, sync_playwright() as playwright:
+        chromium = os.environ.get("EPISODELAKE_CHROMIUM") or shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for theme in ("light", "dark"):
+            page = browser.new_page(viewport={"width": 1440, "height": 1000}, color_scheme=theme)
+            page.goto(address)
+            page.locator(".first canvas").first.wait_for(timeout=60_000)
+            page.get_by_text("Render a replay").click()
+            page.locator("img.frame").first.wait_for(timeout=60_000)
+            slider = page.locator(".timeline .q-slider")
+            size = slider.bounding_box()
+            slider.click(position={"x": 0.9 * (size["width"] if size else 100), "y": 10})
+            page.wait_for_timeout(3_000)
+            keep(Image.open(io.BytesIO(page.screenshot())), f"explorer-{theme}")
+            page.close()
+        browser.close()
+
+
+@contextlib.contextmanager
+def explored(store: el.EpisodeStore) -> Iterator[str]:
+    """The address of a running explorer."""
+    command = [
+        str(Path(sys.executable).parent / "episodelake"),
+        "explore",
+        STORE,
+        "--no-browser",
+        "--port",
+        "0",
+    ]
+    process = subprocess.Popen(command, cwd=store.path.parent, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = next((line.strip() for line in process.stdout if line.startswith("http")), None)
+        if address is None:
+            raise RuntimeError("The explorer did not start.")
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+PARTS: dict[str, Callable[[el.EpisodeStore], None]] = {
+    "charts": make_charts,
+    "terminal": make_terminal,
+    "explorer": make_explorer,
+}
+
+
+def main() -> None:
+    """Make those that are named, or all."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = record(Path(folder))
+        for name in sys.argv[1:] or PARTS:
+            PARTS[name](store)
+    for path in sorted(FIGURES.iterdir()):
+        print(f"{path.name}: {path.stat().st_size >> 10} kB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What the site's Sphinx needs to know of this repository: pages outside `docs/`, notebooks, docstrings.
+
+A page of the site may stand for a file elsewhere in the repository, such as CHANGELOG.md. On a Git host that
+page is a pointer to the file; while the site is built the file's text takes its place, with links that lead
+to the same things from there. `conf.py` loads this module as an extension.
+"""
+
+import os
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+import notebook_pages
+from docutils import nodes, utils
+from sphinx.application import Sphinx
+from sphinx.domains.python import PyXRefRole
+from sphinx.util import logging
+
+import episodelake
+
+_logger = logging.getLogger(__name__)
+DOCS = Path(__file__).parent
+REPOSITORY = DOCS.parent
+
+#: Pages of the site, and the files of the repository whose text they show.
+MIRRORS = {
+    "benchmarks": "benchmarks/README.md",
+    "changelog": "CHANGELOG.md",
+    "contributing": "CONTRIBUTING.md",
+    **{
+        f"notebooks/{page.stem}": f"notebooks/{page.stem}.ipynb"
+        for page in (DOCS / "notebooks").glob("*.md")
+        if page.stem != "index"
+    },
+}
+#: Where a link to a file of the repository leads in the site.
+_PAGE_OF = {file: page for page, file in MIRRORS.items()} | {"README.md": "index"}
+_TABLE = re.compile(r"<!-- benchmarks:begin -->(.*)<!-- benchmarks:end -->", re.DOTALL)
+_LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
+_FENCE = re.compile(r"(`{3,}|~{3,})")
+_PATTERN = re.compile(r"^[a-z]+\*\n", re.MULTILINE)
+_NAME = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\(\))?")
+
+
+def page_text(page: str, text: str) -> str:
+    """The text of a page as the site shows it.
+
+    Args:
+        page: its name below `docs/`, without suffix.
+        text: what its file holds.
+    """
+    source = MIRRORS.get(page)
+    if source is None:
+        text = _PATTERN.sub(lambda line: line[0] if any(DOCS.glob(f"{line[0].strip()}.md")) else "", text)
+        return relinked(text, f"docs/{page}.md", page)
+    text = (REPOSITORY / source).read_text("utf-8")
+    if source.endswith(".ipynb"):
+        return relinked(notebook_pages.as_markdown(text, source), source, page)
+    text = relinked(text, source, page)
+    return _with_results(text, page) if page == "benchmarks" else text
+
+
+def _with_results(text: str, page: str) -> str:
+    """The page on benchmarks, with the table of the README before its first section."""
+    found = _TABLE.search((REPOSITORY / "README.md").read_text("utf-8"))
+    if found is None:
+        raise ValueError("README.md has no table between the marks benchmarks:begin and benchmarks:end.")
+    before, mark, after = text.partition("\n## ")
+    return f"{before}\n\n## Results\n{relinked(found[1], 'README.md', page)}{mark}{after}"
+
+
+def relinked(text: str, source: str, page: str) -> str:
+    """The text of a file of the repository with its links to other files as a page of the site needs them.
+
+    Args:
+        text: Markdown; what stands in fenced blocks is left alone.
+        source: where it stands, as a path from the root of the repository.
+        page: the page that shows it.
+    """
+    lines, fence = [], ""
+    for line in text.split("\n"):
+        opening = _FENCE.match(line.lstrip())
+        if opening and not fence:
+            fence = opening[1]
+        elif fence and line.strip() == fence:
+            fence = ""
+        elif not fence:
+            line = _LINK.sub(lambda link: _relinked(link, source, page), line)
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _relinked(link: re.Match[str], source: str, page: str) -> str:
+    before, target, anchor, after = link.groups(default="")
+    if re.match(r"[a-z][a-z+.-]*:", target):
+        return link[0]
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+    if path in _PAGE_OF:
+        path = f"docs/{_PAGE_OF[path]}.md"
+    elif not (REPOSITORY / path).is_file():
+        _logger.warning("%s links to %s, which is no file of the repository", source, target, location=page)
+        return link[0]
+    return before + posixpath.relpath(path, posixpath.dirname(f"docs/{page}")) + anchor + after
+
+
+def _read_source(app: Sphinx, page: str, content: list[str]) -> None:
+    if app.env.doc2path(page).suffix == ".md":
+        content[0] = page_text(page, content[0])
+        if page in MIRRORS:
+            app.env.note_dependency(os.fspath(REPOSITORY / MIRRORS[page]))
+
+
+def name_role(
+    name: str, rawtext: str, text: str, lineno: int, inliner: Any, options: Any = None, content: Any = None
+) -> Any:
+    """Code in a docstring, such as `EpisodeStore.refresh`; a link where the reference has that name.
+
+    Only what can be a name is looked up: of `<run id>/<number>` the usual role would make a title and a
+    target.
+    """
+    if _NAME.fullmatch(text):
+        if text.partition(".")[0].removesuffix("()") in episodelake.__all__:
+            text = f"{text} <episodelake.{text.removesuffix('()')}>"
+        return PyXRefRole()("py:obj", rawtext, text, lineno, inliner, options or {}, content or [])
+    return [nodes.literal(rawtext, utils.unescape(text))], []
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Called by Sphinx as the extension is loaded."""
+    app.connect("source-read", _read_source)
+    app.add_role("name", name_role)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
