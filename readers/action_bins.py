@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from .elements import Leaf, identifier, text
+from .elements import Leaf
+from .sql_text import literal, quote
 
 
 def histogram_of_actions(leaves: Sequence[Leaf]) -> tuple[str, str] | None:
@@ -26,7 +27,7 @@ def _by_value(leaf: Leaf) -> str:
     space = leaf.space
     assert isinstance(space, Discrete)
     first, beyond = int(space.start), int(space.start + space.n)
-    column = identifier(leaf.column)
+    column = quote(leaf.column)
     return f"""
         WITH counted AS (
             SELECT {column} AS action, count(*) AS count FROM steps
@@ -39,14 +40,14 @@ def _by_value(leaf: Leaf) -> str:
 
 def _numbers(leaf: Leaf) -> str:
     """A query for the numbers of one leaf: which, its value, and its bounds if it has finite ones."""
-    column = identifier(leaf.column)
+    column = quote(leaf.column)
     lows, highs = _bounds(leaf)
     if not leaf.shape:
         return (
-            f"SELECT {text(leaf.column)} AS action, 0 AS place, {column}::DOUBLE AS x, {lows[0]} AS lowest, "
-            f"{highs[0]} AS highest FROM steps WHERE {column} IS NOT NULL"
+            f"SELECT {literal(leaf.column)} AS action, 0 AS place, {column}::DOUBLE AS x, "
+            f"{lows[0]} AS lowest, {highs[0]} AS highest FROM steps WHERE {column} IS NOT NULL"
         )
-    names = [text(f"{leaf.column}[{', '.join(map(str, index))}]") for index in np.ndindex(leaf.shape)]
+    names = [literal(f"{leaf.column}[{', '.join(map(str, index))}]") for index in np.ndindex(leaf.shape)]
     return (
         f"SELECT [{', '.join(names)}][place + 1] AS action, place, x, "
         f"[{', '.join(lows)}][place + 1] AS lowest, [{', '.join(highs)}][place + 1] AS highest "

@@ -16,6 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 
 from ..store.names import escape_distinct
 from ..store.schema import ACTION, OBSERVATION, StepSchema
+from .sql_text import literal, quote
 
 _FIXED = (Box, Discrete, MultiBinary, MultiDiscrete)
 #: A leaf of so many dimensions is a picture or a volume, whose elements nobody picks by hand.
@@ -111,16 +112,16 @@ def _forms(name: str, leaves: Sequence[Leaf]) -> list[tuple[str, str]]:
 def _chosen(name: str, leaves: Sequence[Leaf], indices: Sequence[str]) -> str:
     """The element of the leaf that `part` names; a constant, so that only its column is read."""
     cases = " ".join(
-        f"WHEN {text(leaf.path)} THEN {_element(name, leaf, indices)}::DOUBLE" for leaf in leaves
+        f"WHEN {literal(leaf.path)} THEN {_element(name, leaf, indices)}::DOUBLE" for leaf in leaves
     )
     known = ", ".join(repr(leaf.path) for leaf in leaves)
-    wrong = text(f"{name}: there is no such part with {len(indices)} indices; there are {known}")
+    wrong = literal(f"{name}: there is no such part with {len(indices)} indices; there are {known}")
     # The empty text is for DuckDB's check of a new macro, which goes on past a function of a parameter.
     return f"CASE part || '' {cases} ELSE error({wrong}) END"
 
 
 def _element(name: str, leaf: Leaf, indices: Sequence[str]) -> str:
-    column = identifier(leaf.column)
+    column = quote(leaf.column)
     if not indices:
         return column
     sizes = leaf.shape
@@ -132,19 +133,9 @@ def _element(name: str, leaf: Leaf, indices: Sequence[str]) -> str:
         f"({index} + CASE WHEN {index} < 0 THEN {size} ELSE 0 END) * {stride}"
         for index, size, stride in zip(indices, sizes, strides, strict=True)
     )
-    said = text(f"{name}: an index is outside the shape {tuple(map(int, sizes))} of {leaf.column}")
+    said = literal(f"{name}: an index is outside the shape {tuple(map(int, sizes))} of {leaf.column}")
     return f"{column}[CASE WHEN {wrong} THEN error({said})::BIGINT ELSE {place} + 1 END]"
 
 
 def _position(index: str) -> str:
     return f"CASE WHEN {index} < 0 THEN {index} ELSE {index} + 1 END"
-
-
-def identifier(name: str) -> str:
-    """A name as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def text(value: str) -> str:
-    """A text as an SQL literal."""
-    return "'" + value.replace("'", "''") + "'"

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from ..store.layout import EPISODES, STEPS
 from ..store.schema import ACTION, StepSchema
 from .action_bins import histogram_of_actions
-from .elements import element_macros, identifier, leaves_of, next_name
+from .elements import element_macros, leaves_of, next_name
+from .sql_text import quote
 
 TRANSITIONS = "transitions"
 WITH_NEXT = "transitions_with_next"
@@ -82,7 +83,7 @@ def statements(macros: tuple[Macro, ...]) -> Iterator[str]:
             for macro in macros
             if macro.name == name
         )
-        yield f"CREATE MACRO {identifier(name)}{forms}"
+        yield f"CREATE MACRO {quote(name)}{forms}"
 
 
 def key_names(schema: StepSchema) -> list[str]:
@@ -99,7 +100,7 @@ def following_columns(schema: StepSchema) -> str:
     wrong = "error('the steps are not read in the order of their files')"
     pairs = [
         f"CASE WHEN terminated IS NULL THEN NULL WHEN lead(t) OVER () = t + 1 THEN "
-        f"lead({identifier(field.name)}) OVER () ELSE {wrong} END AS {identifier(next_name(field.name))}"
+        f"lead({quote(field.name)}) OVER () ELSE {wrong} END AS {quote(next_name(field.name))}"
         for field in schema.observation.fields
     ]
     return ", ".join(pairs)
@@ -176,7 +177,7 @@ def _episode_at(position_of: str) -> str:
 def _transitions_of(schema: StepSchema) -> str:
     keys = ", ".join(key_names(schema))
     columns = ", ".join(
-        f"lead({identifier(field.name)}) OVER following AS {identifier(next_name(field.name))}"
+        f"lead({quote(field.name)}) OVER following AS {quote(next_name(field.name))}"
         for field in schema.observation.fields
     )
     return f"""

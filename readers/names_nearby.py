@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ..store.layout import TABLES
 from ..store.snapshot import Snapshot
-from .elements import identifier
 from .macros import TRANSITIONS, WITH_NEXT, Macro, next_columns
+from .sql_text import quote
 
 _SHOWN = 4
 #: How DuckDB says that a name is not there; with what kind of name it was.
@@ -75,7 +75,7 @@ def _nearest(
             return [f"{wrong} is a column of the view {WITH_NEXT}; write FROM {WITH_NEXT}."]
         dotted = _meant_as_one(text, wrong, columns)
         if dotted:
-            return [f"{dotted} is one name: write it in double quotes, as {identifier(dotted)}."]
+            return [f"{dotted} is one name: write it in double quotes, as {quote(dotted)}."]
         near = near_names(wrong, _candidates(kind, columns, macros))
         if near:
             return [f"There is no {kind} {wrong!r}. Nearest: {', '.join(near)}."]

@@ -22,17 +22,14 @@ from .frames import episodes_frame
 from .interrupting import interruptible
 from .macros import TRANSITIONS, WITH_NEXT, Macro, following_columns, macros_of, statements
 from .names_nearby import advice, missing_next
-from .sources import Sources, quote
+from .sources import Sources
+from .sql_text import explained, opens_query, quote, with_source
 
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
 #: A connection that may only read keeps the rows of so many episodes in its memory.
 _MOST_KEPT = 2_000_000
 _WORD = re.compile(r"\w+")
-#: The name of the view, and not the same word within quotes, remarks or longer names.
-_TRANSITIONS = re.compile(r"(?i)(?<!['\w])\"?\btransitions\b\"?(?!['\w(])")
-#: MULTI is a PIVOT, which DuckDB carries out in several statements.
-_QUERIES = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI}
 
 
 def connect(
@@ -53,9 +50,7 @@ def connect(
     connection = sources.connection
     chosen = positions is not None or (snapshot.episode_count > 0 and snapshot.hidden_rows)
     if chosen:
-        connection.register("_chosen_source", _chosen_episodes(snapshot, positions))
-        connection.execute(f"CREATE TEMP TABLE {_CHOSEN} AS SELECT * FROM _chosen_source")
-        connection.unregister("_chosen_source")
+        _register_chosen(connection, _chosen_episodes(snapshot, positions), read_only=read_only)
     keys = {EPISODES: "episode_id", RUNS: "run_id"}
     for name in (EPISODES, RUNS):
         body = sources.table(name)
@@ -85,16 +80,28 @@ def _chosen_episodes(snapshot: Snapshot, positions: np.ndarray | None) -> pa.Tab
     return (ids if positions is None else ids[positions]).with_row_index(_POSITION).to_arrow()
 
 
-def _kept(connection: duckdb.DuckDBPyConnection, name: str, body: str) -> str:
-    """A table in the connection's memory, since every query through Arrow decodes its columns again.
+def _register_chosen(connection: duckdb.DuckDBPyConnection, chosen: pa.Table, *, read_only: bool) -> None:
+    """The chosen episodes as a table of the connection, or as one that no query can change."""
+    if read_only:
+        connection.register(_CHOSEN, chosen)
+        return
+    connection.register("_chosen_source", chosen)
+    connection.execute(f"CREATE TEMP TABLE {_CHOSEN} AS SELECT * FROM _chosen_source")
+    connection.unregister("_chosen_source")
 
-    About 300 bytes an episode. Where a file is damaged, it is read by each query after all: those that do not
-    need what is damaged are answered.
+
+def _kept(connection: duckdb.DuckDBPyConnection, name: str, body: str) -> str:
+    """Rows in memory, since every query of the files through Arrow decodes their columns again.
+
+    About 300 bytes an episode. They stay Arrow's: a table of DuckDB could be changed by a query, such as
+    `WITH gone AS (DELETE FROM ... RETURNING *) FROM gone`. Where a file is damaged, it is read by each query
+    after all: those that do not need what is damaged are answered.
     """
     try:
-        connection.execute(f"CREATE TABLE _kept_{name} AS {body}")
+        rows = connection.sql(body).to_arrow_table()
     except duckdb.Error:
         return body
+    connection.register(f"_kept_{name}", rows)
     return f"SELECT * FROM _kept_{name}"
 
 
@@ -152,7 +159,7 @@ def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
                 f"{text!r} holds {len(kinds)} statements, and only the last would give its result: expected "
                 "one query. Ask them one after the other."
             )
-        if kinds and not set(kinds) <= _QUERIES:
+        if kinds and not _is_query(connection, kinds[0], text):
             raise QueryError(
                 f"{text!r} is not a query: expected SELECT, FROM, WITH, DESCRIBE, SUMMARIZE or EXPLAIN. "
                 "Use a connection of your own, from connect(), for other statements."
@@ -170,19 +177,31 @@ def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
     return relation
 
 
+def _is_query(connection: duckdb.DuckDBPyConnection, kind: duckdb.StatementType, text: str) -> bool:
+    """Whether a statement of a kind asks, and changes nothing. EXPLAIN ANALYZE carries out what follows it."""
+    if kind == duckdb.StatementType.EXPLAIN:
+        asked = [statement.type for statement in connection.extract_statements(explained(text))]
+        return asked == [duckdb.StatementType.SELECT]
+    # MULTI is a PIVOT, which DuckDB carries out in several statements, or a table made of one.
+    if kind == duckdb.StatementType.MULTI:
+        return opens_query(explained(text))
+    return kind == duckdb.StatementType.SELECT
+
+
 def _bound(
     snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
 ) -> duckdb.DuckDBPyRelation | None:
-    """The relation of a query. A next observation of transitions is asked of the view that has it."""
+    """The relation of a query. Where it asks transitions for a next observation, they get one."""
     try:
         return connection.sql(text)
     except duckdb.BinderException as error:
         if missing_next(snapshot, str(error)) is None:
             raise
-        asked = _TRANSITIONS.sub(WITH_NEXT, text)
-        if asked == text:
-            raise
-        return connection.sql(asked)
+        try:
+            return connection.sql(with_source(text, TRANSITIONS, f"FROM {WITH_NEXT}"))
+        except duckdb.ParserException:
+            # The text has no place for it, or transitions of its own.
+            raise error from None
 
 
 def fetch(

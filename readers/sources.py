@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ..store.layout import EPISODES, STEPS
 from ..store.snapshot import FileGroup, Snapshot
+from .sql_text import literal, quote
 
 _NAMES = {
     pa.bool_(): "BOOLEAN",
@@ -27,7 +28,6 @@ _NAMES = {
 }
 _CONFINED = {
     "python_enable_replacements": "false",
-    "temp_directory": "",
     "enable_external_access": "false",
     "lock_configuration": "true",
 }
@@ -49,6 +49,9 @@ class Sources:
         with contextlib.suppress(duckdb.InvalidInputException):
             self.connection.execute("SET enable_progress_bar = false")
         self._snapshot = snapshot
+        if confined:
+            # Before anything is read: once it was used, the folder cannot be changed.
+            self.connection.execute("SET temp_directory = ''")
         self._through_arrow = confined or snapshot.layout.root.local is None
 
     def confine(self) -> None:
@@ -104,7 +107,7 @@ class Sources:
                 else f"NULL::{type_name(field.type)} AS {quote(field.name)}"
                 for field in schema
             )
-            paths = ", ".join(_text(str(place)) for place in group.places)
+            paths = ", ".join(literal(str(place)) for place in group.places)
             parts.append(f"SELECT {columns} FROM read_parquet([{paths}])")
         return " UNION ALL ".join(parts)
 
@@ -135,15 +138,6 @@ def _by_columns(snapshot: Snapshot, table: str) -> list[FileGroup]:
     for group in groups:
         places[group.columns] = (*places.get(group.columns, ()), *group.places)
     return [FileGroup(found, columns) for columns, found in places.items()]
-
-
-def quote(name: str) -> str:
-    """A column name as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def type_name(kind: pa.DataType) -> str:

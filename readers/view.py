@@ -7,6 +7,7 @@ they read the episodes table only. Steps are read when an episode, a frame or a 
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Iterator
 from functools import cached_property
@@ -347,7 +348,8 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
 
         Returns:
             A relation, computed when it is shown or fetched: `.show()`, `.pl()`, `.df()`, `.arrow()`.
-            What goes wrong only then (a failing cast, a damaged file) is a `duckdb.Error`; see `query`.
+            What goes wrong only then (a failing cast, a damaged file) is a `duckdb.Error`; see `query`. It is
+            for one thread at a time.
 
         Raises:
             QueryError: the text is not valid, or no query; the message begins with the nearest names.
@@ -358,15 +360,22 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
     def query(self, text: str, *, read_only: bool = False) -> pl.DataFrame:
         """Run a DuckDB query as `sql` does, and return its result as a Polars frame.
 
-        It is carried out at once; Ctrl-C stops it, and the next query is answered as ever.
+        It is carried out at once; Ctrl-C stops it, and the next query is answered as ever. Threads may ask
+        the same view: one query runs after the other.
 
         Raises:
             QueryError: the text is not valid, or what it asks fails as it runs.
             KeyboardInterrupt: the caller was interrupted.
         """
-        connection = self._confined if read_only else self._connection
-        relation = run_sql(self._reader.snapshot, connection, text)
-        return fetch(self._reader.snapshot, connection, relation)
+        with self._asking:
+            connection = self._confined if read_only else self._connection
+            relation = run_sql(self._reader.snapshot, connection, text)
+            return fetch(self._reader.snapshot, connection, relation)
+
+    @cached_property
+    def _asking(self) -> threading.Lock:
+        """Held while a query runs: DuckDB's connections refuse a second one. All threads must get the same."""
+        return self.__dict__.setdefault("_asking", threading.Lock())
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:

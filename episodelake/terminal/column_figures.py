@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..readers.sources import quote
+from ..readers.sql_text import quote
 from ..readers.view import EpisodeView
 from ..store.schema import ENV_STEP
 from .listing import checked_columns

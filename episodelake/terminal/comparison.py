@@ -14,7 +14,8 @@ import polars as pl
 import pyarrow as pa
 
 from .._store import EpisodeStore
-from ..readers.sources import quote, type_name
+from ..readers.sources import type_name
+from ..readers.sql_text import quote
 from ..store.layout import STEPS, TABLES
 from ..store.maintenance.operation import Progress
 from ..store.places import Place

@@ -18,7 +18,8 @@ from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDr
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
 from ..query import available_episodes, check_files
-from ..sources import Sources, quote
+from ..sources import Sources
+from ..sql_text import quote
 from .texts import counted
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...store.schema import ACTION, StepSchema
 from ...store.spaces import SpaceCodec
-from ..sources import quote
+from ..sql_text import literal, quote
 from .series import AGENT, LARGEST, MOST_SERIES, Workbench, label_episodes
 
 #: About how many rows a chart reads; of larger views, it takes a sample of episodes.
@@ -111,15 +111,10 @@ def step_rows(bench: Workbench, by: str | None, table: str) -> StepRows:
     if len(names) > MOST_SERIES:
         names, more = names[:MOST_SERIES], f"the first {MOST_SERIES} of {len(names):,} by {by}"
     if len(names) > 1 or by is not None:
-        body = f"SELECT * FROM ({body}) WHERE _series IN ({', '.join(map(text_literal, names))})"
+        body = f"SELECT * FROM ({body}) WHERE _series IN ({', '.join(map(literal, names))})"
     bench.run(f"CREATE TEMP VIEW counted AS {body}")
     (row,) = bench.rows("SELECT count(*) AS n FROM counted")
     return StepRows(by or ALL, names, row["n"], tuple(filter(None, (note, more))))
-
-
-def text_literal(text: str) -> str:
-    """A text as SQL."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _sample(bench: Workbench) -> tuple[str, str]:

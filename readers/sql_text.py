@@ -1,0 +1,112 @@
+"""Pieces of SQL text: names and texts as it writes them, and where a query begins in what was asked."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import duckdb
+
+#: How a query begins, apart from EXPLAIN, DESCRIBE and SUMMARIZE.
+_OPENINGS = {"select", "from", "with", "values", "pivot", "pivot_wider", "unpivot", "table", "("}
+_ANALYZE = {"analyze", "analyse"}
+_TOLD_OF = {"explain", "describe", "desc", "summarize", "summarise"} | _ANALYZE
+
+
+class _Word(NamedTuple):
+    """A word or a sign of a text.
+
+    Attributes:
+        text: in small letters.
+        start: where it begins, in bytes of UTF-8.
+    """
+
+    text: str
+    start: int
+
+
+def quote(name: str) -> str:
+    """A name as an SQL identifier.
+
+    >>> quote('info.x')
+    '"info.x"'
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(value: str) -> str:
+    """A text as an SQL literal.
+
+    >>> literal("agent's")
+    "'agent''s'"
+    """
+    return "'" + value.replace("'", "''") + "'"
+
+
+def explained(text: str) -> str:
+    """What a text asks to EXPLAIN, without that word and its options; any other text as it is.
+
+    >>> explained("EXPLAIN /* how? */ ANALYZE SELECT 1"), explained("EXPLAIN (FORMAT json) FROM steps")
+    ('SELECT 1', 'FROM steps')
+    """
+    words = _words(text)
+    if not words or words[0].text != "explain":
+        return text
+    place = 1
+    if place < len(words) and words[place].text in _ANALYZE:
+        place += 1
+    if place + 1 < len(words) and words[place].text == "(" and words[place + 1].text not in _OPENINGS:
+        place = _behind_brackets(words, place)
+    return text.encode()[words[place].start :].decode() if place < len(words) else ""
+
+
+def opens_query(text: str) -> bool:
+    """Whether the first word of a text is one that queries begin with.
+
+    >>> opens_query("PIVOT episodes ON end_reason"), opens_query("CREATE TABLE taken AS FROM steps")
+    (True, False)
+    """
+    words = _words(text)
+    return bool(words) and words[0].text in _OPENINGS | _TOLD_OF
+
+
+def with_source(text: str, name: str, query: str) -> str:
+    """A query for which a name stands for another query: one more part of its WITH.
+
+    >>> with_source("SELECT 1 FROM here", "here", "FROM there")
+    'WITH here AS NOT MATERIALIZED (FROM there) SELECT 1 FROM here'
+    >>> with_source("DESCRIBE WITH a AS (FROM here) FROM a", "here", "FROM there")
+    'DESCRIBE WITH here AS NOT MATERIALIZED (FROM there), a AS (FROM here) FROM a'
+    """
+    words = [word for word in _words(text) if word.text not in _TOLD_OF]
+    part = f"{name} AS NOT MATERIALIZED ({query})"
+    if not words:
+        return text
+    if words[0].text != "with":
+        place, added = words[0].start, f"WITH {part} "
+    else:
+        recursive = len(words) > 1 and words[1].text == "recursive"
+        place, added = words[1 + recursive].start, f"{part}, "
+    told = text.encode()
+    return (told[:place] + added.encode() + told[place:]).decode()
+
+
+def _behind_brackets(words: list[_Word], place: int) -> int:
+    """The place behind the bracket that closes the one at a place."""
+    depth = 0
+    for number in range(place, len(words)):
+        depth += {"(": 1, ")": -1}.get(words[number].text, 0)
+        if not depth:
+            return number + 1
+    return len(words)
+
+
+def _words(text: str) -> list[_Word]:
+    """The words and signs of a text, without remarks."""
+    told = text.encode()
+    found = duckdb.tokenize(text)
+    stops = [start for start, _ in found[1:]] + [len(told)]
+    return [
+        _Word(told[start:stop].decode().strip().casefold(), start)
+        for (start, kind), stop in zip(found, stops, strict=True)
+        if kind != duckdb.token_type.comment
+    ]
