@@ -24,26 +24,21 @@ def intact(snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
     Returns:
         The snapshot, and for each file that was left out what is wrong with it and how many rows it had.
     """
-    found = Snapshot(snapshot.layout, snapshot.manifest, snapshot.version)
-    episodes, told = _readable(found, EPISODES, found.episode_files)
-    runs, also = _readable(found, RUNS, found.run_files)
-    # These are what every reader goes by; both are worked out once and kept.
-    found.__dict__["episode_files"] = episodes
-    found.__dict__["run_files"] = runs
-    return found, told + also
+    whole = Snapshot(snapshot.layout, snapshot.manifest, snapshot.version)
+    told = {**_damaged(whole, EPISODES, whole.episode_files), **_damaged(whole, RUNS, whole.run_files)}
+    found = Snapshot(snapshot.layout, snapshot.manifest, snapshot.version, frozenset(told))
+    return found, list(told.values())
 
 
-def _readable(
-    snapshot: Snapshot, table: str, files: Sequence[TableFile]
-) -> tuple[list[TableFile], list[str]]:
+def _damaged(snapshot: Snapshot, table: str, files: Sequence[TableFile]) -> dict[str, str]:
+    """What is wrong with each file that cannot be read, by its name."""
     folder, schema = snapshot.layout.table(table), snapshot.table_schema(table)
-    kept, told = [], []
+    told = {}
     for file in files:
         try:
             check_listed(folder / file.name, file, schema)
             check_pages([folder / file.name])
-            kept.append(file)
         except (CorruptStoreError, StoreAccessError) as error:
             rows = f"{file.rows} row" if file.rows == 1 else f"{file.rows} rows"
-            told.append(f"{error} Left out: {rows} of {table}.")
-    return kept, told
+            told[file.name] = f"{error} Left out: {rows} of {table}."
+    return told

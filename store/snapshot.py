@@ -67,18 +67,26 @@ class Snapshot:
     Args:
         layout, manifest: the store.
         version: a version of the episodes table; None for the newest.
+        left_out: names of files of episodes and of runs that are not shown, since they are damaged.
 
     Raises:
         VersionNotFoundError: there is no such version.
         CorruptStoreError: a table's log cannot be read.
     """
 
-    def __init__(self, layout: Layout, manifest: Manifest, version: int | None = None) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        manifest: Manifest,
+        version: int | None = None,
+        left_out: frozenset[str] = frozenset(),
+    ) -> None:
         self.layout = layout
         self.manifest = manifest
         self.schema = StepSchema.of(manifest)
         # Episodes first: a segment's steps are committed before its episodes, so the steps table read
         # afterwards has every file that these episodes point at.
+        self._left_out = left_out
         self._episodes = Table(layout.table(EPISODES), version)
         self._steps = Table(layout.table(STEPS))
         self._runs = Table(layout.table(RUNS))
@@ -88,12 +96,15 @@ class Snapshot:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As the same version of the same store, opened again where it is unpickled."""
-        return Snapshot, (self.layout, self.manifest, self.version)
+        return Snapshot, (self.layout, self.manifest, self.version, self._left_out)
 
     @cached_property
     def episode_files(self) -> list[TableFile]:
         """Files of the episodes table in commit order."""
-        return self._episodes.files()
+        return self._shown(self._episodes)
+
+    def _shown(self, table: Table) -> list[TableFile]:
+        return [file for file in table.files() if file.name not in self._left_out]
 
     @cached_property
     def episodes_schema(self) -> pa.Schema:
@@ -113,7 +124,7 @@ class Snapshot:
     @cached_property
     def run_files(self) -> list[TableFile]:
         """Files of the runs table."""
-        return self._runs.files()
+        return self._shown(self._runs)
 
     @cached_property
     def annotation_files(self) -> AnnotationFiles:

@@ -1,6 +1,7 @@
 """Every command on stores of every kind: nested, of agents or objectives, with images, empty, remote."""
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -248,6 +249,8 @@ def test_leaving_out_damaged_files(damaged: Any) -> None:
     assert len(store) == 6
     assert store.sql("SELECT count(*) FROM episodes").fetchall() == [(6,)]
     assert sum(episode.length for episode in store) == store.transitions.collect().height
+    again = pickle.loads(pickle.dumps(store[:]))
+    assert [episode.id for episode in again] == [episode.id for episode in store]
     spare = el.create(path.parent / "whole", gymnasium.make("CartPole-v1"))
     assert spare.leave_out_damaged() == []
 
