@@ -1,4 +1,4 @@
-"""Iterating over many episodes: each row group is read once, and the next ones are read ahead; slices of them."""
+"""Iterating over many episodes, each row group read once and the next ones ahead; and slices of positions."""
 
 from __future__ import annotations
 
