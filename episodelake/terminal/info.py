@@ -286,7 +286,8 @@ def _write_columns(page: Page, report: Mapping[str, Any]) -> None:
     page.table(Grid.of(("column_name", "column_type", "size", "share"), rows, (False, False, True, True)))
     other = sum(column["bytes"] for column in report["columns"]) - total
     count = len(report["columns"]) - len(steps)
-    page.note(f"The table of episodes has {count} columns, {about}{size_text(other)} in all.")
+    if page.is_terminal:
+        page.note(f"The table of episodes has {count} columns, {about}{size_text(other)} in all.")
 
 
 def _share(column: Mapping[str, Any], total: int) -> str:
