@@ -29,7 +29,7 @@ def _by_value(leaf: Leaf) -> str:
     column = identifier(leaf.column)
     return f"""
         WITH counted AS (
-            SELECT {column} AS action, count(*) AS count FROM transitions
+            SELECT {column} AS action, count(*) AS count FROM steps
             WHERE {column} IS NOT NULL GROUP BY ALL
         )
         SELECT action, coalesce(count, 0) AS count, coalesce(count, 0) / sum(count) OVER () AS share
@@ -44,14 +44,14 @@ def _numbers(leaf: Leaf) -> str:
     if not leaf.shape:
         return (
             f"SELECT {text(leaf.column)} AS action, 0 AS place, {column}::DOUBLE AS x, {lows[0]} AS lowest, "
-            f"{highs[0]} AS highest FROM transitions WHERE {column} IS NOT NULL"
+            f"{highs[0]} AS highest FROM steps WHERE {column} IS NOT NULL"
         )
     names = [text(f"{leaf.column}[{', '.join(map(str, index))}]") for index in np.ndindex(leaf.shape)]
     return (
         f"SELECT [{', '.join(names)}][place + 1] AS action, place, x, "
         f"[{', '.join(lows)}][place + 1] AS lowest, [{', '.join(highs)}][place + 1] AS highest "
         f"FROM (SELECT unnest({column})::DOUBLE AS x, "
-        f"generate_subscripts({column}, 1) - 1 AS place FROM transitions WHERE {column} IS NOT NULL)"
+        f"generate_subscripts({column}, 1) - 1 AS place FROM steps WHERE {column} IS NOT NULL)"
     )
 
 

@@ -140,7 +140,7 @@ def _returns_to_go(schema: StepSchema) -> str:
                 WHEN gamma = 0 THEN 1
                 WHEN gamma = 1 THEN 9000000000000000
                 ELSE greatest(1, floor(-345.0 / ln(gamma::DOUBLE)))::BIGINT END AS span
-            FROM {TRANSITIONS}
+            FROM {STEPS} WHERE reward IS NOT NULL
         ), weighted AS (
             SELECT *, pow(gamma::DOUBLE, t % span) AS weight, pow(gamma::DOUBLE, span) AS power,
                 span - 1 - t % span AS rest

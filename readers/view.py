@@ -329,13 +329,12 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
     def connect(self, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
         """A new DuckDB connection with the views `runs`, `episodes`, `steps`, `transitions`, and the macros.
 
-        docs/sql.md describes the macros, such as `returns_to_go(gamma)`, and the view
-        `transitions_with_next`. The caller owns the connection and closes it.
+        docs/sql.md describes them. The caller owns the connection and closes it.
 
         Args:
             read_only: for queries of strangers: the connection sees nothing but these views. It cannot read
-                or write files, load extensions, change settings or see variables of this program. It reads
-                through Arrow, which is slower.
+                or write files, load extensions, change settings or see variables. It reads steps through
+                Arrow, which is slower, and keeps the episodes in memory.
         """
         return connect(self._reader.snapshot, self._positions, read_only=read_only)
 
@@ -348,9 +347,7 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
 
         Returns:
             A relation, computed when it is shown or fetched: `.show()`, `.pl()`, `.df()`, `.arrow()`.
-            What goes wrong only then (a failing cast, a damaged file) is a `duckdb.Error`, and Ctrl-C a
-            `RuntimeError` as soon as DuckDB looks; `query` makes a `QueryError` and a `KeyboardInterrupt` of
-            them.
+            What goes wrong only then (a failing cast, a damaged file) is a `duckdb.Error`; see `query`.
 
         Raises:
             QueryError: the text is not valid, or no query; the message begins with the nearest names.
@@ -361,7 +358,7 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
     def query(self, text: str, *, read_only: bool = False) -> pl.DataFrame:
         """Run a DuckDB query as `sql` does, and return its result as a Polars frame.
 
-        It is carried out at once. Ctrl-C stops it, and the next query is answered as ever.
+        It is carried out at once; Ctrl-C stops it, and the next query is answered as ever.
 
         Raises:
             QueryError: the text is not valid, or what it asks fails as it runs.

@@ -61,14 +61,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
     return made
 
 
-@pytest.fixture(params=["whole", "filtered", "reversed"])
+@pytest.fixture(scope="module", params=["whole", "filtered", "reversed"])
 def view(store: el.EpisodeStore, request: pytest.FixtureRequest) -> el.EpisodeView:
     """The store, some of its episodes, and the same in another order."""
     chosen = {"whole": store, "filtered": store.filter("number % 3 <> 1"), "reversed": store[::-2]}
     return chosen[request.param]
 
 
-@pytest.fixture(params=[False, True], ids=["own", "read only"])
+@pytest.fixture(scope="module", params=[False, True], ids=["own", "read only"])
 def ask(view: el.EpisodeView, request: pytest.FixtureRequest) -> Any:
     """Ask a query of the view, on either kind of connection; rows come back."""
     return lambda text: view.sql(text, read_only=request.param).fetchall()
