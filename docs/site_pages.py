@@ -13,6 +13,7 @@ from typing import Any
 
 import notebook_pages
 from docutils import nodes, utils
+from pygments.lexers import BashLexer
 from sphinx.application import Sphinx
 from sphinx.domains.python import PyXRefRole
 from sphinx.util import logging
@@ -129,5 +130,7 @@ def name_role(
 def setup(app: Sphinx) -> dict[str, Any]:
     """Called by Sphinx as the extension is loaded."""
     app.connect("source-read", _read_source)
+    # Blocks of commands have no prompts, without which the usual lexer takes them for what commands print.
+    app.add_lexer("console", BashLexer)
     app.add_role("name", name_role)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
