@@ -89,6 +89,14 @@ class AgentEpisode(Episode):
         schema = self._rows.snapshot.schema
         return schema.parts[self._group_index]
 
+    @property
+    def _own_schema(self) -> StepSchema:
+        return self.agent_schema
+
+    @property
+    def _moments(self) -> np.ndarray:
+        return self.env_steps
+
     def replay(self, env: Any = None, *, rtol: float = 0.0, atol: float = 0.0) -> ReplayReport:
         """Refused: what comes to one agent depends on what the others do.
 

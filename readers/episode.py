@@ -25,11 +25,13 @@ from ..store.values import load_json
 from .blocks import Block
 from .environment import make_run_env
 from .episode_rows import EpisodeRowReader
+from .pictures.accessor import PicturedEpisode
+from .plots.accessor import PlottedEpisode
 from .replay import ReplayReport, replay
 from .run_envs import chosen_run, run_envs
 
 
-class Episode:
+class Episode(PlottedEpisode, PicturedEpisode):
     """One episode of a snapshot: T transitions, T+1 observations.
 
     Args:
@@ -215,6 +217,16 @@ class Episode:
     def schema(self) -> StepSchema:
         """The spaces and columns of its steps."""
         return self._rows.snapshot.schema
+
+    @property
+    def _own_schema(self) -> StepSchema:
+        """The spaces and columns of its rows; of one agent, those of its group."""
+        return self.schema
+
+    @property
+    def _moments(self) -> np.ndarray:
+        """int64, shape (T+1,): the step of the environment at which each row stands."""
+        return np.arange(self.length + 1)
 
     def replay(self, env: Any = None, *, rtol: float = 0.0, atol: float = 0.0) -> ReplayReport:
         """Reset an environment with the recorded seed and options, take the recorded actions, and compare.

@@ -127,7 +127,7 @@ def replay(episode: Episode, env: gymnasium.Env, rtol: float = 0.0, atol: float 
         raise InvalidArgumentError(f"env is {type(env).__name__}; expected one gymnasium.Env.")
     check_tolerances(rtol, atol)
     schema = episode.schema
-    _check_spaces(env, schema)
+    check_spaces(env, schema)
     comparison = Comparison(episode, schema, rtol, atol)
     start = 0
     for values in _played(episode, env):
@@ -151,7 +151,12 @@ def check_tolerances(rtol: float, atol: float) -> None:
         raise InvalidArgumentError(f"rtol={rtol!r}, atol={atol!r}: expected numbers that are not negative.")
 
 
-def _check_spaces(env: gymnasium.Env, schema: StepSchema) -> None:
+def check_spaces(env: gymnasium.Env, schema: StepSchema) -> None:
+    """Refuse an environment of other spaces.
+
+    Raises:
+        SpaceMismatchError: they are not those of the store.
+    """
     pairs = {
         "observation": (env.observation_space, schema.observation_space),
         "action": (env.action_space, schema.action_space),

@@ -63,6 +63,15 @@ class RunEnv:
         return None if text is None else EnvBundle.from_json(text, f"The run {self.run_id!r}")
 
     @property
+    def env_id(self) -> str | None:
+        """The id of its spec, as Gymnasium registers it; None without one, or where the spec is damaged."""
+        try:
+            found = json.loads(self.spec or "{}")["id"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return found if isinstance(found, str) else None
+
+    @property
     def title(self) -> str:
         """The environment in a few words, for people: its id and wrappers; empty for a run without one."""
         try:

@@ -38,6 +38,7 @@ from .frames import (
 from .iteration import iterate
 from .loading.feeding import FeedingView
 from .loading.stats_view import MeasuredView
+from .plots.accessor import PlottedView
 from .query import available_episodes, check_files, connect, positions_where, run_sql
 from .replay import ReplayReport
 from .run_envs import RunEnv, chosen_run, run_envs
@@ -56,7 +57,7 @@ class SnapshotReader:
         return SnapshotReader, (self.snapshot,)
 
 
-class EpisodeView(FeedingView, MeasuredView):
+class EpisodeView(FeedingView, MeasuredView, PlottedView):
     """Some episodes of a snapshot, in an order, with length, positions, slices and iteration.
 
     Args:

@@ -20,6 +20,7 @@ from gymnasium import spaces
 from .errors import InvalidArgumentError, SpaceMismatchError
 from .names import escape, has_utf8
 from .spaces import SpaceCodec, space_from_json, space_to_json
+from .spaces.fixed import FixedNode
 from .spaces.node import ValueBuffer
 
 #: Names that columns of steps begin with, so that no group may have them.
@@ -189,6 +190,11 @@ class GroupedCodec(SpaceCodec):
         self.fields = tuple(field for codec in codecs for field in codec.fields)
         self.row_bytes = sum(codec.row_bytes for codec in codecs)
         self.max_rows = min(codec.max_rows for codec in codecs)
+
+    @property
+    def leaves(self) -> tuple[FixedNode, ...]:
+        """Those of each group, one group after the other."""
+        return tuple(leaf for codec in self._codecs for leaf in codec.leaves)
 
     def buffer(self, capacity: int) -> ValueBuffer:
         """Preallocate `capacity` rows for each group."""

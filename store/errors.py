@@ -12,6 +12,7 @@
     ├── SpaceMismatchError      (ValueError)              a value does not fit its space
     ├── UnsupportedSpaceError   (TypeError)               a space has no columns
     ├── InvalidArgumentError    (ValueError)              an argument makes no sense
+    ├── NothingToDrawError      (ValueError)              no picture can be made of this
     ├── QueryError              (ValueError)              a filter or an SQL text cannot be run
     ├── EnvUnavailableError     (RuntimeError)            a run's environment cannot be made again
     │   └── UntrustedEnvError                             ... without trusting whoever wrote the store
@@ -39,6 +40,7 @@ __all__ = [
     "InvalidArgumentError",
     "LoaderStateError",
     "MissingPackageError",
+    "NothingToDrawError",
     "QueryError",
     "RecorderStateError",
     "SpaceMismatchError",
@@ -109,6 +111,10 @@ class UnsupportedSpaceError(EpisodelakeError, TypeError):
 
 class InvalidArgumentError(EpisodelakeError, ValueError):
     """An argument is outside what the function can take."""
+
+
+class NothingToDrawError(EpisodelakeError, ValueError):
+    """What was asked for cannot be a picture: no episodes, images instead of numbers, no frames to show."""
 
 
 class QueryError(EpisodelakeError, ValueError):

@@ -6,7 +6,6 @@ The first two ask the store in SQL for the few columns they need: frames and lon
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -18,15 +17,16 @@ from ..readers.agents import MultiAgentEpisode
 from ..readers.episode import Episode
 from ..readers.replay import ReplayReport
 from ..readers.run_envs import RunEnv, run_envs
+from ..readers.signals import Signal, signals_of
 from ..store.errors import CorruptStoreError
 from ..store.layout import FORMAT_VERSION, Layout
+from ..store.schema import REWARD
 from .agent_reports import agents_of, agents_query, group_spaces
 from .charts import sparkline
 from .grid import Grid, grid_of, moment_text, number_text
 from .page import Page
 
 END_ROWS = 3
-SIGNALS_OF_A_COLUMN = 8
 SIGNALS = 16
 OBJECTIVES = 8
 
@@ -179,14 +179,13 @@ def write_episode(page: Page, store: EpisodeStore, key: int | str) -> None:
         page.table(agents_of(page, episode))
         page.note("Rows by agent: episodelake sql STORE \"SELECT * FROM steps WHERE agent_id = 'NAME'\"")
         page.heading("Rewards over time")
-        rewards = [_Signal(f"reward of {name}", values) for name, values in _rewards(episode)]
-        _write_signals(page, rewards[:SIGNALS])
+        _write_signals(page, signals_of(episode, [REWARD])[:SIGNALS])
         return
     ends = _ends(store, episode)
     page.heading("First and last rows" if episode.length + 1 > 2 * END_ROWS else "Rows")
     page.table(_with_gap(page, grid_of(ends, exact=not page.is_terminal), episode))
     page.heading("Over time")
-    signals = _signals(store, episode, ends)
+    signals = signals_of(episode)
     _write_signals(page, signals[:SIGNALS])
     if len(signals) > SIGNALS:
         page.note(f"{len(signals) - SIGNALS} more signals are not drawn.")
@@ -212,16 +211,6 @@ def write_replay(page: Page, report: ReplayReport, env: gymnasium.Env) -> None:
         for each in report.differences
     ]
     page.table(Grid.of(headers, rows))
-
-
-def _rewards(episode: MultiAgentEpisode) -> list[tuple[str, np.ndarray]]:
-    """The rewards of each agent over time, each objective by itself."""
-    found = []
-    for name, rewards in episode.rewards.items():
-        many = rewards.ndim > 1
-        for index, values in enumerate(rewards.reshape(len(rewards), -1).T):
-            found.append((f"{name}[{index}]" if many else name, values))
-    return found
 
 
 def _summary(page: Page, episode: Episode) -> list[tuple[str, str]]:
@@ -273,64 +262,7 @@ def _with_gap(page: Page, grid: Grid, episode: Episode) -> Grid:
     return Grid(grid.headers, (*grid.rows[:END_ROWS], gap, *grid.rows[END_ROWS:]), grid.right)
 
 
-@dataclass(frozen=True)
-class _Signal:
-    """One number over time; `values` is float64, NaN where there is none."""
-
-    name: str
-    values: np.ndarray
-
-
-def _signals(store: EpisodeStore, episode: Episode, ends: pa.Table) -> list[_Signal]:
-    """The reward, the action and the parts of the observation that are a few numbers at every step."""
-    names = [name for name in _ordered(ends.column_names) if _is_narrow(ends.column(name))]
-    if not names:
-        return []
-    columns = ", ".join('"' + name.replace('"', '""') + '"' for name in names)
-    table = _fetch(store, f"SELECT {columns} FROM steps WHERE episode_id = ? ORDER BY t", [episode.id])
-    signals = []
-    for name in names:
-        outcome = not name.startswith("observation")
-        signals += _parts(name, table.column(name).slice(0, episode.length + (not outcome)))
-    return signals
-
-
-def _ordered(columns: list[str]) -> list[str]:
-    roots = ("reward", "action", "observation")
-    return [name for root in roots for name in columns if name == root or name.startswith(f"{root}.")]
-
-
-def _is_narrow(column: pa.ChunkedArray) -> bool:
-    kind = column.type
-    if not pa.types.is_list(kind):
-        return _is_numeric(kind)
-    lengths = {len(value) for value in column.to_pylist() if value is not None}
-    return _is_numeric(kind.value_type) and len(lengths) == 1 and 0 < max(lengths) <= SIGNALS_OF_A_COLUMN
-
-
-def _is_numeric(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-
-
-def _parts(name: str, column: pa.ChunkedArray) -> list[_Signal]:
-    """The signals of one column; none if its lists differ in length."""
-    if not pa.types.is_list(column.type):
-        return [_Signal(name, _floats(column))]
-    flat = _floats(pa.chunked_array([chunk.flatten() for chunk in column.chunks], column.type.value_type))
-    size = len(column.slice(0, 1).to_pylist()[0] or ()) if len(column) else 0
-    if column.null_count or size == 0 or len(flat) != size * len(column):
-        return []
-    stacked = flat.reshape(len(column), size)
-    return [_Signal(f"{name}[{index}]", stacked[:, index]) for index in range(size)]
-
-
-def _floats(column: pa.ChunkedArray) -> np.ndarray:
-    if pa.types.is_boolean(column.type):
-        return np.array([np.nan if value is None else float(value) for value in column.to_pylist()])
-    return column.to_numpy().astype(np.float64)
-
-
-def _write_signals(page: Page, signals: list[_Signal]) -> None:
+def _write_signals(page: Page, signals: list[Signal]) -> None:
     if not signals:
         page.line("No column holds a few numbers at every step.")
         return
@@ -346,7 +278,7 @@ def _write_signals(page: Page, signals: list[_Signal]) -> None:
         page.parts((name.ljust(label + 2), "cyan"), (line.ljust(drawn + 2), "green"), (spread, ""))
 
 
-def _span(signal: _Signal) -> tuple[str, str]:
+def _span(signal: Signal) -> tuple[str, str]:
     finite = signal.values[np.isfinite(signal.values)]
     if not len(finite):
         return "NULL", "NULL"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...store.errors import InvalidArgumentError
-from .optional_packages import require
+from ..optional_packages import require
 from .tree import map_leaves
 from .units.unit import Batch
 

@@ -11,7 +11,7 @@ from ...store.errors import InvalidArgumentError, LoaderStateError
 from .arguments import whole_number
 from .batch_source import Batching, BatchSource, transformed
 from .feed import Feed, Places
-from .optional_packages import require
+from ..optional_packages import require
 from .outputs import NumpyOutput, Output
 from .prefetching import prefetched
 from .state import make_state, read_state

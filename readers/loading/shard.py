@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from ...store.errors import InvalidArgumentError
 from .feed import Places
-from .optional_packages import require
+from ..optional_packages import require
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ and get Arrow arrays; the readers hand it Arrow arrays and get stacked values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from gymnasium.spaces import Sequence as SequenceSpace
 
 from ..errors import CorruptStoreError, UnsupportedSpaceError
 from ..names import escape_distinct, has_utf8
-from .composite import DictNode, TupleNode
+from .composite import CompositeNode, DictNode, TupleNode
 from .fixed import FixedNode
 from .node import MAX_DEPTH, Node, ValueBuffer
 from .ragged import CustomNode, OneOfNode, TextNode
@@ -57,6 +57,11 @@ class SpaceCodec:
         self.fields: tuple[pa.Field, ...] = self._node.fields
         self.row_bytes: int = self._node.row_bytes
         self.max_rows: int = self._node.max_rows
+
+    @property
+    def leaves(self) -> tuple[FixedNode, ...]:
+        """The parts of a fixed shape, one column each, in order; those within ragged spaces are left out."""
+        return tuple(_fixed_leaves(self._node))
 
     def buffer(self, capacity: int) -> ValueBuffer:
         """Preallocate `capacity` rows."""
@@ -100,6 +105,14 @@ class SpaceCodec:
             )
         fitting = [_of_type(array, field) for array, field in zip(arrays, self.fields, strict=True)]
         return self._node.decode(fitting)
+
+
+def _fixed_leaves(node: Node) -> Iterator[FixedNode]:
+    if isinstance(node, FixedNode):
+        yield node
+    elif isinstance(node, CompositeNode):
+        for child in node.children:
+            yield from _fixed_leaves(child)
 
 
 def _of_type(array: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa.ChunkedArray:

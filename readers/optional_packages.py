@@ -1,19 +1,23 @@
-"""Packages that some outputs need and Episodelake does not bring along: imported when first asked for."""
+"""Packages that some features need and Episodelake does not bring along: imported when first asked for."""
 
 from __future__ import annotations
 
 import importlib
 from types import ModuleType
 
-from ...store.errors import MissingPackageError
+from ..store.errors import MissingPackageError
+
+#: What `pip install` gets for everything that draws, plays and browses.
+EXPLORE = "'episodelake[explore]'"
 
 
-def require(package: str, purpose: str) -> ModuleType:
+def require(package: str, purpose: str, install: str | None = None) -> ModuleType:
     """Import a package.
 
     Args:
-        package: its name, to import and to install.
+        package: its name, to import.
         purpose: what it is needed for, as a message begins: "output='torch'".
+        install: what to give to `pip install`; None for the same name.
 
     Raises:
         MissingPackageError: it, or something that it needs, is not installed.
@@ -26,5 +30,5 @@ def require(package: str, purpose: str) -> ModuleType:
         else:
             reason = f"the package {package!r}, which cannot be imported ({error})"
         raise MissingPackageError(
-            f"{purpose} needs {reason}. Install it with: pip install {package}"
+            f"{purpose} needs {reason}. Install it with: pip install {install or package}"
         ) from error

@@ -1,0 +1,169 @@
+"""Which parts of an observation are images, and how their arrays become RGB."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import gymnasium
+import numpy as np
+
+from ...store.errors import InvalidArgumentError, NothingToDrawError
+from ...store.schema import StepSchema
+from ...store.spaces.fixed import FixedNode
+
+#: Smaller arrays are drawn only if they are named: a grid of 7 x 7 cells of codes is no picture.
+SMALLEST = 8
+#: H height, W width, C channels (1, 3 or 4), K images one after the other, of which the last is shown.
+LAYOUTS = ("HW", "HWC", "CHW", "KHW", "HWK", "KHWC", "KCHW")
+
+
+@dataclass(frozen=True)
+class ImageColumn:
+    """A part of the observation that can be shown.
+
+    Attributes:
+        leaf: its column, dtype and shape.
+        layout: what its axes are; one of `LAYOUTS`.
+        low, high: what is black and what is white.
+    """
+
+    leaf: FixedNode
+    layout: str
+    low: float
+    high: float
+
+    @property
+    def name(self) -> str:
+        """The column."""
+        return self.leaf.column
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        shape = self.leaf.shape
+        return shape[self.layout.index("H")], shape[self.layout.index("W")]
+
+    def rgb(self, values: np.ndarray) -> np.ndarray:
+        """Images as they are shown.
+
+        Args:
+            values: shape (n, *shape) in the space's dtype.
+
+        Returns:
+            uint8, shape (n, H, W, 3). Values of uint8 are kept as they are; others are scaled from the bounds of the
+            space. Of RGBA the colours are kept, of a stack the last image.
+        """
+        layout = self.layout
+        for axis in "K":
+            if axis in layout:
+                values = np.take(values, -1, axis=1 + layout.index(axis))
+                layout = layout.replace(axis, "")
+        if layout == "CHW":
+            values = np.moveaxis(values, 1, -1)
+        elif layout == "HW":
+            values = values[..., None]
+        channels = values[..., :3] if values.shape[-1] >= 3 else values[..., :1]
+        scaled = channels if channels.dtype == np.uint8 else self._scaled(channels)
+        return np.ascontiguousarray(np.broadcast_to(scaled, (*scaled.shape[:-1], 3)))
+
+    def _scaled(self, values: np.ndarray) -> np.ndarray:
+        span = (self.high - self.low) or 1.0
+        share = np.nan_to_num((values.astype(np.float64) - self.low) / span, nan=0.0, posinf=1.0, neginf=0.0)
+        return np.rint(np.clip(share, 0, 1) * 255).astype(np.uint8)
+
+
+def image_columns(schema: StepSchema) -> tuple[str, ...]:
+    """The columns of the observation that are pictures without being named; those of each group of agents."""
+    leaves = [leaf for part in schema.parts for leaf in part.observation.leaves]
+    return tuple(leaf.column for leaf in leaves if _is_picture(leaf))
+
+
+def image_column(schema: StepSchema, column: str | None, layout: str | None) -> ImageColumn:
+    """The image that is asked for.
+
+    Args:
+        schema: of one agent.
+        column: its name, as `observation.camera`, or `camera` for short; None for the only one.
+        layout: what its axes are; None to tell it from the shape.
+
+    Raises:
+        NothingToDrawError: there is no image.
+        InvalidArgumentError: there are several; there is none of that name; it has other axes.
+    """
+    leaves = schema.observation.leaves
+    known = [leaf.column for leaf in leaves if _is_picture(leaf)]
+    if column is None:
+        if not known:
+            raise NothingToDrawError("The observations hold no images.")
+        if len(known) > 1:
+            raise InvalidArgumentError(
+                f"There are several images. Name one with column=: {', '.join(known)}."
+            )
+        column = known[0]
+    found = [leaf for leaf in leaves if column in (leaf.column, leaf.column.partition(".")[2])]
+    if not found:
+        raise InvalidArgumentError(
+            f"column={column!r} is no part of the observation with a fixed shape. "
+            f"Images are: {', '.join(known) or 'none'}."
+        )
+    return _image(found[0], layout)
+
+
+def _image(leaf: FixedNode, layout: str | None) -> ImageColumn:
+    chosen = layout or _layout(leaf.shape)
+    shape = leaf.shape
+    fits = chosen in LAYOUTS and len(chosen) == len(shape) and all(shape)
+    if fits and "C" in chosen:
+        fits = shape[chosen.index("C")] in (1, 3, 4)
+    if chosen is None or not fits:
+        raise InvalidArgumentError(
+            f"{leaf.column} has the shape {shape}, which is no image of the layout {chosen!r}. "
+            f"Layouts are: {', '.join(LAYOUTS)} (C is 1, 3 or 4 channels; of K images the last is shown)."
+        )
+    low, high = _range(leaf)
+    return ImageColumn(leaf, chosen, low, high)
+
+
+def _range(leaf: FixedNode) -> tuple[float, float]:
+    if leaf.native == np.bool_ or not isinstance(leaf.space, gymnasium.spaces.Box):
+        return 0.0, 1.0
+    low, high = float(np.min(leaf.space.low)), float(np.max(leaf.space.high))
+    if leaf.native != np.uint8 and not (np.isfinite(low) and np.isfinite(high) and low < high):
+        raise InvalidArgumentError(
+            f"{leaf.column} has the bounds {low:g} and {high:g}, so it is not known what is black and what is white. "
+            "Make frames of its arrays by yourself: episode.observations."
+        )
+    return low, high
+
+
+def _is_picture(leaf: FixedNode) -> bool:
+    """Whether a leaf is an image without being named: of bytes, or of numbers from 0 to 1 or to 255."""
+    layout = _layout(leaf.shape)
+    if layout is None or not isinstance(leaf.space, gymnasium.spaces.Box):
+        return False
+    sides = [leaf.shape[layout.index(axis)] for axis in "HW"]
+    if min(sides) < SMALLEST:
+        return False
+    low, high = float(np.min(leaf.space.low)), float(np.max(leaf.space.high))
+    return leaf.native == np.uint8 or (len(layout) > 2 and low == 0 and high in (1, 255))
+
+
+def _layout(shape: tuple[int, ...]) -> str | None:
+    """What the axes of a shape most likely are; None if it is no image.
+
+    Four channels first are taken for four stacked grey images, as agents of Atari see them; last, for RGBA.
+    """
+    match shape:
+        case (_, _):
+            return "HW"
+        case (_, _, 1 | 3 | 4):
+            return "HWC"
+        case (1 | 3, _, _):
+            return "CHW"
+        case (first, middle, last):
+            return "KHW" if first <= min(middle, last) else "HWK"
+        case (_, _, _, 1 | 3 | 4):
+            return "KHWC"
+        case (_, 1 | 3 | 4, _, _):
+            return "KCHW"
+    return None

@@ -1,0 +1,277 @@
+"""`Video`: frames of an episode that are made as they are needed, for a file or a notebook."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import sys
+import tempfile
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+
+from ...store.errors import (
+    EnvUnavailableError,
+    EpisodelakeError,
+    InvalidArgumentError,
+    NothingToDrawError,
+    UntrustedEnvError,
+)
+from ..environment import make_run_env
+from ..replay import ReplayReport, check_spaces
+from ..run_envs import RunEnv, chosen_run, run_envs
+from .accessor import Steps, chosen_steps
+from .images import image_column, image_columns
+from .recorded import RecordedFrames
+from .rendered import RenderedFrames
+from .writing import FORMATS, write_gif, write_mp4, write_png
+
+if TYPE_CHECKING:
+    from ..episode import Episode
+
+FPS = 30.0
+#: A notebook keeps what it shows, so it is shown a part of long videos.
+SHOWN_FRAMES = 1_500
+SHOWN_BYTES = 20_000_000
+REPLAY = "replay"
+
+FrameSource = Callable[[Sequence[int]], Iterator[tuple[int, np.ndarray]]]
+
+
+class Video:
+    """Frames of an episode, made one at a time whenever they are asked for.
+
+    Iterating gives pairs of a step and its frame, uint8 (H, W, 3); `len()` is the number of steps that were asked
+    for. Nothing of it is kept, so a long episode takes no more memory than a short one.
+
+    Attributes:
+        episode_id: the episode.
+        source: the column of recorded images, or "replay".
+        steps: of the frames.
+        fps: frames per second.
+    """
+
+    def __init__(
+        self,
+        episode_id: str,
+        source: str,
+        make: FrameSource,
+        steps: Sequence[int],
+        fps: float,
+        rendered: Any = None,
+    ) -> None:
+        self.episode_id = episode_id
+        self.source = source
+        self.steps = steps
+        self.fps = fps
+        self._make = make
+        self._rendered = rendered
+        self._page: str | None = None
+
+    @property
+    def report(self) -> ReplayReport | None:
+        """What the last replay found, as far as it was played; None for recorded images, and before it."""
+        return None if self._rendered is None else self._rendered.report
+
+    def __len__(self) -> int:
+        """Number of frames."""
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Each step with its frame."""
+        yield from self._make(self.steps)
+        report = self.report
+        if report is not None and not report.same:
+            warnings.warn(
+                f"The replay is not what was recorded; {report.first_difference}. Frames from that step on "
+                "show another course.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def save(self, path: str | PathLike[str], *, lossless: bool = False, scale: int | None = None) -> Path:
+        """Write the video, or a picture of it.
+
+        Args:
+            path: its suffix says what: `.mp4`, `.gif`, or `.png` (a single frame, or a sheet of up to 12 of them). A
+                file that is there is replaced, once the new one is whole.
+            lossless: of `.mp4`, keep every pixel as it is; not every player shows such files. GIF is exact as long
+                as a frame has no more than 256 colours, PNG always.
+            scale: how many pixels wide and high each pixel becomes; None for 1, or more for small frames.
+
+        Returns:
+            The path.
+
+        Raises:
+            InvalidArgumentError: another suffix or scale.
+            MissingPackageError: PyAV or Pillow is not installed.
+            StoreAccessError: the file cannot be written.
+            CorruptStoreError, EnvUnavailableError: a frame cannot be read or rendered; nothing is written.
+        """
+        target = Path(path)
+        kind = target.suffix.lower()
+        if kind not in FORMATS:
+            raise InvalidArgumentError(f"{target.name!r}: expected a name that ends in {', '.join(FORMATS)}.")
+        if scale is not None and (
+            isinstance(scale, bool) or not isinstance(scale, int) or not 1 <= scale <= 64
+        ):
+            raise InvalidArgumentError(f"scale={scale!r}: expected a whole number from 1 to 64, or None.")
+        if kind == ".png":
+            write_png(self, target, scale)
+        elif kind == ".gif":
+            write_gif(self, target, self.fps, scale)
+        else:
+            write_mp4(self, target, self.fps, lossless=lossless, scale=scale)
+        return target
+
+    def chosen(self, steps: Sequence[int]) -> Video:
+        """The same with other steps."""
+        return Video(self.episode_id, self.source, self._make, steps, self.fps, self._rendered)
+
+    def _repr_html_(self) -> str:
+        """A player with the video in it; of a long one, evenly spaced frames."""
+        if self._page is None:
+            self._page = _page(self)
+        return self._page
+
+    def __repr__(self) -> str:
+        """What it shows."""
+        return f"Video({self.episode_id!r}, {len(self)} frames of {self.source}, {self.fps:g} fps)"
+
+
+def make_video(
+    episode: Episode, steps: Steps, column: str | None, layout: str | None, env: Any, fps: float | None
+) -> Video:
+    """The video of an episode; see `PicturedEpisode.video`."""
+    if fps is not None and not (isinstance(fps, int | float) and 0 < fps <= 1000):
+        raise InvalidArgumentError(f"fps={fps!r}: expected a number above 0, at most 1000.")
+    if episode.agents:
+        raise InvalidArgumentError(
+            f"{episode.id!r} has several agents. Choose one: episode.agent({episode.agents[0]!r}).video()."
+        )
+    chosen = chosen_steps(episode, steps)
+    if env is None and (column is not None or image_columns(episode._own_schema)):
+        image = image_column(episode._own_schema, column, layout)
+        source = RecordedFrames(episode, image)
+        return Video(episode.id, image.name, source.frames, chosen, fps or _recorded_fps(episode))
+    if column is not None or layout is not None:
+        raise InvalidArgumentError(
+            "column= and layout= choose recorded images; with env= the episode is replayed."
+        )
+    if list(chosen) != sorted(chosen):
+        raise InvalidArgumentError("A replay runs forward only: give steps that ascend.")
+    rendered = RenderedFrames(episode, _checked_env(episode, env) if env is not None else _made_env(episode))
+    if env is None:
+        weakref.finalize(rendered, rendered.env.close)
+    return Video(episode.id, REPLAY, rendered.frames, chosen, fps or _fps_of(rendered.env.metadata), rendered)
+
+
+def all_frames(video: Video) -> np.ndarray:
+    """All frames of a video in one array."""
+    found: np.ndarray | None = None
+    count = 0
+    for _, frame in video:
+        if found is None:
+            found = np.empty((len(video), *frame.shape), np.uint8)
+        found[count] = frame
+        count += 1
+    if found is None:
+        raise NothingToDrawError(
+            f"The replay of {video.episode_id} ended before the steps that were asked for."
+        )
+    return found[:count]
+
+
+def _checked_env(episode: Episode, env: Any) -> gymnasium.Env:
+    if not isinstance(env, gymnasium.Env):
+        raise InvalidArgumentError(f"env is {type(env).__name__}; expected one gymnasium.Env.")
+    if env.render_mode not in ("rgb_array", "rgb_array_list"):
+        raise EnvUnavailableError(
+            f"The environment has render_mode={env.render_mode!r}. Make it with "
+            'render_mode="rgb_array": store.make_env(render_mode="rgb_array").'
+        )
+    check_spaces(env, episode.schema)
+    return env
+
+
+def _made_env(episode: Episode) -> gymnasium.Env:
+    snapshot = episode._rows.snapshot
+    try:
+        run = chosen_run(run_envs(snapshot), episode.run_id)
+        env, told = make_run_env(snapshot, run, render_mode="rgb_array")
+    except UntrustedEnvError as error:
+        raise NothingToDrawError(
+            f"{episode.id} has no images, and a replay needs your trust: {error} Then: "
+            'episode.video(env=store.make_env(trust=True, render_mode="rgb_array")).'
+        ) from error
+    except EpisodelakeError as error:
+        raise NothingToDrawError(
+            f"{episode.id} has no images, and its environment cannot be made again to replay it: {error} "
+            "To replay it in one of your own: episode.video(env=env)."
+        ) from error
+    if told is not None:
+        warnings.warn(told, RuntimeWarning, stacklevel=4)
+    try:
+        return _checked_env(episode, env)
+    except EpisodelakeError:
+        env.close()
+        raise
+
+
+def _fps_of(metadata: Any) -> float:
+    found = metadata.get("render_fps") if isinstance(metadata, dict) else None
+    return float(found) if isinstance(found, int | float) and 0 < found <= 1000 else FPS
+
+
+def _recorded_fps(episode: Episode) -> float:
+    """What the environment's class says, where its module is here already; nothing is imported for it."""
+    try:
+        run: RunEnv = chosen_run(run_envs(episode._rows.snapshot), episode.run_id)
+    except EpisodelakeError:
+        return FPS
+    spec = gymnasium.registry.get(run.env_id or "")
+    entry = spec.entry_point if spec is not None else None
+    if isinstance(entry, str):
+        module, _, name = entry.partition(":")
+        entry = getattr(sys.modules.get(module), name, None)
+    return _fps_of(getattr(entry, "metadata", None))
+
+
+def _page(video: Video) -> str:
+    every = -(-len(video) // SHOWN_FRAMES)
+    part = video.chosen(video.steps[::every]) if every > 1 else video
+    told = [escape(f"{len(video):,} frames of {video.source}, {video.fps:g} fps")]
+    if every > 1:
+        told.append(f"every {every}th frame is shown; save() writes all")
+    with tempfile.TemporaryDirectory(prefix="episodelake-video-") as folder:
+        path = Path(folder) / "video.mp4"
+        try:
+            with contextlib.suppress(RuntimeWarning), warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                part.save(path)
+        except EpisodelakeError as error:
+            return f"<p><strong>No video:</strong> {escape(str(error))}</p>"
+        size = path.stat().st_size
+        if size > SHOWN_BYTES:
+            return f"<p>The video has {size / 1e6:.0f} MB, too much for a notebook: save it with .save(path).</p>"
+        content = base64.b64encode(path.read_bytes()).decode()
+    report = video.report
+    if report is not None:
+        told.append(
+            "the replay is the same as the record"
+            if report.same
+            else f"<strong>the replay differs from the record</strong>: {escape(str(report.first_difference))}"
+        )
+    return (
+        '<figure style="margin:0"><video controls loop muted autoplay playsinline '
+        'style="max-width:100%;max-height:480px;min-width:240px;image-rendering:pixelated" '
+        f'src="data:video/mp4;base64,{content}"></video>'
+        f'<figcaption style="font-size:0.85em;opacity:0.75">{"; ".join(told)}</figcaption></figure>'
+    )

@@ -1,0 +1,179 @@
+"""Frames into files: MP4 and GIF by PyAV, PNG by Pillow, a frame at a time.
+
+A file is written beside its place and moved there when it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...store.errors import InvalidArgumentError, NothingToDrawError
+from ...store.files import guard_access
+from ..optional_packages import EXPLORE, require
+
+if TYPE_CHECKING:
+    from .video import Video
+
+FORMATS = (".mp4", ".gif", ".png")
+SHEET_FRAMES = 12
+_SHEET_COLUMNS = 4
+_SHEET_GAP = 6
+_LABEL = 14
+#: Smaller frames are drawn with larger pixels.
+_SMALL_SIDE = 240
+
+
+def write_mp4(video: Video, path: Path, fps: float, *, lossless: bool, scale: int | None) -> None:
+    """Write H.264; without `lossless` in the colours that every player knows, else exactly."""
+    av: Any = require("av", "A video", EXPLORE)
+    codec, pixels = ("libx264rgb", "rgb24") if lossless else ("libx264", "yuv420p")
+    options = {"qp": "0"} if lossless else {"crf": "18"}
+    with (
+        _replacing(path) as temporary,
+        _opened(av, temporary, path, "mp4", {"movflags": "+faststart"}) as container,
+    ):
+        stream = None
+        for frame in _frames(video, 1 if lossless and scale is None else scale):
+            if stream is None:
+                stream = container.add_stream(
+                    codec, rate=_rate(fps), options={**options, "preset": "veryfast"}
+                )
+                stream.height, stream.width = (side + (side % 2 and not lossless) for side in frame.shape[:2])
+                stream.pix_fmt = pixels
+            wide = _padded(frame, stream.height, stream.width)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(wide, format="rgb24")))
+        _finish(container, stream, video)
+
+
+def write_gif(video: Video, path: Path, fps: float, scale: int | None) -> None:
+    """Write a GIF that repeats for ever; each frame with colours of its own, exact up to 256 of them."""
+    av: Any = require("av", "A GIF", EXPLORE)
+    with _replacing(path) as temporary, _opened(av, temporary, path, "gif", {"loop": "0"}) as container:
+        stream = None
+        for index, frame in enumerate(_frames(video, scale)):
+            if stream is None:
+                stream = container.add_stream("gif", rate=_rate(fps))
+                stream.height, stream.width = frame.shape[:2]
+                stream.pix_fmt = "pal8"
+                stream.time_base = stream.codec_context.time_base = Fraction(1, 100)
+            coloured = av.VideoFrame.from_ndarray(_palette(frame), format="pal8")
+            coloured.pts = round(index * max(100 / fps, 2))
+            coloured.time_base = Fraction(1, 100)
+            container.mux(stream.encode(coloured))
+        _finish(container, stream, video)
+
+
+def write_png(video: Video, path: Path, scale: int | None) -> None:
+    """Write a single frame, or evenly spaced ones with their steps below."""
+    images: Any = require("PIL.Image", "A PNG", EXPLORE)
+    if len(video) == 1:
+        (frame,) = _frames(video, scale)
+        picture = images.fromarray(frame)
+    else:
+        picture = _sheet(images, video, scale)
+    with _replacing(path) as temporary:
+        picture.save(temporary, format="png")
+
+
+def _sheet(images: Any, video: Video, scale: int | None) -> Any:
+    """A contact sheet without a background."""
+    drawing: Any = require("PIL.ImageDraw", "A PNG", EXPLORE)
+    places = np.unique(np.linspace(0, len(video) - 1, min(len(video), SHEET_FRAMES)).round().astype(int))
+    part = video.chosen([video.steps[place] for place in places.tolist()])
+    found = list(_numbered(part, scale))
+    height, width = found[0][1].shape[:2]
+    columns = min(_SHEET_COLUMNS, len(found))
+    rows = -(-len(found) // columns)
+    size = (columns * (width + _SHEET_GAP) - _SHEET_GAP, rows * (height + _LABEL + _SHEET_GAP) - _SHEET_GAP)
+    sheet = images.new("RGBA", size, (0, 0, 0, 0))
+    pen = drawing.Draw(sheet)
+    for number, (t, frame) in enumerate(found):
+        left = number % columns * (width + _SHEET_GAP)
+        top = number // columns * (height + _LABEL + _SHEET_GAP)
+        sheet.paste(images.fromarray(frame), (left, top))
+        pen.text((left + 1, top + height + 1), f"t = {t}", fill=(128, 128, 128, 255))
+    return sheet
+
+
+def _frames(video: Video, scale: int | None) -> Iterator[np.ndarray]:
+    return (frame for _, frame in _numbered(video, scale))
+
+
+def _numbered(video: Video, scale: int | None) -> Iterator[tuple[int, np.ndarray]]:
+    for t, frame in video:
+        factor = scale or max(1, -(-_SMALL_SIDE // min(frame.shape[:2])))
+        yield t, np.repeat(np.repeat(frame, factor, 0), factor, 1) if factor > 1 else frame
+
+
+def _rate(fps: float) -> Fraction:
+    return Fraction(fps).limit_denominator(1001)
+
+
+def _padded(frame: np.ndarray, height: int, width: int) -> np.ndarray:
+    """A frame with its last row and column again, where a codec wants even sides."""
+    more = ((0, height - frame.shape[0]), (0, width - frame.shape[1]), (0, 0))
+    return np.pad(frame, more, mode="edge") if height > frame.shape[0] or width > frame.shape[1] else frame
+
+
+def _palette(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A frame as numbers of colours and the colours, RGBA; more than 256 colours become the nearest of 256."""
+    packed = frame.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
+    colors, numbers = np.unique(packed, return_inverse=True)
+    table = np.zeros((256, 4), np.uint8)
+    table[:, 3] = 255
+    if len(colors) <= 256:
+        table[: len(colors), :3] = np.stack([colors >> 16, colors >> 8 & 255, colors & 255], axis=1)
+        return numbers.reshape(frame.shape[:2]).astype(np.uint8), table
+    images: Any = require("PIL.Image", "A GIF of more than 256 colours", EXPLORE)
+    reduced = images.fromarray(frame).quantize(256, dither=images.Dither.NONE)
+    found = np.array(reduced.getpalette("RGB"), np.uint8).reshape(-1, 3)
+    table[: len(found), :3] = found
+    return np.array(reduced), table
+
+
+@contextlib.contextmanager
+def _opened(av: Any, temporary: Path, path: Path, format: str, options: dict[str, str]) -> Iterator[Any]:
+    try:
+        with av.open(str(temporary), "w", format=format, options=options) as container:
+            yield container
+    except av.error.FFmpegError as error:
+        raise InvalidArgumentError(
+            f"{path.name} cannot be encoded: {error}. Try .gif or .png instead."
+        ) from error
+
+
+def _finish(container: Any, stream: Any, video: Video) -> None:
+    if stream is None:
+        raise NothingToDrawError(
+            f"The replay of {video.episode_id} ended before the steps that were asked for."
+        )
+    container.mux(stream.encode(None))
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A path to write to; what was written takes the place of `path` at the end, or goes if anything fails."""
+    with guard_access("write the video", path):
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem[:50]}-", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+        try:
+            yield Path(name)
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

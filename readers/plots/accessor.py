@@ -1,0 +1,148 @@
+"""`view.plot` and `episode.plot()`: the doors to the charts. Altair is imported when the first is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..optional_packages import EXPLORE, require
+
+if TYPE_CHECKING:
+    from ..episode import Episode
+    from ..view import EpisodeView, SnapshotReader
+    from .chart import AnyChart
+
+_PURPOSE = "A chart"
+
+
+class Plots:
+    """The charts of some episodes.
+
+    Each method gives a chart of Altair that shows itself in a notebook: drag and scroll to zoom, point at marks to
+    read them, click in the legend to choose. `.save("chart.html")` writes it for others, `.svg` and `.png` too.
+
+    What a chart holds is aggregated, or sampled in the same way every time, so that it stays small; its subtitle
+    says so. All methods raise `NothingToDrawError` for a view without episodes, `MissingPackageError` without
+    Altair, `CorruptStoreError` for a damaged file, and `InvalidArgumentError` for arguments that make no sense.
+    """
+
+    def __init__(self, view: EpisodeView) -> None:
+        self._view = view
+
+    def returns(self, over: str = "episodes", by: str | None = None) -> AnyChart:
+        """The return of episodes over the course of their runs.
+
+        Args:
+            over: what the x axis counts: "episodes" of the run, its "steps", or "time".
+            by: what gets a colour of its own: "run" (the default), "agent" (the default for several agents), or a
+                column of the tables episodes or runs, such as "end_reason" or "metadata.algo". The twelve with the
+                most episodes are drawn.
+
+        Returns:
+            A line of means with a band from the 10 % to the 90 % quantile, and up to 2,000 single episodes. Vector
+            rewards give a panel for each objective. With several agents, and `by` something else than "agent", the
+            return is the sum over agents.
+        """
+        require("altair", _PURPOSE, EXPLORE)
+        from .over_time import draw_over_time
+
+        return draw_over_time(self._view, "return", over, by)
+
+    def lengths(self, over: str | None = None, by: str | None = None) -> AnyChart:
+        """How long episodes are, in steps.
+
+        Args:
+            over: None for a histogram; or what the x axis counts, as for `returns`.
+            by: as for `returns`; of a histogram the end reason if it is not given.
+        """
+        require("altair", _PURPOSE, EXPLORE)
+        if over is not None:
+            from .over_time import draw_over_time
+
+            return draw_over_time(self._view, "length", over, by)
+        from .distribution import draw_distribution
+
+        return draw_distribution(self._view, "length", by or "end_reason", None)
+
+    def return_histogram(self, by: str | None = None, bins: int | None = None) -> AnyChart:
+        """How often each return occurs.
+
+        Args:
+            by: as for `returns`.
+            bins: about how many; None for 40. Edges are round numbers.
+        """
+        require("altair", _PURPOSE, EXPLORE)
+        from .distribution import draw_distribution
+
+        return draw_distribution(self._view, "return", by, bins)
+
+    def actions(self, by: str | None = None, column: str | None = None) -> AnyChart:
+        """How often each action is taken: shares of discrete actions, histograms of continuous ones.
+
+        Args:
+            by: as for `returns`; None for all together, and for several agents by agent.
+            column: a part of a nested action space, such as "action.move"; None for all.
+        """
+        require("altair", _PURPOSE, EXPLORE)
+        from .actions import draw_actions
+
+        return draw_actions(self._view, by, column)
+
+    def visitation(self, x: str | None = None, y: str | None = None, bins: int = 50) -> AnyChart:
+        """How often each part of the observation space is visited, over all observations of all steps.
+
+        Args:
+            x, y: elements of the observation, as signals are called: "observation[0]", "observation.place[1]"; of
+                scalars the column. None for the first two that there are. With a single one, a histogram.
+            bins: along each axis, of continuous elements; whole numbers of a small range get a cell each.
+
+        Raises:
+            NothingToDrawError: the observations are images, texts or of no fixed length.
+        """
+        require("altair", _PURPOSE, EXPLORE)
+        from .visitation import draw_visitation
+
+        return draw_visitation(self._view, x, y, bins)
+
+    def __repr__(self) -> str:
+        """The charts that there are."""
+        return f"Plots of {self._view!r}: returns, lengths, return_histogram, actions, visitation"
+
+
+class PlottedView:
+    """The part of a view that draws charts."""
+
+    _reader: SnapshotReader
+
+    @property
+    def plot(self) -> Plots:
+        """Interactive charts of these episodes: `store.plot.returns()` and others; see `Plots`."""
+        view: Any = self
+        return Plots(view)
+
+
+class PlottedEpisode:
+    """The part of an episode that draws charts."""
+
+    def plot(self, signals: Sequence[str] | None = None) -> AnyChart:
+        """The episode over its steps: reward, actions, and the parts of the observation that are a few numbers.
+
+        Args:
+            signals: what to draw instead: "reward", "action", "observation", "info", "policy", columns such as
+                "observation.place", or single signals such as "observation[2]".
+
+        Returns:
+            A chart of Altair with a panel for each column; zooming in one zooms in all. Beyond 2,000 steps it holds
+            the smallest and the largest value of equal stretches, and its subtitle says so.
+
+        Raises:
+            NothingToDrawError: nothing of it is a few numbers at every step.
+            InvalidArgumentError: there is no such signal.
+            MissingPackageError: Altair is not installed.
+            CorruptStoreError: the steps are damaged.
+        """
+        require("altair", _PURPOSE, EXPLORE)
+        from .episode_chart import draw_episode
+
+        episode: Any = self
+        return draw_episode(episode, signals)

@@ -1,0 +1,139 @@
+"""The charts that are handed out: those of Altair, which save themselves so that they need no network.
+
+This module imports Altair, so it is imported by need.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from ...store.errors import InvalidArgumentError
+from ...store.files import guard_access
+from ..optional_packages import EXPLORE, require
+from .texts import shown
+from .theme import INK, THEMES, config
+
+_FORMATS = ("html", "svg", "png", "json")
+#: A page follows the reader's choice of a dark or light screen; so does a drawing that stands in one.
+_PAGE_STYLE = "<style>:root { color-scheme: light dark } body { margin: 24px }</style>"
+_DRAWING_STYLE = (
+    "<style>svg { color: #1f2328 } @media (prefers-color-scheme: dark) { svg { color: #e6e6e6 } }</style>"
+)
+
+
+class _Saved:
+    """What a chart of Altair learns here: to save itself, for people without a network too."""
+
+    def save(self, fp: Any, format: str | None = None, *, theme: str | None = None, **options: Any) -> None:
+        """Write the chart into a file.
+
+        Args:
+            fp: its path; the suffix says what it becomes: `.html` (interactive, with all JavaScript inside),
+                `.svg`, `.png` or `.json` (the Vega-Lite specification). Or an open file, and then `format`.
+            format: the same, by name.
+            theme: "light" or "dark": the ink and the background of the picture. None: a page and a drawing
+                follow the reader's screen, and a PNG is light.
+            options: as the function of vl-convert takes them that makes this format, such as `scale` of a PNG
+                (2 if it is not given).
+
+        Raises:
+            InvalidArgumentError: there is no such format or theme.
+            MissingPackageError: vl-convert-python is not installed.
+            StoreAccessError: the file cannot be written.
+        """
+        kind = _format_of(fp, format)
+        if theme is not None and theme not in THEMES:
+            raise InvalidArgumentError(f"theme={theme!r}: expected {' or '.join(map(repr, THEMES))}.")
+        content = _content(self, kind, theme, options)
+        if hasattr(fp, "write"):
+            fp.write(content)
+            return
+        path = Path(fp)
+        with guard_access("write the chart", path):
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+class Chart(_Saved, alt.Chart):
+    """A single chart."""
+
+
+class LayerChart(_Saved, alt.LayerChart):
+    """Layers over each other."""
+
+
+class FacetChart(_Saved, alt.FacetChart):
+    """A panel for each part."""
+
+
+class VConcatChart(_Saved, alt.VConcatChart):
+    """Charts one under the other."""
+
+
+_SAVED = {
+    alt.Chart: Chart,
+    alt.LayerChart: LayerChart,
+    alt.FacetChart: FacetChart,
+    alt.VConcatChart: VConcatChart,
+}
+AnyChart = Chart | LayerChart | FacetChart | VConcatChart
+
+
+def finished(chart: Any, title: str, subtitle: Sequence[str] = ()) -> AnyChart:
+    """A chart of Altair with its title and our colours, as one that saves itself."""
+    lines = [shown(line) for line in subtitle if line]
+    titled = chart.properties(title=alt.Title(shown(title), subtitle=lines))
+    dressed = titled.configure(**config())
+    # Altair keeps attributes that are set as parts of the specification, hence the way around.
+    object.__setattr__(dressed, "__class__", _SAVED[type(dressed)])
+    return dressed
+
+
+def _format_of(fp: Any, format: str | None) -> str:
+    named = isinstance(fp, str | PathLike)
+    kind = format or (Path(fp).suffix.removeprefix(".").lower() if named else "")
+    if kind not in _FORMATS:
+        raise InvalidArgumentError(
+            f"{fp!s} names no format that a chart can have; expected a suffix (or format=) out of "
+            f"{', '.join(_FORMATS)}."
+        )
+    return kind
+
+
+def _content(chart: Any, kind: str, theme: str | None, options: dict[str, Any]) -> str | bytes:
+    specification = chart.to_dict()
+    if kind == "json":
+        return json.dumps(specification, indent=2, ensure_ascii=False)
+    drawing: Any = require("vl_convert", f"A chart as {kind.upper()}", EXPLORE)
+    chosen = theme or ("light" if kind == "png" else None)
+    if chosen is not None:
+        specification = themed(specification, chosen)
+    language = "_".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    if kind == "png":
+        return drawing.vegalite_to_png(specification, language, **{"scale": 2, **options})
+    if kind == "html":
+        page = drawing.vegalite_to_html(specification, language, bundle=True, renderer="canvas", **options)
+        return page if theme is not None else page.replace("<head>", f"<head>{_PAGE_STYLE}", 1)
+    text = drawing.vegalite_to_svg(specification, language, **options)
+    return text if theme is not None else text.replace(">", f">{_DRAWING_STYLE}", 1)
+
+
+def themed(specification: Any, theme: str) -> Any:
+    """A specification with the ink and the background of a theme, for pictures without surroundings."""
+    colors = THEMES[theme]
+
+    def painted(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: painted(value) for key, value in part.items()}
+        if isinstance(part, list):
+            return [painted(value) for value in part]
+        return colors["ink"] if part == INK else part
+
+    inside = specification.get("config", {})
+    own = {**painted(inside), "background": colors["background"]}
+    return {**specification, "title": painted(specification.get("title")), "config": own}

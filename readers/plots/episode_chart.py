@@ -1,0 +1,143 @@
+"""The signals of one episode over its steps: a panel for each column, all with one x axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+import numpy as np
+
+from ...store.errors import InvalidArgumentError, NothingToDrawError
+from ..signals import ROOTS, Signal, signals_of
+from .chart import AnyChart, finished
+from .pieces import color_channel, stacked, tooltip_of, values_of
+from .series import LARGEST
+from .steps import nearest
+from .texts import counted, shown
+from .theme import WIDTH
+
+if TYPE_CHECKING:
+    from ..episode import Episode
+
+MOST_STEPS = 2_000
+MOST_PANELS = 12
+_KINDS = ("reward", "action", "observation", "info", "policy")
+
+
+def draw_episode(episode: Episode, wanted: Sequence[str] | None) -> AnyChart:
+    """The chart; see `PlottedEpisode.plot`."""
+    groups = _panels(_chosen(episode, wanted))
+    drawn = list(groups.items())[:MOST_PANELS]
+    zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
+    panels = [
+        _panel(index, name, signals, zoom, last=index == len(drawn) - 1)
+        for index, (name, signals) in enumerate(drawn)
+    ]
+    unit = "steps of the environment" if episode.agents else "steps"
+    returned = episode.episode_return
+    total = f"{returned:g}" if isinstance(returned, float) else str(returned)
+    seed = "" if episode.seed is None else f", seed {episode.seed}"
+    long = max(len(signal.t) for signals in groups.values() for signal in signals) > MOST_STEPS
+    left = len(groups) - len(drawn)
+    subtitle = [
+        f"{episode.length:,} {unit}, return {total}, {episode.end_reason}{seed}",
+        f"each line: the smallest and largest value of {MOST_STEPS // 2:,} equal stretches" if long else "",
+        f"{counted(left, 'more panel')} not drawn: name what to draw" if left > 0 else "",
+    ]
+    return finished(stacked(panels), f"Episode {episode.id}", subtitle)
+
+
+def _chosen(episode: Episode, wanted: Sequence[str] | None) -> list[Signal]:
+    if isinstance(wanted, str):
+        wanted = [wanted]
+    roots = ROOTS if wanted is None else [_column(name) for name in wanted]
+    found = signals_of(episode, roots)
+    if wanted is not None:
+        for name in wanted:
+            if not any(_asked(signal, name) for signal in found):
+                known = [signal.name for signal in signals_of(episode, _KINDS)]
+                listed = ", ".join(known[:20]) or "none"
+                raise InvalidArgumentError(
+                    f"{shown(episode.id)} has no signal {name!r}.{nearest(name, known)} Its signals are: {listed}."
+                )
+        found = [signal for signal in found if any(_asked(signal, name) for name in wanted)]
+    found = [signal for signal in found if len(signal.t)]
+    if not found:
+        raise NothingToDrawError(
+            f"There is nothing to draw: no column of {episode.id} holds a few numbers at every step. For images, "
+            "look at episode.video()."
+        )
+    return found
+
+
+def _column(name: str) -> str:
+    return name.partition(": ")[2].partition("[")[0] if ": " in name else name.partition("[")[0]
+
+
+def _asked(signal: Signal, name: str) -> bool:
+    plain = signal.name.partition(": ")[2] or signal.name
+    if "[" in name or ": " in name:
+        return name in (signal.name, plain)
+    return plain == name or signal.column == name or f".{name}." in f".{signal.column}."
+
+
+def _panels(signals: list[Signal]) -> dict[str, list[Signal]]:
+    """The signals by panel: those of one column, of all agents together."""
+    found: dict[str, list[Signal]] = {}
+    for signal in signals:
+        found.setdefault(signal.column, []).append(signal)
+    return found
+
+
+def _panel(index: int, name: str, signals: list[Signal], zoom: Any, *, last: bool) -> alt.LayerChart:
+    rows = [row for signal in signals for row in _rows(signal)]
+    x = alt.X(
+        "t:Q", title="t (steps)" if last else None, scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1)
+    )
+    stepped = name == "action" or name.endswith(".action")
+    names = [signal.name for signal in signals]
+    legend = alt.selection_point(fields=["signal"], bind="legend", name=f"legend_{index}")
+    lines = alt.Chart(values_of(rows)).mark_line(
+        strokeWidth=1.5, clip=True, interpolate="step-after" if stepped else "linear"
+    )
+    lines = lines.encode(
+        x,
+        alt.Y("value:Q", title=shown(name, 40), scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4)),
+        color_channel("signal", name, names),
+        opacity=alt.when(legend).then(alt.value(1)).otherwise(alt.value(0.1)),
+        tooltip=tooltip_of(("signal", "signal"), ("t", "t"), ("value", "value")),
+    )
+    return alt.layer(lines.add_params(zoom, legend)).properties(width=WIDTH, height=110)
+
+
+def _rows(signal: Signal) -> list[dict[str, Any]]:
+    values = np.where(np.abs(signal.values) <= LARGEST, signal.values, np.nan)
+    kept = reduced(values, MOST_STEPS)
+    return [
+        {"signal": signal.name, "t": int(signal.t[index]), "value": float(values[index])}
+        for index in kept.tolist()
+    ]
+
+
+def reduced(values: np.ndarray, most: int) -> np.ndarray:
+    """Positions that show a long line as it looks: in each of equal stretches the smallest and the largest value.
+
+    Args:
+        values: float64, shape (n,); NaN where there is none.
+        most: how many positions there may be.
+
+    Returns:
+        int64, ascending; all of them if there are no more than `most`.
+    """
+    if len(values) <= most:
+        return np.arange(len(values))
+    starts = np.linspace(0, len(values), most // 2 + 1).astype(np.int64)
+    kept = set()
+    for start, stop in zip(starts[:-1], starts[1:], strict=True):
+        part = values[start:stop]
+        if np.isnan(part).all():
+            kept.add(int(start))
+        else:
+            kept.update((int(start + np.nanargmin(part)), int(start + np.nanargmax(part))))
+    return np.array(sorted(kept))

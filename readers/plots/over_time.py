@@ -1,0 +1,146 @@
+"""Returns or lengths of episodes over the course of their runs: a line of means, a band, and single episodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+
+from ...store.errors import InvalidArgumentError
+from .chart import AnyChart, finished
+from .pieces import color_channel, only, stacked, tooltip_of, values_of
+from .series import Series, Workbench, bench_of, episode_series
+from .texts import counted
+from .theme import HEIGHT, WIDTH
+
+if TYPE_CHECKING:
+    from ..view import EpisodeView
+
+MOST_POINTS = 2_000
+MOST_BINS = 120
+_SMALLEST_BIN = 8
+#: What the x axis may count: the column of `drawn`, and its title with a unit.
+OVER = {
+    "episodes": ("number", "episode of its run (number)"),
+    "steps": ("steps", "steps of its run so far"),
+    "time": ("epoch_ms(ended_at)", "end of the episode (UTC)"),
+}
+_UNITS = {"return": "return (sum of rewards)", "length": "length (steps)"}
+
+
+def draw_over_time(view: EpisodeView, what: str, over: str, by: str | None) -> AnyChart:
+    """The chart; see `Plots.returns` and `Plots.lengths`."""
+    if over not in OVER:
+        raise InvalidArgumentError(f"over={over!r}: expected one of {', '.join(map(repr, OVER))}.")
+    with bench_of(view) as bench:
+        series = episode_series(bench, what, by)
+        bins = (
+            max(1, min(MOST_BINS, series.largest // _SMALLEST_BIN))
+            if series.largest > 2 * _SMALLEST_BIN
+            else 0
+        )
+        lines = _lines(bench, over, bins)
+        points = _points(bench, over)
+    return _drawn(series, what, over, lines, points, bins)
+
+
+def _lines(bench: Workbench, over: str, bins: int) -> list[dict[str, Any]]:
+    """Means and quantiles of equal stretches of the x axis; with no bins, the episodes themselves."""
+    x = OVER[over][0]
+    place = f"least(floor(({x} - low) / greatest(high - low, 1) * {bins}), {bins - 1})" if bins else f"({x})"
+    return bench.rows(
+        f"SELECT series, panel, avg(x)::DOUBLE AS x, avg(value / 4) * 4 AS value, "
+        "quantile_cont(value, 0.1) AS low, quantile_cont(value, 0.9) AS high, count(*) AS episodes "
+        f"FROM (SELECT series, panel, value, {x} AS x, {place} AS place FROM drawn, "
+        f"(SELECT min({x}) AS low, max({x}) AS high FROM drawn)) "
+        "GROUP BY series, panel, place ORDER BY series, panel, x"
+    )
+
+
+def _points(bench: Workbench, over: str) -> list[dict[str, Any]]:
+    """Single episodes: all, or a sample that is the same every time."""
+    return bench.rows(
+        f"SELECT series, panel, {OVER[over][0]}::DOUBLE AS x, value, episode_id AS episode, run, length, end_reason, "
+        f"seed::VARCHAR AS seed FROM drawn ORDER BY hash(episode_id), episode_id, series, panel LIMIT {MOST_POINTS}"
+    )
+
+
+def _drawn(
+    series: Series, what: str, over: str, lines: list[dict[str, Any]], points: list[dict[str, Any]], bins: int
+) -> AnyChart:
+    legend = alt.selection_point(fields=["series"], bind="legend", name="legend")
+    panels = [
+        _panel(_Axes(series, what, over, panel, bins), legend, only(lines, panel), only(points, panel))
+        for panel in series.panels
+    ]
+    values = "value" if len(series.panels) > 1 else "episode"
+    subtitle = [
+        counted(series.count, values)
+        + (f"; line: mean of {bins} stretches, band: 10 % to 90 %" if bins else ""),
+        f"points: {len(points):,} of them, drawn by hash of the episode id"
+        if len(points) < series.count
+        else "",
+        *series.notes,
+    ]
+    return finished(stacked(panels), f"{what.capitalize()} of each episode by {series.by}", subtitle)
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """What the layers of a panel share."""
+
+    series: Series
+    what: str
+    over: str
+    panel: str
+    bins: int
+
+    @property
+    def x(self) -> alt.X:
+        scale = alt.Scale(type="utc") if self.over == "time" else alt.Scale(nice=False, zero=False)
+        return alt.X(f"x:{'T' if self.over == 'time' else 'Q'}", title=OVER[self.over][1], scale=scale)
+
+    def y(self, field: str) -> alt.Y:
+        title = _UNITS[self.what] + (f", {self.panel}" if self.panel else "")
+        return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False))
+
+    @property
+    def color(self) -> Any:
+        return color_channel("series", self.series.by, self.series.names)
+
+
+def _panel(
+    axes: _Axes, legend: Any, lines: list[dict[str, Any]], points: list[dict[str, Any]]
+) -> alt.LayerChart:
+    seen = alt.when(legend)
+    what, by = axes.what, axes.series.by
+    single = alt.Chart(values_of(points)).mark_circle(size=22, clip=True)
+    single = single.encode(
+        axes.x,
+        axes.y("value"),
+        axes.color,
+        opacity=seen.then(alt.value(0.45 if axes.bins else 0.9)).otherwise(alt.value(0.04)),
+        tooltip=tooltip_of(
+            *(("episode", "episode"), ("series", by), ("value", what), ("length", "length (steps)")),
+            *(("end_reason", "end reason"), ("seed", "seed")),
+        ),
+    ).add_params(legend, alt.selection_interval(bind="scales", name="zoom"))
+    means = alt.Chart(values_of(lines))
+    line = means.mark_line(strokeWidth=2, clip=True).encode(
+        axes.x,
+        axes.y("value"),
+        axes.color,
+        opacity=seen.then(alt.value(1)).otherwise(alt.value(0.08)),
+        tooltip=tooltip_of(("series", by), ("value", f"mean {what}"), ("episodes", "episodes")),
+    )
+    if not axes.bins:
+        return alt.layer(single, line).properties(width=WIDTH, height=HEIGHT)
+    band = means.mark_area(clip=True).encode(
+        axes.x,
+        axes.y("low"),
+        alt.Y2("high:Q"),
+        axes.color,
+        opacity=seen.then(alt.value(0.16)).otherwise(alt.value(0.02)),
+    )
+    return alt.layer(band, single, line).properties(width=WIDTH, height=HEIGHT)

@@ -1,0 +1,67 @@
+"""Pieces that charts share: inline data, colours of series, tooltips, panels."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from .texts import shown
+from .theme import END_COLORS, PALETTE
+
+#: Fields that are numbers, and how they are written; all others are texts.
+_NUMBERS = {
+    **dict.fromkeys(("length", "episodes", "transitions", "visits", "t"), ","),
+    "value": ".6~g",
+    "share": ".2%",
+}
+
+
+def values_of(rows: Sequence[dict[str, Any]]) -> alt.InlineData:
+    """Rows as the data of a chart; their texts are from a store and are made fit for it."""
+    return alt.InlineData(values=[{key: _plain(value) for key, value in row.items()} for row in rows])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def color_channel(field: str, title: str, names: Sequence[str]) -> Any:
+    """A colour for each of some names, in their order."""
+    told = [shown(name) for name in names]
+    colors = [PALETTE[index % len(PALETTE)] for index in range(len(names))]
+    if set(names) <= set(END_COLORS):
+        colors = [END_COLORS[name] for name in names]
+    legend = alt.Legend(title=shown(title)) if len(told) > 1 else None
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=told, range=colors), legend=legend)
+
+
+def tooltip_of(*fields: tuple[str, str]) -> list[alt.Tooltip]:
+    """Lines of a tooltip: fields of the data and their titles."""
+    return [
+        alt.Tooltip(f"{field}:Q", title=shown(title), format=_NUMBERS[field])
+        if field in _NUMBERS
+        else alt.Tooltip(f"{field}:N", title=shown(title))
+        for field, title in fields
+    ]
+
+
+def only(rows: Sequence[dict[str, Any]], panel: str) -> list[dict[str, Any]]:
+    """The rows of one panel."""
+    return [row for row in rows if row["panel"] == panel]
+
+
+def stacked(panels: Sequence[Any]) -> Any:
+    """Panels one under the other; a single one as it is. Selections of one name are one selection."""
+    if len(panels) == 1:
+        return panels[0]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Automatically deduplicated")
+        return alt.vconcat(*panels)

@@ -1,0 +1,136 @@
+"""Elements of step columns for charts: what they are called, how SQL reaches them, and over which rows."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+import gymnasium
+import numpy as np
+
+from ...store.schema import ACTION, StepSchema
+from ...store.spaces import SpaceCodec
+from ..sources import quote
+from .series import AGENT, LARGEST, MOST_SERIES, Workbench, label_episodes
+
+#: About how many rows a chart reads; of larger views, it takes a sample of episodes.
+MOST_ROWS = 20_000_000
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Element:
+    """One number of a column of steps.
+
+    Attributes:
+        name: as signals are called: `action`, `observation[0]`.
+        column: the column of steps.
+        sql: SQL for it, a DOUBLE.
+        discrete: whether its values are a few kinds, not amounts.
+        kinds: how many kinds there are; 0 if it is not discrete.
+        start: the smallest kind.
+    """
+
+    name: str
+    column: str
+    sql: str
+    discrete: bool
+    kinds: int
+    start: int
+
+
+def elements_of(schema: StepSchema, root: str) -> list[Element]:
+    """The numbers of the fixed parts of the observation or the action; frames are no numbers here."""
+    found = []
+    for part in schema.parts:
+        codec: SpaceCodec = part.action if root == ACTION else part.observation
+        for leaf in codec.leaves:
+            if not leaf.binary:
+                found += [_element(leaf.column, leaf.space, leaf.shape, index) for index in range(leaf.size)]
+    return found
+
+
+def _element(column: str, space: gymnasium.Space, shape: tuple[int, ...], index: int) -> Element:
+    name = f"{column}[{index}]" if shape else column
+    sql = f"{quote(column)}[{index + 1}]::DOUBLE" if shape else f"{quote(column)}::DOUBLE"
+    kinds, start = 0, 0
+    match space:
+        case gymnasium.spaces.Discrete():
+            kinds, start = int(space.n), int(space.start)
+        case gymnasium.spaces.MultiDiscrete():
+            kinds, start = int(space.nvec.reshape(-1)[index]), int(np.reshape(space.start, -1)[index])
+        case gymnasium.spaces.MultiBinary():
+            kinds = 2
+    return Element(name, column, sql, bool(kinds), kinds, start)
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """The names that are most like one, as a sentence of an error."""
+    near = difflib.get_close_matches(name, known, 3)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """Rows of steps that a chart counts: the view `counted` of the bench, with the column `_series`.
+
+    Attributes:
+        by: what tells the series apart; "all" if nothing does.
+        names: of the series.
+        count: how many rows there are.
+        notes: what is left out.
+    """
+
+    by: str
+    names: tuple[str, ...]
+    count: int
+    notes: tuple[str, ...]
+
+
+def step_rows(bench: Workbench, by: str | None, table: str) -> StepRows:
+    """Choose the rows of `steps` or `transitions` that a chart counts.
+
+    Args:
+        bench: of the view.
+        by: see `Plots.actions`.
+        table: the one or the other.
+    """
+    condition, note = _sample(bench)
+    names: tuple[str, ...] = (ALL,)
+    if by is None:
+        body = f"SELECT '{ALL}' AS _series, * FROM {table} WHERE {condition}"
+    elif by == AGENT and bench.snapshot.schema.groups:
+        body = f"SELECT agent_id AS _series, * FROM {table} WHERE {condition}"
+        sizes = bench.rows("SELECT unnest(agents) AS name FROM episodes GROUP BY 1 ORDER BY count(*) DESC, 1")
+        names = tuple(row["name"] for row in sizes)
+    else:
+        names, left = label_episodes(bench, by)
+        body = f"SELECT * FROM {table} JOIN labels USING (episode_id) WHERE {condition}"
+        note = "; ".join(filter(None, (note, left)))
+    more = ""
+    if len(names) > MOST_SERIES:
+        names, more = names[:MOST_SERIES], f"the first {MOST_SERIES} of {len(names):,} by {by}"
+    if len(names) > 1 or by is not None:
+        body = f"SELECT * FROM ({body}) WHERE _series IN ({', '.join(map(text_literal, names))})"
+    bench.run(f"CREATE TEMP VIEW counted AS {body}")
+    (row,) = bench.rows("SELECT count(*) AS n FROM counted")
+    return StepRows(by or ALL, names, row["n"], tuple(filter(None, (note, more))))
+
+
+def text_literal(text: str) -> str:
+    """A text as SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _sample(bench: Workbench) -> tuple[str, str]:
+    """A condition that keeps about `MOST_ROWS` rows, always those of the same episodes; and a note on it."""
+    (row,) = bench.rows("SELECT coalesce(sum(row_count), 0)::BIGINT AS n FROM episodes")
+    every = -(-row["n"] // MOST_ROWS)
+    if every <= 1:
+        return "true", ""
+    return f"hash(episode_id) % {every} = 0", f"of 1 episode in {every}, drawn by hash of its id"
+
+
+def finite(sql: str) -> str:
+    """SQL for whether a value fits on an axis."""
+    return f"coalesce(isfinite({sql}) AND abs({sql}) <= {LARGEST}, false)"

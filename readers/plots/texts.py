@@ -1,0 +1,36 @@
+"""Text from a store, made fit for charts and pages.
+
+A chart's specification is put as JSON into a script of a page, so a text that closes the script would become part
+of the page. Titles, labels and values of charts all pass here.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+_JOINER = "\u2060"
+LONGEST = 200
+
+
+def shown(text: object, longest: int = LONGEST) -> str:
+    """A text as charts may show it: without control characters, not too long, and unable to end a script.
+
+    An invisible word joiner follows each `<`, so that it opens no tag; the text reads as before.
+
+    >>> shown("ppo")
+    'ppo'
+    >>> "</script" in shown("</script>")
+    False
+    """
+    kept = "".join(" " if unicodedata.category(each) in ("Cc", "Cf", "Cs") else each for each in str(text))
+    cut = kept if len(kept) <= longest else kept[: longest - 1] + "\u2026"
+    return cut.replace("<", "<" + _JOINER)
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things in words.
+
+    >>> counted(1, "episode"), counted(1200, "episode")
+    ('1 episode', '1,200 episodes')
+    """
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -1,0 +1,54 @@
+"""Colours and sizes of charts: readable on white and on black, since charts have no background of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: Twelve colours of middle lightness, far apart for most kinds of colour vision in the order of use.
+PALETTE = (
+    *("#3b82f6", "#e07b1a", "#2f9e5f", "#c2559d", "#1b9aaa", "#e0524c"),
+    *("#8b6fe0", "#98901f", "#a9764b", "#6b8e9f", "#d4699a", "#7d8794"),
+)
+END_COLORS = {
+    "terminated": "#3b82f6",
+    "truncated": "#e07b1a",
+    "cut": "#7d8794",
+    "interrupted": "#e0524c",
+}
+#: Takes the colour of the text around it, whether that is dark or light.
+INK = "currentColor"
+GRID = "#88888833"
+WIDTH = 560
+HEIGHT = 260
+
+#: What `INK` and the background are where a picture has no surroundings.
+LIGHT = {"ink": "#1f2328", "background": "#ffffff"}
+DARK = {"ink": "#e6e6e6", "background": "#16181d"}
+THEMES = {"light": LIGHT, "dark": DARK}
+
+
+def config() -> dict[str, Any]:
+    """The configuration of every chart, as `configure` of Altair takes it."""
+    words = {"labelColor": INK, "titleColor": INK, "labelFontSize": 11, "titleFontSize": 12}
+    return {
+        "background": "transparent",
+        "font": "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif",
+        "view": {"stroke": None},
+        "axis": {
+            **words,
+            "titleFontWeight": "normal",
+            "gridColor": GRID,
+            "domainColor": "#888888",
+            "tickColor": "#888888",
+            "titlePadding": 8,
+        },
+        "legend": {**words, "titleFontWeight": "normal", "symbolOpacity": 1, "labelLimit": 240},
+        "header": {**words, "titleFontWeight": "normal", "labelFontWeight": 600},
+        "title": {
+            **{"color": INK, "subtitleColor": INK, "anchor": "start", "fontSize": 15, "fontWeight": 600},
+            **{"subtitleFontSize": 11, "subtitlePadding": 4, "offset": 12},
+        },
+        "range": {"category": list(PALETTE)},
+        "text": {"color": INK},
+        "rule": {"color": "#888888"},
+    }

@@ -1,0 +1,146 @@
+"""Which parts of the observation space are visited how often: a heat map of two elements, or bars of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+
+from ...store.errors import InvalidArgumentError, NothingToDrawError
+from ...store.schema import OBSERVATION
+from .bins import Bins, bins_for
+from .chart import AnyChart, finished
+from .distribution import check_bins, edges_of
+from .pieces import tooltip_of, values_of
+from .series import Workbench, bench_of
+from .steps import Element, elements_of, finite, nearest, step_rows
+from .texts import counted, shown
+from .theme import HEIGHT, PALETTE, WIDTH
+
+if TYPE_CHECKING:
+    from ..view import EpisodeView
+
+
+def draw_visitation(view: EpisodeView, x: str | None, y: str | None, bins: int) -> AnyChart:
+    """The chart; see `Plots.visitation`."""
+    check_bins(bins)
+    with bench_of(view) as bench:
+        elements = _chosen(view, x, y)
+        rows = step_rows(bench, None, "steps")
+        axes = [_bins(bench, element, bins) for element in elements]
+        found = _visits(bench, elements, axes)
+    subtitle = [" ".join((counted(sum(row["visits"] for row in found), "observation"), *rows.notes))]
+    if len(elements) == 1:
+        return finished(_bars(elements[0], found), f"Visits by {elements[0].name}", subtitle)
+    told = f"Visits by {elements[0].name} and {elements[1].name}"
+    return finished(
+        _heat_map(elements, found), told, [*subtitle, "colour: number of observations, on a log scale"]
+    )
+
+
+def _chosen(view: EpisodeView, x: str | None, y: str | None) -> list[Element]:
+    """One element or two."""
+    schema = view._reader.snapshot.schema
+    elements = elements_of(schema, OBSERVATION)
+    if not elements:
+        raise NothingToDrawError(
+            "The observations have no visitation, since they are no numbers of a fixed shape: "
+            f"{' '.join(str(schema.observation_space).split())}. For images, look at episode.video(); else name a "
+            "column of infos in SQL."
+        )
+    known = {element.name: element for element in elements}
+    for name in (x, y):
+        if name is not None and name not in known:
+            listed = ", ".join(list(known)[:20]) + (", ..." if len(known) > 20 else "")
+            raise InvalidArgumentError(
+                f"{name!r} is no element of the observation.{nearest(name, list(known))} There are: {listed}."
+            )
+    if x is None and y is None:
+        return elements[:2]
+    if y is None or x is None:
+        return [known[name] for name in (x, y) if name is not None]
+    return [known[x], known[y]]
+
+
+def _bins(bench: Workbench, element: Element, about: int) -> Bins:
+    if element.discrete and element.kinds <= about:
+        return Bins(element.start - 0.5, 1.0, element.kinds, True)
+    value = element.sql
+    (span,) = bench.rows(
+        f"SELECT min({value}) AS low, max({value}) AS high, bool_and({value} = round({value})) AS whole "
+        f"FROM counted WHERE {finite(value)}"
+    )
+    if span["low"] is None:
+        raise NothingToDrawError(
+            f"There is nothing to draw: {element.name} has no finite value in these episodes."
+        )
+    return bins_for(span["low"], span["high"], about, whole=span["whole"])
+
+
+def _visits(bench: Workbench, elements: list[Element], axes: list[Bins]) -> list[dict[str, Any]]:
+    """How many observations fall into each cell that has any."""
+    names = ["x", "y"][: len(elements)]
+    pairs = list(zip(names, elements, axes, strict=True))
+    cells = ", ".join(f"{bins.sql(element.sql)} AS {name}" for name, element, bins in pairs)
+    drawable = " AND ".join(finite(element.sql) for element in elements)
+    columns = ", ".join(names)
+    found = bench.rows(
+        f"SELECT {cells}, count(*) AS visits FROM counted WHERE {drawable} GROUP BY {columns} ORDER BY {columns}"
+    )
+    return [{"visits": row["visits"], **_cell(row, pairs)} for row in found]
+
+
+def _cell(row: dict[str, Any], pairs: list[tuple[str, Element, Bins]]) -> dict[str, Any]:
+    cell = {}
+    for name, _, bins in pairs:
+        edges = (
+            edges_of(bins, row[name])
+            if len(pairs) == 1
+            else dict(zip(("from", "to"), bins.edges(row[name]), strict=True))
+        )
+        cell |= {
+            f"{name}_from": edges["from"],
+            f"{name}_to": edges["to"],
+            f"{name}_label": bins.label(row[name]),
+        }
+    return cell
+
+
+def _heat_map(elements: list[Element], found: list[dict[str, Any]]) -> alt.LayerChart:
+    colors = alt.Color(
+        "visits:Q",
+        title="observations",
+        scale=alt.Scale(type="log", scheme="viridis"),
+        legend=alt.Legend(gradientLength=200, tickCount=5),
+    )
+    cells = (
+        alt.Chart(values_of(found))
+        .mark_rect(clip=True, strokeWidth=0)
+        .encode(
+            alt.X("x_from:Q", title=shown(elements[0].name), scale=alt.Scale(zero=False, nice=False)),
+            alt.X2("x_to:Q"),
+            alt.Y("y_from:Q", title=shown(elements[1].name), scale=alt.Scale(zero=False, nice=False)),
+            alt.Y2("y_to:Q"),
+            colors,
+            tooltip=tooltip_of(
+                ("x_label", elements[0].name), ("y_label", elements[1].name), ("visits", "observations")
+            ),
+        )
+    )
+    zoom = alt.selection_interval(bind="scales", name="zoom")
+    return alt.layer(cells.add_params(zoom)).properties(width=WIDTH * 3 // 4, height=WIDTH * 3 // 4)
+
+
+def _bars(element: Element, found: list[dict[str, Any]]) -> alt.LayerChart:
+    bars = (
+        alt.Chart(values_of(found))
+        .mark_bar(clip=True, color=PALETTE[0])
+        .encode(
+            alt.X("x_from:Q", title=shown(element.name), scale=alt.Scale(zero=False, nice=False)),
+            alt.X2("x_to:Q"),
+            alt.Y("visits:Q", title="observations"),
+            tooltip=tooltip_of(("x_label", element.name), ("visits", "observations")),
+        )
+    )
+    zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
+    return alt.layer(bars.add_params(zoom)).properties(width=WIDTH, height=HEIGHT)

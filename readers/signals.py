@@ -1,0 +1,130 @@
+"""Signals: the parts of an episode that are a few numbers at every step, as plain arrays over t.
+
+The terminal draws them as sparklines, cards as small charts, `Episode.plot` and the explorer as large ones. Only
+narrow columns are read, so that episodes of images cost no more than others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..store.families import STEP_FAMILIES
+from ..store.schema import ACTION, OBSERVATION, REWARD
+
+if TYPE_CHECKING:
+    from .episode import Episode
+
+#: What is shown if nothing is named.
+ROOTS = (REWARD, ACTION, OBSERVATION)
+WIDEST = 8
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One number over time.
+
+    Attributes:
+        name: the column, with the element's number in C order where there are several: `observation[2]`; of an
+            episode of several agents, after the agent's name.
+        values: float64, shape (n,); NaN where there is none.
+        t: int64, shape (n,): the steps at which they stand; those of the environment where there are agents.
+        column: the column that it is part of.
+    """
+
+    name: str
+    values: np.ndarray
+    t: np.ndarray
+    column: str
+
+
+def signals_of(episode: Episode, roots: Sequence[str] = ROOTS, widest: int = WIDEST) -> list[Signal]:
+    """The signals of an episode, in the order of `roots`.
+
+    Args:
+        episode: of one agent or of several; of several, those of each agent.
+        roots: `reward`, `action`, `observation`, `info`, `policy`, or whole names of columns. A part that is
+            no signal (images, texts, more numbers than `widest`) gives none.
+        widest: how many numbers a column may have at each step.
+
+    Returns:
+        Rewards, actions and policy outputs have T values, observations and infos T+1.
+
+    Raises:
+        CorruptStoreError: the steps are damaged; the message names the file.
+    """
+    if not episode.agents:
+        return list(_of_one(episode, roots, widest))
+    found = []
+    for name in episode.agents:
+        member = episode.agent(name)
+        found += [
+            replace(signal, name=f"{name}: {signal.name}") for signal in signals_of(member, roots, widest)
+        ]
+    return found
+
+
+def _of_one(episode: Episode, roots: Sequence[str], widest: int) -> Iterator[Signal]:
+    fields = _chosen(_narrow(episode, widest), roots)
+    if not fields:
+        return
+    table = episode._block.table(fields, episode._start, episode.length + 1)
+    schema = episode._own_schema
+    t = episode._moments
+    for field in fields:
+        outcome = schema.is_outcome(field.name)
+        column = table.column(field.name).slice(0, episode.length + (not outcome))
+        matrix = _matrix(column, widest)
+        single = not pa.types.is_list(field.type)
+        for index in range(0 if matrix is None else matrix.shape[1]):
+            name = field.name if single else f"{field.name}[{index}]"
+            yield Signal(name, matrix[:, index], t[: len(column)], field.name)
+
+
+def _narrow(episode: Episode, widest: int) -> list[pa.Field]:
+    """The columns that may be signals, as far as can be told without reading them."""
+    schema = episode._own_schema
+    leaves = [leaf for codec in (schema.reward, schema.action, schema.observation) for leaf in codec.leaves]
+    fixed = [leaf.fields[0] for leaf in leaves if leaf.size <= widest]
+    loose = [field for field in episode._columns if any(family.owns(field) for family in STEP_FAMILIES)]
+    return [field for field in (*fixed, *loose) if _is_numeric(field.type)]
+
+
+def _chosen(fields: Iterable[pa.Field], roots: Sequence[str]) -> list[pa.Field]:
+    fields = list(fields)
+    found = [field for root in roots for field in fields if _belongs(field.name, root)]
+    return list({field.name: field for field in found}.values())
+
+
+def _belongs(name: str, root: str) -> bool:
+    """Whether a column is a root, or a part of it; in groups of agents, after the group's name."""
+    return name == root or name.startswith(f"{root}.") or f".{root}." in f".{name}."
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        kind = kind.value_type
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
+def _matrix(column: pa.ChunkedArray, widest: int) -> np.ndarray | None:
+    """The numbers of a column, float64 of shape (n, k); None if its lists are of no one length, or too wide."""
+    if not pa.types.is_list(column.type):
+        return _floats(column)[:, None]
+    lengths = pc.list_value_length(column)
+    sizes = pc.unique(lengths.drop_null()).to_pylist()
+    if len(sizes) != 1 or not 0 < sizes[0] <= widest:
+        return None
+    found = np.full((len(column), sizes[0]), np.nan)
+    there = column.is_valid().to_numpy()
+    found[there] = _floats(pc.list_flatten(column)).reshape(-1, sizes[0])
+    return found
+
+
+def _floats(column: pa.ChunkedArray) -> np.ndarray:
+    return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(), np.float64)
