@@ -22,6 +22,7 @@ from .._store import open_store
 from ..store.errors import EpisodelakeError
 from .cache import cache
 from .demo import run_demo
+from .explore import explorer
 from .grid import grid_of
 from .maintenance import StorageOptions, StorePath, maintenance, storage_options
 from .page import Page, report_error
@@ -190,6 +191,7 @@ def _episode_key(text: str) -> int | str:
 
 
 app.add_typer(maintenance)
+app.add_typer(explorer)
 app.add_typer(cache, name="cache")
 
 

@@ -17,6 +17,8 @@ from ..view import EpisodeView
 
 CURSOR = "cursor"
 BRUSH = "brush"
+#: Beside the panels of an episode a legend would take the room of the lines.
+_LEGEND_ABOVE = {"orient": "top", "title": None, "offset": 2, "symbolSize": 60, "columnPadding": 12}
 KINDS = ("line", "points", "bars", "histogram")
 
 
@@ -37,7 +39,9 @@ class Overview:
 
 OVERVIEWS = {
     "returns": Overview(
-        "Returns", lambda view: view.plot.returns(), {"x": "number", "value": "episode_return", "low": "episode_return"}
+        "Returns",
+        lambda view: view.plot.returns(),
+        {"x": "number", "value": "episode_return", "low": "episode_return"},
     ),
     "histogram": Overview(
         "Return histogram", lambda view: view.plot.return_histogram(), {"from": "episode_return"}
@@ -93,17 +97,12 @@ def _resized(part: Any, height: int) -> Any:
         return [_resized(each, height) for each in part]
     if not isinstance(part, dict):
         return part
-    found = {key: value if key in ("data", "datasets") else _resized(value, height) for key, value in part.items()}
+    found = {
+        key: value if key in ("data", "datasets") else _resized(value, height) for key, value in part.items()
+    }
     if ("layer" in part or "mark" in part) and isinstance(part.get("height"), int):
         found["height"] = min(part["height"], height)
     return found
-
-
-def subtitle_of(chart: dict[str, Any]) -> str:
-    """The words of a chart's subtitle."""
-    title = chart.get("title")
-    lines = title.get("subtitle", []) if isinstance(title, dict) else []
-    return "; ".join(lines if isinstance(lines, list) else [lines])
 
 
 def conditions_of(name: str, chosen: dict[str, tuple[float, float]]) -> list[str]:
@@ -120,19 +119,34 @@ def conditions_of(name: str, chosen: dict[str, tuple[float, float]]) -> list[str
     return list(found.values())
 
 
-def episode_spec(chart: Any) -> dict[str, Any]:
-    """The specification of an episode over time, with a cursor at the signal `cursor` in every panel."""
+def episode_spec(chart: Any, last: int) -> dict[str, Any]:
+    """The specification of an episode over time, with a cursor at the signal `cursor` in every panel.
+
+    Args:
+        chart: that of `episode.plot`.
+        last: the episode's last t; all panels go as far, so that the cursor stands at one place in them.
+    """
     specification = _compact(chart.to_dict())
+    across = {"field": "t", "type": "quantitative", "scale": {"domain": [0, max(last, 1)], "nice": False}}
     rule = {
         "data": {"values": [{}]},
+        "transform": [{"calculate": CURSOR, "as": "t"}],
         "mark": {"type": "rule", "color": "#e0524c", "strokeWidth": 1.5, "clip": True},
-        "encoding": {"x": {"datum": {"expr": CURSOR}, "type": "quantitative"}},
+        "encoding": {"x": across},
     }
     panels = specification.get("vconcat", [specification])
     for panel in panels:
+        for layer in panel.get("layer", ()):
+            x = layer.get("encoding", {}).get("x", {})
+            if x.get("field") == "t":
+                x["scale"] = {**x.get("scale", {}), **across["scale"]}
         if "layer" in panel:
             panel["layer"] = [*panel["layer"], rule]
         panel["height"] = 76 if len(panels) > 2 else 110
+    if "vconcat" in specification:
+        specification.setdefault("resolve", {}).setdefault("scale", {})["color"] = "independent"
+    legend = {**specification.get("config", {}).get("legend", {}), **_LEGEND_ABOVE}
+    specification["config"] = {**specification.get("config", {}), "legend": legend}
     params = [*specification.get("params", []), {"name": CURSOR, "value": 0}]
     return {**specification, "params": params, "usermeta": {"cursor": True}}
 
@@ -152,11 +166,14 @@ def result_spec(table: pa.Table, kind: str, x: str, y: str | None, color: str | 
 
     from ..plots.chart import finished
     from ..plots.pieces import values_of
+    from ..plots.theme import PALETTE
 
     wanted = [name for name in (x, None if kind == "histogram" else y, color) if name is not None]
     for name in wanted:
         if name not in table.column_names:
-            raise InvalidArgumentError(f"The result has no column {name!r}; it has {', '.join(table.column_names)}.")
+            raise InvalidArgumentError(
+                f"The result has no column {name!r}; it has {', '.join(table.column_names)}."
+            )
         if pa.types.is_nested(table.schema.field(name).type):
             raise InvalidArgumentError(f"{name!r} holds lists, which have no place on an axis.")
     # Names of columns are anybody's; in a specification dots and brackets would mean something.
@@ -170,14 +187,24 @@ def result_spec(table: pa.Table, kind: str, x: str, y: str | None, color: str | 
     titled = {name: name.replace("\n", " ")[:60] for name in wanted}
     if kind == "histogram":
         across = alt.X(places[x], bin=alt.Bin(maxbins=40) if kinds[x] == "Q" else False, title=titled[x])
-        marked = base.mark_bar().encode(across, alt.Y("count():Q", title="rows"))
+        marked = base.mark_bar(color=PALETTE[0]).encode(across, alt.Y("count():Q", title="rows"))
     elif y is None:
         raise InvalidArgumentError("Choose a column for the y axis.")
     else:
-        mark = {"line": base.mark_line(point=True), "points": base.mark_circle(size=30), "bars": base.mark_bar()}[kind]
+        mark = {
+            "line": base.mark_line(point=True, color=PALETTE[0]),
+            "points": base.mark_circle(size=36, color=PALETTE[0]),
+            "bars": base.mark_bar(color=PALETTE[0]),
+        }[kind]
         scale = alt.Scale(zero=kind == "bars")
         marked = mark.encode(
-            alt.X(places[x], title=titled[x], scale=alt.Scale(zero=False) if kinds[x] == "Q" else alt.Undefined),
+            alt.X(
+                places[x],
+                title=titled[x],
+                sort=None if kinds[x] == "N" else alt.Undefined,
+                axis=alt.Axis(labelAngle=0 if len(rows) <= 12 else -40, labelLimit=140),
+                scale=alt.Scale(zero=False) if kinds[x] == "Q" else alt.Undefined,
+            ),
             alt.Y(places[y], title=titled[y], scale=scale if kinds[y] == "Q" else alt.Undefined),
         )
     if color is not None:
@@ -196,7 +223,13 @@ def _type_of(kind: pa.DataType) -> str:
 def _drawable(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return value.isoformat() if hasattr(value, "isoformat") else str(value) if not _is_number(value) else float(value)
+    return (
+        value.isoformat()
+        if hasattr(value, "isoformat")
+        else str(value)
+        if not _is_number(value)
+        else float(value)
+    )
 
 
 def _is_number(value: Any) -> bool:

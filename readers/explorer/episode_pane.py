@@ -11,6 +11,7 @@ from nicegui import run, ui
 
 from ...store.errors import EpisodelakeError
 from ..episode import Episode
+from ..run_envs import run_envs
 from .charts import episode_spec
 from .frames import FrameSource, frame_source
 from .moments import Moment, metadata_of, moment_of, summary_of, text_of
@@ -68,7 +69,9 @@ class EpisodePane:
             ui.label(text_of(self.episode.id)).classes("episode-id grow").mark("episode-id")
             with ui.button(icon="content_copy", on_click=self._copy).props("flat dense round size=sm"):
                 ui.tooltip("Copy the id")
-            with ui.button(icon="close", on_click=lambda: self.player.close(self)).props("flat dense round size=sm"):
+            with ui.button(icon="close", on_click=lambda: self.player.close(self)).props(
+                "flat dense round size=sm"
+            ):
                 ui.tooltip("Close")
 
     def _figures(self) -> None:
@@ -82,20 +85,24 @@ class EpisodePane:
         with ui.element("div").classes("figures"):
             for name, value in figures.items():
                 with ui.element("div"):
-                    ui.label(text_of(value)).classes("figure-value" + (f" end {value}" if name == "end" else ""))
+                    ui.label(text_of(value)).classes(
+                        "figure-value" + (f" end {value}" if name == "end" else "")
+                    )
                     ui.label(name).classes("figure-name")
         if episode.agents:
             self._agent = episode.agents[0]
             agents = {agent: text_of(agent) for agent in episode.agents}
-            ui.select(agents, value=self._agent, label="Agent", on_change=self._agent_changed).props("outlined dense").mark(
-                "agent"
-            )
+            ui.select(agents, value=self._agent, label="Agent", on_change=self._agent_changed).props(
+                "outlined dense"
+            ).mark("agent")
 
     def _now(self) -> None:
         with ui.element("div").classes("now"):
             with ui.element("div") as self._frame_place:
                 self._frame = ui.element("img").classes("frame").props("alt='Frame'").mark("frame")
-                self._render = ui.button("Render a replay", icon="movie", on_click=self._replay).props("outline dense no-caps")
+                self._render = ui.button("Render a replay", icon="movie", on_click=self._replay).props(
+                    "outline dense no-caps"
+                )
                 self._render.mark("render")
                 self._frame_note = ui.label().classes("muted").style("white-space: normal; max-width: 300px")
             for element in (self._frame, self._render, self._frame_note):
@@ -161,17 +168,23 @@ class EpisodePane:
     def _look_for_frames(self) -> None:
         self._frames = frame_source(self._shown, replayed=False)
         self._frame.set_visibility(self._frames is not None)
-        self._render.set_visibility(self._frames is None and not self.episode.agents)
+        replayable = self._frames is None and not self.episode.agents and _has_environment(self.episode)
+        self._render.set_visibility(replayable)
+        if replayable and self.player.replaying:
+            with self._place:
+                ui.timer(0, self._replay, once=True)
 
     async def _replay(self) -> None:
         """Make the environment again, without trust, and draw what it renders."""
         self._render.props("loading")
+        self.player.replaying = True
         try:
             self._frames = await run.io_bound(frame_source, self.episode, replayed=True)
             self._render.set_visibility(False)
             self.player.again()
         except EpisodelakeError as error:
             self._render.set_visibility(False)
+            self.player.replaying = False
             self._frame_note.set_text(text_of(str(error)))
             self._frame_note.set_visibility(True)
         finally:
@@ -206,12 +219,22 @@ class EpisodePane:
         ui.notify("Copied", timeout=1000)
 
 
+def _has_environment(episode: Episode) -> bool:
+    """Whether its run kept what its environment was."""
+    found = run_envs(episode._rows.snapshot).get(episode.run_id)
+    return found is not None and found.spec is not None
+
+
 def _signals_spec(episode: Episode) -> dict[str, Any]:
-    return episode_spec(episode.plot())
+    return episode_spec(episode.plot(), episode.length)
 
 
 def _told(moment: Moment, *, ended: bool) -> str:
-    parts = {"Step" + (", the last one" if ended else ""): moment.step, "Info": moment.infos, "Policy and own": moment.others}
+    parts = {
+        "Step" + (", the last one" if ended else ""): moment.step,
+        "Info": moment.infos,
+        "Policy and own": moment.others,
+    }
     return _facts(parts)
 
 
@@ -221,5 +244,7 @@ def _facts(parts: Mapping[str, Mapping[str, str]]) -> str:
     for title, pairs in parts.items():
         if pairs:
             lines.append(f"<h4>{html.escape(title)}</h4>")
-            lines += [f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in pairs.items()]
+            lines += [
+                f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in pairs.items()
+            ]
     return f'<dl class="facts">{"".join(lines)}</dl>'

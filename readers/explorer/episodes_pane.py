@@ -23,12 +23,17 @@ if TYPE_CHECKING:
 
 ROWS_OF_A_PAGE = 50
 #: Columns that a list of episodes shows unless others are chosen; metadata comes in between.
-_LEFT_OUT = ("run_id", "terminated", "truncated", "ended_at", "wide_seed", "options", "number")
-_LABELS = {"episode_return": "return", "end_reason": "end", "episode_id": "episode", "started_at": "started (UTC)"}
-_ID_CELL = """<q-td :props="props" :title="props.row.id"><span class="mono">{{ props.value }}</span></q-td>"""
+_LEFT_OUT = ("run_id", "terminated", "truncated", "ended_at", "wide_seed", "options", "number", "env_index")
+_LABELS = {
+    "episode_return": "return",
+    "end_reason": "end",
+    "episode_id": "episode",
+    "started_at": "started (UTC)",
+}
+_ID_CELL = """<q-td :props="props" :title="props.row.id"><span class="mono">{{ props.value }}</span><q-btn flat dense round size="xs"
+  icon="vertical_split" class="beside" aria-label="Open beside" @click.stop="() => $parent.$emit('beside', props.row)"
+  ><q-tooltip>Open beside</q-tooltip></q-btn></q-td>"""
 _END_CELL = """<q-td :props="props"><span :class="['end', props.value]">{{ props.value }}</span></q-td>"""
-_BESIDE_CELL = """<q-td :props="props" auto-width><q-btn flat dense round size="xs" icon="vertical_split" class="beside"
-  aria-label="Open beside" @click.stop="() => $parent.$emit('beside', props.row)"><q-tooltip>Open beside</q-tooltip></q-btn></q-td>"""
 _CHART_PAUSE = 4.0
 
 
@@ -61,7 +66,9 @@ class EpisodesPane:
     def _filter_bar(self) -> None:
         with ui.element("div").classes("bar"):
             example = "episode_return > 100 and end_reason = 'truncated'"
-            self._input = ui.input(placeholder=f"SQL condition, such as  {example}").props("outlined dense clearable")
+            self._input = ui.input(placeholder=f"SQL condition, such as  {example}").props(
+                "outlined dense clearable"
+            )
             self._input.classes("mono grow").mark("filter")
             with self._input.add_slot("prepend"):
                 ui.icon("filter_alt", size="18px")
@@ -87,33 +94,48 @@ class EpisodesPane:
 
         with ui.column().classes("p-3 gap-0"):
             for name in names:
-                boxes[name] = ui.checkbox(name, value=name in self._columns, on_change=changed).props("dense").classes("py-1")
+                boxes[name] = (
+                    ui.checkbox(name, value=name in self._columns, on_change=changed)
+                    .props("dense")
+                    .classes("py-1")
+                )
 
     def _overview(self) -> None:
         with ui.element("div").classes("card overview") as self._overview_card:
             with ui.row().classes("w-full items-center no-wrap gap-2"):
-                tabs = ui.tabs(value="returns", on_change=self._kind_changed).props("dense no-caps align=left")
+                tabs = ui.tabs(value="returns", on_change=self._kind_changed).props(
+                    "dense no-caps align=left"
+                )
                 with tabs.classes("grow"):
                     for name, overview in OVERVIEWS.items():
                         ui.tab(name, overview.label)
                 self._kind = tabs
-                self._chip = ui.chip(removable=True, icon="highlight_alt", color="primary").props("dense outline size=12px")
+                self._chip = ui.chip(removable=True, icon="highlight_alt", color="primary").props(
+                    "dense outline size=12px"
+                )
                 self._chip.classes("mono").mark("brush").on("remove", self._clear_brush)
                 self._chip.set_visibility(False)
             self._drawing = Drawing(on_brush=self._brush)
-            self._drawing.mark("overview").style("min-height: 236px")
+            self._drawing.mark("overview").style("min-height: 208px")
             self._no_chart = ui.label().classes("muted pb-2")
             self._no_chart.set_visibility(False)
 
     def _table(self) -> None:
-        table = ui.table(rows=[], columns=self._column_specs(), row_key="id", selection="multiple")
-        table.props('flat bordered dense virtual-scroll=false binary-state-sort :rows-per-page-options="[25, 50, 100, 200]"')
+        table = ui.table(
+            rows=[],
+            columns=self._column_specs(),
+            row_key="id",
+            selection="multiple",
+            pagination={"rowsPerPage": self._count},
+        )
+        table.props(
+            'flat bordered dense virtual-scroll=false binary-state-sort :rows-per-page-options="[25, 50, 100, 200]"'
+        )
         table.props(''':table-row-class-fn="row => row.open" rows-per-page-label="Rows"''')
         table.props('''no-data-label="No episode fulfils the filter"''')
         table.classes("episodes-table").mark("episodes")
         table.add_slot("body-cell-episode_id", _ID_CELL)
         table.add_slot("body-cell-end_reason", _END_CELL)
-        table.add_slot("body-cell-beside", _BESIDE_CELL)
         table.on("request", self._request)
         table.on("rowClick", self._clicked, [[], ["id", POSITION], None])
         table.on("beside", lambda event: self.page.open_episode(self._position(event.args), beside=True))
@@ -131,7 +153,7 @@ class EpisodesPane:
                     "sortable": name in episodes.frame.columns and episodes.sortable(name),
                 }
             )
-        return [*specs, {"name": "beside", "label": "", "field": "beside"}]
+        return specs
 
     def _run_labels(self) -> dict[str, str]:
         return {run.run_id: f"{run.label} ({run.episodes:,})" for run in self.page.shown.episodes.runs}
@@ -168,11 +190,15 @@ class EpisodesPane:
         texts = {name: text_of(value, 120) for name, value in row.items()}
         identity = row["episode_id"]
         rest = identity.removeprefix(row["run_id"])
-        texts["episode_id"] = text_of(self._labels.get(row["run_id"], row["run_id"]) + rest if rest != identity else identity)
+        texts["episode_id"] = text_of(
+            self._labels.get(row["run_id"], row["run_id"]) + rest if rest != identity else identity
+        )
         return {**texts, "id": identity, POSITION: row[POSITION], "open": self._open_class(identity)}
 
     def _open_class(self, identity: str) -> str:
-        classes = [name for name, each in zip(("open-a", "open-b"), self._open, strict=False) if each == identity]
+        classes = [
+            name for name, each in zip(("open-a", "open-b"), self._open, strict=False) if each == identity
+        ]
         return classes[0] if classes else ""
 
     def mark_open(self, ids: Sequence[str]) -> None:
@@ -199,16 +225,14 @@ class EpisodesPane:
         if specification is not None:
             self._drawing.show(specification)
 
-    def redraw(self) -> None:
-        """Draw the chart again, in other colours."""
-        ui.timer(0.05, self.chart, once=True)
-
     # What people do
 
     async def _filter(self) -> None:
         """Take over the typed condition and the chosen runs."""
         typed = (self._input.value or "").strip()
-        wanted = replace(self.choice, conditions=(typed,) if typed else (), run_ids=tuple(self._runs.value or ()))
+        wanted = replace(
+            self.choice, conditions=(typed,) if typed else (), run_ids=tuple(self._runs.value or ())
+        )
         if wanted == self.choice and not self._problem.visible:
             return
         self._first = 0

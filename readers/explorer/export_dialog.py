@@ -26,26 +26,41 @@ class ExportDialog:
         self.page = page
         with ui.dialog() as self._dialog, ui.card().classes("w-[640px] max-w-full gap-3"):
             ui.label("Export").classes("text-base font-semibold")
-            self._what = ui.radio({"list": ""}, value="list", on_change=self._tell).props("dense").mark("what")
+            self._what = (
+                ui.radio({"list": ""}, value="list", on_change=self._tell).props("dense").mark("what")
+            )
             with ui.element("div").classes("bar"):
                 ui.label("Ids").classes("muted")
                 for kind in FORMATS:
-                    button = ui.button(kind.upper(), icon="download", on_click=lambda kind=kind: self._download(kind))
+                    button = ui.button(
+                        kind.upper(), icon="download", on_click=lambda kind=kind: self._download(kind)
+                    )
                     button.props("outline dense no-caps").mark(f"download-{kind}")
                 ui.button("Copy", icon="content_copy", on_click=self._copy_ids).props("outline dense no-caps")
             ui.separator()
             with ui.element("div").classes("bar"):
                 ui.label("SQL, for store.sql").classes("muted grow")
                 ui.button("Copy", icon="content_copy", on_click=self._copy_sql).props("outline dense no-caps")
-            self._sql = ui.label().classes("mono").style("white-space: pre-wrap; max-height: 180px; overflow: auto")
+            self._sql = (
+                ui.label().classes("mono").style("white-space: pre-wrap; max-height: 180px; overflow: auto")
+            )
             self._sql.mark("sql-text")
             ui.separator()
-            ui.label(f"A store of its own, in a new folder below {page.exports.resolve()}").classes("muted").style(
-                "white-space: normal"
-            )
+            ui.label(f"A store of its own, in a new folder below {page.exports.resolve()}").classes(
+                "muted"
+            ).style("white-space: normal")
             with ui.element("div").classes("bar"):
-                self._folder = ui.input(placeholder="best-episodes").props("outlined dense").classes("grow mono").mark("folder")
-                self._save = ui.button("Write", icon="save", on_click=self._write).props("dense no-caps unelevated").mark("write")
+                self._folder = (
+                    ui.input(placeholder="best-episodes")
+                    .props("outlined dense")
+                    .classes("grow mono")
+                    .mark("folder")
+                )
+                self._save = (
+                    ui.button("Write", icon="save", on_click=self._write)
+                    .props("dense no-caps unelevated")
+                    .mark("write")
+                )
             self._problem = ui.label().classes("problem w-full").mark("export-problem")
             self._told = ui.label().classes("w-full").style("color: var(--strong)").mark("export-done")
 

@@ -30,7 +30,9 @@ def ids_as(rows: Sequence[dict[str, Any]], kind: str) -> str:
     if kind != "csv":
         raise InvalidArgumentError(f"{kind!r} is no format of ids; expected one of {', '.join(FORMATS)}.")
     text = io.StringIO()
-    writer = csv.DictWriter(text, [name for name in _COLUMNS if not kept or name in kept[0]], lineterminator="\n")
+    writer = csv.DictWriter(
+        text, [name for name in _COLUMNS if not kept or name in kept[0]], lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows({name: _safe(value) for name, value in row.items()} for row in kept)
     return text.getvalue()
@@ -66,5 +68,7 @@ def export_folder(name: str, below: Path) -> Path:
     if Path(text).is_absolute() or target == base or not target.is_relative_to(base):
         raise InvalidArgumentError(f"{text!r} does not lie below {base}. Give a relative path without '..'.")
     if target.exists():
-        raise StoreExistsError(f"{target} is there already, and nothing is written over. Choose another name.")
+        raise StoreExistsError(
+            f"{target} is there already, and nothing is written over. Choose another name."
+        )
     return target

@@ -48,7 +48,9 @@ class Gate:
         hosts: the names and addresses under which the page may be asked for, without port.
     """
 
-    def __init__(self, application: Application, token: str, port: int, hosts: Iterable[str] = LOOPBACK) -> None:
+    def __init__(
+        self, application: Application, token: str, port: int, hosts: Iterable[str] = LOOPBACK
+    ) -> None:
         self._application = application
         self._token = token.encode()
         self._cookie = f"episodelake-{port}"
@@ -130,7 +132,11 @@ async def _refuse(scope: Scope, send: Send, status: int, text: str) -> None:
 
 
 async def _answer(send: Send, status: int, headers: list[tuple[str, str]], text: str) -> None:
-    told = [("content-type", "text/plain; charset=utf-8"), ("cache-control", "no-store"), ("referrer-policy", "no-referrer")]
+    told = [
+        ("content-type", "text/plain; charset=utf-8"),
+        ("cache-control", "no-store"),
+        ("referrer-policy", "no-referrer"),
+    ]
     pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in (*told, *headers)]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": text.encode()})

@@ -117,9 +117,19 @@ class EpisodeList:
     def columns(self) -> list[str]:
         """The columns that have a value somewhere, the ones that people look at first."""
         first = ["episode_id", "run_id", "episode_return", "length", "end_reason", "seed"]
-        last = ["number", "env_index", "started_at", "ended_at", "terminated", "truncated", "wide_seed", "options"]
+        always = first[:-1]
+        last = [
+            "number",
+            "env_index",
+            "started_at",
+            "ended_at",
+            "terminated",
+            "truncated",
+            "wide_seed",
+            "options",
+        ]
         names = [name for name in self.frame.columns if name != POSITION]
-        told = [name for name in names if name in first or self.frame[name].null_count() < len(self)]
+        told = [name for name in names if name in always or self.frame[name].null_count() < len(self)]
         middle = [name for name in told if name not in first and name not in last]
         return [name for name in (*first, *middle, *last) if name in told]
 

@@ -65,7 +65,9 @@ def _in_order(item: tuple[str, str]) -> tuple[int, str]:
     """Action and reward before the observation."""
     roots = ("action", "reward", "terminated", "truncated", "observation")
     name = item[0]
-    number = next((index for index, root in enumerate(roots) if name == root or name.startswith(f"{root}.")), len(roots))
+    number = next(
+        (index for index, root in enumerate(roots) if name == root or name.startswith(f"{root}.")), len(roots)
+    )
     return number, "" if number < len(roots) else name
 
 
@@ -86,11 +88,13 @@ def _loose(episode: Episode, family: Family, t: int) -> dict[str, str]:
 def text_of(value: Any, longest: int = LONGEST_TEXT) -> str:
     """A value for people: numbers with six digits, long lists and texts cut, nothing that does not print.
 
-    >>> text_of(0.1 + 0.2), text_of(1234567), text_of(None), text_of([1.0, 2.5])
-    ('0.3', '1,234,567', '–', '[1, 2.5]')
+    >>> text_of(0.1 + 0.2), text_of(True), text_of(None), text_of([1.0, 2.5])
+    ('0.3', 'true', '–', '[1, 2.5]')
     """
     text = _text(value)
-    text = "".join(sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in text)
+    text = "".join(
+        sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in text
+    )
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
@@ -100,7 +104,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     if isinstance(value, int | np.integer):
-        return f"{int(value):,}"
+        return str(int(value))
     if isinstance(value, float | np.floating):
         return f"{float(value):.6g}" if math.isfinite(value) else str(float(value))
     if isinstance(value, datetime):
@@ -142,4 +146,6 @@ def summary_of(episode: Episode) -> dict[str, str]:
 
 def metadata_of(episode: Episode) -> dict[str, str]:
     """The episode's metadata and annotations."""
-    return {text_of(key): text_of(value) for key, value in {**episode.metadata, **episode.annotations}.items()}
+    return {
+        text_of(key): text_of(value) for key, value in {**episode.metadata, **episode.annotations}.items()
+    }

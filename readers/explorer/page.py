@@ -16,6 +16,7 @@ from ...store.errors import EpisodelakeError, EpisodeNotFoundError
 from . import vega
 from .episodes_pane import EpisodesPane
 from .export_dialog import ExportDialog
+from .moments import text_of
 from .player import Player
 from .sql_pane import SqlPane
 from .style import COLORS, STYLE
@@ -51,11 +52,16 @@ class Page:
         self.watch = watch
         self.shown: Shown = watch.shown
         self.exports = exports
-        self._dark = ui.dark_mode(None)
+        self.is_dark = False
+        self.dark = ui.dark_mode(None)
         ui.colors(**COLORS)
         ui.add_css(STYLE)
         self._header()
-        with ui.tab_panels(self.tabs, value="episodes", keep_alive=True).classes("explorer-body").props("animated=false"):
+        with (
+            ui.tab_panels(self.tabs, value="episodes", keep_alive=True)
+            .classes("explorer-body")
+            .props("animated=false")
+        ):
             with ui.tab_panel("episodes").classes("explorer-panel"):
                 self._episodes_tab()
             with ui.tab_panel("sql").classes("explorer-panel"):
@@ -66,23 +72,37 @@ class Page:
         self._timer = ui.timer(PAUSE, self._follow)
         ui.context.client.on_delete(self._leave)
         self._tell_version()
+        ui.timer(0.05, self._begin, once=True)
+
+    async def _begin(self) -> None:
+        """Something is there to look at from the start; and until the first click colours follow the system."""
+        if not self.player.panes:
+            self.episodes.move(0)
+        # Only the browser knows.
+        await ui.context.client.connected()
+        self.is_dark = bool(await ui.run_javascript("Quasar.Dark.isActive"))
 
     def _header(self) -> None:
         with ui.element("header").classes("explorer-header"):
             ui.label("Episodelake").classes("brand")
-            ui.label(self.shown.store.url).classes("store-path").props("title=''")
+            with ui.label(self.shown.store.url.rstrip("/").rpartition("/")[2]).classes("store-path"):
+                ui.tooltip(text_of(self.shown.store.url))
             self._amounts = ui.label().classes("muted")
             with ui.element("div").classes("live"):
                 self._dot = ui.element("span").classes("dot")
                 self._version = ui.label().classes("muted").mark("version")
             ui.space()
-            with ui.tabs(value="episodes", on_change=self._tab_changed).props("dense no-caps inline-label") as self.tabs:
+            with ui.tabs(value="episodes", on_change=self._tab_changed).props(
+                "dense no-caps inline-label"
+            ) as self.tabs:
                 ui.tab("episodes", "Episodes", icon="view_list")
                 ui.tab("sql", "SQL", icon="terminal")
-            ui.button("Export", icon="ios_share", on_click=lambda: self.export.open()).props("flat dense no-caps").mark(
-                "export"
-            )
-            with ui.button(icon="dark_mode", on_click=self._toggle_dark).props("flat dense round").mark("dark"):
+            ui.button("Export", icon="ios_share", on_click=lambda: self.export.open()).props(
+                "flat dense no-caps"
+            ).mark("export")
+            with (
+                ui.button(icon="dark_mode", on_click=self._toggle_dark).props("flat dense round").mark("dark")
+            ):
                 ui.tooltip("Light or dark")
         self._banner = ui.label().classes("problem banner").mark("banner")
         self._banner.set_visibility(False)
@@ -154,10 +174,10 @@ class Page:
                 self.sql = SqlPane(self)
 
     def _toggle_dark(self) -> None:
-        # None follows the system; the first click takes what is not shown now.
-        self._dark.value = not self._dark.value
-        self.episodes.redraw()
-        self.player.redraw()
+        self.is_dark = not self.is_dark
+        self.dark.value = self.is_dark
+        if self.sql is not None:
+            self.sql.recolour()
 
     def _key(self, event: KeyEventArguments) -> None:
         if not event.action.keydown or self.tabs.value != "episodes":

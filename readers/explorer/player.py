@@ -29,6 +29,8 @@ class Player:
         self.t = 0
         self._drawn: int | None = None
         self._busy = False
+        #: Somebody asked for a replay: the next episodes show theirs without being asked.
+        self.replaying = False
         with ui.element("div").classes("pane player"):
             self._timeline()
             self._place = ui.element("div").classes("panes")
@@ -40,9 +42,11 @@ class Player:
 
     def _timeline(self) -> None:
         with ui.element("div").classes("card timeline") as self._card:
-            self._play = ui.button(icon="play_arrow", on_click=self.toggle_play).props("flat dense round").mark("play")
+            self._play = (
+                ui.button(icon="play_arrow", on_click=self.toggle_play).props("flat dense round").mark("play")
+            )
             self._speed = ui.select(_SPEEDS, value=1).props("dense borderless options-dense").mark("speed")
-            self._slider = ui.slider(min=0, max=1, value=0, throttle=0.04, on_change=lambda event: self.go(event.value))
+            self._slider = ui.slider(min=0, max=1, value=0, on_change=lambda event: self.go(event.value))
             self._slider.props("dense").classes("grow").mark("slider")
             self._label = ui.label().classes("t").mark("t")
         self._timer = ui.timer(_TICK, self._tick, active=False)
@@ -74,7 +78,9 @@ class Player:
         self._place.classes(remove="two", add="two" if len(episodes) == 2 else "")
         names = ("first", "second")
         with self._place:
-            self.panes = [EpisodePane(self, episode, name) for episode, name in zip(episodes, names, strict=False)]
+            self.panes = [
+                EpisodePane(self, episode, name) for episode, name in zip(episodes, names, strict=False)
+            ]
         self._empty.set_visibility(not self.panes)
         self._card.set_visibility(bool(self.panes))
         longest = max((pane.length for pane in self.panes), default=0)
@@ -145,11 +151,6 @@ class Player:
         longest = max((pane.length for pane in self.panes), default=0)
         self._slider.props(f":max={max(longest, 1)}")
         self._wake()
-
-    def redraw(self) -> None:
-        """Draw the charts again, in other colours."""
-        for pane in self.panes:
-            pane.draw_signals()
 
     def renew(self) -> None:
         """A newer version is shown. An episode never changes, so it stays; one that is gone is marked so."""

@@ -87,7 +87,9 @@ def serve(store: Any, options: Options, ready: Callable[[Address], None]) -> Non
     with contextlib.closing(listening):
         port = listening.getsockname()[1]
         watch = Watch(store, pinned=options.pinned)
-        address = Address(f"http://{_in_url(options.host)}:{port}/?token={token}", not is_loopback(options.host))
+        address = Address(
+            f"http://{_in_url(options.host)}:{port}/?token={token}", not is_loopback(options.host)
+        )
         server = _server(watch, options, token, port)
 
         def begun() -> None:
@@ -116,7 +118,9 @@ def listen(host: str, port: int | None) -> socket.socket:
                 "--port away to take one that is free."
             ) from error
         if error.errno == errno.EACCES:
-            raise StoreAccessError(f"Port {port} may not be taken by this user. Choose one above 1023.") from error
+            raise StoreAccessError(
+                f"Port {port} may not be taken by this user. Choose one above 1023."
+            ) from error
         raise InvalidArgumentError(
             f"Cannot listen on {host!r}: {error}. Expected an address of this machine, such as 127.0.0.1."
         ) from error
@@ -184,7 +188,12 @@ class _Server:
         import uvicorn
 
         config = uvicorn.Config(
-            application, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=2, ws_max_size=8 << 20
+            application,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
+            ws_max_size=8 << 20,
         )
         self._server = uvicorn.Server(config)
 
@@ -213,7 +222,14 @@ def _server(watch: Watch, options: Options, token: str, port: int) -> _Server:
 
     application = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     add_page(application, watch, options.exports)
-    ui.run_with(application, title="Episodelake", favicon=_ICON, dark=None, show_welcome_message=False, reconnect_timeout=20)
+    ui.run_with(
+        application,
+        title="Episodelake",
+        favicon=_ICON,
+        dark=None,
+        show_welcome_message=False,
+        reconnect_timeout=20,
+    )
     return _Server(Gate(application, token, port, hosts_of(options.host)))
 
 

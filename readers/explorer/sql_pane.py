@@ -49,16 +49,23 @@ class SqlPane:
             self._outcome()
 
     def _editor(self) -> None:
-        dark = self.page._dark.value
         tables = "Tables: episodes, steps, transitions, runs. Ctrl-Enter runs the query."
         with ui.element("div").classes("sql-text card"):
             self._text = ui.codemirror(EXAMPLES["Return by run"], language="SQL", line_wrapping=True)
             self._text.style("height: 150px").mark("sql")
-            self._text.theme = "vscodeDark" if dark else "vscodeLight"
+            self.recolour()
             self._text.on("keydown.ctrl.enter", self.run).on("keydown.meta.enter", self.run)
         with ui.element("div").classes("bar"):
-            self._run = ui.button("Run", icon="play_arrow", on_click=self.run).props("dense no-caps unelevated").mark("run")
-            self._stop = ui.button("Stop", icon="stop", on_click=self.stop).props("dense no-caps outline color=negative").mark("stop")
+            self._run = (
+                ui.button("Run", icon="play_arrow", on_click=self.run)
+                .props("dense no-caps unelevated")
+                .mark("run")
+            )
+            self._stop = (
+                ui.button("Stop", icon="stop", on_click=self.stop)
+                .props("dense no-caps outline color=negative")
+                .mark("stop")
+            )
             self._stop.set_visibility(False)
             with ui.button("Examples", icon="menu_book").props("dense no-caps flat"), ui.menu():
                 for name in EXAMPLES:
@@ -75,10 +82,14 @@ class SqlPane:
         with ui.element("div").classes("card w-full p-2") as self._chart_card:
             with ui.element("div").classes("bar"):
                 kinds = {kind: kind.capitalize() for kind in KINDS}
-                self._kind = ui.toggle(kinds, value="points", on_change=self._draw).props("dense no-caps unelevated flat")
+                self._kind = ui.toggle(kinds, value="points", on_change=self._draw).props(
+                    "dense no-caps unelevated flat"
+                )
                 self._x = ui.select([], label="x", on_change=self._draw).classes("w-40")
                 self._y = ui.select([], label="y", on_change=self._draw).classes("w-40")
-                self._color = ui.select([], label="colour", clearable=True, on_change=self._draw).classes("w-40")
+                self._color = ui.select([], label="colour", clearable=True, on_change=self._draw).classes(
+                    "w-40"
+                )
                 for select in (self._x, self._y, self._color):
                     select.props("outlined dense options-dense")
             self._drawing = Drawing().mark("result-chart")
@@ -89,6 +100,10 @@ class SqlPane:
         self._table.classes("episodes-table result-table").style("flex: none").mark("result")
         self._table.set_visibility(False)
         self._table.on("rowClick", self._clicked, [[], ["_episode"], None])
+
+    def recolour(self) -> None:
+        """Take the colours of the page."""
+        self._text.theme = "vscodeDark" if self.page.is_dark else "vscodeLight"
 
     async def run(self) -> None:
         """Run the query; the page goes on meanwhile."""
@@ -123,11 +138,18 @@ class SqlPane:
         self._result = result
         names = result.table.column_names
         rows = []
-        for number, row in enumerate(result.table.to_pylist() if len(set(names)) == len(names) else _by_order(result)):
+        for number, row in enumerate(
+            result.table.to_pylist() if len(set(names)) == len(names) else _by_order(result)
+        ):
             texts = {f"c{index}": text_of(value, 200) for index, value in enumerate(row.values())}
             rows.append({**texts, "_row": number, "_episode": row.get("episode_id")})
         self._table.columns = [
-            {"name": f"c{index}", "field": f"c{index}", "label": text_of(name, 60), "align": "left"}
+            {
+                "name": f"c{index}",
+                "field": f"c{index}",
+                "label": text_of(name, 60),
+                "align": _align(result, index),
+            }
             for index, name in enumerate(names)
         ]
         self._table.rows = rows
@@ -144,7 +166,11 @@ class SqlPane:
         self._chart_card.set_visibility(drawable)
         if not drawable:
             return
-        numeric = [field.name for field in result.table.schema if str(field.type) in _NUMBERS]
+        kinds = {field.name: str(field.type) for field in result.table.schema}
+        # Means before counts: the first that is not whole, if there is one.
+        numeric = sorted(
+            (name for name in names if kinds[name] in _NUMBERS), key=lambda name: "int" in kinds[name]
+        )
         x = self._x.value if self._x.value in names else names[0]
         y = self._y.value if self._y.value in numeric else next((name for name in numeric if name != x), None)
         self._result = None  # Three selects change; one drawing is enough.
@@ -201,6 +227,10 @@ class SqlPane:
 
 
 _NUMBERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float", "double"}
+
+
+def _align(result: Result, index: int) -> str:
+    return "right" if str(result.table.schema.field(index).type) in _NUMBERS else "left"
 
 
 def _by_order(result: Result) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ body { color: var(--ink); background: var(--ground); font-size: 13px; overflow: 
 .explorer-header { display: flex; align-items: center; gap: 14px; height: 46px; padding: 0 14px; width: 100%; flex: none;
   background: var(--card); border-bottom: 1px solid var(--line); }
 .brand { font-weight: 650; font-size: 15px; letter-spacing: -0.01em; color: var(--strong); }
-.store-path { font-family: var(--mono); font-size: 12px; max-width: 34vw; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; direction: rtl; }
+.store-path { font-family: var(--mono); font-size: 12px; max-width: 34vw; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; font-weight: 600; }
 .muted { color: var(--soft); white-space: nowrap; }
 .live { display: flex; align-items: center; gap: 6px; }
 .dot { width: 7px; height: 7px; border-radius: 50%; background: var(--soft); display: inline-block; }
@@ -29,6 +29,10 @@ body { color: var(--ink); background: var(--ground); font-size: 13px; overflow: 
 @keyframes breathe { 50% { opacity: .35 } }
 @media (prefers-reduced-motion: reduce) { .dot.following { animation: none } }
 .explorer-header .q-btn { color: var(--ink); }
+.explorer-header .q-tab__icon, .q-btn:not(.q-btn--round) .q-icon { font-size: 17px; }
+.q-btn:not(.q-btn--round) .q-icon.on-left { margin-right: 5px; }
+.q-btn { font-weight: 500; font-size: 13px; }
+.q-btn-toggle .q-btn { padding: 2px 8px; }
 .explorer-header .q-tab { min-height: 34px; color: var(--soft); }
 .explorer-header .q-tab--active { color: var(--strong); }
 .banner { width: 100%; padding: 8px 14px; flex: none; }
@@ -49,7 +53,7 @@ body { color: var(--ink); background: var(--ground); font-size: 13px; overflow: 
 .overview .q-tab--active { color: var(--strong); }
 .chart-place { width: 100%; overflow: hidden; color: var(--ink); }
 .vega-embed { width: auto !important; padding: 0 !important; display: block; }
-.episodes-table { flex: 1; min-height: 0; width: 100%; background: var(--card); }
+.episodes-table { border-color: var(--line) !important; flex: 1; min-height: 0; width: 100%; background: var(--card); }
 .episodes-table .q-table__middle { flex: 1; }
 .episodes-table thead th { position: sticky; top: 0; z-index: 2; background: var(--card); color: var(--soft); font-weight: 550; font-size: 12px; }
 .episodes-table th, .episodes-table td { padding: 3px 10px !important; height: 30px !important; border-color: var(--line) !important; }
@@ -60,7 +64,7 @@ body { color: var(--ink); background: var(--ground); font-size: 13px; overflow: 
 .episodes-table tbody tr.open-b td:first-child { box-shadow: inset 3px 0 0 #e07b1a; }
 .episodes-table .q-checkbox__inner { font-size: 30px; }
 .episodes-table .q-table__bottom { min-height: 38px; padding: 0 10px; border-color: var(--line); color: var(--soft); }
-.beside { opacity: 0; transition: opacity .1s; }
+.beside { margin-left: 6px; opacity: 0; transition: opacity .1s; }
 tr:hover .beside, tr.open-b .beside, .beside:focus { opacity: 1; }
 .end { display: inline-flex; align-items: center; gap: 6px; }
 .end::before { content: ""; width: 7px; height: 7px; border-radius: 2px; background: #7d8794; }
@@ -82,6 +86,7 @@ tr:hover .beside, tr.open-b .beside, .beside:focus { opacity: 1; }
 .facts h4 { grid-column: 1 / -1; font-size: 11px; color: var(--soft); text-transform: uppercase; letter-spacing: .05em; margin: 6px 0 0; line-height: 1.6; font-weight: 600; }
 .timeline { position: sticky; top: 0; z-index: 5; display: flex; align-items: center; gap: 10px; padding: 4px 12px; width: 100%; }
 .timeline .t { font-family: var(--mono); font-size: 12px; min-width: 92px; text-align: right; }
+body.body--dark { --q-primary: #14b8a6 !important; }
 .empty { flex: 1; display: flex; flex-direction: column; align-items: center; justify-content: center; gap: 6px; color: var(--soft); text-align: center; }
 .q-expansion-item .q-item { padding: 4px 0; min-height: 30px; color: var(--soft); font-size: 12px; }
 .nicegui-expansion .q-expansion-item__content { padding: 4px 0; }

@@ -7,6 +7,16 @@ function bundle(url) {
   return scripts[url];
 }
 
+// A canvas does not know the colour of the text around it.
+function inked(part, ink) {
+  if (part === "currentColor") return ink;
+  if (Array.isArray(part)) return part.map((each) => inked(each, ink));
+  if (part === null || typeof part !== "object") return part;
+  return Object.fromEntries(
+    Object.entries(part).map(([key, value]) => [key, key === "data" || key === "datasets" ? value : inked(value, ink)]),
+  );
+}
+
 function widen(part, width) {
   if (Array.isArray(part)) return part.map((each) => widen(each, width));
   if (part === null || typeof part !== "object") return part;
@@ -25,7 +35,7 @@ export default {
   data: () => ({ beside: 120 }),
   mounted() {
     this.observer = new ResizeObserver(() => {
-      if (this.view && Math.abs(this.$el.clientWidth - this.drawnAt) > 8) this.later();
+      if (Math.abs(this.$el.clientWidth - (this.drawnAt ?? 0)) > 8) this.later();
     });
     this.observer.observe(this.$el);
     this.draw();
@@ -41,6 +51,9 @@ export default {
     },
     cursor() {
       this.point();
+    },
+    "$q.dark.isActive"() {
+      this.later();
     },
   },
   methods: {
@@ -59,7 +72,8 @@ export default {
       for (let attempt = 0; attempt < 2; attempt++) {
         if (turn !== this.turn || !this.$el?.isConnected) return;
         const place = this.$el.clientWidth;
-        const spec = widen(JSON.parse(JSON.stringify(this.spec)), Math.max(120, place - this.beside));
+        const wide = widen(JSON.parse(JSON.stringify(this.spec)), Math.max(120, place - this.beside));
+        const spec = inked(wide, getComputedStyle(this.$el).color);
         const options = { actions: false, renderer: "canvas", ast: false };
         this.finish();
         this.result = await embed(this.$refs.drawing, spec, options);
