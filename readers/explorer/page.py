@@ -5,6 +5,7 @@ One `Page` per open browser tab. It holds what is chosen; the panes show it and 
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,15 @@ def add_page(application: fastapi.FastAPI, watch: Watch, exports: Path) -> None:
             vega.bundle(), media_type="text/javascript", headers={"cache-control": "private, max-age=86400"}
         )
 
+    pages: weakref.WeakSet[Page] = weakref.WeakSet()
+    # A query that nobody waits for would hold up the end of the process.
+    app.on_shutdown(lambda: [page.leave() for page in list(pages)])
     # Made ready while the browser starts.
     app.on_startup(lambda: run.io_bound(vega.bundle))
 
     @ui.page("/")
     def index() -> None:
-        Page(watch, exports)
+        pages.add(Page(watch, exports))
 
 
 class Page:
@@ -70,7 +74,7 @@ class Page:
         self.sql: SqlPane | None = None
         ui.keyboard(on_key=self._key)
         self._timer = ui.timer(PAUSE, self._follow)
-        ui.context.client.on_delete(self._leave)
+        ui.context.client.on_delete(self.leave)
         self._tell_version()
         ui.timer(0.05, self._begin, once=True)
 
@@ -118,7 +122,10 @@ class Page:
 
     def open_episode(self, position: int, *, beside: bool = False) -> None:
         """Show an episode of the list, alone or beside the one that is shown."""
-        self.player.open(self.shown.store[position], beside=beside)
+        try:
+            self.player.open(self.shown.store[position], beside=beside)
+        except EpisodelakeError as error:
+            self.player.tell(str(error))
         self.episodes.mark_open(self.player.ids)
 
     def closed_episode(self) -> None:
@@ -189,6 +196,7 @@ class Page:
         elif event.key.space and not event.action.repeat:
             self.player.toggle_play()
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """The browser has left: nothing goes on for nobody."""
         if self.sql is not None:
             self.sql.close()

@@ -33,6 +33,8 @@ class Player:
         self.replaying = False
         with ui.element("div").classes("pane player"):
             self._timeline()
+            self._problem = ui.label().classes("problem w-full").mark("player-problem")
+            self._problem.set_visibility(False)
             self._place = ui.element("div").classes("panes")
             with ui.element("div").classes("empty") as self._empty:
                 ui.icon("ads_click", size="36px")
@@ -65,6 +67,11 @@ class Player:
         episodes = [*episodes, episode] if beside else [episode, *episodes]
         self._build(episodes, t=self.t if beside else 0)
 
+    def tell(self, problem: str) -> None:
+        """Say why an episode cannot be opened; those that are open stay."""
+        self._problem.set_text(problem)
+        self._problem.set_visibility(True)
+
     def close(self, pane: EpisodePane) -> None:
         """Close one of them."""
         self._build([each.episode for each in self.panes if each is not pane], t=self.t)
@@ -72,6 +79,7 @@ class Player:
 
     def _build(self, episodes: list[Episode], t: int) -> None:
         self._stop()
+        self._problem.set_visibility(False)
         for pane in self.panes:
             pane.leave()
         self._place.clear()

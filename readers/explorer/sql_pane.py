@@ -42,7 +42,7 @@ class SqlPane:
         self._queries = Queries(page.shown.view)
         self._outdated = False
         self._result: Result | None = None
-        with ui.element("div").classes("pane").style("overflow-y: auto"):
+        with ui.element("div").classes("pane scrolling"):
             self._editor()
             self._problem = ui.label().classes("problem w-full").mark("sql-problem")
             self._problem.set_visibility(False)

@@ -69,7 +69,7 @@ tr:hover .beside, tr.open-b .beside, .beside:focus { opacity: 1; }
 .end { display: inline-flex; align-items: center; gap: 6px; }
 .end::before { content: ""; width: 7px; height: 7px; border-radius: 2px; background: #7d8794; }
 .end.terminated::before { background: #3b82f6; } .end.truncated::before { background: #e07b1a; } .end.interrupted::before { background: #e0524c; }
-.player { overflow-y: auto; }
+.player { overflow-y: auto; } .player > :not(.empty) { flex: none; }
 .panes { display: grid; grid-auto-flow: column; grid-auto-columns: minmax(0, 1fr); gap: 10px; width: 100%; }
 .episode { padding: 12px; display: flex; flex-direction: column; gap: 10px; min-width: 0; align-items: stretch; }
 .episode.first { border-top: 3px solid var(--strong); } .episode.second { border-top: 3px solid #e07b1a; }
@@ -90,6 +90,7 @@ body.body--dark { --q-primary: #14b8a6 !important; }
 .empty { flex: 1; display: flex; flex-direction: column; align-items: center; justify-content: center; gap: 6px; color: var(--soft); text-align: center; }
 .q-expansion-item .q-item { padding: 4px 0; min-height: 30px; color: var(--soft); font-size: 12px; }
 .nicegui-expansion .q-expansion-item__content { padding: 4px 0; }
+.pane.scrolling { overflow-y: auto; } .pane.scrolling > * { flex: none; }
 .sql-text { width: 100%; border: 1px solid var(--line); border-radius: 8px; overflow: hidden; font-size: 13px; }
 .result-table { width: 100%; background: var(--card); } .result-table td { font-family: var(--mono); font-size: 12px; max-width: 420px; overflow: hidden; text-overflow: ellipsis; }
 """
