@@ -16,7 +16,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-faults test-hostile test-training lint format types wheel-check bench check clean
+.PHONY: help demo test test-slow test-faults test-hostile test-training test-explorer lint format types wheel-check bench check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,11 @@ test-hostile: $(VENV)/.installed-test ## read some hundred hostile stores, and a
 test-training: $(VENV)/.installed-test ## train the examples' learners over several seeds, and run their notebook
 	$(BIN)/python -m pytest $(PARALLEL) -m slow tests/test_training.py tests/test_training_notebook.py $(ARGS)
 
+test-explorer: $(VENV)/.installed-test ## open the explorer in a headless Chromium; fails where there is none
+	@test -n "$$EPISODELAKE_CHROMIUM" || command -v chromium chromium-browser google-chrome >/dev/null || \
+	  { echo 'The explorer is tested in Chromium. Install it (Debian: apt-get install chromium), or set EPISODELAKE_CHROMIUM.' >&2; exit 1; }
+	$(BIN)/python -m pytest -m slow tests/test_explorer_page.py $(ARGS)
+
 lint: $(VENV)/.installed-test ## check style and format with ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -56,7 +61,7 @@ wheel-check: $(VENV)/.installed-test ## build the wheel, install it in a clean e
 bench: $(VENV)/.installed-test ## measure against Minari and bare pyarrow, and print the table
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-check: test test-hostile test-training lint types wheel-check ## all that the continuous integration checks
+check: test test-hostile test-training test-explorer lint types wheel-check ## all that the continuous integration checks
 
 clean: ## remove the environments, builds and caches
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis benchmarks/.venv

@@ -18,6 +18,7 @@ import bulk_writing
 import collecting
 import commit_latency
 import compaction
+import exploring
 import filtering
 import iteration
 import many_writers
@@ -38,6 +39,7 @@ BENCHMARKS = {
     "bulk-writing": bulk_writing.run,
     "iteration": iteration.run,
     "filtering": filtering.run,
+    "exploring": exploring.run,
     "sql": sql.run,
     "size": size.run,
     "opening": opening.run,

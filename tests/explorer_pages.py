@@ -1,4 +1,4 @@
-"""What the tests of the explorer's page share: a store, the command in a process of its own, Chromium and one visit."""
+"""What the tests of the explorer's page share: a store, the command in a process, Chromium and one visit."""
 
 import base64
 import io
@@ -28,8 +28,8 @@ ARGUMENTS = (
     *("--disable-sync", "--no-first-run", "--disable-dev-shm-usage"),
 )
 NO_CHROMIUM = (
-    "There is no Chromium for the tests of the explorer's page. Install it (Debian: apt-get install chromium), or name "
-    "one with EPISODELAKE_CHROMIUM=/path/to/chromium."
+    "There is no Chromium for the tests of the explorer's page. Install it (apt-get install chromium), "
+    "or name one with EPISODELAKE_CHROMIUM=/path/to/chromium."
 )
 OBSERVATIONS = Dict({"camera": Box(0, 255, (16, 12, 3), np.uint8), "place": Box(-1, 1, (2,), np.float32)})
 
@@ -49,7 +49,7 @@ def launched(playwright: Playwright) -> Browser:
 
 
 def make_store(path: Path, runs: int = 3, episodes: int = 40) -> el.EpisodeStore:
-    """Runs of episodes with images, whose returns grow with their number; every pixel of a frame is its own."""
+    """Runs of episodes with images, whose returns grow with their number; every frame is of random pixels."""
     store = el.create(path, observation_space=OBSERVATIONS, action_space=Discrete(4))
     for run in range(runs):
         add_run(store, f"seed{run}", episodes, run)
@@ -115,7 +115,12 @@ def explored(store: Path, folder: Path, *options: str) -> Iterator[Explorer]:
     folder.mkdir(exist_ok=True)
     command = [*COMMAND, str(store), "--no-browser", "--port", "0", *options]
     process = subprocess.Popen(
-        command, cwd=folder, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        cwd=folder,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     try:
         assert process.stdout is not None and process.stderr is not None
@@ -134,7 +139,7 @@ class Visit:
 
     Attributes:
         page: the browser's page.
-        faults: errors in the console, exceptions, dialogs, failed requests, and requests that leave this machine.
+        faults: errors in the console, exceptions, dialogs, and requests that leave this machine.
     """
 
     page: Page
@@ -169,8 +174,13 @@ class Visit:
     def column(self, name: str) -> list[str]:
         """The texts of a column of the list."""
         heads = self.page.locator(".episodes-table:not(.result-table) th").all_inner_texts()
-        index = next(index for index, text in enumerate(heads) if text.replace("arrow_upward", "").strip() == name)
-        return [text.split("\n")[0].strip() for text in self.rows.locator(f"td:nth-child({index + 1})").all_inner_texts()]
+        index = next(
+            index for index, text in enumerate(heads) if text.replace("arrow_upward", "").strip() == name
+        )
+        return [
+            text.split("\n")[0].strip()
+            for text in self.rows.locator(f"td:nth-child({index + 1})").all_inner_texts()
+        ]
 
     @property
     def count(self) -> Locator:
@@ -193,7 +203,11 @@ class Visit:
 
     def fact(self, pane: str, name: str) -> str:
         """A value of an open episode."""
-        return self.page.locator(f".{pane} dt", has_text=name).first.locator("xpath=following-sibling::dd[1]").inner_text()
+        return (
+            self.page.locator(f".{pane} dt", has_text=name)
+            .first.locator("xpath=following-sibling::dd[1]")
+            .inner_text()
+        )
 
     def frame(self, pane: str) -> np.ndarray:
         """The frame that is shown, pixel by pixel."""

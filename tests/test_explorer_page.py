@@ -11,12 +11,12 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-from explorer_pages import HOSTILE, Explorer, Visit, add_run, colours, explored, launched, make_store
 from mpe2 import simple_spread_v3
-from plain_agents import play_parallel, random_policy
 from playwright.sync_api import Browser, expect, sync_playwright
 
 import episodelake as el
+from explorer_pages import HOSTILE, Explorer, Visit, colours, explored, launched, make_store
+from plain_agents import play_parallel, random_policy
 
 pytestmark = pytest.mark.slow
 expect.set_options(timeout=20_000)
@@ -62,11 +62,13 @@ def visit(browser: Browser) -> Iterator[Open]:
 
 
 def test_it_opens(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
-    """The newest episodes are listed, their returns drawn, one is open, and the token has left the address."""
+    """The newest episodes are listed, returns drawn, one is open, and the token has left the address."""
     seen = visit(explorer)
     expect(seen.rows).to_have_count(50)
     assert seen.column("#") == [str(number) for number in range(119, 69, -1)]
-    assert [float(text) for text in seen.column("return")] == [store[n].episode_return for n in range(119, 69, -1)]
+    assert [float(text) for text in seen.column("return")] == [
+        store[n].episode_return for n in range(119, 69, -1)
+    ]
     expect(seen.canvas(".overview")).to_be_visible()
     expect(seen.page.locator(".episode-id")).to_have_text(store[-1].id)
     assert colours(seen.canvas(".overview")) > 20
@@ -75,7 +77,7 @@ def test_it_opens(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> No
 
 
 def test_filter(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
-    """A condition and a run choose episodes; a misspelt column is told with the nearest name, and changes nothing."""
+    """A condition and a run choose episodes; a misspelt column is told and changes nothing."""
     seen = visit(explorer)
     seen.filter("episode_return > 100 and end_reason = 'truncated'")
     wanted = [e.id for e in store if e.episode_return > 100 and e.end_reason == "truncated"]
@@ -122,11 +124,10 @@ def test_an_episode(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> 
         expect(seen.page.locator(".timeline .t")).to_have_text(f"t = {t} / {episode.length}")
         expect(seen.page.locator(".first dt:text-is('lives') + dd")).to_have_text(str(t))
         expect(seen.page.locator(".first dt:text-is('action') + dd")).to_have_text(
-            str(episode.actions[t]) if t < episode.length else "–"
+            str(episode.actions[t]) if t < episode.length else "\N{EN DASH}"
         )
-        frames = episode.observations["camera"]
         seen.page.wait_for_function("() => document.querySelector('.first img.frame').complete")
-        _until(lambda t=t: np.array_equal(seen.frame("first"), frames[t]))
+        _until(lambda t=t: np.array_equal(seen.frame("first"), episode.observations["camera"][t]))
         seen.page.keyboard.press("ArrowRight")
     before = chart.screenshot()
     slider = seen.page.locator(".timeline .q-slider")
@@ -180,7 +181,7 @@ def test_arrow_keys(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> 
 
 @pytest.mark.parametrize("kind", ["Returns", "Return histogram", "Lengths", "Lengths over episodes"])
 def test_brush(explorer: Explorer, store: el.EpisodeStore, visit: Open, kind: str) -> None:
-    """Dragging over a chart keeps some episodes, those that the told condition chooses; its chip brings all back."""
+    """Dragging over a chart keeps the episodes that its condition chooses; its chip brings all back."""
     seen = visit(explorer)
     expect(seen.canvas(".overview")).to_be_visible()
     before = seen.canvas(".overview").screenshot()
@@ -244,7 +245,7 @@ def test_stopping_a_query(explorer: Explorer, store: el.EpisodeStore, visit: Ope
 
 
 def test_exports(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
-    """Ids are downloaded, and a store of the filtered episodes is written; the explored one stays as it was."""
+    """Ids are downloaded, and the filtered episodes written as a store; the explored one stays as it was."""
     seen = visit(explorer)
     before = {path: path.stat().st_mtime_ns for path in store.path.rglob("*")}
     seen.filter("length = 5")
@@ -293,7 +294,10 @@ def test_following(browser: Browser, visit: Open, tmp_path: Path) -> None:
         seen.open_row(2)
         expect(seen.page.locator(".episode-id")).to_have_text(growing[2].id)
         seen.rows.nth(0).locator(".q-checkbox").click()
-        code = f"import episodelake as el, explorer_pages as p; p.add_run(el.open({str(growing.path)!r}), 'later', 4, 9)"
+        code = (
+            "import episodelake as el, explorer_pages; "
+            f"explorer_pages.add_run(el.open({str(growing.path)!r}), 'later', 4, 9)"
+        )
         subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent, timeout=60)
         expect(seen.count).to_contain_text("of 9")
         expect(seen.page.locator("header")).to_contain_text("9 episodes · 2 runs")
@@ -361,7 +365,10 @@ def test_replay(visit: Open, tmp_path: Path) -> None:
 
 def test_other_stores(visit: Open, tmp_path: Path) -> None:
     """Empty stores, several agents and several objectives open, and say what does not apply."""
-    spaces = {"observation_space": gymnasium.spaces.Box(0, 1, (2,)), "action_space": gymnasium.spaces.Discrete(2)}
+    spaces = {
+        "observation_space": gymnasium.spaces.Box(0, 1, (2,)),
+        "action_space": gymnasium.spaces.Discrete(2),
+    }
     empty = el.create(tmp_path / "empty", **spaces)
     with explored(empty.path, tmp_path / "out") as explorer:
         seen = visit(explorer)
@@ -381,7 +388,11 @@ def test_other_stores(visit: Open, tmp_path: Path) -> None:
     vector = el.create(tmp_path / "vector", **spaces, reward_shape=(2,))
     with vector.writer() as writer:
         writer.write_episode(
-            observations=np.zeros((3, 2), np.float32), actions=[0, 1], rewards=[[1, 2], [3, 4]], terminations=True, truncations=False
+            observations=np.zeros((3, 2), np.float32),
+            actions=[0, 1],
+            rewards=[[1, 2], [3, 4]],
+            terminations=True,
+            truncations=False,
         )
     with explored(vector.path, tmp_path / "out") as explorer:
         seen = visit(explorer)
@@ -392,7 +403,7 @@ def test_other_stores(visit: Open, tmp_path: Path) -> None:
 
 
 def test_refusals(explorer: Explorer, browser: Browser) -> None:
-    """Without the token nothing is shown, by HTTP and by WebSocket; nor under a strange name, nor to a strange page."""
+    """Without the token nothing is shown, by HTTP and by WebSocket; nor under a strange name."""
     context = browser.new_context()
     page = context.new_page()
     answer = page.goto(explorer.origin)
@@ -459,7 +470,8 @@ def _status(explorer: Explorer, headers: dict[str, str]) -> int:
 def _handshake(explorer: Explorer, headers: str) -> int:
     """The status of the answer to a WebSocket's handshake."""
     text = (
-        "GET /_nicegui_ws/socket.io/?EIO=4&transport=websocket HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "GET /_nicegui_ws/socket.io/?EIO=4&transport=websocket HTTP/1.1\r\n"
+        "Upgrade: websocket\r\nConnection: Upgrade\r\n"
         f"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{headers}\r\n\r\n"
     )
     with socket.create_connection(("127.0.0.1", explorer.port), timeout=20) as connection:

@@ -13,6 +13,11 @@ from .maintenance import StorageOptions, StorePath, storage_options
 from .page import Page
 
 explorer = typer.Typer()
+_EXPOSED = (
+    "Warning: the page listens on {host}, so other machines can reach it. Whoever has the address with its "
+    "token can read the store and write new stores below the current folder, and all goes over the network "
+    "unencrypted. An SSH tunnel to 127.0.0.1 is safer."
+)
 
 
 @explorer.command()
@@ -60,11 +65,7 @@ def explore(
         page.line(f"Exploring {store.url}")
         page.line(address.url)
         if address.exposed:
-            page.note(
-                f"Warning: the page listens on {host}, so other machines can reach it. Whoever has the address with "
-                "its token can read the store and write new stores below the current folder; it goes over the "
-                "network unencrypted. An SSH tunnel to 127.0.0.1 is safer."
-            )
+            page.note(_EXPOSED.format(host=host))
         page.note("Ctrl-C ends it.")
         page.console.file.flush()
 

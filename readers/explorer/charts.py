@@ -1,6 +1,7 @@
 """Charts of the library made fit for the page: with a brush that chooses episodes, or a cursor that shows t.
 
-The charts themselves are those of `view.plot` and `episode.plot`; here their specifications get a few words more.
+The charts themselves are those of `view.plot` and `episode.plot`; here their specifications get a few words
+more.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import html
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nicegui import run, ui
+from nicegui import background_tasks, run, ui
 
 from ...store.errors import EpisodelakeError
 from ..episode import Episode
@@ -80,7 +80,7 @@ class EpisodePane:
             "return": text_of(episode.episode_return, 40),
             "steps": text_of(episode.length),
             "end": episode.end_reason,
-            "seed": "–" if episode.seed is None else str(episode.seed),
+            "seed": "\N{EN DASH}" if episode.seed is None else str(episode.seed),
         }
         with ui.element("div").classes("figures"):
             for name, value in figures.items():
@@ -149,8 +149,7 @@ class EpisodePane:
 
     def draw_signals(self) -> None:
         """Draw the signals over time; in a moment, so that the rest is there before."""
-        with self._place:
-            ui.timer(0, self._draw, once=True)
+        background_tasks.create(self._draw())
 
     async def _draw(self) -> None:
         try:
@@ -171,8 +170,7 @@ class EpisodePane:
         replayable = self._frames is None and not self.episode.agents and _has_environment(self.episode)
         self._render.set_visibility(replayable)
         if replayable and self.player.replaying:
-            with self._place:
-                ui.timer(0, self._replay, once=True)
+            background_tasks.create(self._replay())
 
     async def _replay(self) -> None:
         """Make the environment again, without trust, and draw what it renders."""

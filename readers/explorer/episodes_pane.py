@@ -30,9 +30,9 @@ _LABELS = {
     "episode_id": "episode",
     "started_at": "started (UTC)",
 }
-_ID_CELL = """<q-td :props="props" :title="props.row.id"><span class="mono">{{ props.value }}</span><q-btn flat dense round size="xs"
-  icon="vertical_split" class="beside" aria-label="Open beside" @click.stop="() => $parent.$emit('beside', props.row)"
-  ><q-tooltip>Open beside</q-tooltip></q-btn></q-td>"""
+_ID_CELL = """<q-td :props="props" :title="props.row.id"><span class="mono">{{ props.value }}</span>
+  <q-btn flat dense round size="xs" icon="vertical_split" class="beside" aria-label="Open beside"
+  @click.stop="() => $parent.$emit('beside', props.row)"><q-tooltip>Open beside</q-tooltip></q-btn></q-td>"""
 _END_CELL = """<q-td :props="props"><span :class="['end', props.value]">{{ props.value }}</span></q-td>"""
 _CHART_PAUSE = 4.0
 
@@ -102,10 +102,9 @@ class EpisodesPane:
 
     def _overview(self) -> None:
         with ui.element("div").classes("card overview") as self._overview_card:
+            first: Any = next(iter(OVERVIEWS))
             with ui.row().classes("w-full items-center no-wrap gap-2"):
-                tabs = ui.tabs(value="returns", on_change=self._kind_changed).props(
-                    "dense no-caps align=left"
-                )
+                tabs = ui.tabs(value=first, on_change=self._kind_changed).props("dense no-caps align=left")
                 with tabs.classes("grow"):
                     for name, overview in OVERVIEWS.items():
                         ui.tab(name, overview.label)
@@ -128,9 +127,7 @@ class EpisodesPane:
             selection="multiple",
             pagination={"rowsPerPage": self._count},
         )
-        table.props(
-            'flat bordered dense virtual-scroll=false binary-state-sort :rows-per-page-options="[25, 50, 100, 200]"'
-        )
+        table.props('flat bordered dense binary-state-sort :rows-per-page-options="[25, 50, 100, 200]"')
         table.props(''':table-row-class-fn="row => row.open" rows-per-page-label="Rows"''')
         table.props('''no-data-label="No episode fulfils the filter"''')
         table.classes("episodes-table").mark("episodes")
@@ -211,7 +208,7 @@ class EpisodesPane:
     async def chart(self) -> None:
         """Draw the chart of the episodes that the filter and the runs leave."""
         self._charted = time.monotonic()
-        name, shown, choice = self._kind.value, self.page.shown, self.choice
+        name, shown, choice = str(self._kind.value), self.page.shown, self.choice
         try:
             specification = await run.io_bound(_specification, name, shown, choice)
         except EpisodelakeError as error:
@@ -257,7 +254,7 @@ class EpisodesPane:
         return True
 
     async def _brush(self, chosen: dict[str, tuple[float, float]]) -> None:
-        conditions = conditions_of(self._kind.value, chosen)
+        conditions = conditions_of(str(self._kind.value), chosen)
         if conditions == self.brushed:
             return
         self._first = 0

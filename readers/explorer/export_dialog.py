@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,9 +33,7 @@ class ExportDialog:
             with ui.element("div").classes("bar"):
                 ui.label("Ids").classes("muted")
                 for kind in FORMATS:
-                    button = ui.button(
-                        kind.upper(), icon="download", on_click=lambda kind=kind: self._download(kind)
-                    )
+                    button = ui.button(kind.upper(), icon="download", on_click=partial(self._download, kind))
                     button.props("outline dense no-caps").mark(f"download-{kind}")
                 ui.button("Copy", icon="content_copy", on_click=self._copy_ids).props("outline dense no-caps")
             ui.separator()

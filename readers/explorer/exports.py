@@ -16,7 +16,7 @@ _COLUMNS = ("episode_id", "run_id", "episode_return", "length", "end_reason", "s
 
 
 def ids_as(rows: Sequence[dict[str, Any]], kind: str) -> str:
-    """Episodes as a text: `txt` an id a line, `csv` with the columns that matter most, `json` a list of objects.
+    """Episodes as a text: `txt` an id a line, `csv` with what matters most, `json` a list of objects.
 
     Args:
         rows: rows of the list.

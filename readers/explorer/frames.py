@@ -1,6 +1,7 @@
-"""Frames for the slider: the recorded image at t, or what the environment renders when the episode is replayed.
+"""Frames for the slider: the recorded image at t, or what the environment renders in a replay.
 
-Recorded images are decoded for one t at a time. A replay runs forward only, so what it rendered is kept, packed.
+Recorded images are decoded for one t at a time. A replay runs forward only, so what
+it rendered is kept, packed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The gate in front of the page: who has the token gets in, by HTTP and by WebSocket, and nobody else.
 
-The first visit brings the token in the address and gets a cookie instead, so that the token stands in no bookmark
-and no referrer. A name in the Host header that is not ours is refused, or a page of a stranger could reach this one by
-pointing its own name here; so is a request whose Origin is another page.
+The first visit brings the token in the address and gets a cookie instead, so that the token stands in no
+bookmark and no referrer. A name in the Host header that is not ours is refused, or a page of a stranger could
+reach this one by pointing its own name here; so is a request whose Origin is another page.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _REFUSED = (
-    "This page needs the token that `episodelake explore` printed. Open the address that it printed, with all that "
-    "stands behind the question mark.\n"
+    "This page needs the token that `episodelake explore` printed. Open the address that it printed, with "
+    "all that stands behind the question mark.\n"
 )
 _FOREIGN = "This is not an address of this page.\n"
-#: Nothing is loaded from elsewhere, whatever a store's texts say. Vue and Vega compile templates and expressions.
+#: Nothing is loaded from elsewhere, whatever a store's texts say. Vue and Vega compile what they show.
 _POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' {sockets}; frame-ancestors 'none'; "
-    "base-uri 'self'; form-action 'self'; object-src 'none'"
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
+    "connect-src 'self' {sockets}; frame-ancestors 'none'; base-uri 'self'; "
+    "form-action 'self'; object-src 'none'"
 )
 
 

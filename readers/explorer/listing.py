@@ -1,7 +1,7 @@
 """The list of episodes: the rows of one version in memory, filtered, sorted and read by the page.
 
-Rows of the episodes table are small (about 130 bytes each), steps are not touched. Orders and filters are kept as
-positions, so a page of a million episodes costs as little as one of a hundred.
+Rows of the episodes table are small (about 130 bytes each), steps are not touched. Orders and filters are
+kept as positions, so a page of a million episodes costs as little as one of a hundred.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ from ...store.families import EXTRA, INFO, POLICY, Family, merge_rows
 from ..episode import Episode
 
 LONGEST_TEXT = 400
+#: Stands where there is no value.
+NOTHING = "\N{EN DASH}"
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ def _loose(episode: Episode, family: Family, t: int) -> dict[str, str]:
 def text_of(value: Any, longest: int = LONGEST_TEXT) -> str:
     """A value for people: numbers with six digits, long lists and texts cut, nothing that does not print.
 
-    >>> text_of(0.1 + 0.2), text_of(True), text_of(None), text_of([1.0, 2.5])
-    ('0.3', 'true', '–', '[1, 2.5]')
+    >>> text_of(0.1 + 0.2), text_of(True), text_of([1.0, 2.5])
+    ('0.3', 'true', '[1, 2.5]')
     """
     text = _text(value)
     text = "".join(
@@ -100,7 +102,7 @@ def text_of(value: Any, longest: int = LONGEST_TEXT) -> str:
 
 def _text(value: Any) -> str:
     if value is None:
-        return "–"
+        return NOTHING
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     if isinstance(value, int | np.integer):
@@ -132,7 +134,7 @@ def summary_of(episode: Episode) -> dict[str, str]:
         "end": episode.end_reason,
         "terminated": text_of(episode.terminated),
         "truncated": text_of(episode.truncated),
-        "seed": "–" if episode.seed is None else str(episode.seed),
+        "seed": NOTHING if episode.seed is None else str(episode.seed),
         "options": text_of(episode.options),
         "started": text_of(episode.started_at) + " UTC",
         "ended": text_of(episode.ended_at) + " UTC",

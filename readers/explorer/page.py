@@ -79,7 +79,7 @@ class Page:
         ui.timer(0.05, self._begin, once=True)
 
     async def _begin(self) -> None:
-        """Something is there to look at from the start; and until the first click colours follow the system."""
+        """Something is there to look at from the start. Until the first click colours follow the system."""
         if not self.player.panes:
             self.episodes.move(0)
         # Only the browser knows.
@@ -87,6 +87,7 @@ class Page:
         self.is_dark = bool(await ui.run_javascript("Quasar.Dark.isActive"))
 
     def _header(self) -> None:
+        first: Any = "episodes"
         with ui.element("header").classes("explorer-header"):
             ui.label("Episodelake").classes("brand")
             with ui.label(self.shown.store.url.rstrip("/").rpartition("/")[2]).classes("store-path"):
@@ -96,7 +97,7 @@ class Page:
                 self._dot = ui.element("span").classes("dot")
                 self._version = ui.label().classes("muted").mark("version")
             ui.space()
-            with ui.tabs(value="episodes", on_change=self._tab_changed).props(
+            with ui.tabs(value=first, on_change=self._tab_changed).props(
                 "dense no-caps inline-label"
             ) as self.tabs:
                 ui.tab("episodes", "Episodes", icon="view_list")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nicegui import ui
+from nicegui import background_tasks, ui
 
 from ..episode import Episode
 from .episode_pane import EpisodePane
@@ -48,7 +48,7 @@ class Player:
                 ui.button(icon="play_arrow", on_click=self.toggle_play).props("flat dense round").mark("play")
             )
             self._speed = ui.select(_SPEEDS, value=1).props("dense borderless options-dense").mark("speed")
-            self._slider = ui.slider(min=0, max=1, value=0, on_change=lambda event: self.go(event.value))
+            self._slider = ui.slider(min=0, max=1, value=0, on_change=lambda event: self.go(event.value or 0))
             self._slider.props("dense").classes("grow").mark("slider")
             self._label = ui.label().classes("t").mark("t")
         self._timer = ui.timer(_TICK, self._tick, active=False)
@@ -100,8 +100,7 @@ class Player:
     def _wake(self) -> None:
         longest = max((pane.length for pane in self.panes), default=0)
         self._label.set_text(f"t = {self.t:,} / {longest:,}")
-        with self._card:
-            ui.timer(0, self._catch_up, once=True)
+        background_tasks.create(self._catch_up())
 
     def go(self, t: float) -> None:
         """Move to a step."""

@@ -114,8 +114,8 @@ def listen(host: str, port: int | None) -> socket.socket:
             return _bound(host, 0)
         if error.errno == errno.EADDRINUSE:
             raise StoreAccessError(
-                f"Port {port} of {host} is in use, perhaps by another explorer. Choose another port, or leave "
-                "--port away to take one that is free."
+                f"Port {port} of {host} is in use, perhaps by another explorer. Choose another port, or "
+                "leave --port away to take one that is free."
             ) from error
         if error.errno == errno.EACCES:
             raise StoreAccessError(
@@ -175,8 +175,8 @@ def _checked_token(token: str | None) -> str:
         return new_token()
     if len(token) < 16 or not all(sign.isascii() and (sign.isalnum() or sign in "-_") for sign in token):
         raise InvalidArgumentError(
-            "The token is too easy to guess, or has signs that do not stand in addresses; expected at least 16 "
-            "letters, digits, '-' and '_'. Leave it away to get one."
+            "The token is too easy to guess, or has signs that do not stand in addresses; expected at least "
+            "16 letters, digits, '-' and '_'. Leave it away to get one."
         )
     return token
 
@@ -213,7 +213,8 @@ class _Server:
 
 
 def _server(watch: Watch, options: Options, token: str, port: int) -> _Server:
-    # NiceGUI makes a folder for what it keeps of visitors. Nothing is kept, and nothing appears beside the user's files.
+    # NiceGUI makes a folder for what it keeps of visitors. Nothing is kept, so nothing appears beside the
+    # user's files.
     os.environ.setdefault("NICEGUI_STORAGE_PATH", str(Path(tempfile.gettempdir()) / "episodelake-explorer"))
     import fastapi
     from nicegui import ui
@@ -234,7 +235,9 @@ def _server(watch: Watch, options: Options, token: str, port: int) -> _Server:
 
 
 _ICON = (
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="#0f766e"/>'
-    '<path d="M5 19c3.7 0 3.7-3 7.3-3s3.7 3 7.4 3 3.6-3 7.3-3M5 25c3.7 0 3.7-3 7.3-3s3.7 3 7.4 3 3.6-3 7.3-3" '
-    'fill="none" stroke="#fff" stroke-width="2.4" stroke-linecap="round"/><circle cx="22" cy="9" r="3" fill="#fff"/></svg>'
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">'
+    '<rect width="32" height="32" rx="7" fill="#0f766e"/><circle cx="22" cy="9" r="3" fill="#fff"/>'
+    '<path d="M5 19c3.7 0 3.7-3 7.3-3s3.7 3 7.4 3 3.6-3 7.3-3'
+    'M5 25c3.7 0 3.7-3 7.3-3s3.7 3 7.4 3 3.6-3 7.3-3" '
+    'fill="none" stroke="#fff" stroke-width="2.4" stroke-linecap="round"/></svg>'
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nicegui import run, ui
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
     from .page import Page
 
 EXAMPLES = {
-    "Return by run": "SELECT name AS run, count(*) AS episodes, avg(episode_return) AS mean, max(episode_return) AS best\n"
+    "Return by run": "SELECT name AS run, count(*) AS episodes, avg(episode_return) AS mean,\n"
+    "    max(episode_return) AS best\n"
     "FROM episodes JOIN runs USING (run_id)\nGROUP BY ALL ORDER BY mean DESC",
     "How episodes end": "SELECT end_reason, count(*) AS episodes, avg(length) AS mean_length\n"
     "FROM episodes GROUP BY ALL ORDER BY episodes DESC",
-    "Best episodes": "SELECT episode_id, episode_return, length, end_reason\nFROM episodes ORDER BY episode_return DESC LIMIT 20",
+    "Best episodes": "SELECT episode_id, episode_return, length, end_reason\n"
+    "FROM episodes ORDER BY episode_return DESC LIMIT 20",
     "Mean reward over t": "SELECT t, avg(reward) AS mean_reward, count(*) AS steps\n"
     "FROM transitions GROUP BY t ORDER BY t LIMIT 1000",
     "Steps with NaN rewards": "SELECT episode_id, t, reward FROM transitions WHERE isnan(reward)",
@@ -69,7 +72,7 @@ class SqlPane:
             self._stop.set_visibility(False)
             with ui.button("Examples", icon="menu_book").props("dense no-caps flat"), ui.menu():
                 for name in EXAMPLES:
-                    ui.menu_item(name, lambda name=name: self._text.set_value(EXAMPLES[name]))
+                    ui.menu_item(name, partial(self._text.set_value, EXAMPLES[name]))
             self._told = ui.label(tables).classes("muted").mark("sql-told")
             ui.space()
             self._take = ui.button("Show these episodes", icon="view_list", on_click=self._to_list)
@@ -236,4 +239,4 @@ def _align(result: Result, index: int) -> str:
 def _by_order(result: Result) -> list[dict[str, Any]]:
     """Rows of a result in which two columns have one name."""
     columns = [column.to_pylist() for column in result.table.columns]
-    return [dict(enumerate(row)) for row in zip(*columns, strict=True)]
+    return [dict(zip(map(str, range(len(row))), row, strict=True)) for row in zip(*columns, strict=True)]

@@ -92,7 +92,7 @@ export default {
       if (!this.view || !this.spec.usermeta?.brush) return;
       this.view.addSignalListener("brush", (_, value) => {
         clearTimeout(this.brushing);
-        this.brushing = setTimeout(() => this.$emit("brush", { ...value }), 180);
+        this.brushing = setTimeout(() => this.$emit("brush", { ...value }), 120);
       });
     },
     point() {

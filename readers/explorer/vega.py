@@ -1,4 +1,4 @@
-"""`Drawing`: a chart of Altair on the page; and the bundle of Vega that draws it, from the package vl-convert."""
+"""`Drawing`: a chart of Altair on the page; and the bundle of Vega that draws it, out of vl-convert."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Drawing(ui.element, component="vega.js"):
     """A place where a chart is drawn as wide as there is room.
 
     Args:
-        on_brush: called with what a brush chose, by field of the chart's data: a pair each; empty for nothing.
+        on_brush: called with what a brush chose, by field of the chart's data: a pair each; empty for none.
     """
 
     def __init__(self, on_brush: Any = None) -> None:
