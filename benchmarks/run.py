@@ -18,6 +18,7 @@ import bulk_writing
 import collecting
 import commit_latency
 import compaction
+import cookbook
 import exploring
 import filtering
 import iteration
@@ -41,6 +42,7 @@ BENCHMARKS = {
     "filtering": filtering.run,
     "exploring": exploring.run,
     "sql": sql.run,
+    "cookbook": cookbook.run,
     "size": size.run,
     "opening": opening.run,
     "commit-latency": commit_latency.run,

@@ -37,10 +37,10 @@ def run(setting: Setting) -> list[Row]:
     rows = []
     for name, text in QUERIES.items():
         ours, theirs = text.format(steps="steps"), text.format(steps=f"read_parquet([{files}])")
-        _check_agreement(name, store.sql(ours).fetchall(), bare.sql(theirs).fetchall())
+        check_agreement(name, store.sql(ours).fetchall(), bare.sql(theirs).fetchall())
         sides = {
-            "ours": _timed(lambda query=ours: store.sql(query).fetchall()),
-            "bare": _timed(lambda query=theirs: bare.sql(query).fetchall()),
+            "ours": timed(lambda query=ours: store.sql(query).fetchall()),
+            "bare": timed(lambda query=theirs: bare.sql(query).fetchall()),
         }
         costs = {side: scaled(values, 1e3) for side, values in interleave(sides, 2 * setting.repeats).items()}
         rows.append(
@@ -51,7 +51,9 @@ def run(setting: Setting) -> list[Row]:
     return rows
 
 
-def _timed(call: Callable[[], object]) -> Callable[[], float]:
+def timed(call: Callable[[], object]) -> Callable[[], float]:
+    """A call as one that gives its seconds."""
+
     def seconds() -> float:
         start = time.perf_counter()
         call()
@@ -60,7 +62,7 @@ def _timed(call: Callable[[], object]) -> Callable[[], float]:
     return seconds
 
 
-def _check_agreement(name: str, ours: list[tuple], theirs: list[tuple]) -> None:
+def check_agreement(name: str, ours: list[tuple], theirs: list[tuple]) -> None:
     """Raise unless both results are the same; sums may differ in the last digits, by the order of threads."""
     same = len(ours) == len(theirs) and all(
         _close(left, right)

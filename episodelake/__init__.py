@@ -33,6 +33,7 @@ from .readers.loading.transforms.rename_keys import RenameKeys
 from .readers.loading.transforms.return_to_go import ReturnToGo
 from .readers.loading.transforms.select_keys import SelectKeys
 from .readers.loading.unpadded import unpadded
+from .readers.namespaces import EpisodeExpr, EpisodeFrame, EpisodeLazyFrame
 from .readers.replay import Difference, ReplayReport
 from .readers.view import EpisodeView
 from .store.agents import AgentGroup
@@ -100,6 +101,9 @@ __all__ = [
     "Difference",
     "EnvUnavailableError",
     "Episode",
+    "EpisodeExpr",
+    "EpisodeFrame",
+    "EpisodeLazyFrame",
     "EpisodeNotFoundError",
     "EpisodeRow",
     "EpisodeStore",

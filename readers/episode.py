@@ -23,6 +23,7 @@ from ..store.families import EXTRA, INFO, METADATA, POLICY, Family, merge_rows
 from ..store.schema import StepSchema
 from ..store.values import load_json
 from .blocks import Block
+from .cards.accessor import CardedEpisode
 from .environment import make_run_env
 from .episode_rows import EpisodeRowReader
 from .pictures.accessor import PicturedEpisode
@@ -31,7 +32,7 @@ from .replay import ReplayReport, replay
 from .run_envs import chosen_run, run_envs
 
 
-class Episode(PlottedEpisode, PicturedEpisode):
+class Episode(PlottedEpisode, PicturedEpisode, CardedEpisode):
     """One episode of a snapshot: T transitions, T+1 observations.
 
     Args:

@@ -1,4 +1,4 @@
-"""Iterating over many episodes: each row group is read once, and the next ones are read ahead."""
+"""Iterating over many episodes, each row group read once and the next ones ahead; and slices of positions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..store.errors import InvalidArgumentError
 from .agents import make_episode
 from .blocks import Block, BlockReader
 from .episode import Episode
@@ -72,3 +73,17 @@ def _stretches(blocks: BlockReader, positions: np.ndarray) -> Iterator[_Stretch]
 
 def _holds(block: Block, path: object, start: int, count: int) -> bool:
     return block.file.path == path and block.first <= start and start + count <= block.first + block.count
+
+
+def checked_slice(key: slice) -> slice:
+    """A slice of positions, as it is.
+
+    Raises:
+        InvalidArgumentError: it has other parts than whole numbers, or a step of 0.
+    """
+    parts = (key.start, key.stop, key.step)
+    if not all(part is None or isinstance(part, int | np.integer) for part in parts):
+        raise InvalidArgumentError(f"{key!r} is no slice of positions; expected whole numbers, as [10:20].")
+    if key.step is not None and not key.step:
+        raise InvalidArgumentError(f"{key!r} has the step 0; expected another number, as in [::2].")
+    return key

@@ -1,4 +1,5 @@
-"""DuckDB over a snapshot: a connection with the views `runs`, `episodes`, `steps` and `transitions`.
+"""DuckDB over a snapshot: a connection with the views `runs`, `episodes`, `steps` and `transitions`, and the
+macros of `macros.py`.
 
 The views name the files of the snapshot, so DuckDB prunes columns and row groups as on bare files and sees no
 row that the snapshot does not show.
@@ -6,8 +7,11 @@ row that the snapshot does not show.
 
 from __future__ import annotations
 
+import re
+
 import duckdb
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from ..store.errors import QueryError
@@ -15,10 +19,16 @@ from ..store.layout import EPISODES, RUNS, STEPS, TABLES
 from ..store.parquet import open_parquet
 from ..store.snapshot import Snapshot
 from .frames import episodes_frame
+from .interrupting import interruptible
+from .macros import TRANSITIONS, WITH_NEXT, Macro, following_columns, macros_of, statements
+from .names_nearby import advice
 from .sources import Sources, quote
 
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
+#: A connection that may only read keeps the rows of so many episodes in its memory.
+_MOST_KEPT = 2_000_000
+_WORD = re.compile(r"\w+")
 #: MULTI is a PIVOT, which DuckDB carries out in several statements.
 _QUERIES = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI}
 
@@ -26,7 +36,7 @@ _QUERIES = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.St
 def connect(
     snapshot: Snapshot, positions: np.ndarray | None, *, read_only: bool = False
 ) -> duckdb.DuckDBPyConnection:
-    """Open an in-memory DuckDB with the four views on the episodes at `positions` (None: all).
+    """Open an in-memory DuckDB with the views on the episodes at `positions` (None: all), and the macros.
 
     Args:
         read_only: the connection can read these views and compute, and nothing else.
@@ -41,26 +51,81 @@ def connect(
     connection = sources.connection
     chosen = positions is not None or (snapshot.episode_count > 0 and snapshot.hidden_rows)
     if chosen:
-        table = episodes_frame(snapshot, positions).select("episode_id", "run_id").collect().to_arrow()
-        connection.register("_chosen_source", table)
+        connection.register("_chosen_source", _chosen_episodes(snapshot, positions))
         connection.execute(f"CREATE TEMP TABLE {_CHOSEN} AS SELECT * FROM _chosen_source")
         connection.unregister("_chosen_source")
-    keys = {EPISODES: "episode_id", STEPS: "episode_id", RUNS: "run_id"}
-    for name in (EPISODES, STEPS, RUNS):
+    keys = {EPISODES: "episode_id", RUNS: "run_id"}
+    for name in (EPISODES, RUNS):
         body = sources.table(name)
         if chosen:
             body = f"SELECT * FROM ({body}) SEMI JOIN {_CHOSEN} USING ({keys[name]})"
         elif name == RUNS and not snapshot.newest:
             body = f"SELECT * FROM ({body}) SEMI JOIN {EPISODES} USING (run_id)"
-        try:
-            connection.execute(f"CREATE VIEW {name} AS {body}")
-        except duckdb.Error:
-            check_files(snapshot, name)
-            raise
-    connection.execute("CREATE VIEW transitions AS SELECT * FROM steps WHERE terminated IS NOT NULL")
+        if read_only and snapshot.episode_count <= _MOST_KEPT:
+            body = _kept(connection, name, body)
+        _create_view(snapshot, connection, name, body)
+    count = snapshot.episode_count if positions is None else len(positions)
+    _add_steps(snapshot, sources, f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else "")
+    _add_macros(snapshot, connection, _position_of(count, chosen))
     if read_only:
         sources.confine()
     return connection
+
+
+def _chosen_episodes(snapshot: Snapshot, positions: np.ndarray | None) -> pa.Table:
+    """Ids of the episodes at `positions` and of their runs, in this order."""
+    ids = episodes_frame(snapshot, None).select("episode_id", "run_id").collect()
+    return (ids if positions is None else ids[positions]).with_row_index(_POSITION).to_arrow()
+
+
+def _kept(connection: duckdb.DuckDBPyConnection, name: str, body: str) -> str:
+    """A table in the connection's memory, since every query through Arrow decodes its columns again.
+
+    About 300 bytes an episode. Where a file is damaged, it is read by each query after all: those that do not
+    need what is damaged are answered.
+    """
+    try:
+        connection.execute(f"CREATE TABLE _kept_{name} AS {body}")
+    except duckdb.Error:
+        return body
+    return f"SELECT * FROM _kept_{name}"
+
+
+def _create_view(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, name: str, body: str) -> None:
+    try:
+        connection.execute(f"CREATE VIEW {name} AS {body}")
+    except duckdb.Error:
+        check_files(snapshot, name)
+        raise
+
+
+def _position_of(count: int, chosen: bool) -> str:
+    """A query for the id of the episode at the parameter `place`, one of `count` episodes."""
+    place = f"CASE WHEN place >= {-count} AND place < 0 THEN place + {count} WHEN place >= 0 THEN place"
+    if chosen:
+        return f"SELECT episode_id FROM {_CHOSEN} WHERE {_POSITION} = {place} END"
+    return f"SELECT episode_id FROM {EPISODES} LIMIT 1 OFFSET {place} ELSE {count} END"
+
+
+def _add_steps(snapshot: Snapshot, sources: Sources, choice: str) -> None:
+    """The views of steps, those that `choice` leaves."""
+    connection = sources.connection
+    following = sources.steps_with(following_columns(snapshot.schema))
+    _create_view(snapshot, connection, STEPS, f"SELECT * FROM ({sources.table(STEPS)}) {choice}")
+    of_steps = f"SELECT * FROM {STEPS} WHERE terminated IS NOT NULL"
+    _create_view(snapshot, connection, TRANSITIONS, of_steps)
+    with_next = f"SELECT * FROM ({following}) {choice} WHERE terminated IS NOT NULL"
+    _create_view(snapshot, connection, WITH_NEXT, with_next)
+
+
+def _add_macros(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, position_of: str) -> None:
+    for statement in statements(macros_of(snapshot.schema, position_of)):
+        connection.execute(statement)
+
+
+def macros_for(snapshot: Snapshot) -> tuple[Macro, ...]:
+    """The macros that a connection to a snapshot has."""
+    return macros_of(snapshot.schema, "")
 
 
 def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyRelation:
@@ -68,8 +133,8 @@ def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
 
     Raises:
         CorruptStoreError: a file is damaged; the message names it.
-        QueryError: the text does not parse or names what is not there; the message has DuckDB's reason and
-            the available columns.
+        QueryError: the text does not parse or names what is not there; the message begins with the nearest
+            names, and has DuckDB's reason and all that is available.
     """
     if not isinstance(text, str):
         raise QueryError(f"A query of type {type(text).__name__} was given; expected SQL text.")
@@ -85,28 +150,42 @@ def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
                 f"{text!r} is not a query: expected SELECT, FROM, WITH, DESCRIBE, SUMMARIZE or EXPLAIN. "
                 "Use a connection of your own, from connect(), for other statements."
             )
-        if _may_read_steps(text):
+        if _may_read_steps(snapshot, text):
             snapshot.places(STEPS)
         relation = connection.sql(text)
     except duckdb.Error as error:
         if not isinstance(error, duckdb.ProgrammingError):
             for table in TABLES:
                 check_files(snapshot, table)
-        raise QueryError(f"{error}\n{_available(snapshot)}") from error
+        raise QueryError(advice(snapshot, text, str(error), macros_for(snapshot))) from error
     if relation is None:
         raise QueryError(f"The text {text!r} holds no query, such as SELECT ... FROM episodes.")
     return relation
 
 
-def _may_read_steps(text: str) -> bool:
-    """Whether a query names the steps; where DuckDB cannot tell, it may."""
+def fetch(
+    snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, relation: duckdb.DuckDBPyRelation
+) -> pl.DataFrame:
+    """The result of a bound query.
+
+    Raises:
+        CorruptStoreError: a file is damaged; the message names it.
+        QueryError: it failed as it ran.
+        KeyboardInterrupt: the caller was interrupted; the connection can be used again.
+    """
     try:
-        # On a connection without our views, which would be looked into instead of named.
-        with duckdb.connect(":memory:") as bare:
-            names = bare.get_table_names(text)
-    except duckdb.Error:
-        return True
-    return not names.isdisjoint((STEPS, "transitions"))
+        return interruptible(connection, relation.pl)
+    except duckdb.Error as error:
+        for table in TABLES:
+            check_files(snapshot, table)
+        raise QueryError(f"The query failed: {error}") from error
+
+
+def _may_read_steps(snapshot: Snapshot, text: str) -> bool:
+    """Whether a text names the steps, or a macro that reads them; a name put together in it, it may miss."""
+    words = {word.casefold() for word in _WORD.findall(text)}
+    reading = {macro.name for macro in macros_for(snapshot) if STEPS in macro.reads}
+    return not words.isdisjoint({STEPS, TRANSITIONS, WITH_NEXT, "query", "query_table"} | reading)
 
 
 def check_files(snapshot: Snapshot, table: str) -> None:
@@ -118,15 +197,6 @@ def check_files(snapshot: Snapshot, table: str) -> None:
     for group in snapshot.groups(table):
         for place in group.places:
             open_parquet(place)
-
-
-def _available(snapshot: Snapshot) -> str:
-    lines = [f"  {name}: {', '.join(snapshot.shown_schema(name).names)}" for name in TABLES]
-    hint = 'Names with a dot need double quotes, as in "info.x".'
-    newer = snapshot.newer_version()
-    if newer is not None:
-        hint += f" This shows version {snapshot.version}; refresh() moves to version {newer}."
-    return "Available (transitions has the columns of steps):\n" + "\n".join(lines) + f"\n{hint}"
 
 
 def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition: str) -> np.ndarray:
@@ -149,6 +219,7 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
         # So that a subquery in the condition sees the same episodes.
         connection.execute(f"CREATE VIEW {EPISODES} AS SELECT {columns} FROM _positioned")
         connection.execute(f"CREATE VIEW {RUNS} AS {sources.table(RUNS)}")
+        _add_what_is_read(snapshot, sources, condition)
         rows = connection.view("_positioned")
         expression = duckdb.SQLExpression(condition)
         (kind,) = rows.select(expression).types
@@ -163,11 +234,27 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
             raise
         check_files(snapshot, EPISODES)
         raise QueryError(
-            f"The condition {condition!r} is not valid: {error}\n{available_episodes(snapshot)}"
+            advice(snapshot, condition, f"The condition {condition!r} is not valid: {error}", (), (EPISODES,))
+            + available_episodes(snapshot)
         ) from error
     finally:
         connection.close()
     return result if candidates is None else candidates[np.isin(candidates, result)]
+
+
+def _add_what_is_read(snapshot: Snapshot, sources: Sources, condition: str) -> None:
+    """The steps of the episodes, and the macros, where a subquery of the condition reads them."""
+    macros = {macro.name for macro in macros_for(snapshot)}
+    words = {word.casefold() for word in _WORD.findall(condition)}
+    if words.isdisjoint({STEPS, TRANSITIONS, WITH_NEXT} | macros):
+        return
+    snapshot.places(STEPS)
+    _add_steps(snapshot, sources, f"SEMI JOIN {EPISODES} USING (episode_id)")
+    _add_macros(
+        snapshot,
+        sources.connection,
+        f"SELECT episode_id FROM _positioned WHERE {_POSITION} = place",
+    )
 
 
 def available_episodes(snapshot: Snapshot) -> str:

@@ -1,7 +1,7 @@
 """Signals: the parts of an episode that are a few numbers at every step, as plain arrays over t.
 
-The terminal draws them as sparklines, cards as small charts, `Episode.plot` and the explorer as large ones. Only
-narrow columns are read, so that episodes of images cost no more than others.
+The terminal draws them as sparklines, cards as small charts, `Episode.plot` and the explorer as large ones.
+Only narrow columns are read, so that episodes of images cost no more than others.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Signal:
     """One number over time.
 
     Attributes:
-        name: the column, with the element's number in C order where there are several: `observation[2]`; of an
-            episode of several agents, after the agent's name.
+        name: the column, with the element's number in C order where there are several: `observation[2]`; of
+            an episode of several agents, after the agent's name.
         values: float64, shape (n,); NaN where there is none.
         t: int64, shape (n,): the steps at which they stand; those of the environment where there are agents.
         column: the column that it is part of.
@@ -79,11 +79,10 @@ def _of_one(episode: Episode, roots: Sequence[str], widest: int) -> Iterator[Sig
     for field in fields:
         outcome = schema.is_outcome(field.name)
         column = table.column(field.name).slice(0, episode.length + (not outcome))
-        matrix = _matrix(column, widest)
         single = not pa.types.is_list(field.type)
-        for index in range(0 if matrix is None else matrix.shape[1]):
+        for index, values in enumerate(_parts(column, widest)):
             name = field.name if single else f"{field.name}[{index}]"
-            yield Signal(name, matrix[:, index], t[: len(column)], field.name)
+            yield Signal(name, values, t[: len(column)], field.name)
 
 
 def _narrow(episode: Episode, widest: int) -> list[pa.Field]:
@@ -112,18 +111,18 @@ def _is_numeric(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
 
 
-def _matrix(column: pa.ChunkedArray, widest: int) -> np.ndarray | None:
-    """The numbers of a column, float64 of shape (n, k); None if its lists are of no one length, or too wide."""
+def _parts(column: pa.ChunkedArray, widest: int) -> list[np.ndarray]:
+    """The numbers of a column, float64, by element; none if its lists vary in length, or are too wide."""
     if not pa.types.is_list(column.type):
-        return _floats(column)[:, None]
-    lengths = pc.list_value_length(column)
-    sizes = pc.unique(lengths.drop_null()).to_pylist()
+        return [_floats(column)]
+    lengths = pc.call_function("list_value_length", [column])
+    sizes = lengths.unique().drop_null().to_pylist()
     if len(sizes) != 1 or not 0 < sizes[0] <= widest:
-        return None
+        return []
     found = np.full((len(column), sizes[0]), np.nan)
     there = column.is_valid().to_numpy()
-    found[there] = _floats(pc.list_flatten(column)).reshape(-1, sizes[0])
-    return found
+    found[there] = _floats(pc.call_function("list_flatten", [column])).reshape(-1, sizes[0])
+    return list(found.T)
 
 
 def _floats(column: pa.ChunkedArray) -> np.ndarray:

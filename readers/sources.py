@@ -65,6 +65,13 @@ class Sources:
         text = self._files(name, self._snapshot.table_schema(name), _by_columns(self._snapshot, name))
         return self._annotated(text) if name == STEPS else text
 
+    def steps_with(self, columns: str) -> str:
+        """A query for the steps with more columns, computed over the rows in the files' order."""
+        snapshot = self._snapshot
+        text = self._files("steps_in_order", snapshot.table_schema(STEPS), _by_columns(snapshot, STEPS))
+        # Annotations are joined, which may change the order: they come last.
+        return self._annotated(f"SELECT *, {columns} FROM ({text})")
+
     def _annotated(self, text: str) -> str:
         """The steps with the columns that annotations add."""
         snapshot, keys = self._snapshot, self._snapshot.schema.step_keys

@@ -42,23 +42,47 @@ def replay_team(
         InvalidArgumentError: `env` is no environment of that API, or a tolerance is negative.
         SpaceMismatchError: an agent's spaces are not those of the store.
     """
-    check_tolerances(rtol, atol)
-    own = _api(env)
-    if api is not None and api != own:
-        conversion = "parallel_to_aec" if api == "aec" else "aec_to_parallel"
-        raise InvalidArgumentError(
-            f"The episode was recorded through PettingZoo's {api} API, and {type(env).__name__} has the "
-            f"{own} one. Convert it with pettingzoo.utils.{conversion}."
-        )
-    _check_spaces(episode, env)
-    comparison = _TeamComparison(episode, rtol, atol)
-    player = (_Turns if own == "aec" else _Together)(episode, env, comparison)
-    for _ in player.play():
-        if player.made % BATCH == 0 and comparison.found():
+    game = TeamGame(episode, env, api, rtol, atol)
+    for made in game.play():
+        if made % BATCH == 0 and game.differences():
             break
-    differences = comparison.found()
-    made = differences[0].step - 1 if differences else player.made
-    return ReplayReport(episode.id, episode.seed, episode.length, max(0, made), tuple(differences))
+    return game.report()
+
+
+class TeamGame:
+    """An episode of several agents, played again step by step; arguments and errors as for `replay_team`."""
+
+    def __init__(
+        self, episode: MultiAgentEpisode, env: Any, api: str | None, rtol: float = 0.0, atol: float = 0.0
+    ) -> None:
+        check_tolerances(rtol, atol)
+        own = _api(env)
+        if api is not None and api != own:
+            conversion = "parallel_to_aec" if api == "aec" else "aec_to_parallel"
+            raise InvalidArgumentError(
+                f"The episode was recorded through PettingZoo's {api} API, and {type(env).__name__} has the "
+                f"{own} one. Convert it with pettingzoo.utils.{conversion}."
+            )
+        _check_spaces(episode, env)
+        self._episode = episode
+        self._comparison = _TeamComparison(episode, rtol, atol)
+        self._player = (_Turns if own == "aec" else _Together)(episode, env, self._comparison)
+
+    def play(self) -> Iterator[int]:
+        """How many steps the environment has made: 0 after its reset, and so on."""
+        for _ in self._player.play():
+            yield self._player.made
+
+    def differences(self) -> list[Difference]:
+        """What differs at the first step at which anything does, of what was played."""
+        return self._comparison.found()
+
+    def report(self) -> ReplayReport:
+        """What came of it so far."""
+        differences = self.differences()
+        made = differences[0].step - 1 if differences else self._player.made
+        episode = self._episode
+        return ReplayReport(episode.id, episode.seed, episode.length, max(0, made), tuple(differences))
 
 
 def _api(env: object) -> str:
@@ -169,7 +193,7 @@ class _Player:
                 self._rows.setdefault(step, {})[name] = row
 
     def play(self) -> Iterator[None]:
-        """Play it, with a pause after each step."""
+        """Play it, with a pause after the reset and after each step."""
         raise NotImplementedError
 
     def _acted(self, step: int) -> dict[str, Any]:
@@ -191,6 +215,7 @@ class _Together(_Player):
         for name, observation in observations.items():
             self._comparison.add(name, self.made, Played(observation))
         same = self._same_agents(set(observations))
+        yield
         while same and self.made < self._episode.length:
             actions = self._acted(self.made)
             observations, rewards, terminations, truncations, _ = self._env.step(actions)
@@ -224,6 +249,7 @@ class _Turns(_Player):
         self._seen: set[str] = set()
         env.reset(seed=self._episode.seed, options=self._episode.options)
         self._look()
+        yield
         while self.made < self._episode.length:
             turn = self._acted(self.made)
             if not turn:

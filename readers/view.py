@@ -24,6 +24,7 @@ from ..store.layout import EPISODES
 from ..store.snapshot import Selection, Snapshot
 from .agents import make_episode
 from .blocks import BlockReader
+from .cards.accessor import CardedView
 from .environment import make_run_env
 from .episode import Episode
 from .episode_rows import EpisodeRowReader
@@ -35,11 +36,11 @@ from .frames import (
     steps_frame,
     transitions_only,
 )
-from .iteration import iterate
+from .iteration import checked_slice, iterate
 from .loading.feeding import FeedingView
 from .loading.stats_view import MeasuredView
 from .plots.accessor import PlottedView
-from .query import available_episodes, check_files, connect, positions_where, run_sql
+from .query import available_episodes, check_files, connect, fetch, positions_where, run_sql
 from .replay import ReplayReport
 from .run_envs import RunEnv, chosen_run, run_envs
 
@@ -57,7 +58,7 @@ class SnapshotReader:
         return SnapshotReader, (self.snapshot,)
 
 
-class EpisodeView(FeedingView, MeasuredView, PlottedView):
+class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
     """Some episodes of a snapshot, in an order, with length, positions, slices and iteration.
 
     Args:
@@ -101,7 +102,7 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView):
             InvalidArgumentError: the key is of another kind, or a slice of other things than positions.
         """
         if isinstance(key, slice):
-            return EpisodeView(self._reader, self._all_positions()[_checked_slice(key)])
+            return EpisodeView(self._reader, self._all_positions()[checked_slice(key)])
         if isinstance(key, str):
             return self._episode(self._position_of(key))
         if isinstance(key, bool) or not isinstance(key, int | np.integer):
@@ -326,9 +327,10 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView):
         return runs_frame(self._reader.snapshot, self._positions)
 
     def connect(self, *, read_only: bool = False) -> duckdb.DuckDBPyConnection:
-        """A new DuckDB connection with the views `runs`, `episodes`, `steps` and `transitions`.
+        """A new DuckDB connection with the views `runs`, `episodes`, `steps`, `transitions`, and the macros.
 
-        The caller owns it and closes it.
+        docs/sql.md describes the macros, such as `returns_to_go(gamma)`, and the view
+        `transitions_with_next`. The caller owns the connection and closes it.
 
         Args:
             read_only: for queries of strangers: the connection sees nothing but these views. It cannot read
@@ -338,7 +340,7 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView):
         return connect(self._reader.snapshot, self._positions, read_only=read_only)
 
     def sql(self, text: str, *, read_only: bool = False) -> duckdb.DuckDBPyRelation:
-        """Run a DuckDB query over `runs`, `episodes`, `steps` and `transitions`.
+        """Run a DuckDB query over the views and macros of docs/sql.md.
 
         Args:
             text: the query. It may do whatever DuckDB can, so it is for the owner of this process.
@@ -346,13 +348,28 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView):
 
         Returns:
             A relation, computed when it is shown or fetched: `.show()`, `.pl()`, `.df()`, `.arrow()`.
-            What goes wrong only then (a failing cast, a damaged file) is a `duckdb.Error`.
+            What goes wrong only then (a failing cast, a damaged file) is a `duckdb.Error`, and Ctrl-C a
+            `RuntimeError` as soon as DuckDB looks; `query` makes a `QueryError` and a `KeyboardInterrupt` of
+            them.
 
         Raises:
-            QueryError: the text is not valid, or no query; the message names the tables and columns.
+            QueryError: the text is not valid, or no query; the message begins with the nearest names.
         """
         connection = self._confined if read_only else self._connection
         return run_sql(self._reader.snapshot, connection, text)
+
+    def query(self, text: str, *, read_only: bool = False) -> pl.DataFrame:
+        """Run a DuckDB query as `sql` does, and return its result as a Polars frame.
+
+        It is carried out at once. Ctrl-C stops it, and the next query is answered as ever.
+
+        Raises:
+            QueryError: the text is not valid, or what it asks fails as it runs.
+            KeyboardInterrupt: the caller was interrupted.
+        """
+        connection = self._confined if read_only else self._connection
+        relation = run_sql(self._reader.snapshot, connection, text)
+        return fetch(self._reader.snapshot, connection, relation)
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
@@ -372,17 +389,3 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView):
 def _reason(error: Exception) -> str:
     """What Polars says first; the plan of the query that follows tells a caller nothing."""
     return str(error).partition("\n")[0]
-
-
-def _checked_slice(key: slice) -> slice:
-    """A slice of positions, as it is.
-
-    Raises:
-        InvalidArgumentError: it has other parts than whole numbers, or a step of 0.
-    """
-    parts = (key.start, key.stop, key.step)
-    if not all(part is None or isinstance(part, int | np.integer) for part in parts):
-        raise InvalidArgumentError(f"{key!r} is no slice of positions; expected whole numbers, as [10:20].")
-    if key.step is not None and not key.step:
-        raise InvalidArgumentError(f"{key!r} has the step 0; expected another number, as in [::2].")
-    return key

@@ -1,1 +1,1 @@
-"""Cards: what a store, a view and an episode show of themselves in a notebook, as HTML that needs nothing else."""
+"""Cards: what stores, views and episodes show of themselves in a notebook, as HTML alone."""

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...store.errors import InvalidArgumentError, LoaderStateError
+from ..optional_packages import require
 from .arguments import whole_number
 from .batch_source import Batching, BatchSource, transformed
 from .feed import Feed, Places
-from ..optional_packages import require
 from .outputs import NumpyOutput, Output
 from .prefetching import prefetched
 from .state import make_state, read_state

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ...store.errors import InvalidArgumentError
-from .feed import Places
 from ..optional_packages import require
+from .feed import Places
 
 
 @dataclass(frozen=True)

@@ -27,13 +27,13 @@ class PicturedEpisode:
         """Frames of the episode as one array.
 
         Args:
-            steps: which: None for all T+1, a step t, a slice, or a sequence of steps; negative ones count from the
-                end.
+            steps: which: None for all T+1, a step t, a slice, or a sequence of steps; negative ones count
+                from the end.
             column, layout, env: as for `video`.
 
         Returns:
-            uint8, shape (n, H, W, 3), owned by the caller; of one step n is 1. Of recorded images only the row
-            groups that hold the steps are read.
+            uint8, shape (n, H, W, 3), owned by the caller; of one step n is 1. Of recorded images only the
+            row groups that hold the steps are read.
 
         Raises:
             as for `video`.
@@ -53,21 +53,23 @@ class PicturedEpisode:
     ) -> Video:
         """A video of the episode: of its recorded images, or else of a replay in its environment.
 
-        It shows itself in a notebook; `.save("episode.mp4")` writes it, and `.gif` and `.png`. A replay takes the
-        recorded actions in the environment, made again as by `EpisodeStore.make_env` without trust, and compares
+        It shows itself in a notebook; `.save("episode.mp4")` writes it, and `.gif` and `.png`. A replay takes
+        the recorded actions in the environment, made again as by `EpisodeStore.make_env` without trust, and
+        compares
         what comes with the record: `report` says where they differ, and a `RuntimeWarning` does.
 
         Args:
             steps: which steps: None for all, a slice such as `slice(0, 500, 2)`, or a sequence.
             column: the image to show where an observation has several, such as "observation.camera".
-            layout: what the axes of the image are, such as "CHW", where its shape does not tell; of "KHW", stacked
-                images, the last is shown.
-            env: an environment with `render_mode="rgb_array"` to replay in, even where images were recorded. The
-                caller keeps it and closes it.
+            layout: what the axes of the image are, such as "CHW", where its shape does not tell; of "KHW",
+                stacked images, the last is shown.
+            env: an environment with `render_mode="rgb_array"` to replay in, even where images were recorded.
+                The caller keeps it and closes it.
             fps: frames per second; None for what the environment says (`metadata["render_fps"]`), or 30.
 
         Raises:
-            NothingToDrawError: there are no images, and the environment cannot be made again; the message says why.
+            NothingToDrawError: there are no images, and the environment cannot be made again; the message
+                says why.
             EnvUnavailableError: the environment renders no images.
             InvalidArgumentError: no such column, layout or step; the episode has several agents and no `env`.
         """

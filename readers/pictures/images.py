@@ -50,14 +50,13 @@ class ImageColumn:
             values: shape (n, *shape) in the space's dtype.
 
         Returns:
-            uint8, shape (n, H, W, 3). Values of uint8 are kept as they are; others are scaled from the bounds of the
-            space. Of RGBA the colours are kept, of a stack the last image.
+            uint8, shape (n, H, W, 3). Values of uint8 are kept as they are; others are scaled from the bounds
+            of the space. Of RGBA the colours are kept, of a stack the last image.
         """
         layout = self.layout
-        for axis in "K":
-            if axis in layout:
-                values = np.take(values, -1, axis=1 + layout.index(axis))
-                layout = layout.replace(axis, "")
+        if "K" in layout:
+            values = np.take(values, -1, axis=1 + layout.index("K"))
+            layout = layout.replace("K", "")
         if layout == "CHW":
             values = np.moveaxis(values, 1, -1)
         elif layout == "HW":
@@ -100,7 +99,8 @@ def image_column(schema: StepSchema, column: str | None, layout: str | None) -> 
                 f"There are several images. Name one with column=: {', '.join(known)}."
             )
         column = known[0]
-    found = [leaf for leaf in leaves if column in (leaf.column, leaf.column.partition(".")[2])]
+    root = f"{schema.observation.root}."
+    found = [leaf for leaf in leaves if column in (leaf.column, leaf.column.removeprefix(root))]
     if not found:
         raise InvalidArgumentError(
             f"column={column!r} is no part of the observation with a fixed shape. "
@@ -112,10 +112,7 @@ def image_column(schema: StepSchema, column: str | None, layout: str | None) -> 
 def _image(leaf: FixedNode, layout: str | None) -> ImageColumn:
     chosen = layout or _layout(leaf.shape)
     shape = leaf.shape
-    fits = chosen in LAYOUTS and len(chosen) == len(shape) and all(shape)
-    if fits and "C" in chosen:
-        fits = shape[chosen.index("C")] in (1, 3, 4)
-    if chosen is None or not fits:
+    if chosen is None or not _fits(shape, chosen):
         raise InvalidArgumentError(
             f"{leaf.column} has the shape {shape}, which is no image of the layout {chosen!r}. "
             f"Layouts are: {', '.join(LAYOUTS)} (C is 1, 3 or 4 channels; of K images the last is shown)."
@@ -124,14 +121,20 @@ def _image(leaf: FixedNode, layout: str | None) -> ImageColumn:
     return ImageColumn(leaf, chosen, low, high)
 
 
+def _fits(shape: tuple[int, ...], layout: str) -> bool:
+    if layout not in LAYOUTS or len(layout) != len(shape) or not all(shape):
+        return False
+    return "C" not in layout or shape[layout.index("C")] in (1, 3, 4)
+
+
 def _range(leaf: FixedNode) -> tuple[float, float]:
     if leaf.native == np.bool_ or not isinstance(leaf.space, gymnasium.spaces.Box):
         return 0.0, 1.0
     low, high = float(np.min(leaf.space.low)), float(np.max(leaf.space.high))
     if leaf.native != np.uint8 and not (np.isfinite(low) and np.isfinite(high) and low < high):
         raise InvalidArgumentError(
-            f"{leaf.column} has the bounds {low:g} and {high:g}, so it is not known what is black and what is white. "
-            "Make frames of its arrays by yourself: episode.observations."
+            f"{leaf.column} has the bounds {low:g} and {high:g}, so nobody knows what is black and what "
+            "is white. Make frames of its arrays by yourself: episode.observations."
         )
     return low, high
 

@@ -20,8 +20,8 @@ _ROWS = 64
 class RecordedFrames:
     """The images of an episode, in any order of steps.
 
-    Only the row groups that hold the wanted rows are read, one at a time, so that memory is bounded by one of them
-    however long the episode is.
+    Only the row groups that hold the wanted rows are read, one at a time, so that memory is bounded by one of
+    them however long the episode is.
 
     Args:
         episode: of one agent.

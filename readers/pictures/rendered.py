@@ -15,8 +15,11 @@ import numpy as np
 from ...store.batches import single_value
 from ...store.errors import EnvUnavailableError
 from ..replay import Comparison, Difference, Played, ReplayReport
+from ..run_envs import run_envs
+from ..team_replay import TeamGame, api_of
 
 if TYPE_CHECKING:
+    from ..agents import MultiAgentEpisode
     from ..episode import Episode
 
 #: Steps that are played before they are compared.
@@ -31,6 +34,7 @@ class RenderedFrames:
         env: with the render mode `rgb_array`.
 
     Attributes:
+        env: the environment.
         report: what came of the comparison so far; None before the first frame.
     """
 
@@ -40,7 +44,9 @@ class RenderedFrames:
         self.report: ReplayReport | None = None
 
     def frames(self, steps: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
-        """Each step with its frame, uint8 (H, W, 3); `steps` ascend. It ends early where the environment does.
+        """Each step with its frame, uint8 (H, W, 3); `steps` ascend.
+
+        It ends early where the environment does.
 
         Raises:
             EnvUnavailableError: the environment renders no RGB arrays.
@@ -60,7 +66,7 @@ class RenderedFrames:
                 batch = []
                 self._note(differences, compared)
             while following == t:
-                yield t, self._rendered()
+                yield t, rendered(self.env)
                 following = next(wanted, None)
             if following is None and t < self._episode.length:
                 return
@@ -86,8 +92,46 @@ class RenderedFrames:
             if any(flags):
                 return
 
-    def _rendered(self) -> np.ndarray:
-        return rendered(self.env)
+
+class RenderedGame:
+    """The same of an episode of several agents, in an environment of PettingZoo.
+
+    Args:
+        episode: of several agents.
+        env: with the render mode `rgb_array`.
+
+    Attributes:
+        env: the environment.
+        report: what came of the comparison so far; None before the first frame.
+    """
+
+    def __init__(self, episode: MultiAgentEpisode, env: Any) -> None:
+        self._episode = episode
+        self.env = env
+        self.report: ReplayReport | None = None
+        self._api = api_of_run(episode)
+        # What does not fit is told now, not with the first frame.
+        TeamGame(episode, env, self._api)
+
+    def frames(self, steps: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+        """Each step of the environment with its frame; see `RenderedFrames.frames`."""
+        wanted = iter(steps)
+        following = next(wanted, None)
+        game = TeamGame(self._episode, self.env, self._api)
+        for made in game.play():
+            while following == made:
+                self.report = game.report()
+                yield made, rendered(self.env)
+                following = next(wanted, None)
+            if following is None and made < self._episode.length:
+                return
+        self.report = game.report()
+
+
+def api_of_run(episode: MultiAgentEpisode) -> str | None:
+    """Through which API of PettingZoo an episode was recorded; None if its run does not say."""
+    kept = run_envs(episode._rows.snapshot).get(episode.run_id)
+    return api_of(kept.spec if kept else None)
 
 
 def rendered(env: Any) -> np.ndarray:
@@ -96,14 +140,20 @@ def rendered(env: Any) -> np.ndarray:
     Raises:
         EnvUnavailableError: it shows something else than an RGB array.
     """
-    frame = env.render()
+    try:
+        frame = env.render()
+    except Exception as error:  # whatever the environment's own code raises
+        raise EnvUnavailableError(
+            f"The environment {env} cannot render here: {type(error).__name__}: {error}. Without a screen, "
+            "environments of MuJoCo need the variable MUJOCO_GL=egl (or osmesa), set before Python starts."
+        ) from error
     if isinstance(frame, list) and frame:
         frame = frame[-1]
     array = np.asarray(frame) if frame is not None else np.zeros(0)
     if array.ndim != 3 or array.shape[-1] not in (3, 4) or array.dtype != np.uint8:
         raise EnvUnavailableError(
-            f"The environment {env} renders no RGB array (render_mode={getattr(env, 'render_mode', None)!r}, got "
-            f"{type(frame).__name__}), so there is no video of it. Pass an environment that was made with "
+            f"The environment {env} renders no RGB array (render_mode={getattr(env, 'render_mode', None)!r}, "
+            f"got {type(frame).__name__}), so there is no video of it. Pass one that was made with "
             'render_mode="rgb_array": episode.video(env=env).'
         )
     return np.ascontiguousarray(array[..., :3])

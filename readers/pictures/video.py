@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import sys
 import tempfile
 import warnings
@@ -30,7 +29,7 @@ from ..run_envs import RunEnv, chosen_run, run_envs
 from .accessor import Steps, chosen_steps
 from .images import image_column, image_columns
 from .recorded import RecordedFrames
-from .rendered import RenderedFrames
+from .rendered import RenderedFrames, RenderedGame
 from .writing import FORMATS, write_gif, write_mp4, write_png
 
 if TYPE_CHECKING:
@@ -48,8 +47,8 @@ FrameSource = Callable[[Sequence[int]], Iterator[tuple[int, np.ndarray]]]
 class Video:
     """Frames of an episode, made one at a time whenever they are asked for.
 
-    Iterating gives pairs of a step and its frame, uint8 (H, W, 3); `len()` is the number of steps that were asked
-    for. Nothing of it is kept, so a long episode takes no more memory than a short one.
+    Iterating gives pairs of a step and its frame, uint8 (H, W, 3); `len()` is the number of steps that were
+    asked for. Nothing of it is kept, so a long episode takes no more memory than a short one.
 
     Attributes:
         episode_id: the episode.
@@ -100,10 +99,10 @@ class Video:
         """Write the video, or a picture of it.
 
         Args:
-            path: its suffix says what: `.mp4`, `.gif`, or `.png` (a single frame, or a sheet of up to 12 of them). A
-                file that is there is replaced, once the new one is whole.
-            lossless: of `.mp4`, keep every pixel as it is; not every player shows such files. GIF is exact as long
-                as a frame has no more than 256 colours, PNG always.
+            path: its suffix says what: `.mp4`, `.gif`, or `.png` (a single frame, or a sheet of up to 12 of
+                them). A file that is there is replaced, once the new one is whole.
+            lossless: of `.mp4`, keep every pixel as it is; not every player shows such files. GIF is exact as
+                long as a frame has no more than 256 colours, PNG always.
             scale: how many pixels wide and high each pixel becomes; None for 1, or more for small frames.
 
         Returns:
@@ -152,25 +151,48 @@ def make_video(
     """The video of an episode; see `PicturedEpisode.video`."""
     if fps is not None and not (isinstance(fps, int | float) and 0 < fps <= 1000):
         raise InvalidArgumentError(f"fps={fps!r}: expected a number above 0, at most 1000.")
-    if episode.agents:
-        raise InvalidArgumentError(
-            f"{episode.id!r} has several agents. Choose one: episode.agent({episode.agents[0]!r}).video()."
-        )
     chosen = chosen_steps(episode, steps)
+    if episode.agents:
+        return _video_of_game(episode, chosen, env, fps)
     if env is None and (column is not None or image_columns(episode._own_schema)):
         image = image_column(episode._own_schema, column, layout)
         source = RecordedFrames(episode, image)
         return Video(episode.id, image.name, source.frames, chosen, fps or _recorded_fps(episode))
+    if hasattr(episode, "agent_id"):
+        raise NothingToDrawError(
+            "The observations of this agent hold no images, and it cannot be replayed alone. Replay the "
+            f"episode in an environment of PettingZoo: store[{episode.id!r}].video(env=env)."
+        )
     if column is not None or layout is not None:
         raise InvalidArgumentError(
             "column= and layout= choose recorded images; with env= the episode is replayed."
         )
-    if list(chosen) != sorted(chosen):
-        raise InvalidArgumentError("A replay runs forward only: give steps that ascend.")
+    _check_ascending(chosen)
     rendered = RenderedFrames(episode, _checked_env(episode, env) if env is not None else _made_env(episode))
     if env is None:
         weakref.finalize(rendered, rendered.env.close)
     return Video(episode.id, REPLAY, rendered.frames, chosen, fps or _fps_of(rendered.env.metadata), rendered)
+
+
+def _video_of_game(episode: Any, steps: Sequence[int], env: Any, fps: float | None) -> Video:
+    if env is None:
+        raise InvalidArgumentError(
+            f"{episode.id!r} has several agents. Choose one, episode.agent({episode.agents[0]!r}).video(), "
+            "or replay them all in an environment of PettingZoo with render_mode='rgb_array': video(env=env)."
+        )
+    _check_ascending(steps)
+    mode = getattr(env, "render_mode", None)
+    if mode != "rgb_array":
+        raise EnvUnavailableError(
+            f"The environment has render_mode={mode!r}. Make it with render_mode='rgb_array'."
+        )
+    game = RenderedGame(episode, env)
+    return Video(episode.id, REPLAY, game.frames, steps, fps or _fps_of(env.metadata), game)
+
+
+def _check_ascending(steps: Sequence[int]) -> None:
+    if list(steps) != sorted(steps):
+        raise InvalidArgumentError("A replay runs forward only: give steps that ascend.")
 
 
 def all_frames(video: Video) -> np.ndarray:
@@ -253,25 +275,32 @@ def _page(video: Video) -> str:
     with tempfile.TemporaryDirectory(prefix="episodelake-video-") as folder:
         path = Path(folder) / "video.mp4"
         try:
-            with contextlib.suppress(RuntimeWarning), warnings.catch_warnings():
+            with warnings.catch_warnings():
+                # What a replay warns of stands in the caption.
                 warnings.simplefilter("ignore", RuntimeWarning)
                 part.save(path)
-        except EpisodelakeError as error:
-            return f"<p><strong>No video:</strong> {escape(str(error))}</p>"
+        except Exception as error:  # a notebook shows it; the environment's own code may raise anything
+            return f"<p><strong>No video:</strong> {escape(str(error) or type(error).__name__)}</p>"
         size = path.stat().st_size
         if size > SHOWN_BYTES:
-            return f"<p>The video has {size / 1e6:.0f} MB, too much for a notebook: save it with .save(path).</p>"
+            large = f"The video has {size / 1e6:.0f} MB, too much for a notebook"
+            return f"<p>{large}: save it with .save(path), or choose fewer steps.</p>"
         content = base64.b64encode(path.read_bytes()).decode()
-    report = video.report
-    if report is not None:
-        told.append(
-            "the replay is the same as the record"
-            if report.same
-            else f"<strong>the replay differs from the record</strong>: {escape(str(report.first_difference))}"
-        )
+    if video.report is not None:
+        told.append(_checked(video.report))
     return (
         '<figure style="margin:0"><video controls loop muted autoplay playsinline '
         'style="max-width:100%;max-height:480px;min-width:240px;image-rendering:pixelated" '
         f'src="data:video/mp4;base64,{content}"></video>'
         f'<figcaption style="font-size:0.85em;opacity:0.75">{"; ".join(told)}</figcaption></figure>'
     )
+
+
+def _checked(report: ReplayReport) -> str:
+    """What a replay found, as HTML."""
+    if not report.same:
+        found = escape(str(report.first_difference))
+        return f"<strong>the replay differs from the record</strong>: {found}"
+    if report.compared < report.transitions:
+        return f"the replay is the same as the record up to step {report.compared:,}"
+    return "the replay is the same as the record"

@@ -26,7 +26,9 @@ FORMATS = (".mp4", ".gif", ".png")
 SHEET_FRAMES = 12
 _SHEET_COLUMNS = 4
 _SHEET_GAP = 6
-_LABEL = 14
+_LABEL = 20
+_LABEL_SIZE = 14
+_SMALL_SHEET_SIDE = 120
 #: Smaller frames are drawn with larger pixels.
 _SMALL_SIDE = 240
 
@@ -34,8 +36,7 @@ _SMALL_SIDE = 240
 def write_mp4(video: Video, path: Path, fps: float, *, lossless: bool, scale: int | None) -> None:
     """Write H.264; without `lossless` in the colours that every player knows, else exactly."""
     av: Any = require("av", "A video", EXPLORE)
-    codec, pixels = ("libx264rgb", "rgb24") if lossless else ("libx264", "yuv420p")
-    options = {"qp": "0"} if lossless else {"crf": "18"}
+    codec, pixels, options = _encoding(av, lossless=lossless)
     with (
         _replacing(path) as temporary,
         _opened(av, temporary, path, "mp4", {"movflags": "+faststart"}) as container,
@@ -43,14 +44,27 @@ def write_mp4(video: Video, path: Path, fps: float, *, lossless: bool, scale: in
         stream = None
         for frame in _frames(video, 1 if lossless and scale is None else scale):
             if stream is None:
-                stream = container.add_stream(
-                    codec, rate=_rate(fps), options={**options, "preset": "veryfast"}
-                )
+                stream = container.add_stream(codec, rate=_rate(fps), options=options)
                 stream.height, stream.width = (side + (side % 2 and not lossless) for side in frame.shape[:2])
                 stream.pix_fmt = pixels
             wide = _padded(frame, stream.height, stream.width)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(wide, format="rgb24")))
         _finish(container, stream, video)
+
+
+def _encoding(av: Any, *, lossless: bool) -> tuple[str, str, dict[str, str]]:
+    """The codec, its pixels and its options: H.264, or without lossless MPEG-4 where PyAV has no H.264.
+
+    Raises:
+        InvalidArgumentError: lossless, and there is no H.264.
+    """
+    if lossless and "libx264rgb" in av.codecs_available:
+        return "libx264rgb", "rgb24", {"qp": "0", "preset": "veryfast"}
+    if lossless:
+        raise InvalidArgumentError("This PyAV has no H.264, so MP4 cannot be lossless. Save a .gif or .png.")
+    if "libx264" in av.codecs_available:
+        return "libx264", "yuv420p", {"crf": "18", "preset": "veryfast"}
+    return "mpeg4", "yuv420p", {"qscale": "2"}
 
 
 def write_gif(video: Video, path: Path, fps: float, scale: int | None) -> None:
@@ -86,9 +100,10 @@ def write_png(video: Video, path: Path, scale: int | None) -> None:
 def _sheet(images: Any, video: Video, scale: int | None) -> Any:
     """A contact sheet without a background."""
     drawing: Any = require("PIL.ImageDraw", "A PNG", EXPLORE)
+    font = require("PIL.ImageFont", "A PNG", EXPLORE).load_default(size=_LABEL_SIZE)
     places = np.unique(np.linspace(0, len(video) - 1, min(len(video), SHEET_FRAMES)).round().astype(int))
     part = video.chosen([video.steps[place] for place in places.tolist()])
-    found = list(_numbered(part, scale))
+    found = list(_numbered(part, scale, _SMALL_SHEET_SIDE))
     height, width = found[0][1].shape[:2]
     columns = min(_SHEET_COLUMNS, len(found))
     rows = -(-len(found) // columns)
@@ -99,7 +114,7 @@ def _sheet(images: Any, video: Video, scale: int | None) -> Any:
         left = number % columns * (width + _SHEET_GAP)
         top = number // columns * (height + _LABEL + _SHEET_GAP)
         sheet.paste(images.fromarray(frame), (left, top))
-        pen.text((left + 1, top + height + 1), f"t = {t}", fill=(128, 128, 128, 255))
+        pen.text((left + 1, top + height + 1), f"t = {t}", fill=(128, 128, 128, 255), font=font)
     return sheet
 
 
@@ -107,9 +122,9 @@ def _frames(video: Video, scale: int | None) -> Iterator[np.ndarray]:
     return (frame for _, frame in _numbered(video, scale))
 
 
-def _numbered(video: Video, scale: int | None) -> Iterator[tuple[int, np.ndarray]]:
+def _numbered(video: Video, scale: int | None, side: int = _SMALL_SIDE) -> Iterator[tuple[int, np.ndarray]]:
     for t, frame in video:
-        factor = scale or max(1, -(-_SMALL_SIDE // min(frame.shape[:2])))
+        factor = scale or max(1, -(-side // min(frame.shape[:2])))
         yield t, np.repeat(np.repeat(frame, factor, 0), factor, 1) if factor > 1 else frame
 
 
@@ -124,18 +139,18 @@ def _padded(frame: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _palette(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A frame as numbers of colours and the colours, RGBA; more than 256 colours become the nearest of 256."""
+    """A frame as numbers of colours, and the colours, ARGB; more than 256 become the nearest of 256."""
     packed = frame.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
     colors, numbers = np.unique(packed, return_inverse=True)
     table = np.zeros((256, 4), np.uint8)
-    table[:, 3] = 255
+    table[:, 0] = 255
     if len(colors) <= 256:
-        table[: len(colors), :3] = np.stack([colors >> 16, colors >> 8 & 255, colors & 255], axis=1)
+        table[: len(colors), 1:] = np.stack([colors >> 16, colors >> 8 & 255, colors & 255], axis=1)
         return numbers.reshape(frame.shape[:2]).astype(np.uint8), table
     images: Any = require("PIL.Image", "A GIF of more than 256 colours", EXPLORE)
     reduced = images.fromarray(frame).quantize(256, dither=images.Dither.NONE)
     found = np.array(reduced.getpalette("RGB"), np.uint8).reshape(-1, 3)
-    table[: len(found), :3] = found
+    table[: len(found), 1:] = found
     return np.array(reduced), table
 
 
@@ -160,7 +175,7 @@ def _finish(container: Any, stream: Any, video: Video) -> None:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A path to write to; what was written takes the place of `path` at the end, or goes if anything fails."""
+    """A path to write to; what is there at the end takes the place of `path`, or goes if anything fails."""
     with guard_access("write the video", path):
         handle, name = tempfile.mkstemp(prefix=f".{path.stem[:50]}-", suffix=path.suffix, dir=path.parent)
         os.close(handle)

@@ -1,4 +1,4 @@
-"""`view.plot` and `episode.plot()`: the doors to the charts. Altair is imported when the first is asked for."""
+"""`view.plot` and `episode.plot()`: the doors to the charts. Altair is imported with the first of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from ..optional_packages import EXPLORE, require
 
 if TYPE_CHECKING:
-    from ..episode import Episode
     from ..view import EpisodeView, SnapshotReader
     from .chart import AnyChart
 
@@ -18,12 +17,14 @@ _PURPOSE = "A chart"
 class Plots:
     """The charts of some episodes.
 
-    Each method gives a chart of Altair that shows itself in a notebook: drag and scroll to zoom, point at marks to
-    read them, click in the legend to choose. `.save("chart.html")` writes it for others, `.svg` and `.png` too.
+    Each method gives a chart of Altair that shows itself in a notebook: drag and scroll to zoom, point at
+    marks to read them, click in the legend to choose. `.save("chart.html")` writes it for others, `.svg` and
+    `.png` too.
 
-    What a chart holds is aggregated, or sampled in the same way every time, so that it stays small; its subtitle
-    says so. All methods raise `NothingToDrawError` for a view without episodes, `MissingPackageError` without
-    Altair, `CorruptStoreError` for a damaged file, and `InvalidArgumentError` for arguments that make no sense.
+    What a chart holds is aggregated, or sampled in the same way every time, so that it stays small; its
+    subtitle says so. All methods raise `NothingToDrawError` for a view without episodes,
+    `MissingPackageError` without Altair, `CorruptStoreError` for a damaged file, and `InvalidArgumentError`
+    for arguments that make no sense.
     """
 
     def __init__(self, view: EpisodeView) -> None:
@@ -34,14 +35,14 @@ class Plots:
 
         Args:
             over: what the x axis counts: "episodes" of the run, its "steps", or "time".
-            by: what gets a colour of its own: "run" (the default), "agent" (the default for several agents), or a
-                column of the tables episodes or runs, such as "end_reason" or "metadata.algo". The twelve with the
-                most episodes are drawn.
+            by: what gets a colour of its own: "run" (the default), "agent" (the default for several agents),
+                or a column of the tables episodes or runs, such as "end_reason" or "metadata.algo". The
+                twelve with the most episodes are drawn.
 
         Returns:
-            A line of means with a band from the 10 % to the 90 % quantile, and up to 2,000 single episodes. Vector
-            rewards give a panel for each objective. With several agents, and `by` something else than "agent", the
-            return is the sum over agents.
+            A line of means with a band from the 10 % to the 90 % quantile, and up to 2,000 single episodes.
+            Vector rewards give a panel for each objective. With several agents, and `by` something else than
+            "agent", the return is the sum over agents.
         """
         require("altair", _PURPOSE, EXPLORE)
         from .over_time import draw_over_time
@@ -92,8 +93,9 @@ class Plots:
         """How often each part of the observation space is visited, over all observations of all steps.
 
         Args:
-            x, y: elements of the observation, as signals are called: "observation[0]", "observation.place[1]"; of
-                scalars the column. None for the first two that there are. With a single one, a histogram.
+            x, y: elements of the observation, as signals are called: "observation[0]",
+                "observation.place[1]"; of scalars the column. None for the first two that there are. With a
+                single one, a histogram.
             bins: along each axis, of continuous elements; whole numbers of a small range get a cell each.
 
         Raises:
@@ -125,15 +127,15 @@ class PlottedEpisode:
     """The part of an episode that draws charts."""
 
     def plot(self, signals: Sequence[str] | None = None) -> AnyChart:
-        """The episode over its steps: reward, actions, and the parts of the observation that are a few numbers.
+        """The episode over its steps: reward, actions, and what of the observation is a few numbers.
 
         Args:
-            signals: what to draw instead: "reward", "action", "observation", "info", "policy", columns such as
-                "observation.place", or single signals such as "observation[2]".
+            signals: what to draw instead: "reward", "action", "observation", "info", "policy", columns such
+                as "observation.place", or single signals such as "observation[2]".
 
         Returns:
-            A chart of Altair with a panel for each column; zooming in one zooms in all. Beyond 2,000 steps it holds
-            the smallest and the largest value of equal stretches, and its subtitle says so.
+            A chart of Altair with a panel for each column; zooming in one zooms in all. Beyond 2,000 steps it
+            holds the smallest and the largest value of equal stretches, and its subtitle says so.
 
         Raises:
             NothingToDrawError: nothing of it is a few numbers at every step.

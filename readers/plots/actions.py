@@ -10,11 +10,11 @@ from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.schema import ACTION
 from .bins import Bins, bins_for
 from .chart import AnyChart, finished
-from .distribution import BINS, edges_of
-from .pieces import color_channel, stacked, tooltip_of, values_of
-from .series import AGENT, Workbench, bench_of
+from .distribution import BINS, edges_of, heights
+from .pieces import color_channel, stacked, title_of, tooltip_of, values_of
+from .series import AGENT, Workbench, step_bench
 from .steps import ALL, Element, StepRows, elements_of, finite, nearest, step_rows
-from .texts import counted
+from .texts import counted, shown
 from .theme import WIDTH
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ MOST_KINDS = 60
 
 def draw_actions(view: EpisodeView, by: str | None, column: str | None) -> AnyChart:
     """The chart; see `Plots.actions`."""
-    with bench_of(view) as bench:
+    with step_bench(view) as bench:
         elements = _chosen(view, column)
         rows = step_rows(bench, by or (AGENT if bench.snapshot.schema.groups else None), "transitions")
         panels = [
@@ -41,7 +41,7 @@ def draw_actions(view: EpisodeView, by: str | None, column: str | None) -> AnyCh
         )
     more = len(elements) - MOST_PANELS
     left = f"{counted(more, 'more element')} not drawn: name a part with column=" if more > 0 else ""
-    title = "Actions taken" + (f" by {rows.by}" if rows.by != ALL else "")
+    title = "Actions taken" + (f" by {title_of(rows.by)}" if rows.by != ALL else "")
     return finished(
         stacked(panels), title, [" ".join((counted(rows.count, "transition"), *rows.notes)), left]
     )
@@ -66,7 +66,8 @@ def _chosen(view: EpisodeView, column: str | None) -> list[Element]:
     if not found:
         known = list(dict.fromkeys(each.column for each in elements))
         raise InvalidArgumentError(
-            f"column={column!r} is no part of the action.{nearest(column, known)} Its parts are: {', '.join(known)}."
+            f"column={column!r} is no part of the action.{nearest(column, known)} "
+            f"Its parts are: {', '.join(known)}."
         )
     return found
 
@@ -74,7 +75,7 @@ def _chosen(view: EpisodeView, column: str | None) -> list[Element]:
 def _shares(bench: Workbench, element: Element) -> list[dict[str, Any]]:
     """How often each value, or stretch of values, comes in each series."""
     value = element.sql
-    if element.discrete and element.kinds <= MOST_KINDS:
+    if _is_kinds(element):
         bins = Bins(element.start - 0.5, 1.0, element.kinds, True)
     else:
         (span,) = bench.rows(
@@ -92,30 +93,55 @@ def _shares(bench: Workbench, element: Element) -> list[dict[str, Any]]:
     return [{**row, **edges_of(bins, row["bin"])} for row in found]
 
 
-def _panel(element: Element, rows: StepRows, found: list[dict[str, Any]]) -> alt.LayerChart:
+def _panel(element: Element, rows: StepRows, found: list[dict[str, Any]]) -> Any:
     legend = alt.selection_point(fields=["series"], bind="legend", name="legend")
-    seen = alt.when(legend).then(alt.value(0.9 if len(rows.names) == 1 else 0.75)).otherwise(alt.value(0.06))
+    strength = 0.9 if _is_kinds(element) or len(rows.names) == 1 else 0.5
+    seen = alt.when(legend).then(alt.value(strength)).otherwise(alt.value(0.06))
+    by = title_of(rows.by)
     tooltip = tooltip_of(
-        *(("series", rows.by), ("label", element.name), ("transitions", "transitions")),
-        ("share", "share"),
+        *(("series", by), ("label", element.name), ("transitions", "transitions")), ("share", "share")
     )
-    share = alt.Y("share:Q", title="share of transitions", axis=alt.Axis(format="%"), stack=None)
-    color = color_channel("series", rows.by, rows.names)
-    chart = alt.Chart(values_of(found))
-    if element.discrete and element.kinds <= MOST_KINDS:
+    percent = alt.Axis(format="~%")
+    color = color_channel("series", by, rows.names)
+    if _is_kinds(element):
         labels = [f"{element.start + index}" for index in range(element.kinds)]
-        x = alt.X("label:O", title=element.name, scale=alt.Scale(domain=labels), axis=alt.Axis(labelAngle=0))
+        # Agents of other groups do not act here, and get no room.
+        acting = {row["series"] for row in found}
+        here = [shown(name) for name in rows.names if name in acting]
         bars = (
-            chart.mark_bar()
-            .encode(x, share, color, xOffset=alt.XOffset("series:N"), opacity=seen, tooltip=tooltip)
-            .add_params(legend)
+            alt.Chart(values_of(found))
+            .mark_bar()
+            .encode(
+                alt.X(
+                    "label:O",
+                    title=shown(element.name),
+                    scale=alt.Scale(domain=labels, paddingInner=0.25),
+                    axis=alt.Axis(labelAngle=0, labelOverlap=True),
+                ),
+                alt.Y("share:Q", title="share of transitions", axis=percent, stack=None),
+                color,
+                xOffset=alt.XOffset("series:N", scale=alt.Scale(domain=here)),
+                opacity=seen,
+                tooltip=tooltip,
+            )
         )
-    else:
-        x = alt.X("from:Q", title=element.name, scale=alt.Scale(zero=False, nice=False))
-        zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
-        bars = (
-            chart.mark_bar(clip=True)
-            .encode(x, alt.X2("to:Q"), share, color, opacity=seen, tooltip=tooltip)
-            .add_params(legend, zoom)
+        return bars.add_params(legend).properties(width=WIDTH, height=180)
+    zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
+    bars = (
+        alt.Chart(values_of(heights(found, "share", ())))
+        .mark_rect(clip=True)
+        .encode(
+            alt.X("from:Q", title=shown(element.name), scale=alt.Scale(zero=False, nice=False, padding=6)),
+            alt.X2("to:Q"),
+            alt.Y("bottom:Q", title="share of transitions", axis=percent),
+            alt.Y2("top:Q"),
+            color,
+            opacity=seen,
+            tooltip=tooltip,
         )
-    return alt.layer(bars).properties(width=WIDTH, height=180)
+    )
+    return bars.add_params(legend, zoom).properties(width=WIDTH, height=180)
+
+
+def _is_kinds(element: Element) -> bool:
+    return element.discrete and element.kinds <= MOST_KINDS

@@ -24,7 +24,8 @@ class Bins:
 
     def sql(self, value: str) -> str:
         """SQL for the number of the stretch that a value belongs to."""
-        return f"least(greatest(floor({value} / {self.width!r} - {self.start / self.width!r}), 0), {self.count - 1})::INT"
+        place = f"floor({value} / {self.width!r} - {self.start / self.width!r})"
+        return f"least(greatest({place}, 0), {self.count - 1})::INT"
 
     def edges(self, index: int) -> tuple[float, float]:
         """Where a stretch begins and ends."""

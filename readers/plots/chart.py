@@ -59,19 +59,19 @@ class _Saved:
             path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-class Chart(_Saved, alt.Chart):
+class Chart(_Saved, alt.Chart):  # pyright: ignore[reportIncompatibleMethodOverride]
     """A single chart."""
 
 
-class LayerChart(_Saved, alt.LayerChart):
+class LayerChart(_Saved, alt.LayerChart):  # pyright: ignore[reportIncompatibleMethodOverride]
     """Layers over each other."""
 
 
-class FacetChart(_Saved, alt.FacetChart):
+class FacetChart(_Saved, alt.FacetChart):  # pyright: ignore[reportIncompatibleMethodOverride]
     """A panel for each part."""
 
 
-class VConcatChart(_Saved, alt.VConcatChart):
+class VConcatChart(_Saved, alt.VConcatChart):  # pyright: ignore[reportIncompatibleMethodOverride]
     """Charts one under the other."""
 
 
@@ -87,7 +87,10 @@ AnyChart = Chart | LayerChart | FacetChart | VConcatChart
 def finished(chart: Any, title: str, subtitle: Sequence[str] = ()) -> AnyChart:
     """A chart of Altair with its title and our colours, as one that saves itself."""
     lines = [shown(line) for line in subtitle if line]
-    titled = chart.properties(title=alt.Title(shown(title), subtitle=lines))
+    # As SVG the ink takes the colour of the text around it; on a canvas it would be black on black.
+    titled = chart.properties(
+        title=alt.Title(shown(title), subtitle=lines), usermeta={"embedOptions": {"renderer": "svg"}}
+    )
     dressed = titled.configure(**config())
     # Altair keeps attributes that are set as parts of the specification, hence the way around.
     object.__setattr__(dressed, "__class__", _SAVED[type(dressed)])
@@ -117,7 +120,7 @@ def _content(chart: Any, kind: str, theme: str | None, options: dict[str, Any]) 
     if kind == "png":
         return drawing.vegalite_to_png(specification, language, **{"scale": 2, **options})
     if kind == "html":
-        page = drawing.vegalite_to_html(specification, language, bundle=True, renderer="canvas", **options)
+        page = drawing.vegalite_to_html(specification, language, bundle=True, renderer="svg", **options)
         return page if theme is not None else page.replace("<head>", f"<head>{_PAGE_STYLE}", 1)
     text = drawing.vegalite_to_svg(specification, language, **options)
     return text if theme is not None else text.replace(">", f">{_DRAWING_STYLE}", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -9,8 +10,8 @@ import altair as alt
 from ...store.errors import InvalidArgumentError
 from .bins import Bins, bins_for
 from .chart import AnyChart, finished
-from .pieces import color_channel, only, stacked, tooltip_of, values_of
-from .series import Series, Workbench, bench_of, episode_series
+from .pieces import color_channel, stacked, title_of, tooltip_of, values_of
+from .series import LENGTH, Series, Workbench, episode_bench, episode_series
 from .texts import counted
 from .theme import HEIGHT, WIDTH
 
@@ -25,12 +26,12 @@ _UNITS = {"return": "return (sum of rewards)", "length": "length (steps)"}
 def draw_distribution(view: EpisodeView, what: str, by: str | None, bins: int | None) -> AnyChart:
     """The chart; see `Plots.return_histogram` and `Plots.lengths`."""
     about = check_bins(BINS if bins is None else bins)
-    with bench_of(view) as bench:
+    with episode_bench(view) as bench:
         series = episode_series(bench, what, by)
         panels = [_panel(series, what, panel, _counts(bench, panel, about)) for panel in series.panels]
     values = "value" if len(series.panels) > 1 else "episode"
     subtitle = [counted(series.count, values), *series.notes]
-    return finished(stacked(panels), f"{what.capitalize()} of episodes by {series.by}", subtitle)
+    return finished(stacked(panels), f"{what.capitalize()} of episodes by {title_of(series.by)}", subtitle)
 
 
 def check_bins(bins: int) -> int:
@@ -67,28 +68,37 @@ def edges_of(bins: Bins, index: int) -> dict[str, Any]:
     return {"from": low + inset, "to": high - inset, "label": bins.label(index)}
 
 
-def _panel(series: Series, what: str, panel: str, rows: list[dict[str, Any]]) -> alt.LayerChart:
+def _panel(series: Series, what: str, panel: str, rows: list[dict[str, Any]]) -> Any:
     legend = alt.selection_point(fields=["series"], bind="legend", name="legend")
     title = _UNITS[what] + (f", {panel}" if panel else "")
     # End reasons are parts of one whole; series of other kinds are compared, and stand over each other.
     parts = series.by == "end_reason"
-    single = len(series.names) == 1
-    count = alt.Y("episodes:Q", title="episodes", stack="zero" if parts else None)
-    strength = 0.9 if parts or single else 0.5
-    bars = (
-        alt.Chart(values_of(only(rows, panel)))
-        .mark_bar(clip=True)
-        .encode(
-            alt.X("from:Q", title=title, scale=alt.Scale(zero=False, nice=False)),
-            alt.X2("to:Q"),
-            count,
-            color_channel("series", series.by, series.names),
-            opacity=alt.when(legend).then(alt.value(strength)).otherwise(alt.value(0.06)),
-            tooltip=tooltip_of(
-                *(("series", series.by), ("label", what), ("episodes", "episodes")),
-                ("share", f"share of its {series.by}"),
-            ),
-        )
+    strength = 0.9 if parts or len(series.names) == 1 else 0.5
+    axis = alt.Axis(tickMinStep=1) if what == LENGTH else alt.Axis()
+    bars = alt.Chart(values_of(heights(rows, "episodes", series.names if parts else ()))).mark_rect(clip=True)
+    bars = bars.encode(
+        alt.X("from:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=6), axis=axis),
+        alt.X2("to:Q"),
+        alt.Y("bottom:Q", title="episodes", axis=alt.Axis(tickMinStep=1)),
+        alt.Y2("top:Q"),
+        color_channel("series", title_of(series.by), series.names),
+        opacity=alt.when(legend).then(alt.value(strength)).otherwise(alt.value(0.06)),
+        tooltip=tooltip_of(
+            *(("series", title_of(series.by)), ("label", what), ("episodes", "episodes")),
+            ("share", f"share of its {title_of(series.by)}"),
+        ),
     )
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
-    return alt.layer(bars.add_params(legend, zoom)).properties(width=WIDTH, height=HEIGHT)
+    return bars.add_params(legend, zoom).properties(width=WIDTH, height=HEIGHT)
+
+
+def heights(rows: Sequence[dict[str, Any]], field: str, order: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows with where their bar begins and ends: each from 0; of series in an order, one upon the other."""
+    tops: dict[Any, float] = {}
+    found = []
+    ranks = {name: rank for rank, name in enumerate(order)}
+    for row in sorted(rows, key=lambda row: ranks.get(row["series"], 0)):
+        bottom = tops.get(row["bin"], 0) if order else 0
+        tops[row["bin"]] = bottom + row[field]
+        found.append({**row, "bottom": bottom, "top": bottom + row[field]})
+    return found

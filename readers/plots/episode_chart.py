@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import numpy as np
 
 from ...store.errors import InvalidArgumentError, NothingToDrawError
+from ...store.schema import ACTION
 from ..signals import ROOTS, Signal, signals_of
 from .chart import AnyChart, finished
 from .pieces import color_channel, stacked, tooltip_of, values_of
@@ -30,8 +32,10 @@ def draw_episode(episode: Episode, wanted: Sequence[str] | None) -> AnyChart:
     groups = _panels(_chosen(episode, wanted))
     drawn = list(groups.items())[:MOST_PANELS]
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
+    moments = np.concatenate([signal.t for signals in groups.values() for signal in signals])
+    span = [int(moments.min()), max(int(moments.max()), int(moments.min()) + 1)]
     panels = [
-        _panel(index, name, signals, zoom, last=index == len(drawn) - 1)
+        _panel(index, name, signals, zoom, span, last=index == len(drawn) - 1)
         for index, (name, signals) in enumerate(drawn)
     ]
     unit = "steps of the environment" if episode.agents else "steps"
@@ -45,7 +49,7 @@ def draw_episode(episode: Episode, wanted: Sequence[str] | None) -> AnyChart:
         f"each line: the smallest and largest value of {MOST_STEPS // 2:,} equal stretches" if long else "",
         f"{counted(left, 'more panel')} not drawn: name what to draw" if left > 0 else "",
     ]
-    return finished(stacked(panels), f"Episode {episode.id}", subtitle)
+    return finished(stacked(panels, own_colors=True), f"Episode {episode.id}", subtitle)
 
 
 def _chosen(episode: Episode, wanted: Sequence[str] | None) -> list[Signal]:
@@ -55,18 +59,18 @@ def _chosen(episode: Episode, wanted: Sequence[str] | None) -> list[Signal]:
     found = signals_of(episode, roots)
     if wanted is not None:
         for name in wanted:
-            if not any(_asked(signal, name) for signal in found):
+            if name not in _KINDS and not any(_asked(signal, name) for signal in found):
                 known = [signal.name for signal in signals_of(episode, _KINDS)]
                 listed = ", ".join(known[:20]) or "none"
                 raise InvalidArgumentError(
-                    f"{shown(episode.id)} has no signal {name!r}.{nearest(name, known)} Its signals are: {listed}."
+                    f"{episode.id!r} has no signal {name!r}.{nearest(name, known)} Its signals are: {listed}."
                 )
         found = [signal for signal in found if any(_asked(signal, name) for name in wanted)]
     found = [signal for signal in found if len(signal.t)]
     if not found:
         raise NothingToDrawError(
-            f"There is nothing to draw: no column of {episode.id} holds a few numbers at every step. For images, "
-            "look at episode.video()."
+            f"There is nothing to draw: no column of {episode.id!r} holds a few numbers at every step. "
+            "For images, look at episode.video()."
         )
     return found
 
@@ -90,25 +94,35 @@ def _panels(signals: list[Signal]) -> dict[str, list[Signal]]:
     return found
 
 
-def _panel(index: int, name: str, signals: list[Signal], zoom: Any, *, last: bool) -> alt.LayerChart:
+def _panel(index: int, name: str, signals: list[Signal], zoom: Any, span: list[int], *, last: bool) -> Any:
     rows = [row for signal in signals for row in _rows(signal)]
-    x = alt.X(
-        "t:Q", title="t (steps)" if last else None, scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=1)
-    )
-    stepped = name == "action" or name.endswith(".action")
-    names = [signal.name for signal in signals]
+    outcome = name.rpartition(".")[2] == ACTION or name.startswith(f"{ACTION}.") or f".{ACTION}." in name
     legend = alt.selection_point(fields=["signal"], bind="legend", name=f"legend_{index}")
     lines = alt.Chart(values_of(rows)).mark_line(
-        strokeWidth=1.5, clip=True, interpolate="step-after" if stepped else "linear"
+        strokeWidth=1.5, clip=True, interpolate="step-after" if outcome else "linear"
     )
     lines = lines.encode(
-        x,
-        alt.Y("value:Q", title=shown(name, 40), scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4)),
-        color_channel("signal", name, names),
+        alt.X(
+            "t:Q",
+            title="t (steps)" if last else None,
+            scale=alt.Scale(nice=False, domain=span),
+            axis=alt.Axis(tickMinStep=1, labels=last, ticks=last),
+        ),
+        alt.Y("value:Q", title=shown(name, 40), scale=alt.Scale(zero=False, padding=4), axis=_axis(rows)),
+        color_channel("signal", name, [signal.name for signal in signals]),
         opacity=alt.when(legend).then(alt.value(1)).otherwise(alt.value(0.1)),
         tooltip=tooltip_of(("signal", "signal"), ("t", "t"), ("value", "value")),
     )
-    return alt.layer(lines.add_params(zoom, legend)).properties(width=WIDTH, height=110)
+    height = 110 if len(signals) > 1 else 80
+    return lines.add_params(zoom, legend).properties(width=WIDTH, height=height)
+
+
+def _axis(rows: list[dict[str, Any]]) -> alt.Axis:
+    """A few ticks; of a small range of whole numbers, one for each."""
+    values = {row["value"] for row in rows if np.isfinite(row["value"])}
+    if values and all(value.is_integer() for value in values) and max(values) - min(values) <= 4:
+        return alt.Axis(values=list(range(int(min(values)), int(max(values)) + 1)), format="d")
+    return alt.Axis(tickCount=4)
 
 
 def _rows(signal: Signal) -> list[dict[str, Any]]:
@@ -121,7 +135,8 @@ def _rows(signal: Signal) -> list[dict[str, Any]]:
 
 
 def reduced(values: np.ndarray, most: int) -> np.ndarray:
-    """Positions that show a long line as it looks: in each of equal stretches the smallest and the largest value.
+    """Positions that show a long line as it looks: in each of equal stretches the smallest and the largest
+    value.
 
     Args:
         values: float64, shape (n,); NaN where there is none.
@@ -134,7 +149,7 @@ def reduced(values: np.ndarray, most: int) -> np.ndarray:
         return np.arange(len(values))
     starts = np.linspace(0, len(values), most // 2 + 1).astype(np.int64)
     kept = set()
-    for start, stop in zip(starts[:-1], starts[1:], strict=True):
+    for start, stop in pairwise(starts):
         part = values[start:stop]
         if np.isnan(part).all():
             kept.add(int(start))

@@ -1,4 +1,4 @@
-"""Returns or lengths of episodes over the course of their runs: a line of means, a band, and single episodes."""
+"""Returns or lengths over the course of runs: a line of means, a band, and single episodes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import altair as alt
 
 from ...store.errors import InvalidArgumentError
 from .chart import AnyChart, finished
-from .pieces import color_channel, only, stacked, tooltip_of, values_of
-from .series import Series, Workbench, bench_of, episode_series
+from .pieces import color_channel, only, stacked, title_of, tooltip_of, values_of
+from .series import Series, Workbench, episode_bench, episode_series
 from .texts import counted
 from .theme import HEIGHT, WIDTH
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 2_000
 MOST_BINS = 120
-_SMALLEST_BIN = 8
+_SMALLEST_BIN = 4
 #: What the x axis may count: the column of `drawn`, and its title with a unit.
 OVER = {
     "episodes": ("number", "episode of its run (number)"),
@@ -33,7 +33,7 @@ def draw_over_time(view: EpisodeView, what: str, over: str, by: str | None) -> A
     """The chart; see `Plots.returns` and `Plots.lengths`."""
     if over not in OVER:
         raise InvalidArgumentError(f"over={over!r}: expected one of {', '.join(map(repr, OVER))}.")
-    with bench_of(view) as bench:
+    with episode_bench(view) as bench:
         series = episode_series(bench, what, by)
         bins = (
             max(1, min(MOST_BINS, series.largest // _SMALLEST_BIN))
@@ -61,8 +61,9 @@ def _lines(bench: Workbench, over: str, bins: int) -> list[dict[str, Any]]:
 def _points(bench: Workbench, over: str) -> list[dict[str, Any]]:
     """Single episodes: all, or a sample that is the same every time."""
     return bench.rows(
-        f"SELECT series, panel, {OVER[over][0]}::DOUBLE AS x, value, episode_id AS episode, run, length, end_reason, "
-        f"seed::VARCHAR AS seed FROM drawn ORDER BY hash(episode_id), episode_id, series, panel LIMIT {MOST_POINTS}"
+        f"SELECT series, panel, {OVER[over][0]}::DOUBLE AS x, value, episode_id AS episode, run, length, "
+        "end_reason, seed::VARCHAR AS seed FROM drawn "
+        f"ORDER BY hash(episode_id), episode_id, series, panel LIMIT {MOST_POINTS}"
     )
 
 
@@ -83,7 +84,9 @@ def _drawn(
         else "",
         *series.notes,
     ]
-    return finished(stacked(panels), f"{what.capitalize()} of each episode by {series.by}", subtitle)
+    return finished(
+        stacked(panels), f"{what.capitalize()} of each episode by {title_of(series.by)}", subtitle
+    )
 
 
 @dataclass(frozen=True)
@@ -98,23 +101,31 @@ class _Axes:
 
     @property
     def x(self) -> alt.X:
-        scale = alt.Scale(type="utc") if self.over == "time" else alt.Scale(nice=False, zero=False)
-        return alt.X(f"x:{'T' if self.over == 'time' else 'Q'}", title=OVER[self.over][1], scale=scale)
+        """The horizontal channel."""
+        axis = alt.Axis() if self.over == "time" else alt.Axis(tickMinStep=1)
+        scale = (
+            alt.Scale(type="utc", padding=6)
+            if self.over == "time"
+            else alt.Scale(nice=False, zero=False, padding=6)
+        )
+        return alt.X(
+            f"x:{'T' if self.over == 'time' else 'Q'}", title=OVER[self.over][1], scale=scale, axis=axis
+        )
 
     def y(self, field: str) -> alt.Y:
+        """The vertical channel of a field."""
         title = _UNITS[self.what] + (f", {self.panel}" if self.panel else "")
-        return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False))
+        return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False, padding=4))
 
     @property
     def color(self) -> Any:
-        return color_channel("series", self.series.by, self.series.names)
+        """The colour of the series."""
+        return color_channel("series", title_of(self.series.by), self.series.names)
 
 
-def _panel(
-    axes: _Axes, legend: Any, lines: list[dict[str, Any]], points: list[dict[str, Any]]
-) -> alt.LayerChart:
+def _panel(axes: _Axes, legend: Any, lines: list[dict[str, Any]], points: list[dict[str, Any]]) -> Any:
     seen = alt.when(legend)
-    what, by = axes.what, axes.series.by
+    what, by = axes.what, title_of(axes.series.by)
     single = alt.Chart(values_of(points)).mark_circle(size=22, clip=True)
     single = single.encode(
         axes.x,

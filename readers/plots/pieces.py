@@ -53,15 +53,30 @@ def tooltip_of(*fields: tuple[str, str]) -> list[alt.Tooltip]:
     ]
 
 
+def title_of(by: str) -> str:
+    """What tells series apart, as a title says it.
+
+    >>> title_of("end_reason"), title_of("metadata.my_key")
+    ('end reason', 'metadata.my_key')
+    """
+    return by if "." in by else by.replace("_", " ")
+
+
 def only(rows: Sequence[dict[str, Any]], panel: str) -> list[dict[str, Any]]:
     """The rows of one panel."""
     return [row for row in rows if row["panel"] == panel]
 
 
-def stacked(panels: Sequence[Any]) -> Any:
-    """Panels one under the other; a single one as it is. Selections of one name are one selection."""
+def stacked(panels: Sequence[Any], *, own_colors: bool = False) -> Any:
+    """Panels one under the other; a single one as it is. Selections of one name are one selection.
+
+    Args:
+        own_colors: each panel has a legend of its own.
+    """
     if len(panels) == 1:
         return panels[0]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Automatically deduplicated")
-        return alt.vconcat(*panels)
+        together = alt.vconcat(*panels)
+    together = together.resolve_scale(xOffset="independent")
+    return together.resolve_scale(color="independent") if own_colors else together

@@ -1,24 +1,24 @@
-"""Which numbers of episodes a chart shows, and how they are told apart: the table that charts of episodes are made from.
+"""The numbers of episodes that a chart shows, and what tells them apart: the table that it is made from.
 
-A *series* is what gets a colour: a run, an agent, an end reason, or the values of any column. A *panel* is what gets
-axes of its own: an objective of vector rewards.
+A *series* is what gets a colour: a run, an agent, an end reason, or the values of any column. A *panel* is
+what gets axes of its own: an objective of vector rewards.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 
 from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
-from ...store.layout import TABLES
+from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
 from ..query import available_episodes, check_files
-from ..sources import quote
+from ..sources import Sources, quote
 from .texts import counted
 
 if TYPE_CHECKING:
@@ -37,11 +37,20 @@ _PLAIN = "episode_id, run_id, run, number, ended_at, length, end_reason, seed, s
 
 
 class Workbench:
-    """A DuckDB connection of its own on a view, for the tables that a chart is aggregated from."""
+    """A DuckDB connection of its own, for the tables that a chart is aggregated from.
 
-    def __init__(self, view: EpisodeView) -> None:
-        self.snapshot: Snapshot = view._reader.snapshot
-        self._connection = view.connect()
+    Args:
+        snapshot: what is read.
+        connection: given back with `close`.
+        tables: of the store, that it reads.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, tables: Sequence[str]
+    ) -> None:
+        self.snapshot = snapshot
+        self._connection = connection
+        self._tables = tables
 
     def run(self, text: str) -> None:
         """Run a statement.
@@ -61,9 +70,11 @@ class Workbench:
     def _guarded(self) -> Iterator[None]:
         try:
             yield
+        except (duckdb.InterruptException, duckdb.OutOfMemoryException):
+            raise
         except duckdb.Error as error:
             # The statements are ours, so it is a file that does not hold what its schema says.
-            for table in TABLES:
+            for table in self._tables:
                 check_files(self.snapshot, table)
             raise CorruptStoreError(
                 f"The store {self.snapshot.layout.root} cannot be read: {error}"
@@ -78,8 +89,8 @@ class Workbench:
 class Series:
     """One value per episode (or agent, or objective) of a view, with what it belongs to.
 
-    They stand in the table `drawn` of the bench: episode_id, run_id, run, number, ended_at, length, end_reason,
-    seed, steps (of its run, up to and with the episode), series, panel, value (finite).
+    They stand in the table `drawn` of the bench: episode_id, run_id, run, number, ended_at, length,
+    end_reason, seed, steps (of its run, up to and with the episode), series, panel, value (finite).
 
     Attributes:
         bench: where the table is.
@@ -101,23 +112,41 @@ class Series:
 
 
 @contextlib.contextmanager
-def bench_of(view: EpisodeView) -> Iterator[Workbench]:
-    """A workbench on a view that has episodes.
+def step_bench(view: EpisodeView) -> Iterator[Workbench]:
+    """A workbench with all tables of a view that has episodes.
 
     Raises:
         NothingToDrawError: the view has none.
         CorruptStoreError: a file is damaged.
     """
+    _check_any(view)
+    with contextlib.closing(Workbench(view._reader.snapshot, view.connect(), TABLES)) as bench:
+        yield bench
+
+
+@contextlib.contextmanager
+def episode_bench(view: EpisodeView) -> Iterator[Workbench]:
+    """The same with the tables `episodes` and `runs` only, which a damaged file of steps does not disturb."""
+    _check_any(view)
+    snapshot = view._reader.snapshot
+    sources = Sources(snapshot)
+    with contextlib.closing(Workbench(snapshot, sources.connection, (EPISODES, RUNS))) as bench:
+        for table in (EPISODES, RUNS):
+            snapshot.places(table)
+        bench.run(f"CREATE VIEW {RUNS} AS {sources.table(RUNS)}")
+        if view._positions is None:
+            bench.run(f"CREATE VIEW {EPISODES} AS {sources.table(EPISODES)}")
+        else:
+            sources.connection.register(EPISODES, view.episodes.collect().to_arrow())
+        yield bench
+
+
+def _check_any(view: EpisodeView) -> None:
     if not len(view):
         raise NothingToDrawError(
             "There is nothing to draw: the view has no episodes. Record some, or choose with a wider filter."
             + view._refresh_hint()
         )
-    bench = Workbench(view)
-    try:
-        yield bench
-    finally:
-        bench.close()
 
 
 def episode_series(bench: Workbench, what: str, by: str | None) -> Series:
@@ -195,7 +224,8 @@ def _valued(snapshot: Snapshot, what: str, by: str) -> str:
         return f"SELECT {_PLAIN}, series, '' AS panel, amount::DOUBLE AS value FROM ({base})"
     return (
         f"SELECT {_PLAIN}, series, 'objective ' || objective AS panel, "
-        f"amount[objective + 1]::DOUBLE AS value FROM ({base}), range({schema.reward_shape[0]}) AS o(objective)"
+        f"amount[objective + 1]::DOUBLE AS value "
+        f"FROM ({base}), range({schema.reward_shape[0]}) AS objectives(objective)"
     )
 
 

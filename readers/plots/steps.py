@@ -123,7 +123,7 @@ def text_literal(text: str) -> str:
 
 
 def _sample(bench: Workbench) -> tuple[str, str]:
-    """A condition that keeps about `MOST_ROWS` rows, always those of the same episodes; and a note on it."""
+    """A condition that keeps about `MOST_ROWS` rows, of the same episodes every time; and a note on it."""
     (row,) = bench.rows("SELECT coalesce(sum(row_count), 0)::BIGINT AS n FROM episodes")
     every = -(-row["n"] // MOST_ROWS)
     if every <= 1:

@@ -1,7 +1,7 @@
 """Text from a store, made fit for charts and pages.
 
-A chart's specification is put as JSON into a script of a page, so a text that closes the script would become part
-of the page. Titles, labels and values of charts all pass here.
+A chart's specification is put as JSON into a script of a page, so a text that closes the script would become
+part of the page. Titles, labels and values of charts all pass here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Colours and sizes of charts: readable on white and on black, since charts have no background of their own."""
+"""Colours and sizes of charts: readable on white and on black, since charts have no background."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from .bins import Bins, bins_for
 from .chart import AnyChart, finished
 from .distribution import check_bins, edges_of
 from .pieces import tooltip_of, values_of
-from .series import Workbench, bench_of
+from .series import Workbench, step_bench
 from .steps import Element, elements_of, finite, nearest, step_rows
 from .texts import counted, shown
 from .theme import HEIGHT, PALETTE, WIDTH
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def draw_visitation(view: EpisodeView, x: str | None, y: str | None, bins: int) -> AnyChart:
     """The chart; see `Plots.visitation`."""
     check_bins(bins)
-    with bench_of(view) as bench:
+    with step_bench(view) as bench:
         elements = _chosen(view, x, y)
         rows = step_rows(bench, None, "steps")
         axes = [_bins(bench, element, bins) for element in elements]
@@ -45,8 +45,7 @@ def _chosen(view: EpisodeView, x: str | None, y: str | None) -> list[Element]:
     if not elements:
         raise NothingToDrawError(
             "The observations have no visitation, since they are no numbers of a fixed shape: "
-            f"{' '.join(str(schema.observation_space).split())}. For images, look at episode.video(); else name a "
-            "column of infos in SQL."
+            f"{' '.join(str(schema.observation_space).split())}. For images, look at episode.video()."
         )
     known = {element.name: element for element in elements}
     for name in (x, y):
@@ -85,62 +84,60 @@ def _visits(bench: Workbench, elements: list[Element], axes: list[Bins]) -> list
     drawable = " AND ".join(finite(element.sql) for element in elements)
     columns = ", ".join(names)
     found = bench.rows(
-        f"SELECT {cells}, count(*) AS visits FROM counted WHERE {drawable} GROUP BY {columns} ORDER BY {columns}"
+        f"SELECT {cells}, count(*) AS visits FROM counted WHERE {drawable} "
+        f"GROUP BY {columns} ORDER BY {columns}"
     )
     return [{"visits": row["visits"], **_cell(row, pairs)} for row in found]
 
 
 def _cell(row: dict[str, Any], pairs: list[tuple[str, Element, Bins]]) -> dict[str, Any]:
-    cell = {}
+    """Where a cell stands. Cells of a heat map overlap a little, which closes the hairlines between them."""
+    cell: dict[str, Any] = {}
     for name, _, bins in pairs:
-        edges = (
-            edges_of(bins, row[name])
-            if len(pairs) == 1
-            else dict(zip(("from", "to"), bins.edges(row[name]), strict=True))
-        )
-        cell |= {
-            f"{name}_from": edges["from"],
-            f"{name}_to": edges["to"],
-            f"{name}_label": bins.label(row[name]),
-        }
+        low, high = bins.edges(row[name])
+        edges = edges_of(bins, row[name]) if len(pairs) == 1 else {"from": low, "to": high + bins.width / 20}
+        cell |= {f"{name}_from": edges["from"], f"{name}_to": edges["to"]}
+        cell[f"{name}_label"] = bins.label(row[name])
     return cell
 
 
-def _heat_map(elements: list[Element], found: list[dict[str, Any]]) -> alt.LayerChart:
-    colors = alt.Color(
-        "visits:Q",
-        title="observations",
-        scale=alt.Scale(type="log", scheme="viridis"),
-        legend=alt.Legend(gradientLength=200, tickCount=5),
-    )
+def _heat_map(elements: list[Element], found: list[dict[str, Any]]) -> Any:
+    # The ends of the scheme would vanish on black or on white.
+    scale = alt.Scale(type="log", scheme=alt.SchemeParams("plasma", extent=[0.25, 0.88]))
+    legend = alt.Legend(gradientLength=200, tickCount=5)
     cells = (
         alt.Chart(values_of(found))
         .mark_rect(clip=True, strokeWidth=0)
         .encode(
-            alt.X("x_from:Q", title=shown(elements[0].name), scale=alt.Scale(zero=False, nice=False)),
+            alt.X(
+                "x_from:Q", title=shown(elements[0].name), scale=alt.Scale(zero=False, nice=False, padding=4)
+            ),
             alt.X2("x_to:Q"),
-            alt.Y("y_from:Q", title=shown(elements[1].name), scale=alt.Scale(zero=False, nice=False)),
+            alt.Y(
+                "y_from:Q", title=shown(elements[1].name), scale=alt.Scale(zero=False, nice=False, padding=4)
+            ),
             alt.Y2("y_to:Q"),
-            colors,
+            alt.Color("visits:Q", title="observations", scale=scale, legend=legend),
             tooltip=tooltip_of(
                 ("x_label", elements[0].name), ("y_label", elements[1].name), ("visits", "observations")
             ),
         )
     )
     zoom = alt.selection_interval(bind="scales", name="zoom")
-    return alt.layer(cells.add_params(zoom)).properties(width=WIDTH * 3 // 4, height=WIDTH * 3 // 4)
+    return cells.add_params(zoom).properties(width=WIDTH * 3 // 4, height=WIDTH * 3 // 4)
 
 
-def _bars(element: Element, found: list[dict[str, Any]]) -> alt.LayerChart:
+def _bars(element: Element, found: list[dict[str, Any]]) -> Any:
     bars = (
         alt.Chart(values_of(found))
-        .mark_bar(clip=True, color=PALETTE[0])
+        .mark_rect(clip=True, color=PALETTE[0])
         .encode(
-            alt.X("x_from:Q", title=shown(element.name), scale=alt.Scale(zero=False, nice=False)),
+            alt.X("x_from:Q", title=shown(element.name), scale=alt.Scale(zero=False, nice=False, padding=6)),
             alt.X2("x_to:Q"),
-            alt.Y("visits:Q", title="observations"),
+            alt.Y("visits:Q", title="observations", axis=alt.Axis(tickMinStep=1)),
+            alt.Y2(datum=0),
             tooltip=tooltip_of(("x_label", element.name), ("visits", "observations")),
         )
     )
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
-    return alt.layer(bars.add_params(zoom)).properties(width=WIDTH, height=HEIGHT)
+    return bars.add_params(zoom).properties(width=WIDTH, height=HEIGHT)

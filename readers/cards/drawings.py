@@ -1,0 +1,161 @@
+"""Small charts as inline SVG, drawn without any package, in colours that suit any background."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from ..plots.theme import PALETTE
+from .html import text
+
+_PAD = 3.0
+
+
+def line_chart(
+    values: np.ndarray, *, width: int = 260, height: int = 44, label: str = "", stepped: bool = False
+) -> str:
+    """A line over equal distances; it breaks where a value is not finite.
+
+    Args:
+        values: float64, shape (n,); long lines are drawn by the smallest and largest of equal stretches.
+        width, height: in pixels.
+        label: what it shows, for those who cannot see it.
+        stepped: hold each value until the next.
+    """
+    low, high = span_of([values])
+    # The last of stepped values lasts one step more.
+    points = _points(_kept(values, width), len(values) + stepped, low, high, width, height)
+    path = _path(points, stepped=stepped)
+    if stepped and points and points[-1] is not None:
+        path += f"H{width - _PAD:.1f}"
+    dot = ""
+    if len(points) == 1 and points[0] is not None:
+        dot = f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="2" fill="{PALETTE[0]}"/>'
+    return _svg(width, height, label, f'<path d="{path}" {_stroke(0)}/>{dot}')
+
+
+def band_chart(
+    middle: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    *,
+    width: int = 300,
+    height: int = 80,
+    label: str = "",
+) -> str:
+    """A line with a band around it."""
+    bottom, top = span_of([low, high, middle])
+    count = len(middle)
+    upper, lower, line = (
+        _points(list(enumerate(each)), count, bottom, top, width, height) for each in (high, low, middle)
+    )
+    edge = [point for point in (*upper, *reversed(lower)) if point is not None]
+    area = " ".join(f"{x:.1f},{y:.1f}" for x, y in edge)
+    return _svg(
+        width,
+        height,
+        label,
+        f'<polygon points="{area}" fill="{PALETTE[0]}" fill-opacity="0.2"/>'
+        f'<path d="{_path(line)}" {_stroke(0)}/>',
+    )
+
+
+def bar_chart(counts: Sequence[int], *, width: int = 300, height: int = 80, label: str = "") -> str:
+    """Bars beside each other, from 0."""
+    top = max([*counts, 1])
+    each = (width - 2 * _PAD) / max(len(counts), 1)
+    bars = []
+    for index, count in enumerate(counts):
+        tall = (height - 2 * _PAD) * count / top
+        # A bar that is there is seen.
+        tall = max(tall, 1.0) if count else 0.0
+        bars.append(
+            f'<rect x="{_PAD + index * each:.1f}" y="{height - _PAD - tall:.1f}" '
+            f'width="{max(each - 1, 0.5):.1f}" height="{tall:.1f}" fill="{PALETTE[0]}"/>'
+        )
+    return _svg(width, height, label, "".join(bars))
+
+
+def share_bar(share: float, color: str, width: int = 90) -> str:
+    """A part of a whole."""
+    return _svg(
+        width,
+        10,
+        f"{share:.1%}",
+        f'<rect width="{width}" height="10" rx="2" fill="#888" fill-opacity="0.18"/>'
+        f'<rect width="{max(width * share, 1):.1f}" height="10" rx="2" fill="{color}"/>',
+    )
+
+
+def span_of(lines: Sequence[np.ndarray]) -> tuple[float, float]:
+    """The smallest and the largest finite value; 0 and 0 if there is none."""
+    values = np.concatenate([each[np.isfinite(each)] for each in lines])
+    return (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+
+
+def _kept(values: np.ndarray, width: int) -> list[tuple[int, float]]:
+    """What is drawn of a line: pairs of a place and a value."""
+    if len(values) <= 2 * width:
+        return list(enumerate(values.tolist()))
+    found = []
+    for start, stop in _stretches(len(values), width):
+        part = values[start:stop]
+        finite = np.flatnonzero(np.isfinite(part))
+        if not len(finite):
+            found.append((start, np.nan))
+            continue
+        ends = sorted({int(finite[part[finite].argmin()]), int(finite[part[finite].argmax()])})
+        found += [(start + index, float(part[index])) for index in ends]
+    return found
+
+
+def _stretches(count: int, parts: int) -> list[tuple[int, int]]:
+    edges = np.linspace(0, count, parts + 1).astype(int).tolist()
+    return list(pairwise(edges))
+
+
+def _points(
+    kept: Sequence[tuple[int, float]], count: int, low: float, high: float, width: int, height: int
+) -> list[tuple[float, float] | None]:
+    """Where values stand in the drawing; None for a gap."""
+    across = (width - 2 * _PAD) / max(count - 1, 1)
+    found: list[tuple[float, float] | None] = []
+    for place, value in kept:
+        if not np.isfinite(value):
+            found.append(None)
+            continue
+        # Halves first: the span of two finite numbers need not be finite.
+        share = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
+        found.append((_PAD + place * across, height - _PAD - share * (height - 2 * _PAD)))
+    return found
+
+
+def _path(points: Sequence[tuple[float, float] | None], *, stepped: bool = False) -> str:
+    parts, open_line = [], False
+    for point in points:
+        if point is None:
+            open_line = False
+            continue
+        x, y = point
+        if not open_line:
+            parts.append(f"M{x:.1f} {y:.1f}")
+        elif stepped:
+            parts.append(f"H{x:.1f}V{y:.1f}")
+        else:
+            parts.append(f"L{x:.1f} {y:.1f}")
+        open_line = True
+    return "".join(parts)
+
+
+def _stroke(index: int) -> str:
+    return f'fill="none" stroke="{PALETTE[index]}" stroke-width="1.5" stroke-linejoin="round"'
+
+
+def _svg(width: int, height: int, label: str, body: str) -> str:
+    told = f"<title>{text(label)}</title>" if label else ""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img">{told}{body}</svg>'
+    )

@@ -1,0 +1,115 @@
+"""HTML of cards: plain elements that read well without styles, with a few styles that suit any background.
+
+Whatever comes from a store is escaped here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+#: Colours are the surroundings' own, or greys that are seen on both white and black.
+STYLE = """<style>
+.episodelake-card { font: 13px/1.45 system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif;
+  max-width: 880px; border: 1px solid rgba(128,128,128,.35); border-radius: 8px; padding: 12px 16px; }
+.episodelake-card .el-head { display: flex; gap: 10px; align-items: baseline; flex-wrap: wrap; }
+.episodelake-card .el-head strong { font-size: 15px; }
+.episodelake-card .el-dim { opacity: .68; overflow-wrap: anywhere; }
+.episodelake-card .el-figures { display: flex; flex-wrap: wrap; gap: 6px 28px; margin: 10px 0 4px; }
+.episodelake-card .el-figures b { display: block; font-size: 19px; font-weight: 600; line-height: 1.2; }
+.episodelake-card .el-row { display: flex; flex-wrap: wrap; gap: 4px 32px; align-items: flex-start; }
+.episodelake-card .el-part { margin-top: 10px; min-width: 0; }
+.episodelake-card .el-part > .el-title { font-weight: 600; margin-bottom: 2px; }
+.episodelake-card table { border-collapse: collapse; margin: 0; font-size: 12px; background: none; color:
+inherit; } .episodelake-card th, .episodelake-card td { text-align: left; padding: 2px 14px 2px 0; border: 0;
+background: none;
+  font-variant-numeric: tabular-nums; vertical-align: middle; overflow-wrap: anywhere; max-width: 460px; }
+.episodelake-card th { font-weight: 500; opacity: .68; }
+.episodelake-card td.el-number, .episodelake-card th.el-number { text-align: right; }
+.episodelake-card tr { background: none !important; }
+.episodelake-card code { background: rgba(128,128,128,.14); border-radius: 4px; padding: 0 4px; color:
+inherit;
+  overflow-wrap: anywhere; }
+.episodelake-card img { image-rendering: pixelated; border-radius: 4px; display: block; }
+.episodelake-card figure { margin: 0; } .episodelake-card figcaption { font-size: 11px; opacity: .68; }
+.episodelake-card svg { display: block; max-width: 100%; }
+.episodelake-card .el-fault { border-left: 3px solid #e0524c; padding-left: 8px; }
+</style>"""
+_LONGEST = 400
+
+
+def text(value: object, longest: int = _LONGEST) -> str:
+    r"""A value as text of a page: escaped, without control characters, cut if it is long.
+
+    >>> text("<b>&\x07")
+    '&lt;b&gt;&amp; '
+    """
+    plain = "".join(" " if unicodedata.category(each) in ("Cc", "Cf", "Cs") else each for each in str(value))
+    return html.escape(plain if len(plain) <= longest else plain[: longest - 1] + "…", quote=True)
+
+
+def code(value: object, longest: int = _LONGEST) -> str:
+    """A value in the letters of code."""
+    return f"<code>{text(value, longest)}</code>"
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
+    """A table of cells that are HTML already.
+
+    Args:
+        headers: plain text; none of them for a table of names and values.
+        rows: cells.
+        numbers: the columns that are aligned to the right.
+    """
+    right = set(numbers)
+
+    def cells(tag: str, values: Sequence[str]) -> str:
+        marks = (' class="el-number"' if index in right else "" for index in range(len(values)))
+        return "".join(f"<{tag}{mark}>{value}</{tag}>" for mark, value in zip(marks, values, strict=True))
+
+    head = f"<thead><tr>{cells('th', [text(name) for name in headers])}</tr></thead>" if headers else ""
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<table>{head}<tbody>{body}</tbody></table>"
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Names with values that are HTML already."""
+    return table((), ((f'<span class="el-dim">{text(name)}</span>', value) for name, value in pairs))
+
+
+def figures(pairs: Iterable[tuple[str, str]]) -> str:
+    """The numbers that are seen first: what, in the plural, and how much."""
+    named = ((name.removesuffix("s") if value == "1" else name, value) for name, value in pairs)
+    parts = (f"<span><b>{text(value)}</b> {text(name)}</span>" for name, value in named)
+    return f'<div class="el-figures">{" ".join(parts)}</div>'
+
+
+def part(title: str, body: str) -> str:
+    """A part of a card under a title."""
+    return f'<div class="el-part"><div class="el-title">{text(title)}</div>{body}</div>'
+
+
+def row(parts: Iterable[str]) -> str:
+    """Parts beside each other."""
+    return f'<div class="el-row">{"".join(parts)}</div>'
+
+
+def card(kind: str, name: str, more: str, body: str) -> str:
+    """A whole card.
+
+    Args:
+        kind, name, more: its first line, plain text.
+        body: HTML.
+    """
+    head = (
+        f'<div class="el-head"><strong>{text(kind)}</strong> {code(name)} '
+        f'<span class="el-dim">{text(more)}</span></div>'
+    )
+    return f'{STYLE}<div class="episodelake-card">{head}{body}</div>'
+
+
+def fault(what: str, error: BaseException) -> str:
+    """What could not be shown, and why."""
+    told = text(str(error) or type(error).__name__, 600)
+    return f'<div class="el-part el-fault"><strong>{text(what)} cannot be shown.</strong> {told}</div>'

@@ -1,0 +1,78 @@
+"""What cards have in common: parts that fail alone, numbers as texts, frames as pictures in the page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...store.errors import MissingPackageError
+from ..optional_packages import EXPLORE, require
+from .html import fault, part, text
+
+if TYPE_CHECKING:
+    from ..episode import Episode
+
+_FRAMES = 6
+_FRAME_HEIGHT = 110
+
+
+def shown_part(what: str, make: Callable[[], str]) -> str:
+    """A part of a card, or what stood in its way: a notebook is told of a damaged file, not stopped by it."""
+    try:
+        return make()
+    except Exception as error:
+        return fault(what, error)
+
+
+def number(value: Any) -> str:
+    """A number for people; NULL where there is none.
+
+    >>> number(1234567), number(0.123456), number(None)
+    ('1,234,567', '0.1235', 'NULL')
+    """
+    if value is None:
+        return "NULL"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(number, value)) + "]"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e6:
+        return f"{int(value):,}"
+    return f"{value:.4g}"
+
+
+def bytes_text(size: float) -> str:
+    """A number of bytes for people, in decimal units.
+
+    >>> bytes_text(999), bytes_text(1_234_567)
+    ('999 B', '1.2 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def frames_part(episode: Episode, column: str, title: str) -> str:
+    """Some evenly spaced frames of an episode's images; a word where Pillow is not installed."""
+    steps = np.unique(np.linspace(0, episode.length, _FRAMES).round().astype(int)).tolist()
+    try:
+        images: Any = require("PIL.Image", "Frames in a card", EXPLORE)
+    except MissingPackageError as error:
+        return part(title, f'<span class="el-dim">{text(error)}</span>')
+    pictures = []
+    for t, frame in zip(steps, episode.frames(steps, column=column), strict=True):
+        written = io.BytesIO()
+        images.fromarray(frame).save(written, format="png")
+        content = base64.b64encode(written.getvalue()).decode()
+        pictures.append(
+            f'<figure><img alt="frame {t}" height="{_FRAME_HEIGHT}" style="height:{_FRAME_HEIGHT}px" '
+            f'src="data:image/png;base64,{content}">'
+            f"<figcaption>t = {t:,}</figcaption></figure>"
+        )
+    return part(title, f'<div class="el-row" style="gap:6px 10px">{"".join(pictures)}</div>')

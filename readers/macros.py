@@ -1,0 +1,223 @@
+"""SQL that knows episodes: the macros and views that every connection to a store has besides its tables.
+
+They are made for the columns of one store: its agents, its objectives, its spaces. `query.py` creates them on
+top of the views `runs`, `episodes`, `steps` and `transitions`. They read through those views, so they see
+what the connection shows, a filtered view's episodes for instance, and are computed by DuckDB alone.
+docs/sql.md describes each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..store.layout import EPISODES, STEPS
+from ..store.schema import ACTION, StepSchema
+from .action_bins import histogram_of_actions
+from .elements import element_macros, identifier, leaves_of, next_name
+
+TRANSITIONS = "transitions"
+WITH_NEXT = "transitions_with_next"
+_OUTSIDE = "NOT coalesce(gamma BETWEEN 0 AND 1, false)"
+_WRONG_GAMMA = "'gamma is ' || coalesce(gamma::VARCHAR, 'NULL') || '; expected a number from 0 to 1'"
+
+
+@dataclass(frozen=True)
+class Macro:
+    """A macro of a connection.
+
+    Attributes:
+        name: its name.
+        parameters: as they stand in its brackets, with their defaults.
+        body: an expression, or the query of a table macro.
+        is_table: whether it stands behind FROM.
+        reads: the views that it reads.
+    """
+
+    name: str
+    parameters: str
+    body: str
+    is_table: bool = True
+    reads: frozenset[str] = frozenset({STEPS})
+
+    @property
+    def signature(self) -> str:
+        """The macro as it is called: `returns_to_go(gamma := 1)`."""
+        return f"{self.name}({self.parameters})"
+
+
+def macros_of(schema: StepSchema, position_of: str) -> tuple[Macro, ...]:
+    """The macros of a store, in alphabetical order.
+
+    Args:
+        schema: the store's columns.
+        position_of: a query for the id of the episode at `place`, which counts from 0 or from the end.
+    """
+    keys = key_names(schema)
+    found = [
+        Macro("returns_to_go", "gamma := 1", _returns_to_go(schema)),
+        Macro("discounted_return", "gamma := 1", _discounted_return(schema)),
+        Macro("moving_return", "episodes := 100", _moving_return(schema), reads=frozenset({EPISODES})),
+        Macro("episode_at", "place", _episode_at(position_of), reads=frozenset({EPISODES})),
+        Macro("step_at", "step", _STEP_AT, reads=frozenset({EPISODES})),
+        Macro("transitions_of", "episode", _transitions_of(schema)),
+        Macro("first_hit", "condition", _first_hit(keys)),
+        Macro("step_percentiles", "value", _STEP_PERCENTILES),
+        Macro("step_histogram", "value, bins := 20", _STEP_HISTOGRAM),
+    ]
+    actions = histogram_of_actions(leaves_of(schema, ACTION))
+    if actions is not None:
+        found.append(Macro("action_histogram", *actions))
+    for name, forms in element_macros(schema).items():
+        found += [Macro(name, parameters, body, False, frozenset()) for parameters, body in forms]
+    return tuple(sorted(found, key=lambda macro: macro.signature))
+
+
+def statements(macros: tuple[Macro, ...]) -> Iterator[str]:
+    """The statements that create macros; those of one name are forms of one macro."""
+    for name in dict.fromkeys(macro.name for macro in macros):
+        forms = ", ".join(
+            f"({macro.parameters}) AS {'TABLE ' if macro.is_table else ''}{macro.body}"
+            for macro in macros
+            if macro.name == name
+        )
+        yield f"CREATE MACRO {identifier(name)}{forms}"
+
+
+def key_names(schema: StepSchema) -> list[str]:
+    """The columns that tell one row of rewards from another: the episode, and the agent if there are many."""
+    return [name for name, _ in schema.step_keys if name != "t"]
+
+
+def following_columns(schema: StepSchema) -> str:
+    """The columns of `transitions_with_next` beside those of steps, over steps in the files' order.
+
+    The rows of an episode, and of an agent in it, follow each other by t, so the next observation is that of
+    the next row, and DuckDB streams it: nothing is sorted, and a LIMIT ends the reading.
+    """
+    wrong = "error('the steps are not read in the order of their files')"
+    pairs = [
+        f"CASE WHEN terminated IS NULL THEN NULL WHEN lead(t) OVER () = t + 1 THEN "
+        f"lead({identifier(field.name)}) OVER () ELSE {wrong} END AS {identifier(next_name(field.name))}"
+        for field in schema.observation.fields
+    ]
+    return ", ".join(pairs)
+
+
+def next_columns(schema: StepSchema) -> list[str]:
+    """The columns that `transitions_with_next` has more than `transitions`."""
+    return [next_name(field.name) for field in schema.observation.fields]
+
+
+def _each_objective(schema: StepSchema, expression: str) -> str:
+    """An expression of the reward, or the list of those of each objective; REWARD stands for one."""
+    if not schema.reward_shape:
+        return expression.replace("REWARD", "reward")
+    parts = range(1, math.prod(schema.reward_shape) + 1)
+    return "[" + ", ".join(expression.replace("REWARD", f"reward[{part}]") for part in parts) + "]"
+
+
+def _returns_to_go(schema: StepSchema) -> str:
+    """Sums of the rewards ahead, weighted within stretches of time that are too short for gamma to vanish.
+
+    A step's weight is gamma to the power of its place in a stretch; the sum from a step on, divided by that
+    step's weight, is the return to go. A stretch ends before its last weight is below 1e-150, so nothing is
+    divided by what is no longer a number, and what comes after the next stretch is below 1e-150 of a reward.
+    Rewards that are not finite are added apart: times a weight of 0 they would spoil other steps.
+    """
+    keys = ", ".join(key_names(schema))
+    finite = "CASE WHEN isfinite(REWARD) THEN REWARD ELSE 0 END * weight"
+    ahead = f"sum({finite}) OVER (stretch ROWS BETWEEN CURRENT ROW AND rest FOLLOWING)"
+    after = f"sum({finite}) OVER (stretch ROWS BETWEEN rest + 1 FOLLOWING AND rest + span FOLLOWING)"
+    odd = "CASE WHEN isfinite(REWARD) THEN 0 ELSE REWARD END"
+    odds = f"sum({odd}) OVER (stretch ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)"
+    total = (
+        f"({ahead} + coalesce({after}, 0) * power) / weight + CASE WHEN gamma = 0 THEN {odd} ELSE {odds} END"
+    )
+    return f"""
+        WITH rewards AS (
+            SELECT {keys}, t, reward, CASE
+                WHEN {_OUTSIDE} THEN error({_WRONG_GAMMA})::BIGINT
+                WHEN gamma = 0 THEN 1
+                WHEN gamma = 1 THEN 9000000000000000
+                ELSE greatest(1, floor(-345.0 / ln(gamma::DOUBLE)))::BIGINT END AS span
+            FROM {TRANSITIONS}
+        ), weighted AS (
+            SELECT *, pow(gamma::DOUBLE, t % span) AS weight, pow(gamma::DOUBLE, span) AS power,
+                span - 1 - t % span AS rest
+            FROM rewards
+        )
+        SELECT {keys}, t, reward, {_each_objective(schema, total)} AS return_to_go
+        FROM weighted WINDOW stretch AS (PARTITION BY {keys} ORDER BY t)"""
+
+
+def _discounted_return(schema: StepSchema) -> str:
+    keys = ", ".join(key_names(schema))
+    weight = f"CASE WHEN {_OUTSIDE} THEN error({_WRONG_GAMMA})::DOUBLE ELSE pow(gamma::DOUBLE, t) END"
+    # What is not finite stays so, however small its weight.
+    term = f"WHEN isfinite(REWARD) THEN REWARD * {weight} ELSE REWARD"
+    weighted = f"coalesce(sum(CASE WHEN gamma = 0 AND t > 0 THEN 0 {term} END), 0)"
+    total = _each_objective(schema, weighted)
+    return f"SELECT {keys}, {total} AS discounted_return FROM {STEPS} GROUP BY {keys}"
+
+
+def _moving_return(schema: StepSchema) -> str:
+    mean = _each_objective(schema, "avg(REWARD) OVER recent").replace("reward", "episode_return")
+    return f"""
+        SELECT run_id, number, episode_id, episode_return, {mean} AS moving_return FROM {EPISODES}
+        WINDOW recent AS (
+            PARTITION BY run_id ORDER BY number ROWS BETWEEN episodes - 1 PRECEDING AND CURRENT ROW
+        )"""
+
+
+def _episode_at(position_of: str) -> str:
+    return f"SELECT * FROM {EPISODES} WHERE episode_id = ({position_of})"
+
+
+def _transitions_of(schema: StepSchema) -> str:
+    keys = ", ".join(key_names(schema))
+    columns = ", ".join(
+        f"lead({identifier(field.name)}) OVER following AS {identifier(next_name(field.name))}"
+        for field in schema.observation.fields
+    )
+    return f"""
+        SELECT * FROM (
+            SELECT *, {columns} FROM {STEPS} WHERE episode_id = episode
+            WINDOW following AS (PARTITION BY {keys} ORDER BY t)
+        ) WHERE terminated IS NOT NULL ORDER BY {keys}, t"""
+
+
+def _first_hit(keys: list[str]) -> str:
+    columns = ", ".join(keys)
+    return f"SELECT {columns}, min(t) FILTER (WHERE condition) AS t FROM {STEPS} GROUP BY {columns}"
+
+
+_STEP_AT = f"""
+    SELECT run_id, episode_id, number, step - steps_before AS t FROM (
+        SELECT run_id, episode_id, number, length,
+            (sum(length) OVER (PARTITION BY run_id ORDER BY number) - length)::BIGINT AS steps_before
+        FROM {EPISODES}
+    ) WHERE step >= steps_before AND step < steps_before + length"""
+
+_STEP_PERCENTILES = f"""
+    SELECT t, count AS episodes, mean, quantiles[1] AS minimum, quantiles[2] AS p10, quantiles[3] AS p25,
+        quantiles[4] AS median, quantiles[5] AS p75, quantiles[6] AS p90, quantiles[7] AS maximum
+    FROM (
+        SELECT t, count(*) AS count, avg(found) AS mean,
+            quantile_cont(found, [0, 0.1, 0.25, 0.5, 0.75, 0.9, 1]) AS quantiles
+        FROM (SELECT t, (value)::DOUBLE AS found FROM {STEPS}) WHERE found IS NOT NULL GROUP BY t
+    )"""
+
+_STEP_HISTOGRAM = f"""
+    WITH found AS MATERIALIZED (
+        SELECT x FROM (SELECT (value)::DOUBLE AS x FROM {STEPS}) WHERE isfinite(x)
+    ), ends AS (SELECT min(x) AS low, max(x) AS high FROM found), counted AS (
+        SELECT least(bins - 1, CASE
+            WHEN high > low THEN floor((x - low) / (high - low) * bins) ELSE 0 END)::BIGINT AS bin,
+            count(*) AS count FROM found, ends GROUP BY bin
+    )
+    SELECT low + (high - low) * number / bins AS low, low + (high - low) * (number + 1) / bins AS high,
+        coalesce(count, 0) AS count
+    FROM ends CROSS JOIN (SELECT unnest(range(bins)) AS number) LEFT JOIN counted ON bin = number
+    WHERE low IS NOT NULL ORDER BY number"""

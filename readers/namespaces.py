@@ -1,0 +1,312 @@
+"""Polars that knows episodes: the namespace `rl` on expressions, LazyFrames and DataFrames.
+
+`import episodelake` registers it, so `pl.col("reward").rl.discounted(0.99).over("episode_id")` works on every
+frame. Everything is made of Polars' own expressions: lazy, in Rust, with no Python call per episode.
+docs/polars.md says what streams. The frame methods take frames like `store.steps` and find the episodes by
+`episode_id` (and `agent_id`) and `t`; the order of the rows does not matter to them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import polars as pl
+
+from ..store.errors import InvalidArgumentError, QueryError
+from .elements import next_name
+from .loading.arguments import discount_factor
+from .names_nearby import near_names
+
+_OBSERVATION = re.compile(r"(?:(?!info\.|policy\.|metadata\.)[^.]+\.)?observation(?:\..*)?")
+
+
+@pl.api.register_expr_namespace("rl")
+class EpisodeExpr:
+    """`pl.col("reward").rl`: what to work out along an episode. Put `.over("episode_id")` behind it.
+
+    Over what, and so where an episode begins and ends, is yours to say: `.over("episode_id", "agent_id")` in
+    a multi-agent store, `order_by="t"` where the rows may be in another order than `store.steps` has them.
+    """
+
+    def __init__(self, expression: pl.Expr) -> None:
+        self._expression = expression
+
+    def discounted(self, gamma: float = 1.0) -> pl.Expr:
+        """The discounted sum from each row to the last: `R_t = x_t + gamma * R_(t+1)`; float64.
+
+        Null counts as 0 and stays null, as on the last row of an episode. NaN and infinities reach all rows
+        before them. Nothing is divided by a power of gamma, so long episodes are as exact as short ones: the
+        error is that of rounding, beside the largest value ahead.
+
+        Args:
+            gamma: from 0 to 1.
+
+        Raises:
+            InvalidArgumentError: gamma is no such number.
+        """
+        gamma = discount_factor("gamma", gamma)
+        values = self._expression.cast(pl.Float64)
+        # Apart, since 0 times infinity would be no number.
+        finite = pl.when(values.is_finite()).then(values).otherwise(0.0)
+        odd = pl.when(values.is_finite()).then(0.0).otherwise(values).fill_null(0.0)
+        ahead = odd if gamma == 0 else odd.cum_sum(reverse=True)
+        return pl.when(values.is_not_null()).then(_discounted(finite, gamma) + ahead)
+
+    def n_step(self, n: int, gamma: float = 1.0) -> pl.Expr:
+        """The discounted sum of each row and the n - 1 after it; fewer where the episode ends; float64.
+
+        Null counts as 0 and stays null.
+
+        Args:
+            n: how many, at least 1.
+            gamma: from 0 to 1.
+
+        Raises:
+            InvalidArgumentError: n or gamma is out of range.
+        """
+        gamma, n = discount_factor("gamma", gamma), _at_least_one("n", n)
+        values = self._expression.cast(pl.Float64)
+        return pl.when(values.is_not_null()).then(_window_sums(values.fill_null(0.0), n, gamma))
+
+    def ema(self, alpha: float) -> pl.Expr:
+        """The exponential moving average: `y_0 = x_0`, `y_t = alpha * x_t + (1 - alpha) * y_(t-1)`; float64.
+
+        Null is passed over and stays null.
+
+        Args:
+            alpha: above 0, to 1.
+
+        Raises:
+            InvalidArgumentError: alpha is no such number.
+        """
+        if not isinstance(alpha, int | float) or not 0 < alpha <= 1:
+            raise InvalidArgumentError(f"alpha={alpha!r}: expected a number above 0 and at most 1.")
+        values = self._expression.cast(pl.Float64)
+        average = values.ewm_mean(alpha=alpha, adjust=False, ignore_nulls=True)
+        return pl.when(values.is_not_null()).then(average)
+
+    def next(self, n: int = 1) -> pl.Expr:
+        """The value n rows later; null where the episode has ended."""
+        return self._expression.shift(-_at_least_one("n", n))
+
+    def previous(self, n: int = 1) -> pl.Expr:
+        """The value n rows earlier; null where the episode had not begun."""
+        return self._expression.shift(_at_least_one("n", n))
+
+    def first_hit(self, t: str = "t") -> pl.Expr:
+        """Of a condition: the first `t` at which it holds, for `group_by(...).agg(...)`; null if never."""
+        return pl.col(t).filter(self._expression).min()
+
+
+@pl.api.register_lazyframe_namespace("rl")
+class EpisodeLazyFrame:
+    """`store.steps.rl`: what is worked out for whole episodes. Every method gives a new LazyFrame."""
+
+    def __init__(self, frame: pl.LazyFrame) -> None:
+        self._frame = frame
+
+    def transitions(self) -> pl.LazyFrame:
+        """The rows that have a transition: all but the last of each episode, or of each agent in it."""
+        self._keys("terminated")
+        return self._frame.filter(pl.col("terminated").is_not_null())
+
+    def with_next_observation(self) -> pl.LazyFrame:
+        """The transitions with the observation that followed each: `next_observation`, or a column per leaf.
+
+        Start from `store.steps`: the last observation of an episode stands on the row that transitions lack.
+        Where a frame lacks it, the next observation of its last transition is null.
+
+        Raises:
+            QueryError: the frame has no observation, or not the columns of steps.
+        """
+        keys = self._keys("t", "terminated")
+        observations = [name for name in self._schema if _OBSERVATION.fullmatch(name)]
+        if not observations:
+            raise QueryError(f"The frame has no column observation; it has {', '.join(self._schema)}.")
+        following = [
+            pl.col(name).shift(-1).over(keys, order_by="t").alias(next_name(name)) for name in observations
+        ]
+        return self._frame.with_columns(following).filter(pl.col("terminated").is_not_null())
+
+    def returns_to_go(self, gamma: float = 1.0, name: str = "return_to_go") -> pl.LazyFrame:
+        """The frame with the discounted sum of the rewards from each row to its episode's end.
+
+        A list of them where rewards are vectors. To know how long those are, one reward is read at once.
+
+        Args:
+            gamma: from 0 to 1.
+            name: of the new column.
+        """
+        return self._with_sums(name, lambda reward: EpisodeExpr(reward).discounted(gamma))
+
+    def n_step(self, n: int, gamma: float = 1.0, name: str = "n_step_return") -> pl.LazyFrame:
+        """The frame with the discounted sum of each reward and the n - 1 after it in its episode.
+
+        Args:
+            n: how many, at least 1.
+            gamma: from 0 to 1.
+            name: of the new column.
+        """
+        return self._with_sums(name, lambda reward: EpisodeExpr(reward).n_step(n, gamma))
+
+    def discounted_return(self, gamma: float = 1.0) -> pl.LazyFrame:
+        """One row per episode (or agent): its keys and `discounted_return`, of `gamma^t * reward`."""
+        gamma = discount_factor("gamma", gamma)
+        keys = self._keys("t", "reward")
+        weight = pl.lit(gamma).pow(pl.col("t"))
+
+        def total(reward: pl.Expr) -> pl.Expr:
+            # What is not finite stays so, however small its weight.
+            counted = pl.lit(True) if gamma else pl.col("t") == 0
+            term = pl.when(reward.is_finite()).then(reward * weight).otherwise(reward)
+            return pl.when(counted).then(term).sum()
+
+        return self._frame.group_by(keys).agg(self._each_objective(total).alias("discounted_return"))
+
+    def first_hit(self, condition: pl.Expr) -> pl.LazyFrame:
+        """One row per episode (and agent): its keys, and the first `t` at which a condition holds; else null.
+
+        Args:
+            condition: over the columns of the frame. On the last row of an episode only the observation is
+                there, and a condition on anything else is null, which is not a hit.
+        """
+        if not isinstance(condition, pl.Expr):
+            raise InvalidArgumentError(f"condition={condition!r}: expected a Polars expression.")
+        return self._frame.group_by(self._keys("t")).agg(EpisodeExpr(condition).first_hit())
+
+    def step_percentiles(self, value: pl.Expr | str) -> pl.LazyFrame:
+        """How a value is spread over the episodes at each `t`, in the order of `t`.
+
+        Columns: `t`, `episodes` (how many have the value there), `mean`, `minimum`, `p10`, `p25`, `median`,
+        `p75`, `p90`, `maximum`; float64, interpolated between the two nearest values.
+        """
+        self._keys("t")
+        chosen = (pl.col(value) if isinstance(value, str) else value).cast(pl.Float64)
+        found = self._frame.select("t", chosen.alias("value")).filter(pl.col("value").is_not_null())
+        named = {
+            "minimum": 0.0,
+            "p10": 0.1,
+            "p25": 0.25,
+            "median": 0.5,
+            "p75": 0.75,
+            "p90": 0.9,
+            "maximum": 1.0,
+        }
+        spread = [pl.col("value").quantile(at, "linear").alias(name) for name, at in named.items()]
+        counted = [pl.len().alias("episodes"), pl.col("value").mean().alias("mean")]
+        return found.group_by("t").agg(*counted, *spread).sort("t")
+
+    def moving_return(self, episodes: int = 100) -> pl.LazyFrame:
+        """A frame of episodes with `moving_return`: the mean return of each and those before it in its run.
+
+        Args:
+            episodes: over how many, itself included; at the beginning of a run over those that there are.
+        """
+        count = _at_least_one("episodes", episodes)
+        self._need("run_id", "number", "episode_return")
+        mean = self._each_objective(
+            lambda value: value.rolling_mean(count, min_samples=1).over("run_id", order_by="number"),
+            "episode_return",
+        )
+        return self._frame.with_columns(mean.alias("moving_return"))
+
+    def _with_sums(self, name: str, sums: Callable[[pl.Expr], pl.Expr]) -> pl.LazyFrame:
+        keys = self._keys("t", "reward")
+        expression = self._each_objective(lambda reward: sums(reward).over(keys, order_by="t"))
+        return self._frame.with_columns(expression.alias(name))
+
+    @property
+    def _schema(self) -> pl.Schema:
+        return self._frame.collect_schema()
+
+    def _keys(self, *others: str) -> list[str]:
+        """The columns that tell episodes (and agents) apart; the others must be there too."""
+        self._need("episode_id", *others)
+        return ["episode_id", *(["agent_id"] if "agent_id" in self._schema else [])]
+
+    def _need(self, *names: str) -> None:
+        missing = [name for name in names if name not in self._schema]
+        if missing:
+            there = list(self._schema)
+            near = near_names(missing[0], there)
+            nearest = f" Nearest: {', '.join(near)}." if near else ""
+            raise QueryError(
+                f"The frame has no column {missing[0]!r}.{nearest} It has {', '.join(there)}. "
+                "Expected a frame like store.steps or, for returns of runs, store.episodes."
+            )
+
+    def _each_objective(self, make: Callable[[pl.Expr], pl.Expr], column: str = "reward") -> pl.Expr:
+        """What is made of a column; for a vector, the list of what is made of each of its numbers."""
+        values = pl.col(column)
+        if not isinstance(self._schema[column], pl.List):
+            return make(values)
+        one = self._frame.select(values.drop_nulls().head(1).list.len()).collect().to_series()
+        parts = [make(values.list.get(number)) for number in range(one[0] if len(one) else 1)]
+        together = pl.concat_list(parts)
+        return pl.when(parts[0].is_not_null()).then(together) if column == "reward" else together
+
+
+@pl.api.register_dataframe_namespace("rl")
+class EpisodeFrame:
+    """`frame.rl`: the methods of `EpisodeLazyFrame` on a DataFrame, carried out at once."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        self._lazy = EpisodeLazyFrame(frame.lazy())
+
+    def transitions(self) -> pl.DataFrame:
+        """See `EpisodeLazyFrame.transitions`."""
+        return self._lazy.transitions().collect()
+
+    def with_next_observation(self) -> pl.DataFrame:
+        """See `EpisodeLazyFrame.with_next_observation`."""
+        return self._lazy.with_next_observation().collect()
+
+    def returns_to_go(self, gamma: float = 1.0, name: str = "return_to_go") -> pl.DataFrame:
+        """See `EpisodeLazyFrame.returns_to_go`."""
+        return self._lazy.returns_to_go(gamma, name).collect()
+
+    def n_step(self, n: int, gamma: float = 1.0, name: str = "n_step_return") -> pl.DataFrame:
+        """See `EpisodeLazyFrame.n_step`."""
+        return self._lazy.n_step(n, gamma, name).collect()
+
+    def discounted_return(self, gamma: float = 1.0) -> pl.DataFrame:
+        """See `EpisodeLazyFrame.discounted_return`."""
+        return self._lazy.discounted_return(gamma).collect()
+
+    def first_hit(self, condition: pl.Expr) -> pl.DataFrame:
+        """See `EpisodeLazyFrame.first_hit`."""
+        return self._lazy.first_hit(condition).collect()
+
+    def step_percentiles(self, value: pl.Expr | str) -> pl.DataFrame:
+        """See `EpisodeLazyFrame.step_percentiles`."""
+        return self._lazy.step_percentiles(value).collect()
+
+    def moving_return(self, episodes: int = 100) -> pl.DataFrame:
+        """See `EpisodeLazyFrame.moving_return`."""
+        return self._lazy.moving_return(episodes).collect()
+
+
+def _discounted(values: pl.Expr, gamma: float) -> pl.Expr:
+    """Discounted sums to the end of finite values without nulls."""
+    if gamma == 0:
+        return values
+    if gamma == 1:
+        return values.cum_sum(reverse=True)
+    # The mean with weights 1, gamma, gamma^2, ..., times the sum of those weights.
+    weights = pl.lit(gamma).pow(pl.int_range(pl.len())).cum_sum()
+    return (values.reverse().ewm_mean(alpha=1 - gamma, adjust=True) * weights).reverse()
+
+
+def _window_sums(values: pl.Expr, n: int, gamma: float) -> pl.Expr:
+    """Discounted sums of n values from each on, of those that there are."""
+    if gamma == 0 or n == 1:
+        return values
+    weights = [gamma**ahead for ahead in range(n)]
+    return values.reverse().rolling_sum(n, weights=weights[::-1], min_samples=1).reverse()
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidArgumentError(f"{name}={value!r}: expected a whole number of at least 1.")
+    return value
