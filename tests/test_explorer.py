@@ -1,6 +1,7 @@
 """The explorer without a browser: its list, moments, frames, queries, exports, the gate, and bad input."""
 
 import csv
+import functools
 import io
 import json
 import threading
@@ -63,6 +64,7 @@ def episodes(store: el.EpisodeStore) -> EpisodeList:
     return EpisodeList(store)
 
 
+@functools.cache
 def plain_rows(store: el.EpisodeStore) -> list[dict[str, Any]]:
     """What a loop over the episodes finds, in the order of positions."""
     return [
@@ -281,7 +283,7 @@ def test_brush_as_condition(episodes: EpisodeList, store: el.EpisodeStore) -> No
 def test_cursor_in_every_panel(store: el.EpisodeStore) -> None:
     """Each panel of an episode has the cursor, and all of them go to the last t."""
     episode = store[5]
-    specification = episode_spec(episode.plot(), episode.length)
+    specification = episode_spec(episode)
     assert {"name": "cursor", "value": 0} in specification["params"]
     for panel in specification["vconcat"]:
         assert panel["layer"][-1]["transform"] == [{"calculate": "cursor", "as": "t"}]

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...store.errors import InvalidArgumentError
+from ..episode import Episode
 from ..sources import quote
 from ..view import EpisodeView
 
@@ -20,6 +21,7 @@ CURSOR = "cursor"
 BRUSH = "brush"
 #: Beside the panels of an episode a legend would take the room of the lines.
 _LEGEND_ABOVE = {"orient": "top", "title": None, "offset": 2, "symbolSize": 60, "columnPadding": 12}
+_OF_A_LAYER = ("mark", "encoding", "data", "transform", "name")
 KINDS = ("line", "points", "bars", "histogram")
 
 
@@ -62,9 +64,17 @@ def overview_spec(name: str, view: EpisodeView) -> dict[str, Any]:
     Raises:
         NothingToDrawError: the view has no episodes.
     """
-    specification = _compact(OVERVIEWS[name].draw(view).to_dict())
+    specification = _compact(_specified(lambda: OVERVIEWS[name].draw(view)))
     brushed = _brushed(specification) if _brushable(view) else specification
     return {**brushed, "usermeta": {"brush": _brushable(view)}}
+
+
+def _specified(draw: Callable[[], Any]) -> dict[str, Any]:
+    """A chart as a specification. Altair does not check each row of its data, which takes longest."""
+    from altair.utils.schemapi import debug_mode
+
+    with debug_mode(False):
+        return draw().to_dict()
 
 
 def _brushable(view: EpisodeView) -> bool:
@@ -120,36 +130,51 @@ def conditions_of(name: str, chosen: dict[str, tuple[float, float]]) -> list[str
     return list(found.values())
 
 
-def episode_spec(chart: Any, last: int) -> dict[str, Any]:
+def episode_spec(episode: Episode) -> dict[str, Any]:
     """The specification of an episode over time, with a cursor at the signal `cursor` in every panel.
 
     Args:
-        chart: that of `episode.plot`.
-        last: the episode's last t; all panels go as far, so that the cursor stands at one place in them.
+        episode: all panels go to its last t, so that the cursor stands at one place in them.
+
+    Raises:
+        NothingToDrawError: nothing of it is a few numbers at every step.
     """
-    specification = _compact(chart.to_dict())
-    across = {"field": "t", "type": "quantitative", "scale": {"domain": [0, max(last, 1)], "nice": False}}
+    specification = _compact(_specified(episode.plot))
+    across = {
+        "field": "t",
+        "type": "quantitative",
+        "scale": {"domain": [0, max(episode.length, 1)], "nice": False},
+    }
     rule = {
         "data": {"values": [{}]},
         "transform": [{"calculate": CURSOR, "as": "t"}],
         "mark": {"type": "rule", "color": "#e0524c", "strokeWidth": 1.5, "clip": True},
-        "encoding": {"x": across},
+        "encoding": {"x": {**across, "title": None}},
     }
-    panels = specification.get("vconcat", [specification])
+    alone = "vconcat" not in specification
+    panels = [_layered(panel) for panel in specification.get("vconcat", [specification])]
     for panel in panels:
-        for layer in panel.get("layer", ()):
+        for layer in panel["layer"]:
             x = layer.get("encoding", {}).get("x", {})
             if x.get("field") == "t":
                 x["scale"] = {**x.get("scale", {}), **across["scale"]}
-        if "layer" in panel:
-            panel["layer"] = [*panel["layer"], rule]
+        panel["layer"] = [*panel["layer"], rule]
         panel["height"] = 76 if len(panels) > 2 else 110
+    specification = panels[0] if alone else {**specification, "vconcat": panels}
     if "vconcat" in specification:
         specification.setdefault("resolve", {}).setdefault("scale", {})["color"] = "independent"
     legend = {**specification.get("config", {}).get("legend", {}), **_LEGEND_ABOVE}
     specification["config"] = {**specification.get("config", {}), "legend": legend}
     params = [*specification.get("params", []), {"name": CURSOR, "value": 0}]
     return {**specification, "params": params, "usermeta": {"cursor": True}}
+
+
+def _layered(panel: dict[str, Any]) -> dict[str, Any]:
+    """A chart of one layer as one of layers, so that another can stand over it."""
+    if "layer" in panel:
+        return panel
+    inside = {key: value for key, value in panel.items() if key in _OF_A_LAYER}
+    return {**{key: value for key, value in panel.items() if key not in _OF_A_LAYER}, "layer": [inside]}
 
 
 def result_spec(table: pa.Table, kind: str, x: str, y: str | None, color: str | None) -> dict[str, Any]:

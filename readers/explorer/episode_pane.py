@@ -224,7 +224,7 @@ def _has_environment(episode: Episode) -> bool:
 
 
 def _signals_spec(episode: Episode) -> dict[str, Any]:
-    return episode_spec(episode.plot(), episode.length)
+    return episode_spec(episode)
 
 
 def _told(moment: Moment, *, ended: bool) -> str:
