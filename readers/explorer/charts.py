@@ -155,7 +155,10 @@ def episode_spec(episode: Episode) -> dict[str, Any]:
     panels = [_layered(panel) for panel in specification.get("vconcat", [specification])]
     for panel in panels:
         for layer in panel["layer"]:
-            x = layer.get("encoding", {}).get("x", {})
+            encoding = layer.get("encoding", {})
+            x = encoding.get("x", {})
+            if encoding.get("color", {}).get("legend"):
+                encoding["color"]["legend"]["title"] = None
             if x.get("field") == "t":
                 x["scale"] = {**x.get("scale", {}), **across["scale"]}
         panel["layer"] = [*panel["layer"], rule]

@@ -72,7 +72,10 @@ export default {
       for (let attempt = 0; attempt < 2; attempt++) {
         if (turn !== this.turn || !this.$el?.isConnected) return;
         const place = this.$el.clientWidth;
-        const wide = widen(JSON.parse(JSON.stringify(this.spec)), Math.max(120, place - this.beside));
+        const wide = widen(JSON.parse(JSON.stringify(this.spec)), Math.max(120, place / 2, place - this.beside));
+        // A legend above its panel takes as many lines as it needs.
+        const legend = wide.config?.legend;
+        if (legend?.orient === "top") legend.columns = Math.max(1, Math.floor(place / 150));
         const spec = inked(wide, getComputedStyle(this.$el).color);
         const options = { actions: false, renderer: "canvas", ast: false };
         this.finish();
