@@ -152,6 +152,7 @@ def test_playing(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> Non
 def test_two_side_by_side(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
     """A second episode stands beside the first; both go in step, and the shorter one waits at its end."""
     seen = visit(explorer)
+    expect(seen.page.locator(".first .episode-id")).to_have_text(store[119].id)
     seen.rows.nth(5).hover()
     seen.rows.nth(5).get_by_label("Open beside").click()
     one, other = store[119], store[114]
@@ -166,7 +167,8 @@ def test_two_side_by_side(explorer: Explorer, store: el.EpisodeStore, visit: Ope
         expect(seen.page.locator(f".{pane} dt:text-is('lives') + dd")).to_have_text(str(episode.length))
         _until(lambda pane=pane, e=episode: np.array_equal(seen.frame(pane), e.observations["camera"][-1]))
     seen.page.locator(".first button", has_text="close").click()
-    expect(seen.page.locator(".episode-id")).to_have_text(other.id)
+    expect(seen.page.locator(".first .episode-id")).to_have_text(other.id)
+    expect(seen.page.locator(".episode-id")).to_have_count(1)
 
 
 def test_arrow_keys(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:

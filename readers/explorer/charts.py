@@ -240,7 +240,7 @@ def result_spec(table: pa.Table, kind: str, x: str, y: str | None, color: str | 
         marked = marked.encode(alt.Color(places[color], title=titled[color]))
     tooltips = [alt.Tooltip(places[name], title=titled[name]) for name in dict.fromkeys(wanted)]
     chart = finished(marked.encode(tooltip=tooltips).properties(width=560, height=260), "result")
-    return {key: value for key, value in chart.to_dict().items() if key != "title"}
+    return {key: value for key, value in chart.to_dict().items() if key not in ("title", "usermeta")}
 
 
 def _type_of(kind: pa.DataType) -> str:
