@@ -59,8 +59,9 @@ def explore(
 ) -> None:
     """Explore a store in the browser, on this machine.
 
-    Filter episodes, step through them, chart runs, ask in SQL, export what you chose. The page reads the store and changes nothing. It follows what is being written, unless PATH
-    names a version or a tag. Ctrl-C ends it.
+    Filter episodes, step through them, chart runs, ask in SQL, export what you chose. The page reads the
+    store and changes nothing. It follows what is being written, unless PATH names a version or a tag.
+    Ctrl-C ends it.
     """
     # Imported where it runs: no other command needs it.
     from ..readers.explorer.server import Options, check_packages, serve
