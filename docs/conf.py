@@ -43,6 +43,8 @@ python_maximum_signature_line_length = 88
 add_module_names = False
 toc_object_entries_show_parents = "hide"
 
+pygments_dark_style = "github-dark"
+
 html_theme = "furo"
 html_title = "Episodelake"
 html_static_path = ["_static"]

@@ -170,6 +170,7 @@ def make_explorer(store: el.EpisodeStore) -> None:
     """The explorer's page with an episode that is opened, in light and in dark."""
     from playwright.sync_api import sync_playwright
 
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # a replay is drawn without a screen
     with explored(store) as address, sync_playwright() as playwright:
         chromium = os.environ.get("EPISODELAKE_CHROMIUM") or shutil.which("chromium")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

@@ -13,6 +13,7 @@ from typing import Any
 
 import notebook_pages
 from docutils import nodes, utils
+from pygments.lexers import BashLexer
 from sphinx.application import Sphinx
 from sphinx.domains.python import PyXRefRole
 from sphinx.util import logging
@@ -39,7 +40,6 @@ _PAGE_OF = {file: page for page, file in MIRRORS.items()} | {"README.md": "index
 _TABLE = re.compile(r"<!-- benchmarks:begin -->(.*)<!-- benchmarks:end -->", re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _FENCE = re.compile(r"(`{3,}|~{3,})")
-_PATTERN = re.compile(r"^[a-z]+\*\n", re.MULTILINE)
 _NAME = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\(\))?")
 
 
@@ -52,7 +52,6 @@ def page_text(page: str, text: str) -> str:
     """
     source = MIRRORS.get(page)
     if source is None:
-        text = _PATTERN.sub(lambda line: line[0] if any(DOCS.glob(f"{line[0].strip()}.md")) else "", text)
         return relinked(text, f"docs/{page}.md", page)
     text = (REPOSITORY / source).read_text("utf-8")
     if source.endswith(".ipynb"):
@@ -129,5 +128,7 @@ def name_role(
 def setup(app: Sphinx) -> dict[str, Any]:
     """Called by Sphinx as the extension is loaded."""
     app.connect("source-read", _read_source)
+    # Blocks of commands have no prompts, without which the usual lexer takes them for what commands print.
+    app.add_lexer("console", BashLexer)
     app.add_role("name", name_role)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from episodelake.terminal.app import app
 from episodelake.terminal.commands import BEGIN, CHECK, KEEP, LOOK
@@ -117,16 +118,12 @@ def test_all_episodes_go_through_the_pager(path: Path) -> None:
 
 def completed(*words: object) -> list[str]:
     """What the shell would offer for the last word."""
-    arguments = " ".join(["episodelake", *map(str, words)])
     environment = {
-        **os.environ,
         "_EPISODELAKE_COMPLETE": "complete_bash",
-        "COMP_WORDS": arguments,
+        "COMP_WORDS": " ".join(["episodelake", *map(str, words)]),
         "COMP_CWORD": str(len(words)),
     }
-    result = subprocess.run(
-        [sys.executable, *RUN], env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
+    result = CliRunner().invoke(app, [], prog_name="episodelake", env=environment)
     assert result.stderr == ""
     return result.stdout.split()
 
