@@ -195,6 +195,24 @@ def two_cameras(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
     return store.refresh()
 
 
+def test_a_small_image_is_hinted_at(tmp_path: Path) -> None:
+    """A grid of 5 x 5 is no picture unless it is named; the message names it."""
+    store = el.create(
+        tmp_path / "store", observation_space=Box(0, 255, (5, 5, 3), np.uint8), action_space=Discrete(2)
+    )
+    grids = np.arange(3 * 75, dtype=np.uint8).reshape(3, 5, 5, 3)
+    with store.writer(run="grids") as writer:
+        writer.write_episode(
+            observations=grids, actions=np.zeros(2, np.int64), rewards=np.zeros(2),
+            terminations=True, truncations=False,
+        )  # fmt: skip
+    episode = store.refresh()[0]
+    for asked in ({}, {"layout": "HWC"}):
+        with pytest.raises(el.NothingToDrawError, match="column='observation'"):
+            episode.frames(**asked)
+    np.testing.assert_array_equal(episode.frames(column="observation"), grids)
+
+
 def test_one_of_several_images_is_named(two_cameras: el.EpisodeStore) -> None:
     """With several images one has to be named, whole or in short; a grid of codes only by name."""
     episode = two_cameras[0]
@@ -331,6 +349,8 @@ def test_what_cannot_be_replayed_is_told(pole: el.EpisodeStore, tmp_path: Path) 
     with pytest.raises(el.InvalidArgumentError, match="ascend"):
         pole[0].frames([5, 2])
     with pytest.raises(el.InvalidArgumentError, match="choose recorded images"):
+        pole[0].video(layout="HWC", env=gymnasium.make("CartPole-v1", render_mode="rgb_array"))
+    with pytest.raises(el.NothingToDrawError, match="hold no images"):
         pole[0].video(layout="HWC")
     with pytest.raises(el.InvalidArgumentError, match=r"no part of the observation"):
         pole[0].video(column="camera")

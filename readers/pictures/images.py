@@ -77,6 +77,13 @@ def image_columns(schema: StepSchema) -> tuple[str, ...]:
     return tuple(leaf.column for leaf in leaves if _is_picture(leaf))
 
 
+def small_images(schema: StepSchema) -> str:
+    """A hint at the arrays that may be images, and are too small to be taken for some."""
+    small = [leaf for leaf in schema.observation.leaves if _may_be_picture(leaf) and not _is_picture(leaf)]
+    names = " or ".join(f"column={leaf.column!r}" for leaf in small)
+    return f" Arrays below {SMALLEST} x {SMALLEST} are shown if they are named: {names}." if names else ""
+
+
 def image_column(schema: StepSchema, column: str | None, layout: str | None) -> ImageColumn:
     """The image that is asked for.
 
@@ -93,7 +100,7 @@ def image_column(schema: StepSchema, column: str | None, layout: str | None) -> 
     known = [leaf.column for leaf in leaves if _is_picture(leaf)]
     if column is None:
         if not known:
-            raise NothingToDrawError("The observations hold no images.")
+            raise NothingToDrawError(f"The observations hold no images.{small_images(schema)}")
         if len(known) > 1:
             raise InvalidArgumentError(
                 f"There are several images. Name one with column=: {', '.join(known)}."
@@ -140,12 +147,17 @@ def _range(leaf: FixedNode) -> tuple[float, float]:
 
 
 def _is_picture(leaf: FixedNode) -> bool:
-    """Whether a leaf is an image without being named: of bytes, or of numbers from 0 to 1 or to 255."""
+    """Whether a leaf is an image without being named."""
+    layout = _layout(leaf.shape)
+    if layout is None or min(leaf.shape[layout.index(axis)] for axis in "HW") < SMALLEST:
+        return False
+    return _may_be_picture(leaf)
+
+
+def _may_be_picture(leaf: FixedNode) -> bool:
+    """Whether a leaf is an array of bytes, or of numbers from 0 to 1 or to 255, with the axes of an image."""
     layout = _layout(leaf.shape)
     if layout is None or not isinstance(leaf.space, gymnasium.spaces.Box):
-        return False
-    sides = [leaf.shape[layout.index(axis)] for axis in "HW"]
-    if min(sides) < SMALLEST:
         return False
     low, high = float(np.min(leaf.space.low)), float(np.max(leaf.space.high))
     return leaf.native == np.uint8 or (len(layout) > 2 and low == 0 and high in (1, 255))

@@ -27,7 +27,7 @@ from ..environment import make_run_env
 from ..replay import ReplayReport, check_spaces
 from ..run_envs import RunEnv, chosen_run, run_envs
 from .accessor import Steps, chosen_steps
-from .images import image_column, image_columns
+from .images import image_column, image_columns, small_images
 from .recorded import RecordedFrames
 from .rendered import RenderedFrames, RenderedGame
 from .writing import FORMATS, write_gif, write_mp4, write_png
@@ -154,16 +154,18 @@ def make_video(
     chosen = chosen_steps(episode, steps)
     if episode.agents:
         return _video_of_game(episode, chosen, env, fps)
-    if env is None and (column is not None or image_columns(episode._own_schema)):
+    named = column is not None or layout is not None
+    if env is None and (named or image_columns(episode._own_schema)):
         image = image_column(episode._own_schema, column, layout)
         source = RecordedFrames(episode, image)
         return Video(episode.id, image.name, source.frames, chosen, fps or _recorded_fps(episode))
     if hasattr(episode, "agent_id"):
         raise NothingToDrawError(
-            "The observations of this agent hold no images, and it cannot be replayed alone. Replay the "
-            f"episode in an environment of PettingZoo: store[{episode.id!r}].video(env=env)."
+            f"The observations of this agent hold no images.{small_images(episode._own_schema)} It cannot be "
+            "replayed alone: replay the episode in an environment of PettingZoo, "
+            f"store[{episode.id!r}].video(env=env)."
         )
-    if column is not None or layout is not None:
+    if named:
         raise InvalidArgumentError(
             "column= and layout= choose recorded images; with env= the episode is replayed."
         )
@@ -230,12 +232,14 @@ def _made_env(episode: Episode) -> gymnasium.Env:
         env, told = make_run_env(snapshot, run, render_mode="rgb_array")
     except UntrustedEnvError as error:
         raise NothingToDrawError(
-            f"{episode.id} has no images, and a replay needs your trust: {error} Then: "
+            f"{episode.id} has no images.{small_images(episode.schema)} A replay needs your trust: {error} "
+            "Then: "
             'episode.video(env=store.make_env(trust=True, render_mode="rgb_array")).'
         ) from error
     except EpisodelakeError as error:
         raise NothingToDrawError(
-            f"{episode.id} has no images, and its environment cannot be made again to replay it: {error} "
+            f"{episode.id} has no images.{small_images(episode.schema)} Its environment cannot be made again "
+            f"to replay it: {error} "
             "To replay it in one of your own: episode.video(env=env)."
         ) from error
     if told is not None:

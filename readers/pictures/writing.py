@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -177,18 +177,12 @@ def _finish(container: Any, stream: Any, video: Video) -> None:
 def _replacing(path: Path) -> Iterator[Path]:
     """A path to write to; what is there at the end takes the place of `path`, or goes if anything fails."""
     with guard_access("write the video", path):
-        handle, name = tempfile.mkstemp(prefix=f".{path.stem[:50]}-", suffix=path.suffix, dir=path.parent)
-        os.close(handle)
+        name = path.with_name(f".{path.stem[:50]}-{secrets.token_hex(8)}{path.suffix}")
+        # Not by tempfile, whose files nobody else may read.
+        name.touch(exist_ok=False)
         try:
-            yield Path(name)
-            os.chmod(name, 0o666 & ~_umask())
+            yield name
             os.replace(name, path)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            name.unlink(missing_ok=True)
             raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
