@@ -1,4 +1,4 @@
-"""The query behind `action_histogram()`: how often each action was taken, made for an action space."""
+"""The queries behind `step_histogram(...)` and `action_histogram()`, which is made for an action space."""
 
 from __future__ import annotations
 
@@ -9,6 +9,31 @@ from gymnasium.spaces import Box, Discrete
 
 from .elements import Leaf
 from .sql_text import literal, quote
+
+#: How many bins there are between two ends: one where both are the same.
+_PARTS = """CASE
+    WHEN NOT coalesce(bins >= 1, false) THEN error('bins is ' || coalesce(bins::VARCHAR, 'NULL')
+        || '; expected a whole number of at least 1')::BIGINT
+    WHEN low = high THEN 1 ELSE bins END"""
+#: Near the largest numbers there are, edges are worked out of smaller ones; a power of 2 changes no digit.
+_SCALE = "CASE WHEN greatest(abs(low), abs(high)) > 1e280 THEN pow(2, -100) ELSE 1 END"
+_BIN = """greatest(0, least(parts - 1, CASE WHEN high > low
+    THEN floor((x * scale - low * scale) / (high * scale - low * scale) * parts) ELSE 0 END))::BIGINT"""
+
+
+def _edge(number: str) -> str:
+    return f"(low * scale + (high * scale - low * scale) * {number} / parts) / scale"
+
+
+HISTOGRAM_OF_STEPS = f"""
+    WITH found AS MATERIALIZED (
+        SELECT x FROM (SELECT (value)::DOUBLE AS x FROM steps) WHERE isfinite(x)
+    ), ends AS (
+        SELECT *, {_PARTS} AS parts, {_SCALE} AS scale FROM (SELECT min(x) AS low, max(x) AS high FROM found)
+    ), counted AS (SELECT {_BIN} AS bin, count(*) AS count FROM found, ends GROUP BY bin)
+    SELECT {_edge("number")} AS low, {_edge("(number + 1)")} AS high, coalesce(count, 0) AS count
+    FROM (SELECT *, unnest(range(parts)) AS number FROM ends) LEFT JOIN counted ON bin = number
+    WHERE low IS NOT NULL ORDER BY number"""
 
 
 def histogram_of_actions(leaves: Sequence[Leaf]) -> tuple[str, str] | None:
@@ -77,16 +102,15 @@ def _number(value: float) -> str:
 def _by_bin(parts: Sequence[str]) -> str:
     numbers = " UNION ALL ".join(f"SELECT {rank} AS rank, * FROM ({part})" for rank, part in enumerate(parts))
     return f"""
-        WITH numbers AS MATERIALIZED ({numbers}), ends AS (
+        WITH numbers AS MATERIALIZED ({numbers}), found AS (
             SELECT rank, place, action, coalesce(any_value(lowest), min(x) FILTER (isfinite(x))) AS low,
                 coalesce(any_value(highest), max(x) FILTER (isfinite(x))) AS high, count(*) AS total
             FROM numbers GROUP BY ALL
-        ), counted AS (
-            SELECT rank, place, count(*) AS count, greatest(0, least(bins - 1, CASE
-                WHEN high > low THEN floor((x - low) / (high - low) * bins) ELSE 0 END))::BIGINT AS bin
+        ), ends AS (SELECT *, {_PARTS} AS parts, {_SCALE} AS scale FROM found), counted AS (
+            SELECT rank, place, count(*) AS count, {_BIN} AS bin
             FROM numbers JOIN ends USING (rank, place) WHERE isfinite(x) GROUP BY ALL
         )
-        SELECT action, low + (high - low) * bin / bins AS low, low + (high - low) * (bin + 1) / bins AS high,
+        SELECT action, {_edge("bin")} AS low, {_edge("(bin + 1)")} AS high,
             coalesce(count, 0) AS count, coalesce(count, 0) / total AS share
-        FROM ends CROSS JOIN (SELECT unnest(range(bins)) AS bin) LEFT JOIN counted USING (rank, place, bin)
+        FROM (SELECT *, unnest(range(parts)) AS bin FROM ends) LEFT JOIN counted USING (rank, place, bin)
         ORDER BY rank, place, bin"""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from ..store.layout import EPISODES, STEPS
 from ..store.schema import ACTION, StepSchema
-from .action_bins import histogram_of_actions
 from .elements import element_macros, leaves_of, next_name
+from .histograms import HISTOGRAM_OF_STEPS, histogram_of_actions
 from .sql_text import quote
 
 TRANSITIONS = "transitions"
@@ -65,7 +65,7 @@ def macros_of(schema: StepSchema, position_of: str) -> tuple[Macro, ...]:
         Macro("transitions_of", "episode", _transitions_of(schema)),
         Macro("first_hit", "condition", _first_hit(keys)),
         Macro("step_percentiles", "value", _STEP_PERCENTILES),
-        Macro("step_histogram", "value, bins := 20", _STEP_HISTOGRAM),
+        Macro("step_histogram", "value, bins := 20", HISTOGRAM_OF_STEPS),
     ]
     actions = histogram_of_actions(leaves_of(schema, ACTION))
     if actions is not None:
@@ -162,11 +162,15 @@ def _discounted_return(schema: StepSchema) -> str:
 
 
 def _moving_return(schema: StepSchema) -> str:
+    before = (
+        "CASE WHEN coalesce(episodes >= 1, false) THEN episodes - 1 ELSE error('episodes is ' || "
+        "coalesce(episodes::VARCHAR, 'NULL') || '; expected a whole number of at least 1')::BIGINT END"
+    )
     mean = _each_objective(schema, "avg(REWARD) OVER recent").replace("reward", "episode_return")
     return f"""
         SELECT run_id, number, episode_id, episode_return, {mean} AS moving_return FROM {EPISODES}
         WINDOW recent AS (
-            PARTITION BY run_id ORDER BY number ROWS BETWEEN episodes - 1 PRECEDING AND CURRENT ROW
+            PARTITION BY run_id ORDER BY number ROWS BETWEEN {before} PRECEDING AND CURRENT ROW
         )"""
 
 
@@ -180,9 +184,13 @@ def _transitions_of(schema: StepSchema) -> str:
         f"lead({quote(field.name)}) OVER following AS {quote(next_name(field.name))}"
         for field in schema.observation.fields
     )
+    id_given = (
+        "CASE WHEN typeof(episode) = 'VARCHAR' THEN episode::VARCHAR ELSE error('transitions_of takes the id "
+        "of an episode; at a position stands (SELECT episode_id FROM episode_at(0))')::VARCHAR END"
+    )
     return f"""
         SELECT * FROM (
-            SELECT *, {columns} FROM {STEPS} WHERE episode_id = episode
+            SELECT *, {columns} FROM {STEPS} WHERE episode_id = {id_given}
             WINDOW following AS (PARTITION BY {keys} ORDER BY t)
         ) WHERE terminated IS NOT NULL ORDER BY {keys}, t"""
 
@@ -207,16 +215,3 @@ _STEP_PERCENTILES = f"""
             quantile_cont(found, [0, 0.1, 0.25, 0.5, 0.75, 0.9, 1]) AS quantiles
         FROM (SELECT t, (value)::DOUBLE AS found FROM {STEPS}) WHERE found IS NOT NULL GROUP BY t
     )"""
-
-_STEP_HISTOGRAM = f"""
-    WITH found AS MATERIALIZED (
-        SELECT x FROM (SELECT (value)::DOUBLE AS x FROM {STEPS}) WHERE isfinite(x)
-    ), ends AS (SELECT min(x) AS low, max(x) AS high FROM found), counted AS (
-        SELECT least(bins - 1, CASE
-            WHEN high > low THEN floor((x - low) / (high - low) * bins) ELSE 0 END)::BIGINT AS bin,
-            count(*) AS count FROM found, ends GROUP BY bin
-    )
-    SELECT low + (high - low) * number / bins AS low, low + (high - low) * (number + 1) / bins AS high,
-        coalesce(count, 0) AS count
-    FROM ends CROSS JOIN (SELECT unnest(range(bins)) AS number) LEFT JOIN counted ON bin = number
-    WHERE low IS NOT NULL ORDER BY number"""

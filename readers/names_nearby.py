@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from ..store.layout import TABLES
+from ..store.layout import STEPS, TABLES
 from ..store.snapshot import Snapshot
 from .macros import TRANSITIONS, WITH_NEXT, Macro, next_columns
 from .sql_text import quote
@@ -73,6 +73,10 @@ def _nearest(
         wrong = found[1].strip("!\"'").removeprefix("main.")
         if wrong in next_columns(snapshot.schema):
             return [f"{wrong} is a column of the view {WITH_NEXT}; write FROM {WITH_NEXT}."]
+        elsewhere = [name for name, names in columns.items() if wrong in names]
+        if kind == "column" and elsewhere:
+            asked = " obs(...) and act(...) read such columns." if elsewhere == [STEPS] else ""
+            return [f"{wrong} is a column of {' and '.join(elsewhere)}, and not of what stands there.{asked}"]
         dotted = _meant_as_one(text, wrong, columns)
         if dotted:
             return [f"{dotted} is one name: write it in double quotes, as {quote(dotted)}."]

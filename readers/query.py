@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from ..store.errors import CorruptStoreError, QueryError
 from ..store.layout import EPISODES, RUNS, STEPS, TABLES
-from ..store.parquet import open_parquet
+from ..store.names import has_utf8
 from ..store.snapshot import Snapshot
+from .damaged_files import check_files, name_damaged
 from .frames import episodes_frame
 from .interrupting import interruptible
 from .macros import TRANSITIONS, WITH_NEXT, Macro, following_columns, macros_of, statements
@@ -29,6 +30,7 @@ _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
 #: A connection that may only read keeps the rows of so many episodes in its memory.
 _MOST_KEPT = 2_000_000
+_LIST_AS_NUMBER = re.compile(r"cast \(\w+(?:\[\])+ -> DOUBLE\)")
 _WORD = re.compile(r"\w+")
 
 
@@ -46,7 +48,8 @@ def connect(
     """
     for table in TABLES if snapshot.layout.check_pages else (RUNS, EPISODES):
         snapshot.places(table)
-    sources = Sources(snapshot, confined=read_only)
+    segments = None if positions is None else snapshot.segments_of(positions)
+    sources = Sources(snapshot, segments, confined=read_only)
     connection = sources.connection
     chosen = positions is not None or (snapshot.episode_count > 0 and snapshot.hidden_rows)
     if chosen:
@@ -150,8 +153,7 @@ def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
         QueryError: the text does not parse or names what is not there; the message begins with the nearest
             names, and has DuckDB's reason and all that is available.
     """
-    if not isinstance(text, str):
-        raise QueryError(f"A query of type {type(text).__name__} was given; expected SQL text.")
+    _check_text(text)
     try:
         kinds = [statement.type for statement in connection.extract_statements(text)]
         if len(kinds) > 1:
@@ -168,17 +170,22 @@ def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
             snapshot.places(STEPS)
         relation = _bound(snapshot, connection, text)
     except duckdb.Error as error:
-        if not isinstance(error, duckdb.ProgrammingError):
-            for table in TABLES:
-                check_files(snapshot, table)
+        name_damaged(snapshot, error)
         raise QueryError(advice(snapshot, text, str(error), macros_for(snapshot))) from error
     if relation is None:
         raise QueryError(f"The text {text!r} holds no query, such as SELECT ... FROM episodes.")
     return relation
 
 
+def _check_text(text: str) -> None:
+    if not isinstance(text, str):
+        raise QueryError(f"A query of type {type(text).__name__} was given; expected SQL text.")
+    if not has_utf8(text):
+        raise QueryError(f"{text!r} is no text in UTF-8, which SQL is written in.")
+
+
 def _is_query(connection: duckdb.DuckDBPyConnection, kind: duckdb.StatementType, text: str) -> bool:
-    """Whether a statement of a kind asks, and changes nothing. EXPLAIN ANALYZE carries out what follows it."""
+    """Whether a statement asks and changes nothing. EXPLAIN ANALYZE carries out what follows it."""
     if kind == duckdb.StatementType.EXPLAIN:
         asked = [statement.type for statement in connection.extract_statements(explained(text))]
         return asked == [duckdb.StatementType.SELECT]
@@ -217,9 +224,11 @@ def fetch(
     try:
         return interruptible(connection, relation.pl)
     except duckdb.Error as error:
-        for table in TABLES:
-            check_files(snapshot, table)
-        raise QueryError(f"The query failed: {error}") from error
+        name_damaged(snapshot, error)
+        hint = ""
+        if _LIST_AS_NUMBER.search(str(error)):
+            hint = " A list stands where a number is expected: name an element, such as reward[1] or obs(0)."
+        raise QueryError(f"The query failed: {error}{hint}") from error
 
 
 def _may_read_steps(snapshot: Snapshot, text: str) -> bool:
@@ -229,23 +238,13 @@ def _may_read_steps(snapshot: Snapshot, text: str) -> bool:
     return not words.isdisjoint({STEPS, TRANSITIONS, WITH_NEXT, "query", "query_table"} | reading)
 
 
-def check_files(snapshot: Snapshot, table: str) -> None:
-    """Open every file of a table; an engine that failed on one may not have said which.
-
-    Raises:
-        CorruptStoreError: a file is damaged; the message names it.
-    """
-    for group in snapshot.groups(table):
-        for place in group.places:
-            open_parquet(place)
-
-
 def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition: str) -> np.ndarray:
     """Positions of the episodes (among `candidates`) that fulfil an SQL condition, in their order.
 
     Raises:
         QueryError: the condition does not parse or names a column that is not there.
     """
+    _check_text(condition)
     snapshot.places(EPISODES)
     sources = Sources(snapshot)
     connection = sources.connection
@@ -273,7 +272,8 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
     except (duckdb.Error, ValueError) as error:
         if isinstance(error, QueryError):
             raise
-        check_files(snapshot, EPISODES)
+        if isinstance(error, duckdb.Error):
+            name_damaged(snapshot, error)
         raise QueryError(
             advice(snapshot, condition, f"The condition {condition!r} is not valid: {error}", (), (EPISODES,))
             + available_episodes(snapshot)

@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from ..store.layout import EPISODES, STEPS
+from ..store.places import Place
 from ..store.snapshot import FileGroup, Snapshot
 from .sql_text import literal, quote
 
@@ -38,10 +39,13 @@ class Sources:
 
     Args:
         snapshot: what to show.
+        segments: the steps files to read; None for all of the snapshot.
         confined: reach the files through Arrow, so that the connection can be closed off with `confine`.
     """
 
-    def __init__(self, snapshot: Snapshot, *, confined: bool = False) -> None:
+    def __init__(
+        self, snapshot: Snapshot, segments: frozenset[str] | None = None, *, confined: bool = False
+    ) -> None:
         self.connection = duckdb.connect(":memory:")
         self.connection.execute("SET TimeZone = 'UTC'")
         # It would be printed among a script's own output as soon as a query takes two seconds. In a notebook
@@ -49,6 +53,7 @@ class Sources:
         with contextlib.suppress(duckdb.InvalidInputException):
             self.connection.execute("SET enable_progress_bar = false")
         self._snapshot = snapshot
+        self._segments = segments
         if confined:
             # Before anything is read: once it was used, the folder cannot be changed.
             self.connection.execute("SET temp_directory = ''")
@@ -61,13 +66,13 @@ class Sources:
 
     def table(self, name: str) -> str:
         """A query for all rows and columns of a table; columns that a file lacks are NULL."""
-        text = self._files(name, self._snapshot.table_schema(name), _by_columns(self._snapshot, name))
+        text = self._files(name, self._snapshot.table_schema(name), self._groups(name))
         return self._annotated(text) if name == STEPS else text
 
     def steps_with(self, columns: str) -> str:
         """A query for the steps with more columns, computed over the rows in the files' order."""
         snapshot = self._snapshot
-        text = self._files("steps_in_order", snapshot.table_schema(STEPS), _by_columns(snapshot, STEPS))
+        text = self._files("steps_in_order", snapshot.table_schema(STEPS), self._groups(STEPS))
         # Annotations are joined, which may change the order: they come last.
         return self._annotated(f"SELECT *, {columns} FROM ({text})")
 
@@ -76,7 +81,8 @@ class Sources:
         snapshot, keys = self._snapshot, self._snapshot.schema.step_keys
         using = ", ".join(name for name, _ in keys)
         for number, annotation in enumerate(snapshot.annotation_files.annotations.values()):
-            places = snapshot.annotation_places(annotation.name, snapshot.pointers.segments)
+            segments = [name for name in snapshot.pointers.segments if self._is_read(name)]
+            places = snapshot.annotation_places(annotation.name, segments)
             schema = annotation.schema(keys)
             group = FileGroup(tuple(places), frozenset(schema.names))
             added = self._files(f"annotation_{number}", schema, [group] if places else [])
@@ -90,6 +96,23 @@ class Sources:
                 f"LEFT JOIN ({added}) AS added USING ({using})"
             )
         return text
+
+    def _groups(self, table: str) -> list[FileGroup]:
+        """The files by the columns they have: few groups, whatever the order in which runs brought columns.
+
+        The episodes keep their order, which positions count by.
+        """
+        groups = list(self._snapshot.groups(table))
+        if table == EPISODES:
+            return groups
+        found: dict[frozenset[str], list[Place]] = {}
+        for group in groups:
+            places = [place for place in group.places if table != STEPS or self._is_read(place.name)]
+            found.setdefault(group.columns, []).extend(places)
+        return [FileGroup(tuple(places), columns) for columns, places in found.items() if places]
+
+    def _is_read(self, segment: str) -> bool:
+        return self._segments is None or segment in self._segments
 
     def _files(self, name: str, schema: pa.Schema, groups: list[FileGroup]) -> str:
         if not groups:
@@ -124,20 +147,6 @@ class Sources:
         dataset = pyarrow.dataset.dataset(paths, schema=schema, filesystem=filesystem, format=kind)
         self.connection.register(f"_files_of_{name}", dataset)
         return f"SELECT * FROM _files_of_{name}"
-
-
-def _by_columns(snapshot: Snapshot, table: str) -> list[FileGroup]:
-    """The files by the columns they have: few groups, whatever the order in which runs brought columns.
-
-    The episodes keep their order, which positions count by.
-    """
-    groups = list(snapshot.groups(table))
-    if table == EPISODES:
-        return groups
-    places = {}
-    for group in groups:
-        places[group.columns] = (*places.get(group.columns, ()), *group.places)
-    return [FileGroup(found, columns) for columns, found in places.items()]
 
 
 def type_name(kind: pa.DataType) -> str:

@@ -26,6 +26,7 @@ from ..store.snapshot import Selection, Snapshot
 from .agents import make_episode
 from .blocks import BlockReader
 from .cards.accessor import CardedView
+from .damaged_files import check_files
 from .environment import make_run_env
 from .episode import Episode
 from .episode_rows import EpisodeRowReader
@@ -41,7 +42,7 @@ from .iteration import checked_slice, iterate
 from .loading.feeding import FeedingView
 from .loading.stats_view import MeasuredView
 from .plots.accessor import PlottedView
-from .query import available_episodes, check_files, connect, fetch, positions_where, run_sql
+from .query import available_episodes, connect, fetch, positions_where, run_sql
 from .replay import ReplayReport
 from .run_envs import RunEnv, chosen_run, run_envs
 
@@ -374,7 +375,7 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
 
     @cached_property
     def _asking(self) -> threading.Lock:
-        """Held while a query runs: DuckDB's connections refuse a second one. All threads must get the same."""
+        """Held while a query runs: DuckDB's connections refuse a second one. All threads get the same."""
         return self.__dict__.setdefault("_asking", threading.Lock())
 
     @cached_property

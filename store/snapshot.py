@@ -158,6 +158,12 @@ class Snapshot:
             return pointers_of(_POINTER_SCHEMA.empty_table(), self.layout.root)
         return pointers_of(pa.concat_tables(tables), self.layout.root)
 
+    def segments_of(self, positions: np.ndarray) -> frozenset[str]:
+        """The names of the steps files that hold the episodes at some positions."""
+        return frozenset(
+            self.pointers.segments[index] for index in np.unique(self.pointers.segment[positions])
+        )
+
     def _read_episodes(self, name: str, columns: Sequence[str]) -> pa.Table:
         path = self.layout.table(EPISODES) / name
         try:

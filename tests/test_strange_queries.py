@@ -1,15 +1,21 @@
-"""Queries that would change what others see, that threads ask at once, and that name transitions in odd places."""
+"""Queries that would change what others see, come from threads, give macros odd arguments, or meet damage."""
 
 from __future__ import annotations
 
+import math
 import pickle
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 
 import episodelake as el
 from real_environments import numbered_store
+from test_namespaces import vector_store
 
 LENGTHS = [4, 1, 6, 3]
 
@@ -32,7 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
     ],
 )
 def test_a_statement_within_another_is_no_query(store: el.EpisodeStore, text: str) -> None:
-    """EXPLAIN ANALYZE carries out what follows it, and a PIVOT can fill a table: neither may change anything."""
+    """EXPLAIN ANALYZE carries out what follows it, a PIVOT can fill a table: neither may change anything."""
     for read_only in (True, False):
         with pytest.raises(el.QueryError, match="is not a query"):
             store.sql(text, read_only=read_only)
@@ -123,3 +129,94 @@ def test_a_view_with_a_query_behind_it_is_pickled(store: el.EpisodeStore) -> Non
     store.query("from episodes")
     again = pickle.loads(pickle.dumps(store[1:]))
     assert_frame_equal(again.query("from episodes"), store[1:].query("from episodes"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("from step_histogram(t, 0)", "bins is 0; expected a whole number of at least 1"),
+        ("from step_histogram(t, -2)", "bins is -2; expected"),
+        ("from step_histogram(t, null)", "bins is NULL; expected"),
+        ("from moving_return(0)", "episodes is 0; expected a whole number of at least 1"),
+        ("from transitions_of(0)", "takes the id of an episode; at a position stands"),
+        ("select obs(0) from episodes", "observation is a column of steps, and not of what stands there"),
+        ("select '\udcff' as told", "no text in UTF-8"),
+    ],
+)
+def test_what_a_macro_cannot_take_is_told(store: el.EpisodeStore, text: str, told: str) -> None:
+    """The message says what was given, and what is expected."""
+    with pytest.raises(el.QueryError, match=told):
+        store.query(text)
+    with pytest.raises(el.QueryError, match="no text in UTF-8"):
+        store.filter("length > '\udcff'")
+
+
+def test_a_vector_is_no_number(tmp_path: Path) -> None:
+    """Percentiles of vector rewards need one of their numbers."""
+    vectors = vector_store(tmp_path / "store")
+    with pytest.raises(el.QueryError, match=r"name an element, such as reward\[1\]"):
+        vectors.query("from step_percentiles(reward)")
+    assert len(vectors.query("from step_percentiles(reward[1])"))
+
+
+@pytest.mark.parametrize("value", ["1", "1e308", "-5e-324"])
+def test_a_constant_has_one_bin(store: el.EpisodeStore, value: str) -> None:
+    """All values are one, so there is nothing to cut."""
+    rows = sum(length + 1 for length in LENGTHS)
+    assert store.query(f"from step_histogram({value})").rows() == [(float(value), float(value), rows)]
+
+
+def test_bins_of_the_largest_numbers(store: el.EpisodeStore) -> None:
+    """Their span is more than the largest number, their edges are not."""
+    found = store.query("from step_histogram(case when t = 0 then 1e308 else -1e308 end, 4)")
+    assert found["low"].to_list() == [-1e308, -5e307, 0, 5e307]
+    assert found["high"].to_list() == [-5e307, 0, 5e307, 1e308]
+    assert found["count"].to_list() == [sum(LENGTHS), 0, 0, len(LENGTHS)]
+    assert all(math.isfinite(edge) for edge in found["high"])
+
+
+def end_of_pages(file: Path) -> int:
+    """Where the pages of a Parquet file end."""
+    with pq.ParquetFile(file) as opened:
+        group = opened.metadata.row_group(opened.metadata.num_row_groups - 1)
+        last = group.column(group.num_columns - 1)
+        return min(last.dictionary_page_offset or last.data_page_offset, last.data_page_offset)
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> tuple[el.EpisodeStore, str]:
+    """A store whose first file of steps has other bytes in its pages; and the name of the file."""
+    made = numbered_store(tmp_path / "store", LENGTHS, seal_every=2)
+    name = str(made.episodes.collect()["segment"][0])
+    file = Path(made.path) / "steps" / name
+    content = np.frombuffer(file.read_bytes(), np.uint8).copy()
+    content[4 : end_of_pages(file)] ^= 0x5A
+    file.write_bytes(content.tobytes())
+    return el.open(shutil.copytree(made.path, tmp_path / "damaged")), name
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_queries_name_the_damaged_file_and_go_on_without(
+    damaged: tuple[el.EpisodeStore, str], read_only: bool
+) -> None:
+    """Whatever the engine says of it; a view without its episodes, as the message has it, is answered."""
+    store, name = damaged
+    with pytest.raises(el.CorruptStoreError, match=name) as caught:
+        store.query("select sum(obs(0)), sum(reward) from steps", read_only=read_only)
+    condition = f"segment <> '{name}'"
+    assert f'store.filter("{condition}")' in str(caught.value)
+    rest = store.filter(condition)
+    found = rest.query("select count(*) as rows, sum(reward) as total from steps", read_only=read_only)
+    assert found["rows"].item() == sum(length + 1 for length in LENGTHS[2:])
+    assert found["total"].item() == sum(rest.episodes.collect()["episode_return"])
+    assert len(store.query("from episodes", read_only=read_only)) == len(LENGTHS)
+
+
+def test_filters_and_charts_name_the_damaged_file(damaged: tuple[el.EpisodeStore, str]) -> None:
+    """A condition that reads steps, and a chart of them."""
+    store, name = damaged
+    with pytest.raises(el.CorruptStoreError, match=name):
+        store.filter("episode_id in (select episode_id from steps where obs(0) > 0 and reward > 0)")
+    with pytest.raises(el.CorruptStoreError, match=name):
+        store.plot.visitation()
+    assert store.filter(f"segment <> '{name}'").plot.visitation().to_dict()

@@ -20,8 +20,9 @@ import polars as pl
 import pyarrow as pa
 
 from ...store.errors import EpisodeNotFoundError, QueryError
-from ..query import check_files
-from ..sources import Sources, quote
+from ..damaged_files import check_files
+from ..sources import Sources
+from ..sql_text import quote
 from ..view import EpisodeView
 
 POSITION = "position"

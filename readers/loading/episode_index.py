@@ -13,8 +13,8 @@ import polars.exceptions
 
 from ...store.layout import EPISODES
 from ...store.snapshot import Snapshot
+from ..damaged_files import check_files
 from ..frames import positioned_episodes
-from ..query import check_files
 
 #: What stands in a batch for each end reason, by position; 0 means that the episode goes on.
 END_REASONS = ("", "terminated", "truncated", "cut", "interrupted")

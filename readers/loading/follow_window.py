@@ -12,8 +12,8 @@ import polars.exceptions
 
 from ...store.errors import InvalidArgumentError
 from ...store.layout import EPISODES
+from ..damaged_files import check_files
 from ..frames import POSITION, positioned_episodes
-from ..query import check_files
 from .arguments import whole_number
 from .episode_index import END_REASONS, EpisodeIndex
 

@@ -17,7 +17,8 @@ import duckdb
 from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
-from ..query import available_episodes, check_files
+from ..damaged_files import name_damaged
+from ..query import available_episodes
 from ..sources import Sources
 from ..sql_text import quote
 from .texts import counted
@@ -75,8 +76,7 @@ class Workbench:
             raise
         except duckdb.Error as error:
             # The statements are ours, so it is a file that does not hold what its schema says.
-            for table in self._tables:
-                check_files(self.snapshot, table)
+            name_damaged(self.snapshot, error, self._tables)
             raise CorruptStoreError(
                 f"The store {self.snapshot.layout.root} cannot be read: {error}"
             ) from error
