@@ -16,7 +16,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-crashes test-faults test-hostile test-training test-notebooks docs lint format types wheel-check bench check clean
+.PHONY: help demo test test-slow test-crashes test-faults test-hostile test-training test-notebooks test-explorer docs lint format types wheel-check bench check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,11 @@ test-notebooks: $(VENV)/.installed-test ## run the longer notebooks and look at 
 docs: $(VENV)/.installed-test ## build the site of the documentation into build/docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs build/docs $(ARGS)
 
+test-explorer: $(VENV)/.installed-test ## open the explorer in a headless Chromium; fails where there is none
+	@test -n "$$EPISODELAKE_CHROMIUM" || command -v chromium chromium-browser google-chrome >/dev/null || \
+	  { echo 'The explorer is tested in Chromium. Install it (Debian: apt-get install chromium), or set EPISODELAKE_CHROMIUM.' >&2; exit 1; }
+	$(BIN)/python -m pytest -m slow tests/test_explorer_page.py $(ARGS)
+
 lint: $(VENV)/.installed-test ## check style and format with ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -66,7 +71,7 @@ wheel-check: $(VENV)/.installed-test ## build the wheel, install it in a clean e
 bench: $(VENV)/.installed-test ## measure against Minari and bare pyarrow, and print the table
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-check: test test-crashes test-hostile test-training test-notebooks lint types wheel-check ## all that the continuous integration checks
+check: test test-crashes test-hostile test-training test-notebooks test-explorer lint types wheel-check ## all that the continuous integration checks
 
 clean: ## remove the environments, builds and caches
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis benchmarks/.venv

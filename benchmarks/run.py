@@ -19,6 +19,7 @@ import collecting
 import commit_latency
 import compaction
 import cookbook
+import exploring
 import filtering
 import iteration
 import many_writers
@@ -40,6 +41,7 @@ BENCHMARKS = {
     "bulk-writing": bulk_writing.run,
     "iteration": iteration.run,
     "filtering": filtering.run,
+    "exploring": exploring.run,
     "sql": sql.run,
     "cookbook": cookbook.run,
     "size": size.run,

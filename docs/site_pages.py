@@ -40,7 +40,6 @@ _PAGE_OF = {file: page for page, file in MIRRORS.items()} | {"README.md": "index
 _TABLE = re.compile(r"<!-- benchmarks:begin -->(.*)<!-- benchmarks:end -->", re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _FENCE = re.compile(r"(`{3,}|~{3,})")
-_PATTERN = re.compile(r"^[a-z]+\*\n", re.MULTILINE)
 _NAME = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\(\))?")
 
 
@@ -53,7 +52,6 @@ def page_text(page: str, text: str) -> str:
     """
     source = MIRRORS.get(page)
     if source is None:
-        text = _PATTERN.sub(lambda line: line[0] if any(DOCS.glob(f"{line[0].strip()}.md")) else "", text)
         return relinked(text, f"docs/{page}.md", page)
     text = (REPOSITORY / source).read_text("utf-8")
     if source.endswith(".ipynb"):

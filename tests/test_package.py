@@ -35,7 +35,9 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 def test_wheel_holds_every_library_file_and_no_other(wheel_names: set[str]) -> None:
     """The wheel's code is the project's library code, file for file, with the typing markers."""
     wanted = {
-        path for path in map(installed_path, project_files()) if path and path.endswith((".py", "py.typed"))
+        path
+        for path in map(installed_path, project_files())
+        if path and path.endswith((".py", ".js", "py.typed"))
     }
     assert "episodelake/py.typed" in wanted
     assert {name for name in wheel_names if ".dist-info/" not in name} == wanted

@@ -14,7 +14,18 @@ from typing import Annotated
 
 import typer
 
-from . import differences, info, listing, maintenance, plotting, querying, showing, statistics, versions
+from . import (
+    differences,
+    explore,
+    info,
+    listing,
+    maintenance,
+    plotting,
+    querying,
+    showing,
+    statistics,
+    versions,
+)
 from .cache import cache
 from .commands import BEGIN, KEEP, ReportingGroup, command
 from .page import Page
@@ -71,7 +82,18 @@ def demo(
         raise typer.Exit(1)
 
 
-for family in (info, listing, showing, statistics, plotting, querying, differences, maintenance, versions):
+for family in (
+    info,
+    listing,
+    showing,
+    statistics,
+    plotting,
+    querying,
+    explore,
+    differences,
+    maintenance,
+    versions,
+):
     family.add_to(app)
 app.add_typer(cache, name="cache", rich_help_panel=KEEP)
 

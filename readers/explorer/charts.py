@@ -1,0 +1,265 @@
+"""Charts of the library made fit for the page: with a brush that chooses episodes, or a cursor that shows t.
+
+The charts themselves are those of `view.plot` and `episode.plot`; here their specifications get a few words
+more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from ...store.errors import InvalidArgumentError
+from ..episode import Episode
+from ..sources import quote
+from ..view import EpisodeView
+
+CURSOR = "cursor"
+BRUSH = "brush"
+#: Beside the panels of an episode a legend would take the room of the lines.
+_LEGEND_ABOVE = {"orient": "top", "title": None, "offset": 2, "symbolSize": 60, "columnPadding": 12}
+_OF_A_LAYER = ("mark", "encoding", "data", "transform", "name")
+KINDS = ("line", "points", "bars", "histogram")
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A chart over all runs.
+
+    Attributes:
+        label: what it is called on the page.
+        draw: makes the chart of a view.
+        columns: which column of `episodes` a brush over a field of the chart chooses by.
+    """
+
+    label: str
+    draw: Callable[[EpisodeView], Any]
+    columns: dict[str, str]
+
+
+OVERVIEWS = {
+    "returns": Overview(
+        "Returns",
+        lambda view: view.plot.returns(),
+        {"x": "number", "value": "episode_return", "low": "episode_return"},
+    ),
+    "histogram": Overview(
+        "Return histogram", lambda view: view.plot.return_histogram(), {"from": "episode_return"}
+    ),
+    "lengths": Overview("Lengths", lambda view: view.plot.lengths(), {"from": "length"}),
+    "lengths over time": Overview(
+        "Lengths over episodes",
+        lambda view: view.plot.lengths(over="episodes"),
+        {"x": "number", "value": "length", "low": "length"},
+    ),
+}
+
+
+def overview_spec(name: str, view: EpisodeView) -> dict[str, Any]:
+    """The specification of a chart over all runs, with a brush in place of zooming.
+
+    Raises:
+        NothingToDrawError: the view has no episodes.
+    """
+    specification = _compact(_specified(lambda: OVERVIEWS[name].draw(view)))
+    brushed = _brushed(specification) if _brushable(view) else specification
+    return {**brushed, "usermeta": {"brush": _brushable(view)}}
+
+
+def _specified(draw: Callable[[], Any]) -> dict[str, Any]:
+    """A chart as a specification. Altair does not check each row of its data, which takes longest."""
+    from altair.utils.schemapi import debug_mode
+
+    with debug_mode(False):
+        return draw().to_dict()
+
+
+def _brushable(view: EpisodeView) -> bool:
+    """Whether an interval of returns is a condition: not for several objectives, nor for several agents."""
+    schema = view._reader.snapshot.schema
+    return not schema.reward_shape and not schema.groups
+
+
+def _brushed(part: Any) -> Any:
+    """The same specification, where dragging chooses instead of moving the axes."""
+    if isinstance(part, list):
+        return [_brushed(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("name") == "zoom" and "select" in part:
+        encodings = part["select"].get("encodings") if isinstance(part["select"], dict) else None
+        chosen = {"type": "interval", "encodings": encodings or ["x", "y"]}
+        rest = {key: value for key, value in part.items() if key not in ("bind", "value")}
+        return {**rest, "name": BRUSH, "select": chosen}
+    return {key: value if key in ("data", "datasets") else _brushed(value) for key, value in part.items()}
+
+
+def _compact(specification: dict[str, Any]) -> dict[str, Any]:
+    """The page says in words what the chart shows, and has little room."""
+    kept = {key: value for key, value in specification.items() if key != "title"}
+    return {**_resized(kept, 170), "padding": 4}
+
+
+def _resized(part: Any, height: int) -> Any:
+    if isinstance(part, list):
+        return [_resized(each, height) for each in part]
+    if not isinstance(part, dict):
+        return part
+    found = {
+        key: value if key in ("data", "datasets") else _resized(value, height) for key, value in part.items()
+    }
+    if ("layer" in part or "mark" in part) and isinstance(part.get("height"), int):
+        found["height"] = min(part["height"], height)
+    return found
+
+
+def conditions_of(name: str, chosen: dict[str, tuple[float, float]]) -> list[str]:
+    """What a brush over a chart chose, as SQL conditions.
+
+    >>> conditions_of("returns", {"x": (10.2, 20.0)})
+    ['"number" BETWEEN 10.2 AND 20']
+    """
+    columns = OVERVIEWS[name].columns
+    found = {}
+    for field, (low, high) in chosen.items():
+        if field in columns:
+            found[columns[field]] = f"{quote(columns[field])} BETWEEN {low:.9g} AND {high:.9g}"
+    return list(found.values())
+
+
+def episode_spec(episode: Episode) -> dict[str, Any]:
+    """The specification of an episode over time, with a cursor at the signal `cursor` in every panel.
+
+    Args:
+        episode: all panels go to its last t, so that the cursor stands at one place in them.
+
+    Raises:
+        NothingToDrawError: nothing of it is a few numbers at every step.
+    """
+    specification = _compact(_specified(episode.plot))
+    across = {
+        "field": "t",
+        "type": "quantitative",
+        "scale": {"domain": [0, max(episode.length, 1)], "nice": False},
+    }
+    rule = {
+        "data": {"values": [{}]},
+        "transform": [{"calculate": CURSOR, "as": "t"}],
+        "mark": {"type": "rule", "color": "#e0524c", "strokeWidth": 1.5, "clip": True},
+        "encoding": {"x": {**across, "title": None}},
+    }
+    alone = "vconcat" not in specification
+    panels = [_layered(panel) for panel in specification.get("vconcat", [specification])]
+    for panel in panels:
+        for layer in panel["layer"]:
+            encoding = layer.get("encoding", {})
+            x = encoding.get("x", {})
+            if encoding.get("color", {}).get("legend"):
+                encoding["color"]["legend"]["title"] = None
+            if x.get("field") == "t":
+                x["scale"] = {**x.get("scale", {}), **across["scale"]}
+        panel["layer"] = [*panel["layer"], rule]
+        panel["height"] = 76 if len(panels) > 2 else 110
+    specification = panels[0] if alone else {**specification, "vconcat": panels}
+    if "vconcat" in specification:
+        specification.setdefault("resolve", {}).setdefault("scale", {})["color"] = "independent"
+    legend = {**specification.get("config", {}).get("legend", {}), **_LEGEND_ABOVE}
+    specification["config"] = {**specification.get("config", {}), "legend": legend}
+    params = [*specification.get("params", []), {"name": CURSOR, "value": 0}]
+    return {**specification, "params": params, "usermeta": {"cursor": True}}
+
+
+def _layered(panel: dict[str, Any]) -> dict[str, Any]:
+    """A chart of one layer as one of layers, so that another can stand over it."""
+    if "layer" in panel:
+        return panel
+    inside = {key: value for key, value in panel.items() if key in _OF_A_LAYER}
+    return {**{key: value for key, value in panel.items() if key not in _OF_A_LAYER}, "layer": [inside]}
+
+
+def result_spec(table: pa.Table, kind: str, x: str, y: str | None, color: str | None) -> dict[str, Any]:
+    """A chart of an SQL result.
+
+    Args:
+        table: the result.
+        kind: one of `KINDS`; a histogram counts the values of `x`.
+        x, y, color: columns.
+
+    Raises:
+        InvalidArgumentError: a column is missing, or cannot be drawn.
+    """
+    import altair as alt
+
+    from ..plots.chart import finished
+    from ..plots.pieces import values_of
+    from ..plots.theme import PALETTE
+
+    wanted = [name for name in (x, None if kind == "histogram" else y, color) if name is not None]
+    for name in wanted:
+        if name not in table.column_names:
+            raise InvalidArgumentError(
+                f"The result has no column {name!r}; it has {', '.join(table.column_names)}."
+            )
+        if pa.types.is_nested(table.schema.field(name).type):
+            raise InvalidArgumentError(f"{name!r} holds lists, which have no place on an axis.")
+    # Names of columns are anybody's; in a specification dots and brackets would mean something.
+    rows = [
+        {f"c{index}": _drawable(value) for index, value in enumerate(row.values())}
+        for row in table.select(wanted).to_pylist()
+    ]
+    kinds = {name: _type_of(table.schema.field(name).type) for name in wanted}
+    places = {name: f"c{index}:{kinds[name]}" for index, name in enumerate(wanted)}
+    base = alt.Chart(values_of(rows))
+    titled = {name: name.replace("\n", " ")[:60] for name in wanted}
+    if kind == "histogram":
+        across = alt.X(places[x], bin=alt.Bin(maxbins=40) if kinds[x] == "Q" else False, title=titled[x])
+        marked = base.mark_bar(color=PALETTE[0]).encode(across, alt.Y("count():Q", title="rows"))
+    elif y is None:
+        raise InvalidArgumentError("Choose a column for the y axis.")
+    else:
+        mark = {
+            "line": base.mark_line(point=True, color=PALETTE[0]),
+            "points": base.mark_circle(size=36, color=PALETTE[0]),
+            "bars": base.mark_bar(color=PALETTE[0]),
+        }[kind]
+        scale = alt.Scale(zero=kind == "bars")
+        marked = mark.encode(
+            alt.X(
+                places[x],
+                title=titled[x],
+                sort=None if kinds[x] == "N" else alt.Undefined,
+                axis=alt.Axis(labelAngle=0 if len(rows) <= 12 else -40, labelLimit=140),
+                scale=alt.Scale(zero=False) if kinds[x] == "Q" else alt.Undefined,
+            ),
+            alt.Y(places[y], title=titled[y], scale=scale if kinds[y] == "Q" else alt.Undefined),
+        )
+    if color is not None:
+        marked = marked.encode(alt.Color(places[color], title=titled[color]))
+    tooltips = [alt.Tooltip(places[name], title=titled[name]) for name in dict.fromkeys(wanted)]
+    chart = finished(marked.encode(tooltip=tooltips).properties(width=560, height=260), "result")
+    return {key: value for key, value in chart.to_dict().items() if key not in ("title", "usermeta")}
+
+
+def _type_of(kind: pa.DataType) -> str:
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "Q"
+    return "T" if pa.types.is_temporal(kind) and not pa.types.is_time(kind) else "N"
+
+
+def _drawable(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return (
+        value.isoformat()
+        if hasattr(value, "isoformat")
+        else str(value)
+        if not _is_number(value)
+        else float(value)
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return hasattr(value, "as_tuple")

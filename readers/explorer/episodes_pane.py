@@ -1,0 +1,325 @@
+"""The left side of the page: charts over runs, the filter, and the list of episodes, a page at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from nicegui import run, ui
+from nicegui.events import GenericEventArguments
+
+from ...store.errors import EpisodelakeError
+from ..view import EpisodeView
+from .charts import OVERVIEWS, conditions_of, overview_spec
+from .listing import POSITION, Choice
+from .moments import text_of
+from .vega import Drawing
+
+if TYPE_CHECKING:
+    from .page import Page
+
+ROWS_OF_A_PAGE = 50
+#: Columns that a list of episodes shows unless others are chosen; metadata comes in between.
+_LEFT_OUT = ("run_id", "terminated", "truncated", "ended_at", "wide_seed", "options", "number", "env_index")
+_LABELS = {
+    "episode_return": "return",
+    "end_reason": "end",
+    "episode_id": "episode",
+    "started_at": "started (UTC)",
+}
+_ID_CELL = """<q-td :props="props" :title="props.row.id"><span class="mono">{{ props.value }}</span>
+  <q-btn flat dense round size="xs" icon="vertical_split" class="beside" aria-label="Open beside"
+  @click.stop="() => $parent.$emit('beside', props.row)"><q-tooltip>Open beside</q-tooltip></q-btn></q-td>"""
+_END_CELL = """<q-td :props="props"><span :class="['end', props.value]">{{ props.value }}</span></q-td>"""
+_CHART_PAUSE = 4.0
+
+
+class EpisodesPane:
+    """The list and what chooses its episodes.
+
+    Args:
+        page: the page that it is part of.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.choice = Choice()
+        self.typed = ""
+        self.brushed: list[str] = []
+        self.positions = page.shown.episodes.positions(self.choice)
+        self._first = 0
+        self._count = ROWS_OF_A_PAGE
+        self._open: Sequence[str] = ()
+        self._charted = 0.0
+        with ui.element("div").classes("pane"):
+            self._filter_bar()
+            self._overview()
+            self._table()
+        self._show()
+        ui.timer(0.05, self.chart, once=True)
+
+    # Layout
+
+    def _filter_bar(self) -> None:
+        with ui.element("div").classes("bar"):
+            example = "episode_return > 100 and end_reason = 'truncated'"
+            self._input = ui.input(placeholder=f"SQL condition, such as  {example}").props(
+                "outlined dense clearable"
+            )
+            self._input.classes("mono grow").mark("filter")
+            with self._input.add_slot("prepend"):
+                ui.icon("filter_alt", size="18px")
+            self._input.on("keydown.enter", self._filter).on("clear", self._filter)
+            self._runs = ui.select(self._run_labels(), multiple=True, label="Runs", clearable=True)
+            self._runs.props("outlined dense options-dense use-chips=false").classes("w-44").mark("runs")
+            self._runs.on_value_change(self._filter)
+            with ui.button(icon="view_column").props("flat dense round").mark("columns"):
+                ui.tooltip("Columns")
+                with ui.menu().props("auto-close=false"):
+                    self._column_choice()
+        self._problem = ui.label().classes("problem w-full").mark("filter-problem")
+        self._problem.set_visibility(False)
+
+    def _column_choice(self) -> None:
+        names = self.page.shown.episodes.columns
+        self._columns = [name for name in names if name not in _LEFT_OUT]
+        boxes = {}
+
+        def changed() -> None:
+            self._columns = [name for name in names if boxes[name].value]
+            self._table_place.columns = self._column_specs()
+
+        with ui.column().classes("p-3 gap-0"):
+            for name in names:
+                boxes[name] = (
+                    ui.checkbox(name, value=name in self._columns, on_change=changed)
+                    .props("dense")
+                    .classes("py-1")
+                )
+
+    def _overview(self) -> None:
+        with ui.element("div").classes("card overview") as self._overview_card:
+            first: Any = next(iter(OVERVIEWS))
+            with ui.row().classes("w-full items-center no-wrap gap-2"):
+                tabs = ui.tabs(value=first, on_change=self._kind_changed).props("dense no-caps align=left")
+                with tabs.classes("grow"):
+                    for name, overview in OVERVIEWS.items():
+                        ui.tab(name, overview.label)
+                self._kind = tabs
+                self._chip = ui.chip(removable=True, icon="highlight_alt", color="primary").props(
+                    "dense outline size=12px"
+                )
+                self._chip.classes("mono").mark("brush").on("remove", self._clear_brush)
+                self._chip.set_visibility(False)
+            self._drawing = Drawing(on_brush=self._brush)
+            self._drawing.mark("overview").style("min-height: 208px")
+            self._no_chart = ui.label().classes("muted pb-2")
+            self._no_chart.set_visibility(False)
+
+    def _table(self) -> None:
+        table = ui.table(
+            rows=[],
+            columns=self._column_specs(),
+            row_key="id",
+            selection="multiple",
+            pagination={"rowsPerPage": self._count},
+        )
+        table.props('flat bordered dense binary-state-sort :rows-per-page-options="[25, 50, 100, 200]"')
+        table.props(''':table-row-class-fn="row => row.open" rows-per-page-label="Rows"''')
+        table.props('''no-data-label="No episode fulfils the filter"''')
+        table.classes("episodes-table").mark("episodes")
+        table.add_slot("body-cell-episode_id", _ID_CELL)
+        table.add_slot("body-cell-end_reason", _END_CELL)
+        table.on("request", self._request)
+        table.on("rowClick", self._clicked, [[], ["id", POSITION], None])
+        table.on("beside", lambda event: self.page.open_episode(self._position(event.args), beside=True))
+        self._table_place = table
+
+    def _column_specs(self) -> list[dict[str, Any]]:
+        episodes = self.page.shown.episodes
+        specs = [{"name": POSITION, "label": "#", "field": POSITION, "sortable": True, "align": "right"}]
+        for name in self._columns:
+            numeric = name in episodes.frame.columns and episodes.frame.schema[name].is_numeric()
+            label = _LABELS.get(name, name.removeprefix("metadata."))
+            specs.append(
+                {
+                    **{"name": name, "label": label, "field": name, "align": "right" if numeric else "left"},
+                    "sortable": name in episodes.frame.columns and episodes.sortable(name),
+                }
+            )
+        return specs
+
+    def _run_labels(self) -> dict[str, str]:
+        return {run.run_id: f"{run.label} ({run.episodes:,})" for run in self.page.shown.episodes.runs}
+
+    # What is shown
+
+    @property
+    def marked(self) -> list[str]:
+        """The ids of the rows that are ticked."""
+        return [row["id"] for row in self._table_place.selected]
+
+    @property
+    def chosen(self) -> Choice:
+        """What the list shows: the typed filter, the runs and the brush."""
+        return replace(self.choice, conditions=tuple(filter(None, (*self.choice.conditions, *self.brushed))))
+
+    def _show(self) -> None:
+        """Fill the table with the page that is wanted."""
+        total = len(self.positions)
+        self._first = min(self._first, max(0, (total - 1) // self._count * self._count))
+        episodes = self.page.shown.episodes
+        self._labels = {run.run_id: run.label for run in episodes.runs}
+        rows = episodes.rows(self.positions[self._first : self._first + self._count])
+        self._table_place.rows = [self._texts(row) for row in rows]
+        self._table_place.pagination = {
+            "sortBy": self.choice.sort,
+            "descending": self.choice.descending,
+            "page": self._first // self._count + 1,
+            "rowsPerPage": self._count,
+            "rowsNumber": total,
+        }
+
+    def _texts(self, row: dict[str, Any]) -> dict[str, Any]:
+        texts = {name: text_of(value, 120) for name, value in row.items()}
+        identity = row["episode_id"]
+        rest = identity.removeprefix(row["run_id"])
+        texts["episode_id"] = text_of(
+            self._labels.get(row["run_id"], row["run_id"]) + rest if rest != identity else identity
+        )
+        return {**texts, "id": identity, POSITION: row[POSITION], "open": self._open_class(identity)}
+
+    def _open_class(self, identity: str) -> str:
+        classes = [
+            name for name, each in zip(("open-a", "open-b"), self._open, strict=False) if each == identity
+        ]
+        return classes[0] if classes else ""
+
+    def mark_open(self, ids: Sequence[str]) -> None:
+        """Show which rows are open beside the list."""
+        self._open = ids
+        for row in self._table_place.rows:
+            row["open"] = self._open_class(row["id"])
+        self._table_place.update()
+
+    async def chart(self) -> None:
+        """Draw the chart of the episodes that the filter and the runs leave."""
+        self._charted = time.monotonic()
+        name, shown, choice = str(self._kind.value), self.page.shown, self.choice
+        try:
+            specification = await run.io_bound(_specification, name, shown, choice)
+        except EpisodelakeError as error:
+            self._no_chart.set_text(str(error))
+            self._no_chart.set_visibility(True)
+            self._drawing.show(None)
+            self._drawing.set_visibility(False)
+            return
+        self._no_chart.set_visibility(False)
+        self._drawing.set_visibility(True)
+        if specification is not None:
+            self._drawing.show(specification)
+
+    # What people do
+
+    async def _filter(self) -> None:
+        """Take over the typed condition and the chosen runs."""
+        typed = (self._input.value or "").strip()
+        wanted = replace(
+            self.choice, conditions=(typed,) if typed else (), run_ids=tuple(self._runs.value or ())
+        )
+        if wanted == self.choice and not self._problem.visible:
+            return
+        self._first = 0
+        if await self._take(wanted, self.brushed):
+            await self.chart()
+
+    async def _take(self, wanted: Choice, brushed: list[str]) -> bool:
+        """Show other episodes; a condition that is not valid changes nothing and is told."""
+        together = replace(wanted, conditions=tuple(filter(None, (*wanted.conditions, *brushed))))
+        try:
+            found = await run.io_bound(self.page.shown.episodes.positions, together)
+        except EpisodelakeError as error:
+            self._problem.set_text(str(error))
+            self._problem.set_visibility(True)
+            return False
+        if found is None:
+            return False
+        self._problem.set_visibility(False)
+        self.choice, self.brushed, self.positions = wanted, brushed, found
+        self._tell_brush()
+        self._show()
+        return True
+
+    async def _brush(self, chosen: dict[str, tuple[float, float]]) -> None:
+        conditions = conditions_of(str(self._kind.value), chosen)
+        if conditions == self.brushed:
+            return
+        self._first = 0
+        await self._take(self.choice, conditions)
+
+    def _tell_brush(self) -> None:
+        self._chip.set_visibility(bool(self.brushed))
+        self._chip.set_text(f"{len(self.positions):,} chosen")
+
+    async def _clear_brush(self) -> None:
+        await self._take(self.choice, [])
+        await self.chart()
+
+    async def _kind_changed(self) -> None:
+        if self.brushed:
+            await self._take(self.choice, [])
+        await self.chart()
+
+    async def _request(self, event: GenericEventArguments) -> None:
+        wanted = event.args["pagination"]
+        sort = wanted["sortBy"] or POSITION
+        self._count = int(wanted["rowsPerPage"]) or ROWS_OF_A_PAGE
+        self._first = max(0, (int(wanted["page"]) - 1) * self._count)
+        sorted_as = self.choice.sorted_by(sort, bool(wanted["descending"]))
+        if sorted_as != self.choice:
+            await self._take(sorted_as, self.brushed)
+        else:
+            self._show()
+
+    def _clicked(self, event: GenericEventArguments) -> None:
+        self.page.open_episode(self._position(event.args[1]), beside=False)
+
+    def _position(self, row: dict[str, Any]) -> int:
+        """Where a clicked row stands now; the page may have moved on since it was sent."""
+        return self.page.shown.episodes.position_of(row["id"])
+
+    def move(self, by: int) -> None:
+        """Open the next episode of the list, or the one before."""
+        if not len(self.positions):
+            return
+        ids = [row["id"] for row in self._table_place.rows]
+        here = ids.index(self._open[0]) + self._first if self._open and self._open[0] in ids else None
+        there = self._first if here is None else min(max(here + by, 0), len(self.positions) - 1)
+        if not self._first <= there < self._first + self._count:
+            self._first = there // self._count * self._count
+            self._show()
+        self.page.open_episode(int(self.positions[there]))
+
+    def show_ids(self, ids: Sequence[str]) -> None:
+        """Filter by ids."""
+        listed = ", ".join("'" + each.replace("'", "''") + "'" for each in ids)
+        self._input.value = f"episode_id IN ({listed})"
+        ui.timer(0.01, self._filter, once=True)
+
+    async def renew(self) -> None:
+        """A newer version is shown: keep filter, order and page."""
+        self._runs.set_options(self._run_labels(), value=self._runs.value)
+        await self._take(self.choice, self.brushed)
+        if not self.brushed and time.monotonic() - self._charted > _CHART_PAUSE:
+            await self.chart()
+
+
+def _specification(name: str, shown: Any, choice: Choice) -> dict[str, Any]:
+    view = shown.view
+    if choice.where:
+        positions = np.sort(shown.episodes.positions(choice))
+        view = EpisodeView(shown.view._reader, positions)
+    return overview_spec(name, view)

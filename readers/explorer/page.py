@@ -1,0 +1,203 @@
+"""The explorer's page: what stands where, and what the parts tell each other.
+
+One `Page` per open browser tab. It holds what is chosen; the panes show it and call back.
+"""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+import fastapi
+from nicegui import app, run, ui
+from nicegui.events import KeyEventArguments
+
+from ...store.errors import EpisodelakeError, EpisodeNotFoundError
+from . import vega
+from .episodes_pane import EpisodesPane
+from .export_dialog import ExportDialog
+from .moments import text_of
+from .player import Player
+from .sql_pane import SqlPane
+from .style import COLORS, STYLE
+from .watching import PAUSE, Shown, Watch
+
+
+def add_page(application: fastapi.FastAPI, watch: Watch, exports: Path) -> None:
+    """Give an application the page at `/` and the JavaScript of its charts."""
+
+    @application.get(vega.BUNDLE_PATH)
+    def vega_bundle() -> fastapi.Response:
+        return fastapi.Response(
+            vega.bundle(), media_type="text/javascript", headers={"cache-control": "private, max-age=86400"}
+        )
+
+    pages: weakref.WeakSet[Page] = weakref.WeakSet()
+    # A query that nobody waits for would hold up the end of the process.
+    app.on_shutdown(lambda: [page.leave() for page in list(pages)])
+    # Made ready while the browser starts.
+    app.on_startup(lambda: run.io_bound(vega.bundle))
+
+    @ui.page("/")
+    def index() -> None:
+        pages.add(Page(watch, exports))
+
+
+class Page:
+    """What one browser tab shows.
+
+    Args:
+        watch: the store.
+        exports: the folder below which new stores may be written.
+    """
+
+    def __init__(self, watch: Watch, exports: Path) -> None:
+        self.watch = watch
+        self.shown: Shown = watch.shown
+        self.exports = exports
+        self.is_dark = False
+        self.dark = ui.dark_mode(None)
+        ui.colors(**COLORS)
+        ui.add_css(STYLE)
+        self._header()
+        with (
+            ui.tab_panels(self.tabs, value="episodes", keep_alive=True)
+            .classes("explorer-body")
+            .props("animated=false")
+        ):
+            with ui.tab_panel("episodes").classes("explorer-panel"):
+                self._episodes_tab()
+            with ui.tab_panel("sql").classes("explorer-panel"):
+                self.sql_place = ui.element("div").classes("w-full h-full")
+        self.export = ExportDialog(self)
+        self.sql: SqlPane | None = None
+        ui.keyboard(on_key=self._key)
+        self._timer = ui.timer(PAUSE, self._follow)
+        ui.context.client.on_delete(self.leave)
+        self._tell_version()
+        ui.timer(0.05, self._begin, once=True)
+
+    async def _begin(self) -> None:
+        """Something is there to look at from the start. Until the first click colours follow the system."""
+        if not self.player.panes:
+            self.episodes.move(0)
+        # Only the browser knows.
+        await ui.context.client.connected()
+        self.is_dark = bool(await ui.run_javascript("Quasar.Dark.isActive"))
+
+    def _header(self) -> None:
+        first: Any = "episodes"
+        with ui.element("header").classes("explorer-header"):
+            ui.label("Episodelake").classes("brand")
+            with ui.label(self.shown.store.url.rstrip("/").rpartition("/")[2]).classes("store-path"):
+                ui.tooltip(text_of(self.shown.store.url))
+            self._amounts = ui.label().classes("muted")
+            with ui.element("div").classes("live"):
+                self._dot = ui.element("span").classes("dot")
+                self._version = ui.label().classes("muted").mark("version")
+            ui.space()
+            with ui.tabs(value=first, on_change=self._tab_changed).props(
+                "dense no-caps inline-label"
+            ) as self.tabs:
+                ui.tab("episodes", "Episodes", icon="view_list")
+                ui.tab("sql", "SQL", icon="terminal")
+            ui.button("Export", icon="ios_share", on_click=lambda: self.export.open()).props(
+                "flat dense no-caps"
+            ).mark("export")
+            with (
+                ui.button(icon="dark_mode", on_click=self._toggle_dark).props("flat dense round").mark("dark")
+            ):
+                ui.tooltip("Light or dark")
+        self._banner = ui.label().classes("problem banner").mark("banner")
+        self._banner.set_visibility(False)
+
+    def _episodes_tab(self) -> None:
+        with ui.splitter(value=46, limits=(25, 75)).classes("explorer-split") as splitter:
+            with splitter.before:
+                self.episodes = EpisodesPane(self)
+            with splitter.after:
+                self.player = Player(self)
+
+    # What the panes tell
+
+    def open_episode(self, position: int, *, beside: bool = False) -> None:
+        """Show an episode of the list, alone or beside the one that is shown."""
+        try:
+            self.player.open(self.shown.store[position], beside=beside)
+        except EpisodelakeError as error:
+            self.player.tell(str(error))
+        self.episodes.mark_open(self.player.ids)
+
+    def closed_episode(self) -> None:
+        """An episode was closed in the player."""
+        self.episodes.mark_open(self.player.ids)
+
+    def show_ids(self, ids: list[str]) -> None:
+        """Let the list show some episodes, by id."""
+        self.tabs.set_value("episodes")
+        self.episodes.show_ids(ids)
+
+    # Following
+
+    async def _follow(self) -> None:
+        shown = await run.io_bound(self.watch.look)
+        if shown is None or self._timer.is_deleted:
+            return
+        self._tell_problem()
+        if shown.episodes.version == self.shown.episodes.version:
+            return
+        self.shown = shown
+        self._tell_version()
+        await self.episodes.renew()
+        self.player.renew()
+        if self.sql is not None:
+            self.sql.renew()
+
+    def reopened(self, episode_id: str) -> Any:
+        """An episode of the version that is shown now; None if it is gone."""
+        try:
+            return self.shown.store[self.shown.episodes.position_of(episode_id)]
+        except (EpisodeNotFoundError, EpisodelakeError):
+            return None
+
+    def _tell_version(self) -> None:
+        episodes = self.shown.episodes
+        runs = len(episodes.runs)
+        self._amounts.set_text(f"{len(episodes):,} episodes · {runs:,} run{'' if runs == 1 else 's'}")
+        self._version.set_text(f"version {episodes.version}")
+        self._dot.classes(replace="dot" if self.watch.pinned else "dot following")
+
+    def _tell_problem(self) -> None:
+        problem = self.watch.problem
+        self._banner.set_visibility(problem is not None)
+        if problem is not None:
+            self._banner.set_text(f"A newer version cannot be read, so this stays as it was. {problem}")
+
+    # Small things
+
+    def _tab_changed(self) -> None:
+        if self.tabs.value == "sql" and self.sql is None:
+            with self.sql_place:
+                self.sql = SqlPane(self)
+
+    def _toggle_dark(self) -> None:
+        self.is_dark = not self.is_dark
+        self.dark.value = self.is_dark
+        if self.sql is not None:
+            self.sql.recolour()
+
+    def _key(self, event: KeyEventArguments) -> None:
+        if not event.action.keydown or self.tabs.value != "episodes":
+            return
+        if event.key.arrow_left or event.key.arrow_right:
+            self.player.step(1 if event.key.arrow_right else -1)
+        elif event.key.arrow_up or event.key.arrow_down:
+            self.episodes.move(1 if event.key.arrow_down else -1)
+        elif event.key.space and not event.action.repeat:
+            self.player.toggle_play()
+
+    def leave(self) -> None:
+        """The browser has left: nothing goes on for nobody."""
+        if self.sql is not None:
+            self.sql.close()

@@ -1,0 +1,228 @@
+"""What the tests of the explorer's page share: a store, the command in a process, Chromium and one visit."""
+
+import base64
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+from PIL import Image
+from playwright.sync_api import Browser, Locator, Page, Playwright
+
+import episodelake as el
+
+COMMAND = [sys.executable, "-c", "from episodelake.terminal.app import main; main()", "explore"]
+PATIENCE = 30_000
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+ARGUMENTS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
+    *("--disable-sync", "--no-first-run", "--disable-dev-shm-usage"),
+)
+NO_CHROMIUM = (
+    "There is no Chromium for the tests of the explorer's page. Install it (apt-get install chromium), "
+    "or name one with EPISODELAKE_CHROMIUM=/path/to/chromium."
+)
+OBSERVATIONS = Dict({"camera": Box(0, 255, (16, 12, 3), np.uint8), "place": Box(-1, 1, (2,), np.float32)})
+
+
+def chromium() -> str:
+    """The path of a Chromium on this machine; without one the tests fail, and say what to install."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = os.environ.get("EPISODELAKE_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if found is None or not Path(found).is_file():
+        raise RuntimeError(NO_CHROMIUM)
+    return found
+
+
+def launched(playwright: Playwright) -> Browser:
+    """A headless Chromium."""
+    return playwright.chromium.launch(executable_path=chromium(), args=list(ARGUMENTS))
+
+
+def make_store(path: Path, runs: int = 3, episodes: int = 40) -> el.EpisodeStore:
+    """Runs of episodes with images, whose returns grow with their number; every frame is of random pixels."""
+    store = el.create(path, observation_space=OBSERVATIONS, action_space=Discrete(4))
+    for run in range(runs):
+        add_run(store, f"seed{run}", episodes, run)
+    return store.refresh()
+
+
+def add_run(store: el.EpisodeStore, name: str, episodes: int, seed: int) -> None:
+    """Record a run."""
+    rng = np.random.default_rng(seed)
+    with store.writer(run=name, metadata={"note": HOSTILE}) as writer:
+        for number in range(episodes):
+            length = 3 + number % 5
+            writer.write_episode(
+                observations={
+                    "camera": rng.integers(0, 255, (length + 1, 16, 12, 3), np.uint8),
+                    "place": rng.uniform(-1, 1, (length + 1, 2)).astype(np.float32),
+                },
+                actions=rng.integers(0, 4, length),
+                rewards=np.full(length, float(number)),
+                terminations=number % 3 > 0,
+                truncations=number % 3 == 0,
+                infos=[{"lives": t, "note": HOSTILE} for t in range(length + 1)],
+                metadata={"level": number // 10, "note": HOSTILE},
+            )
+
+
+@dataclass
+class Explorer:
+    """A running `episodelake explore`.
+
+    Attributes:
+        process: the command.
+        url: the address that it printed, with the token.
+        folder: where it was started, and so where it writes stores.
+    """
+
+    process: subprocess.Popen[str]
+    url: str
+    folder: Path
+
+    @property
+    def origin(self) -> str:
+        """The address without the token."""
+        return self.url.partition("/?")[0]
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        found = urlsplit(self.url).port
+        assert found is not None
+        return found
+
+    def interrupt(self) -> tuple[int, str, str]:
+        """Press Ctrl-C; the exit status and what it still wrote."""
+        self.process.send_signal(signal.SIGINT)
+        out, err = self.process.communicate(timeout=30)
+        return self.process.returncode, out, err
+
+
+@contextmanager
+def explored(store: Path, folder: Path, *options: str) -> Iterator[Explorer]:
+    """The command on a store, in a process of its own, on a free port."""
+    folder.mkdir(exist_ok=True)
+    command = [*COMMAND, str(store), "--no-browser", "--port", "0", *options]
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        lines = iter(process.stdout.readline, "")
+        url = next((line.strip() for line in lines if line.startswith("http://")), None)
+        assert url is not None, process.stderr.read()
+        yield Explorer(process, url, folder)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@dataclass
+class Visit:
+    """One visit of a page, and all that must not happen on it.
+
+    Attributes:
+        page: the browser's page.
+        faults: errors in the console, exceptions, dialogs, and requests that leave this machine.
+    """
+
+    page: Page
+    origin: str
+    faults: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        page = self.page
+        page.set_default_timeout(PATIENCE)
+        page.on("console", lambda said: said.type == "error" and self.faults.append(f"console: {said.text}"))
+        page.on("pageerror", lambda error: self.faults.append(f"exception: {error}"))
+        page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: self._asked(request.url))
+        page.on("websocket", lambda socket: self._asked(socket.url))
+
+    def _asked(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("data", "blob") and parts.netloc != urlsplit(self.origin).netloc:
+            self.faults.append(f"left this machine: {url}")
+
+    def leave(self) -> None:
+        """Close the page while its server is still there."""
+        self.page.context.close()
+
+    # Parts of the page
+
+    @property
+    def rows(self) -> Locator:
+        """The rows of the list."""
+        return self.page.locator(".episodes-table:not(.result-table) tbody tr:has(.mono)")
+
+    def column(self, name: str) -> list[str]:
+        """The texts of a column of the list."""
+        heads = self.page.locator(".episodes-table:not(.result-table) th").all_inner_texts()
+        index = next(
+            index for index, text in enumerate(heads) if text.replace("arrow_upward", "").strip() == name
+        )
+        return [
+            text.split("\n")[0].strip()
+            for text in self.rows.locator(f"td:nth-child({index + 1})").all_inner_texts()
+        ]
+
+    @property
+    def count(self) -> Locator:
+        """How many episodes the list has, below it."""
+        return self.page.locator(".episodes-table:not(.result-table) .q-table__bottom")
+
+    def open_row(self, index: int) -> None:
+        """Click a row, at its return."""
+        self.rows.nth(index).locator("td").nth(3).click()
+
+    def filter(self, condition: str) -> None:
+        """Type a condition and press Enter."""
+        box = self.page.get_by_placeholder("SQL condition")
+        box.fill(condition)
+        box.press("Enter")
+
+    def canvas(self, place: str) -> Locator:
+        """The canvas of a chart."""
+        return self.page.locator(f"{place} canvas").first
+
+    def fact(self, pane: str, name: str) -> str:
+        """A value of an open episode."""
+        return (
+            self.page.locator(f".{pane} dt", has_text=name)
+            .first.locator("xpath=following-sibling::dd[1]")
+            .inner_text()
+        )
+
+    def frame(self, pane: str) -> np.ndarray:
+        """The frame that is shown, pixel by pixel."""
+        source = self.page.locator(f".{pane} img.frame").get_attribute("src") or ""
+        return np.asarray(Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))))
+
+
+def colours(canvas: Locator) -> int:
+    """How many colours a canvas has; a blank one has a single one."""
+    return canvas.evaluate(
+        """(canvas) => {
+            const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+            const seen = new Set();
+            for (let i = 0; i < data.length; i += 4)
+                seen.add((data[i] << 24) | (data[i + 1] << 16) | (data[i + 2] << 8) | data[i + 3]);
+            return seen.size;
+        }"""
+    )

@@ -1,0 +1,528 @@
+"""The explorer without a browser: its list, moments, frames, queries, exports, the gate, and bad input."""
+
+import csv
+import functools
+import io
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from hypothesis import given
+from hypothesis import strategies as st
+from mpe2 import simple_spread_v3
+from PIL import Image
+
+import episodelake as el
+from episodelake.readers.explorer.charts import (
+    OVERVIEWS,
+    conditions_of,
+    episode_spec,
+    overview_spec,
+    result_spec,
+)
+from episodelake.readers.explorer.exports import export_folder, ids_as, sql_of_ids
+from episodelake.readers.explorer.frames import frame_source
+from episodelake.readers.explorer.listing import Choice, EpisodeList
+from episodelake.readers.explorer.moments import metadata_of, moment_of, summary_of, text_of
+from episodelake.readers.explorer.queries import Queries
+from episodelake.readers.explorer.watching import Watch
+from plain_agents import play_parallel, random_policy
+
+HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
+    """Forty episodes of two runs, of which two share a name, with metadata that is missing here and there."""
+    path = tmp_path_factory.mktemp("explorer") / "store"
+    found = el.create(path, observation_space=Box(-9, 9, (2,), np.float32), action_space=Discrete(3))
+    rng = np.random.default_rng(3)
+    for _ in range(2):
+        with found.writer(run="same name") as writer:
+            for number in range(20):
+                length = int(rng.integers(1, 6))
+                writer.write_episode(
+                    observations=rng.uniform(-1, 1, (length + 1, 2)).astype(np.float32),
+                    actions=rng.integers(0, 3, length),
+                    rewards=np.round(rng.normal(size=length), 2),
+                    terminations=bool(number % 2),
+                    truncations=not number % 2,
+                    infos=[{"step": t, "note": HOSTILE} for t in range(length + 1)],
+                    metadata={"level": number // 3, "note": HOSTILE} if number % 4 else {},
+                )
+    return found.refresh()
+
+
+@pytest.fixture(scope="module")
+def episodes(store: el.EpisodeStore) -> EpisodeList:
+    """Its list."""
+    return EpisodeList(store)
+
+
+@functools.cache
+def plain_rows(store: el.EpisodeStore) -> list[dict[str, Any]]:
+    """What a loop over the episodes finds, in the order of positions."""
+    return [
+        {
+            "position": index,
+            "episode_id": episode.id,
+            "run_id": episode.run_id,
+            "length": len(episode.rewards),
+            "episode_return": float(sum(episode.rewards.tolist())),
+            "end_reason": episode.end_reason,
+            "metadata.level": episode.metadata.get("level"),
+        }
+        for index, episode in enumerate(store)
+    ]
+
+
+# The list
+
+
+@pytest.mark.parametrize(
+    "column", ["position", "episode_id", "length", "episode_return", "end_reason", "metadata.level"]
+)
+@pytest.mark.parametrize("descending", [True, False])
+def test_order(store: el.EpisodeStore, episodes: EpisodeList, column: str, descending: bool) -> None:
+    """Sorting gives the order that Python's sort gives, with the episodes that have no value last."""
+    rows = plain_rows(store)
+    found = episodes.positions(Choice(sort=column, descending=descending)).tolist()
+    values = [rows[position][column] for position in found]
+    there = [value for value in values if value is not None]
+    assert sorted(found) == list(range(len(rows)))
+    assert there == sorted(there, reverse=descending)
+    assert values == there + [None] * (len(values) - len(there))
+
+
+@given(low=st.floats(-3, 3), longest=st.integers(0, 6), ended=st.sampled_from(["terminated", "truncated"]))
+def test_filter(store: el.EpisodeStore, episodes: EpisodeList, low: float, longest: int, ended: str) -> None:
+    """Conditions hold together, and choose what a loop over the episodes chooses."""
+    conditions = (
+        f"episode_return >= {low!r} -- a comment",
+        "",
+        f"length <= {longest}",
+        f"end_reason = '{ended}'",
+    )
+    found = episodes.positions(Choice(conditions, descending=False)).tolist()
+    assert found == [
+        row["position"]
+        for row in plain_rows(store)
+        if row["episode_return"] >= low and row["length"] <= longest and row["end_reason"] == ended
+    ]
+
+
+def test_choice_as_sql(store: el.EpisodeStore, episodes: EpisodeList) -> None:
+    """The query of a choice gives its episodes in its order when the store runs it."""
+    run = episodes.runs[1].run_id
+    choice = Choice(("length > 1", "episode_return < 2 -- low"), (run,), "episode_return", descending=True)
+    wanted = [row["episode_id"] for row in episodes.rows(episodes.positions(choice))]
+    assert store.sql(choice.sql).pl()["episode_id"].to_list() == wanted
+    assert 0 < len(wanted) < 20
+    assert {row["run_id"] for row in episodes.rows(episodes.positions(choice))} == {run}
+
+
+def test_pages(store: el.EpisodeStore, episodes: EpisodeList) -> None:
+    """Pages put together are the list, and each row says what the episode says."""
+    positions = episodes.positions(Choice(sort="episode_return"))
+    pages = [episodes.rows(positions[start : start + 7]) for start in range(0, len(positions), 7)]
+    rows = [row for page in pages for row in page]
+    plain = {row["position"]: row for row in plain_rows(store)}
+    assert len(rows) == 40
+    for row in rows:
+        expected = plain[row["position"]]
+        assert row["episode_return"] == pytest.approx(expected["episode_return"])
+        assert {name: row[name] for name in expected if name != "episode_return"} == {
+            name: value for name, value in expected.items() if name != "episode_return"
+        }
+
+
+def test_runs_and_columns(episodes: EpisodeList) -> None:
+    """Runs of one name are told apart by their ids; columns that nobody filled are not offered."""
+    assert [run.label for run in episodes.runs] == [run.run_id for run in episodes.runs]
+    assert [run.episodes for run in episodes.runs] == [20, 20]
+    assert episodes.columns[:5] == ["episode_id", "run_id", "episode_return", "length", "end_reason"]
+    assert "metadata.level" in episodes.columns
+    assert not {"seed", "options", "segment", "row_start"} & set(episodes.columns)
+
+
+@pytest.mark.parametrize(
+    ("condition", "told"),
+    [
+        ("lenght > 3", "no column 'lenght'. Did you mean length"),
+        ("length", "gives BIGINT; expected a comparison"),
+        ("length >", "syntax error"),
+        ("length > 1) OR (true", "syntax error"),
+        ("true; DROP TABLE episodes", "more than one statement"),
+        ("length > (SELECT count(*) FROM read_csv('/etc/passwd'))", "Permission"),
+        ("run_id IN (SELECT content FROM read_text('/etc/hostname'))", "Permission"),
+    ],
+)
+def test_bad_conditions(episodes: EpisodeList, condition: str, told: str) -> None:
+    """A condition that cannot be run is refused in words, alone and beside another; none reaches a file."""
+    for conditions in ((condition,), ("length > 0", condition)):
+        with pytest.raises(el.QueryError) as caught:
+            episodes.positions(Choice(conditions))
+        assert told in str(caught.value)
+
+
+def test_condition_with_tables(episodes: EpisodeList) -> None:
+    """A condition may ask the tables episodes and runs, as `store.filter` may."""
+    best = "episode_return = (SELECT max(episode_return) FROM episodes)"
+    known = "run_id IN (SELECT run_id FROM runs WHERE name = 'same name')"
+    assert len(episodes.positions(Choice((best, known)))) == 1
+
+
+def test_unknown_episode(episodes: EpisodeList) -> None:
+    """An id that is not there is an error of ours."""
+    assert episodes.position_of(episodes.frame["episode_id"][7]) == 7
+    with pytest.raises(el.EpisodeNotFoundError):
+        episodes.position_of("nobody/000001")
+
+
+# One episode
+
+
+def test_moments(store: el.EpisodeStore) -> None:
+    """Each t shows the row that the episode has there, and nothing of the last one's missing action."""
+    episode = store[5]
+    for t in range(episode.length + 1):
+        moment = moment_of(episode, t)
+        assert moment.infos == {"step": str(t), "note": text_of(HOSTILE)}
+        assert moment.step["observation"] == text_of(episode.observations[t].tolist())
+        if t < episode.length:
+            assert moment.step["action"] == str(episode.actions[t])
+            assert float(moment.step["reward"]) == pytest.approx(episode.rewards[t])
+            assert moment.step["terminated"] == str(bool(episode.terminations[t])).lower()
+    assert moment_of(episode, episode.length).step["action"] == "\N{EN DASH}"
+
+
+def test_texts_are_tamed(store: el.EpisodeStore) -> None:
+    """Control characters of a store never reach the page, and long values are cut."""
+    assert "\x1b" not in metadata_of(store[1])["note"]
+    assert len(text_of("x" * 9999)) == 400
+    assert text_of(b"abc") == "3 bytes"
+    assert summary_of(store[1])["episode"] == store[1].id
+
+
+def test_recorded_frames(tmp_path: Path) -> None:
+    """The picture of t is the image that was observed at t, pixel by pixel."""
+    frames = np.random.default_rng(0).integers(0, 255, (4, 24, 20, 3), np.uint8)
+    space = Box(0, 255, (24, 20, 3), np.uint8)
+    pictured = el.create(tmp_path / "pictured", observation_space=space, action_space=Discrete(2))
+    with pictured.writer() as writer:
+        writer.write_episode(
+            observations=frames, actions=[0, 1, 0], rewards=[1, 2, 3], terminations=True, truncations=False
+        )
+    source = frame_source(pictured.refresh()[0], replayed=False)
+    assert source is not None
+    for t in (3, 0, 2):
+        picture = source.picture(t)
+        shown = np.asarray(Image.open(io.BytesIO(picture.png)))
+        assert np.array_equal(shown, frames[t])
+        assert (picture.width, picture.height, picture.t) == (20, 24, t)
+    assert "observation" not in moment_of(pictured[0], 1).step
+
+
+def test_replayed_frames(tmp_path: Path) -> None:
+    """Without images a replay shows what the environment renders, in any order of t."""
+    recorded = el.create(tmp_path / "cartpole", gymnasium.make("CartPole-v1"))
+    with recorded.record(gymnasium.make("CartPole-v1")) as env:
+        env.reset(seed=4)
+        while not any(env.step(1)[2:4]):
+            pass
+    episode = recorded.refresh()[0]
+    plain = gymnasium.make("CartPole-v1", render_mode="rgb_array")
+    plain.reset(seed=4)
+    rendered = [plain.render()]
+    for _ in range(episode.length):
+        plain.step(1)
+        rendered.append(plain.render())
+    assert frame_source(episode, replayed=False) is None
+    source = frame_source(episode, replayed=True)
+    assert source is not None
+    for t in (episode.length, 0, 3):
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(source.picture(t).png))), rendered[t])
+
+
+def test_no_replay_without_environment(store: el.EpisodeStore) -> None:
+    """Where no environment was kept, a replay is refused in words."""
+    with pytest.raises(el.EpisodelakeError, match="environment"):
+        frame_source(store[0], replayed=True)
+
+
+# Charts
+
+
+@pytest.mark.parametrize("name", list(OVERVIEWS))
+def test_overviews_have_a_brush(store: el.EpisodeStore, name: str) -> None:
+    """Dragging over a chart of all runs chooses; each field that it can choose by is a column of episodes."""
+    text = json.dumps(overview_spec(name, store))
+    assert '"name": "brush"' in text and '"bind": "scales"' not in text
+    conditions = conditions_of(name, {field: (0.0, 5.0) for field in OVERVIEWS[name].columns})
+    assert conditions
+    assert len(store.filter(" AND ".join(conditions))) <= len(store)
+
+
+def test_brush_as_condition(episodes: EpisodeList, store: el.EpisodeStore) -> None:
+    """A brush over returns keeps the episodes inside of it; fields without a column are passed over."""
+    conditions = conditions_of("returns", {"x": (3.5, 9.2), "value": (-0.5, 1.5), "other": (0, 1)})
+    found = episodes.positions(Choice(tuple(conditions), descending=False)).tolist()
+    rows = plain_rows(store)
+    assert found == [
+        row["position"]
+        for row in rows
+        if 3.5 <= int(row["episode_id"][-6:]) <= 9.2 and -0.5 <= row["episode_return"] <= 1.5
+    ]
+
+
+def test_cursor_in_every_panel(store: el.EpisodeStore) -> None:
+    """Each panel of an episode has the cursor, and all of them go to the last t."""
+    episode = store[5]
+    specification = episode_spec(episode)
+    assert {"name": "cursor", "value": 0} in specification["params"]
+    for panel in specification["vconcat"]:
+        assert panel["layer"][-1]["transform"] == [{"calculate": "cursor", "as": "t"}]
+        assert panel["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0, episode.length]
+
+
+def test_charts_of_results(store: el.EpisodeStore) -> None:
+    """A result is drawn whatever its columns are called; what has no place on an axis is refused."""
+    table = store.sql("""SELECT run_id AS "a.b[0]", avg(length) AS "x:Q", list(length) AS many
+        FROM episodes GROUP BY ALL""").to_arrow_table()
+    bars = result_spec(table, "bars", "a.b[0]", "x:Q", None)
+    (data,) = bars["datasets"].values() if "datasets" in bars else [bars["data"]["values"]]
+    assert len(data) == 2 and set(data[0]) == {"c0", "c1"}
+    assert result_spec(table, "histogram", "x:Q", None, "a.b[0]")["encoding"]["y"]["aggregate"] == "count"
+    with pytest.raises(el.InvalidArgumentError, match="lists"):
+        result_spec(table, "line", "a.b[0]", "many", None)
+    with pytest.raises(el.InvalidArgumentError, match="no column 'z'"):
+        result_spec(table, "line", "z", "x:Q", None)
+
+
+# SQL
+
+
+def test_queries(store: el.EpisodeStore) -> None:
+    """A query gives its first rows and says whether these are all; a limit of its own is obeyed."""
+    queries = Queries(store)
+    total = sum(len(episode) + 1 for episode in store)
+    whole = queries.run("SELECT * FROM steps", total)
+    part = queries.run("SELECT * FROM steps", 7)
+    assert (whole.table.num_rows, whole.complete) == (total, True)
+    assert (part.table.num_rows, part.complete) == (7, False)
+    assert queries.run("DESCRIBE episodes").table.num_rows > 5
+    queries.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("SELECT returns FROM episodes", "episode_return"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "Permission"),
+        ("COPY episodes TO '/tmp/out.csv'", "not a query"),
+        ("SELECT 1; SELECT 2", "2 statements"),
+        ("SELECT error('no')", "no"),
+    ],
+)
+def test_bad_queries(store: el.EpisodeStore, text: str, told: str) -> None:
+    """A query that cannot be run says why, and the next one runs."""
+    queries = Queries(store)
+    with pytest.raises(el.QueryError, match=told):
+        queries.run(text)
+    assert queries.run("SELECT 1").complete
+    queries.close()
+
+
+def test_stopping_a_query(store: el.EpisodeStore) -> None:
+    """A long query ends when it is stopped, no second one starts beside it, and the next one runs."""
+    queries = Queries(store)
+    queries.run("SELECT 1")
+    problems: list[str] = []
+
+    def long() -> None:
+        try:
+            queries.run("SELECT count(*) FROM range(1000000000000) AS many WHERE range % 7 = 3")
+        except el.QueryError as error:
+            problems.append(str(error))
+
+    thread = threading.Thread(target=long)
+    thread.start()
+    while not queries._busy.locked():
+        pass
+    with pytest.raises(el.QueryError, match="is running"):
+        queries.run("SELECT 1")
+    while thread.is_alive():
+        queries.stop()
+        thread.join(0.05)
+    assert problems == ["The query was stopped."]
+    assert queries.run("SELECT 1").table.num_rows == 1
+    queries.close()
+
+
+# Exports
+
+
+def test_ids(episodes: EpisodeList) -> None:
+    """Ids leave as lines, as CSV and as JSON, in the order of the list."""
+    rows = episodes.rows(episodes.positions(Choice(sort="length"))[:5])
+    ids = [row["episode_id"] for row in rows]
+    assert ids_as(rows, "txt").splitlines() == ids
+    assert [row["episode_id"] for row in csv.DictReader(io.StringIO(ids_as(rows, "csv")))] == ids
+    assert [row["episode_return"] for row in json.loads(ids_as(rows, "json"))] == [
+        r["episode_return"] for r in rows
+    ]
+    assert ids_as([{"episode_id": "=1+1"}], "csv") == "episode_id\n'=1+1\n"
+    with pytest.raises(el.InvalidArgumentError):
+        ids_as(rows, "xml")
+
+
+def test_sql_of_ids(store: el.EpisodeStore) -> None:
+    """The query for ticked rows gives them; a quote in an id ends nothing."""
+    ids = [store[3].id, store[9].id]
+    assert sorted(store.sql(sql_of_ids(ids)).pl()["episode_id"].to_list()) == sorted(ids)
+    assert store.sql(sql_of_ids(["x' OR true --"])).fetchall() == []
+
+
+def test_export_folder(tmp_path: Path) -> None:
+    """A new store goes below the folder of the page and nowhere else, and never over something."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "out").symlink_to("/")
+    assert export_folder(" best/of ", tmp_path) == tmp_path.resolve() / "best" / "of"
+    for name in ("", " ", "/abs", "../up", "a/../..", "out/x", "."):
+        with pytest.raises(el.InvalidArgumentError):
+            export_folder(name, tmp_path)
+    with pytest.raises(el.StoreExistsError):
+        export_folder("there", tmp_path)
+
+
+# Following
+
+
+def copied(store: el.EpisodeStore, path: Path) -> el.EpisodeStore:
+    """A store of the same episodes, to be written to."""
+    return store.copy(path)
+
+
+def write_one(store: el.EpisodeStore) -> None:
+    """Record one more episode."""
+    with store.writer(run="later") as writer:
+        writer.write_episode(
+            observations=np.zeros((2, 2), np.float32),
+            actions=[0],
+            rewards=[5.0],
+            terminations=True,
+            truncations=False,
+        )
+
+
+def test_watch_follows(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """A newer version is found once the pause is over; what was open still shows its own version."""
+    path = tmp_path / "growing"
+    watch = Watch(copied(store, path))
+    before = watch.shown
+    assert watch.look(lambda: 0.0) is before
+    write_one(el.open(path))
+    assert watch.look(lambda: 0.1) is before
+    after = watch.look(lambda: 1000.0)
+    assert (len(before.episodes), len(after.episodes)) == (40, 41)
+    assert len(before.store) == 40 and before.store[3].rewards.shape == (before.store[3].length,)
+    assert after.episodes.position_of(before.episodes.frame["episode_id"][3]) == 3
+
+
+def test_watch_keeps_what_it_has(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """When a newer version cannot be read, the older one stays and the file is named."""
+    path = tmp_path / "damaged"
+    watch = Watch(copied(store, path))
+    known = set((path / "episodes").glob("*.parquet"))
+    write_one(el.open(path))
+    (added,) = set((path / "episodes").glob("*.parquet")) - known
+    added.write_bytes(b"PAR1 nothing PAR1")
+    assert len(watch.look(lambda: 1000.0).episodes) == 40
+    assert watch.problem is not None and added.name in watch.problem
+
+
+def test_pinned_watch(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """A version that was asked for is not left."""
+    path = tmp_path / "pinned"
+    copied(store, path)
+    watch = Watch(el.open(path), pinned=True)
+    write_one(el.open(path))
+    assert len(watch.look(lambda: 1000.0).episodes) == 40
+
+
+def test_damaged_steps(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """A damaged file of steps is named where it is met; the list and the other episodes stay."""
+    path = tmp_path / "broken"
+    copied(store, path)
+    victim = el.open(path)[0]._block.file.path
+    Path(str(victim)).write_bytes(b"PAR1" + bytes(200) + b"PAR1")
+    broken = el.open(path)
+    episodes = EpisodeList(broken)
+    assert len(episodes.positions(Choice(("length > 0",)))) == 40
+    with pytest.raises(el.CorruptStoreError, match=Path(str(victim)).name):
+        moment_of(broken[0], 0)
+    with pytest.raises(el.CorruptStoreError):
+        Queries(broken).run("SELECT sum(reward) FROM steps")
+    assert moment_of(broken[-1], 0).t == 0
+
+
+# Stores of other kinds
+
+
+def test_empty_store(tmp_path: Path) -> None:
+    """An empty store has an empty list; its charts say that there is nothing to draw."""
+    empty = el.create(tmp_path / "empty", observation_space=Box(0, 1, (2,)), action_space=Discrete(2))
+    episodes = EpisodeList(empty)
+    assert (
+        len(episodes) == 0
+        and episodes.rows(episodes.positions(Choice(sort="length"))) == []
+        and episodes.runs == []
+    )
+    assert len(episodes.positions(Choice(("length > 1",)))) == 0
+    for name in OVERVIEWS:
+        with pytest.raises(el.EpisodelakeError):
+            overview_spec(name, empty)
+
+
+def test_vector_rewards_and_nested_spaces(tmp_path: Path) -> None:
+    """Several objectives and nested spaces are listed and shown, without a brush."""
+    space = gymnasium.spaces.Dict({"text": gymnasium.spaces.Text(9), "place": Box(-1, 1, (2,), np.float32)})
+    nested = el.create(
+        tmp_path / "nested",
+        observation_space=space,
+        action_space=gymnasium.spaces.Tuple((Discrete(2), Discrete(3))),
+        reward_shape=(2,),
+    )
+    place = np.zeros(2, np.float32)
+    with nested.writer() as writer:
+        episode = writer.begin({"text": "go", "place": place})
+        episode.append((1, 2), [1.0, -1.0], {"text": "on", "place": place}, terminated=True, truncated=False)
+        episode.end()
+    nested.refresh()
+    episodes = EpisodeList(nested)
+    assert episodes.rows([0])[0]["episode_return"] == [1.0, -1.0]
+    assert not episodes.sortable("episode_return")
+    with pytest.raises(el.QueryError, match="lists"):
+        episodes.positions(Choice(sort="episode_return"))
+    step = moment_of(nested[0], 0).step
+    assert (step["observation.text"], step["action.1"], step["reward"]) == ("go", "2", "[1, -1]")
+    assert overview_spec("returns", nested)["usermeta"] == {"brush": False}
+
+
+def test_agents(tmp_path: Path) -> None:
+    """Of several agents, each one's steps are shown by themselves."""
+    env = simple_spread_v3.parallel_env(max_cycles=6)
+    agents = el.create(tmp_path / "agents", env)
+    with agents.record(env) as recorder:
+        play_parallel(recorder, random_policy(env, 1), seed=1)
+    episode = agents.refresh()[0]
+    assert EpisodeList(agents).rows([0])[0]["agents"] == list(episode.agents)
+    member = episode.agent(episode.agents[1])
+    assert moment_of(member, 0).step["action"] == str(member.actions[0])
+    assert frame_source(episode, replayed=True) is None
+    assert overview_spec("returns", agents)["usermeta"] == {"brush": False}

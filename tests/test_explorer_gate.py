@@ -1,0 +1,160 @@
+"""The explorer's gate and its start: who gets in, which port it takes, bad input."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymnasium.spaces import Discrete
+from typer.testing import CliRunner
+
+import episodelake as el
+from episodelake.readers.explorer.gate import Gate, new_token
+from episodelake.readers.explorer.server import USUAL_PORT, Options, hosts_of, is_loopback, listen, serve
+from episodelake.terminal.app import app
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
+    """A store without episodes."""
+    path = tmp_path_factory.mktemp("gate") / "store"
+    return el.create(path, observation_space=Discrete(2), action_space=Discrete(2))
+
+
+# The gate
+
+TOKEN = "0123456789abcdef-XYZ"
+
+
+async def _inside(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.accept"})
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"inside"})
+
+
+def ask(
+    path: str = "/", query: str = "", kind: str = "http", **headers: str
+) -> list[MutableMapping[str, Any]]:
+    """What the gate answers to one request."""
+    sent: list[MutableMapping[str, Any]] = []
+    given = {"host": "127.0.0.1:8000", **headers}
+    scope = {
+        "type": kind,
+        "path": path,
+        "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+    }
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.disconnect"}
+
+    asyncio.run(Gate(_inside, TOKEN, 8000)(scope, receive, send))
+    return sent
+
+
+def test_first_visit_gets_a_cookie() -> None:
+    """The token in the address becomes a cookie that other sites and scripts cannot use."""
+    (start, _) = ask(query=f"token={TOKEN}")
+    headers = dict(start["headers"])
+    assert (start["status"], headers[b"location"]) == (303, b"/")
+    cookie = headers[b"set-cookie"].decode()
+    assert cookie.startswith(f"episodelake-8000={TOKEN};") and "HttpOnly" in cookie and "SameSite" in cookie
+    (start, body) = ask(cookie=cookie.partition(";")[0])
+    assert (start["status"], body["body"]) == (200, b"inside")
+    assert b"default-src 'self'" in dict(start["headers"])[b"content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        ({}, 403),
+        ({"query": "token="}, 403),
+        ({"query": f"token={TOKEN[:-1]}"}, 403),
+        ({"query": "token=%C3%A9%00"}, 403),
+        ({"path": "/vega.js", "query": f"token={TOKEN}"}, 403),
+        ({"cookie": f"episodelake-8001={TOKEN}"}, 403),
+        ({"cookie": "episodelake-8000=wrong"}, 403),
+        ({"cookie": "\x00;=;;episodelake-8000"}, 403),
+        ({"cookie": f"episodelake-8000={TOKEN}", "host": "evil.example"}, 421),
+        ({"cookie": f"episodelake-8000={TOKEN}", "host": "127.0.0.1:8001"}, 421),
+        ({"cookie": f"episodelake-8000={TOKEN}", "host": ""}, 421),
+        ({"cookie": f"episodelake-8000={TOKEN}", "origin": "http://localhost:9999"}, 421),
+        ({"cookie": f"episodelake-8000={TOKEN}", "origin": "null"}, 421),
+    ],
+)
+def test_refused(request_: dict[str, str], status: int) -> None:
+    """Without the token, under another name or from another page nothing is reached, by HTTP or WebSocket."""
+    (start, body) = ask(**request_)
+    assert start["status"] == status and body["body"] != b"inside"
+    (closed,) = ask(kind="websocket", **{**request_, "path": "/_nicegui_ws/socket.io/"})
+    assert closed["type"] == "websocket.close"
+
+
+def test_let_in_by_websocket() -> None:
+    """With the cookie a WebSocket from the page itself is let in."""
+    headers = {"cookie": f"a=b; episodelake-8000={TOKEN}", "origin": "http://127.0.0.1:8000"}
+    assert ask(kind="websocket", **headers) == [{"type": "websocket.accept"}]
+
+
+def test_tokens() -> None:
+    """Tokens differ and are long; one that is easy to guess is refused."""
+    assert new_token() != new_token() and len(new_token()) >= 32
+    with pytest.raises(el.InvalidArgumentError, match="token"):
+        serve(None, Options(token="short"), lambda address: None)
+
+
+# Starting
+
+
+def test_port_in_use() -> None:
+    """A port that is taken is named, with a way out; without a wish another one is taken."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(el.StoreAccessError, match=f"Port {port} .* in use"):
+            listen("127.0.0.1", port)
+    with listen("127.0.0.1", None) as first, listen("127.0.0.1", None) as second:
+        ports = {first.getsockname()[1], second.getsockname()[1]}
+    assert len(ports) == 2 and USUAL_PORT > 1023
+
+
+def test_hosts() -> None:
+    """Names of this machine are known where the page listens on all of them; strangers' are not."""
+    assert is_loopback("127.0.0.1") and not is_loopback("0.0.0.0") and not is_loopback("example.org")
+    assert set(hosts_of("127.0.0.1")) == {"127.0.0.1", "localhost", "[::1]"}
+    assert socket.gethostname().lower() in hosts_of("0.0.0.0")
+    with pytest.raises(el.InvalidArgumentError, match=r"no\.such\.host"):
+        listen("no.such.host.invalid", 0)
+
+
+def test_missing_package(monkeypatch: pytest.MonkeyPatch, store: el.EpisodeStore) -> None:
+    """Without what the page is made of, the command says what to install."""
+    monkeypatch.setitem(sys.modules, "nicegui", None)
+    result = CliRunner().invoke(app, ["explore", str(store.path), "--no-browser"])
+    assert result.exit_code == 1
+    assert "episodelake[explore]" in result.stderr and "nicegui" in result.stderr
+
+
+def test_command_without_store(tmp_path: Path) -> None:
+    """A path without a store ends with status 1 and says so."""
+    result = CliRunner().invoke(app, ["explore", str(tmp_path / "nothing"), "--no-browser"])
+    assert result.exit_code == 1 and "no store" in result.stderr
+
+
+def test_command_with_taken_port(store: el.EpisodeStore) -> None:
+    """A port in use ends the command with status 1 and a hint."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(app, ["explore", str(store.path), "--no-browser", "--port", str(port)])
+    assert result.exit_code == 1 and "in use" in result.stderr and "--port" in result.stderr

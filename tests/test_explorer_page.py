@@ -1,0 +1,481 @@
+"""The explorer in a real, headless Chromium: `make test-explorer`."""
+
+import http.client
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from mpe2 import simple_spread_v3
+from playwright.sync_api import Browser, expect, sync_playwright
+
+import episodelake as el
+from explorer_pages import HOSTILE, Explorer, Visit, colours, explored, launched, make_store
+from plain_agents import play_parallel, random_policy
+
+pytestmark = pytest.mark.slow
+expect.set_options(timeout=20_000)
+Open = Callable[[Explorer], Visit]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A Chromium for all tests."""
+    with sync_playwright() as playwright, launched(playwright) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
+    """120 episodes of three runs, with images."""
+    return make_store(tmp_path_factory.mktemp("page") / "lake")
+
+
+@pytest.fixture(scope="module")
+def explorer(store: el.EpisodeStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explorer]:
+    """The command on that store."""
+    with explored(store.path, tmp_path_factory.mktemp("exports")) as found:
+        yield found
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Open]:
+    """Opens a page; whatever goes wrong on it in the background fails the test."""
+    visits: list[Visit] = []
+
+    def opened(explorer: Explorer, **options: object) -> Visit:
+        context = browser.new_context(viewport={"width": 1500, "height": 1000}, **options)  # type: ignore[arg-type]
+        found = Visit(context.new_page(), explorer.origin)
+        found.page.goto(explorer.url)
+        visits.append(found)
+        return found
+
+    yield opened
+    for found in visits:
+        found.page.context.close()
+    assert [fault for found in visits for fault in found.faults] == []
+
+
+def test_it_opens(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
+    """The newest episodes are listed, returns drawn, one is open, and the token has left the address."""
+    seen = visit(explorer)
+    expect(seen.rows).to_have_count(50)
+    assert seen.column("#") == [str(number) for number in range(119, 69, -1)]
+    assert [float(text) for text in seen.column("return")] == [
+        store[n].episode_return for n in range(119, 69, -1)
+    ]
+    expect(seen.canvas(".overview")).to_be_visible()
+    expect(seen.page.locator(".episode-id")).to_have_text(store[-1].id)
+    assert colours(seen.canvas(".overview")) > 20
+    assert seen.page.url == f"{explorer.origin}/"
+    expect(seen.page.locator("header")).to_contain_text("120 episodes · 3 runs")
+
+
+def test_filter(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
+    """A condition and a run choose episodes; a misspelt column is told and changes nothing."""
+    seen = visit(explorer)
+    seen.filter("episode_return > 100 and end_reason = 'truncated'")
+    wanted = [e.id for e in store if e.episode_return > 100 and e.end_reason == "truncated"]
+    expect(seen.count).to_contain_text(f"of {len(wanted)}")
+    assert set(seen.column("end")) == {"truncated"}
+    seen.filter("lenght > 3")
+    expect(seen.page.locator(".problem", has_text="Did you mean length?")).to_be_visible()
+    expect(seen.count).to_contain_text(f"of {len(wanted)}")
+    seen.filter("")
+    expect(seen.count).to_contain_text("of 120")
+    expect(seen.page.locator(".problem:visible")).to_have_count(0)
+    seen.page.get_by_label("Runs").click()
+    seen.page.get_by_role("option", name="seed1").click()
+    expect(seen.count).to_contain_text("of 40")
+    assert {text.partition("/")[0] for text in seen.column("episode")} == {"seed1"}
+
+
+def test_sort_and_pages(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
+    """A click on a head sorts all episodes, not those of the page; pages follow each other."""
+    seen = visit(explorer)
+    head = seen.page.locator("th", has_text="length")
+    head.click()
+    expect(head).to_have_class(re.compile("sorted"))
+    lengths = sorted(episode.length for episode in store)
+    first = seen.column("length")
+    ascending = first == [str(length) for length in lengths[:50]]
+    ordered = lengths if ascending else lengths[::-1]
+    assert first == [str(length) for length in ordered[:50]]
+    seen.page.get_by_role("button", name="Next page").click()
+    expect(seen.count).to_contain_text("51-100 of 120")
+    assert seen.column("length") == [str(length) for length in ordered[50:100]]
+
+
+def test_an_episode(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
+    """A click shows an episode; the slider moves the row, the frame and the cursor to the t that it says."""
+    seen = visit(explorer)
+    seen.open_row(4)
+    episode = store[115]
+    expect(seen.page.locator(".episode-id")).to_have_text(episode.id)
+    expect(seen.page.locator(".first .figures")).to_contain_text(f"{episode.episode_return:g}")
+    chart = seen.canvas(".first")
+    expect(chart).to_be_visible()
+    for t in range(episode.length + 1):
+        expect(seen.page.locator(".timeline .t")).to_have_text(f"t = {t} / {episode.length}")
+        expect(seen.page.locator(".first dt:text-is('lives') + dd")).to_have_text(str(t))
+        expect(seen.page.locator(".first dt:text-is('action') + dd")).to_have_text(
+            str(episode.actions[t]) if t < episode.length else "\N{EN DASH}"
+        )
+        seen.page.wait_for_function("() => document.querySelector('.first img.frame').complete")
+        _until(lambda t=t: np.array_equal(seen.frame("first"), episode.observations["camera"][t]))
+        seen.page.keyboard.press("ArrowRight")
+    before = chart.screenshot()
+    slider = seen.page.locator(".timeline .q-slider")
+    slider.click(position={"x": 2, "y": 10})
+    expect(seen.page.locator(".timeline .t")).to_contain_text("t = 0 ")
+    _until(lambda: chart.screenshot() != before)
+    assert colours(chart) > 10
+    seen.page.get_by_text("Metadata and summary").click()
+    expect(seen.page.locator(".first dt:text-is('run') + dd")).to_have_text(episode.run_id)
+
+
+def test_playing(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
+    """Play goes on to the end of the episode and stops there."""
+    seen = visit(explorer)
+    expect(seen.page.locator(".episode-id")).to_have_text(store[-1].id)
+    seen.page.locator(".timeline button").click()
+    last = store[-1].length
+    expect(seen.page.locator(".timeline .t")).to_have_text(f"t = {last} / {last}")
+    expect(seen.page.locator(".timeline button", has_text="play_arrow")).to_be_visible()
+
+
+def test_two_side_by_side(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
+    """A second episode stands beside the first; both go in step, and the shorter one waits at its end."""
+    seen = visit(explorer)
+    expect(seen.page.locator(".first .episode-id")).to_have_text(store[119].id)
+    seen.rows.nth(5).hover()
+    seen.rows.nth(5).get_by_label("Open beside").click()
+    one, other = store[119], store[114]
+    assert one.length != other.length or one.id != other.id
+    expect(seen.page.locator(".second .episode-id")).to_have_text(other.id)
+    expect(seen.page.locator(".first .episode-id")).to_have_text(one.id)
+    longest = max(one.length, other.length)
+    for _ in range(longest):
+        seen.page.keyboard.press("ArrowRight")
+    expect(seen.page.locator(".timeline .t")).to_have_text(f"t = {longest} / {longest}")
+    for pane, episode in (("first", one), ("second", other)):
+        expect(seen.page.locator(f".{pane} dt:text-is('lives') + dd")).to_have_text(str(episode.length))
+        _until(lambda pane=pane, e=episode: np.array_equal(seen.frame(pane), e.observations["camera"][-1]))
+    seen.page.locator(".first button", has_text="close").click()
+    expect(seen.page.locator(".first .episode-id")).to_have_text(other.id)
+    expect(seen.page.locator(".episode-id")).to_have_count(1)
+
+
+def test_arrow_keys(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
+    """Up and down go through the list."""
+    seen = visit(explorer)
+    expect(seen.page.locator(".episode-id")).to_have_text(store[119].id)
+    seen.page.keyboard.press("ArrowDown")
+    expect(seen.page.locator(".episode-id")).to_have_text(store[118].id)
+    seen.page.keyboard.press("ArrowUp")
+    expect(seen.page.locator(".episode-id")).to_have_text(store[119].id)
+
+
+@pytest.mark.parametrize("kind", ["Returns", "Return histogram", "Lengths", "Lengths over episodes"])
+def test_brush(explorer: Explorer, store: el.EpisodeStore, visit: Open, kind: str) -> None:
+    """Dragging over a chart keeps the episodes that its condition chooses; its chip brings all back."""
+    seen = visit(explorer)
+    expect(seen.canvas(".overview")).to_be_visible()
+    before = seen.canvas(".overview").screenshot()
+    if kind != "Returns":
+        seen.page.get_by_role("tab", name=kind, exact=True).click()
+        _until(lambda: seen.canvas(".overview").screenshot() != before)
+    seen.page.wait_for_timeout(500)
+    place = seen.canvas(".overview").bounding_box()
+    assert place is not None
+    seen.page.mouse.move(place["x"] + place["width"] * 0.3, place["y"] + 20)
+    seen.page.mouse.down()
+    seen.page.mouse.move(place["x"] + place["width"] * 0.5, place["y"] + 80, steps=4)
+    seen.page.mouse.move(place["x"] + place["width"] * 0.55, place["y"] + 130, steps=4)
+    seen.page.mouse.up()
+    chip = seen.page.locator(".overview .q-chip", has_text="chosen")
+    expect(chip).to_be_visible()
+    kept = int(re.search(r"(\d+) chosen", chip.inner_text())[1])  # type: ignore[index]
+    assert 0 < kept < 120
+    expect(seen.count).to_contain_text(f"of {kept}")
+    seen.page.get_by_role("button", name="Export").click()
+    query = seen.page.locator(".q-dialog .mono", has_text="SELECT").inner_text()
+    assert "BETWEEN" in query and len(store.sql(query).fetchall()) == kept
+    seen.page.keyboard.press("Escape")
+    chip.locator(".q-chip__icon--remove").click()
+    expect(seen.count).to_contain_text("of 120")
+    expect(chip).to_be_hidden()
+
+
+def test_sql(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
+    """A query gives a table and a chart; its episodes can be listed; a misspelt column is told."""
+    seen = visit(explorer)
+    _ask(seen, "SELECT episode_id, episode_return, length FROM episodes WHERE episode_return > 200")
+    wanted = [episode for episode in store if episode.episode_return > 200]
+    expect(seen.page.get_by_text(f"{len(wanted)} rows in")).to_be_visible()
+    expect(seen.page.locator(".result-table tbody tr")).to_have_count(min(25, len(wanted)))
+    chart = seen.canvas(".q-tab-panel .pane:has(.sql-text)")
+    expect(chart).to_be_visible()
+    assert colours(chart) > 5
+    seen.page.get_by_role("button", name="Show these episodes").click()
+    expect(seen.count).to_contain_text(f"of {len(wanted)}")
+    _ask(seen, "SELECT retrun FROM episodes")
+    expect(seen.page.locator(".problem", has_text="episode_return")).to_be_visible()
+    _ask(seen, "SELECT * FROM read_csv('/etc/passwd')")
+    expect(seen.page.locator(".problem", has_text="Permission")).to_be_visible()
+
+
+def test_stopping_a_query(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
+    """While a long query runs the rest of the page works; Stop ends the query and the next one runs."""
+    seen = visit(explorer)
+    _ask(seen, "SELECT count(*) FROM range(10000000000000) WHERE range % 7 = 3")
+    stop = seen.page.get_by_role("button", name="Stop")
+    expect(stop).to_be_visible()
+    seen.page.get_by_role("tab", name="Episodes").click()
+    seen.filter("length = 3")
+    expect(seen.count).to_contain_text(f"of {len(store.filter('length = 3'))}")
+    seen.page.get_by_role("tab", name="SQL").click()
+    stop.click()
+    expect(seen.page.locator(".problem", has_text="stopped")).to_be_visible()
+    _ask(seen, "SELECT 42 AS answer")
+    expect(seen.page.locator(".result-table td", has_text="42")).to_be_visible()
+
+
+def test_exports(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
+    """Ids are downloaded, and the filtered episodes written as a store; the explored one stays as it was."""
+    seen = visit(explorer)
+    before = {path: path.stat().st_mtime_ns for path in store.path.rglob("*")}
+    seen.filter("length = 5")
+    wanted = [episode.id for episode in store if episode.length == 5]
+    expect(seen.count).to_contain_text(f"of {len(wanted)}")
+    seen.page.get_by_role("button", name="Export").click()
+    with seen.page.expect_download() as download:
+        seen.page.get_by_role("button", name="TXT").click()
+    assert sorted(Path(download.value.path()).read_text().split()) == sorted(wanted)
+    folder = seen.page.get_by_placeholder("best-episodes")
+    folder.fill("../elsewhere")
+    seen.page.get_by_role("button", name="Write").click()
+    expect(seen.page.locator(".q-dialog .problem", has_text="does not lie below")).to_be_visible()
+    folder.fill("fives")
+    seen.page.get_by_role("button", name="Write").click()
+    expect(seen.page.get_by_text(f"Wrote {len(wanted)} episodes")).to_be_visible()
+    copied = el.open(explorer.folder / "fives")
+    assert sorted(episode.id for episode in copied) == sorted(wanted)
+    assert np.array_equal(copied[0].observations["camera"], store[copied[0].id].observations["camera"])
+    seen.page.get_by_role("button", name="Write").click()
+    expect(seen.page.locator(".q-dialog .problem", has_text="nothing is written over")).to_be_visible()
+    assert {path: path.stat().st_mtime_ns for path in store.path.rglob("*")} == before
+
+
+def test_ticked_rows(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
+    """Rows that are ticked are exported alone, and stay ticked on other pages."""
+    seen = visit(explorer)
+    for row in (1, 3):
+        seen.rows.nth(row).locator(".q-checkbox").click()
+    seen.page.get_by_role("button", name="Next page").click()
+    expect(seen.count).to_contain_text("51-100")
+    seen.rows.nth(0).locator(".q-checkbox").click()
+    seen.page.get_by_role("button", name="Export").click()
+    expect(seen.page.get_by_text("The rows that are ticked (3)")).to_be_visible()
+    with seen.page.expect_download() as download:
+        seen.page.get_by_role("button", name="JSON").click()
+    text = Path(download.value.path()).read_text()
+    assert re.findall(r'"episode_id": "([^"]+)"', text) == [store[118].id, store[116].id, store[69].id]
+
+
+def test_following(browser: Browser, visit: Open, tmp_path: Path) -> None:
+    """What another process records appears by itself; what is open and ticked stays."""
+    growing = make_store(tmp_path / "growing", runs=1, episodes=5)
+    with explored(growing.path, tmp_path / "out") as explorer:
+        seen = visit(explorer)
+        seen.open_row(2)
+        expect(seen.page.locator(".episode-id")).to_have_text(growing[2].id)
+        seen.rows.nth(0).locator(".q-checkbox").click()
+        code = (
+            "import episodelake as el, explorer_pages; "
+            f"explorer_pages.add_run(el.open({str(growing.path)!r}), 'later', 4, 9)"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent, timeout=60)
+        expect(seen.count).to_contain_text("of 9")
+        expect(seen.page.locator("header")).to_contain_text("9 episodes · 2 runs")
+        assert seen.column("#") == [str(number) for number in range(8, -1, -1)]
+        expect(seen.page.locator(".episode-id")).to_have_text(growing[2].id)
+        expect(seen.page.locator(".episodes-table tr.open-a td").nth(1)).to_have_text("2")
+        seen.page.get_by_role("button", name="Export").click()
+        expect(seen.page.get_by_text("The rows that are ticked (1)")).to_be_visible()
+        seen.leave()
+
+
+def test_damaged_file(visit: Open, tmp_path: Path) -> None:
+    """A damaged file is named where it is met; the other episodes and the list go on."""
+    broken = make_store(tmp_path / "broken", runs=2, episodes=4)
+    victim = Path(str(broken[-1]._block.file.path))
+    victim.write_bytes(victim.read_bytes()[:-600] + bytes(600))
+    with explored(broken.path, tmp_path / "out") as explorer:
+        seen = visit(explorer)
+        expect(seen.page.locator(".player .problem", has_text=victim.name)).to_be_visible()
+        seen.open_row(7)
+        expect(seen.page.locator(".episode-id")).to_have_text(broken[0].id)
+        expect(seen.page.locator(".first dt:text-is('lives') + dd")).to_have_text("0")
+        expect(seen.page.locator(".player .problem:visible")).to_have_count(0)
+        seen.leave()
+
+
+def test_hostile_texts(explorer: Explorer, visit: Open) -> None:
+    """Texts of the store are shown as they are, and nothing in them runs."""
+    seen = visit(explorer)
+    expect(seen.page.locator(".first dt:text-is('note') + dd").first).to_have_text(HOSTILE)
+    _ask(seen, "SELECT '<img src=x onerror=alert(3)>' AS \"<script>alert(4)</script>\", 1 AS one")
+    expect(seen.page.locator(".result-table td", has_text="onerror")).to_be_visible()
+    assert seen.page.locator("img[src='x']").count() == 0
+
+
+def test_light_and_dark(explorer: Explorer, visit: Callable[..., Visit]) -> None:
+    """The page follows the system, and its button changes it; charts take the colour of the text."""
+    seen = visit(explorer, color_scheme="dark")
+    expect(seen.page.locator("body")).to_have_class(re.compile("body--dark"))
+    chart = seen.canvas(".overview")
+    expect(chart).to_be_visible()
+    dark = chart.screenshot()
+    seen.page.wait_for_timeout(500)
+    seen.page.locator("header button", has_text="dark_mode").click()
+    expect(seen.page.locator("body")).not_to_have_class(re.compile("body--dark"))
+    _until(lambda: chart.screenshot() != dark)
+
+
+def test_replay(visit: Open, tmp_path: Path) -> None:
+    """An episode without images is rendered by its environment, made again."""
+    recorded = el.create(tmp_path / "cartpole", gymnasium.make("CartPole-v1"))
+    with recorded.record(gymnasium.make("CartPole-v1")) as env:
+        env.reset(seed=2)
+        while not any(env.step(0)[2:4]):
+            pass
+    plain = gymnasium.make("CartPole-v1", render_mode="rgb_array")
+    plain.reset(seed=2)
+    with explored(recorded.path, tmp_path / "out") as explorer:
+        seen = visit(explorer)
+        seen.page.get_by_role("button", name="Render a replay").click()
+        expect(seen.page.locator(".first img.frame")).to_be_visible()
+        _until(lambda: np.array_equal(seen.frame("first"), plain.render()))
+        seen.leave()
+
+
+def test_other_stores(visit: Open, tmp_path: Path) -> None:
+    """Empty stores, several agents and several objectives open, and say what does not apply."""
+    spaces = {
+        "observation_space": gymnasium.spaces.Box(0, 1, (2,)),
+        "action_space": gymnasium.spaces.Discrete(2),
+    }
+    empty = el.create(tmp_path / "empty", **spaces)
+    with explored(empty.path, tmp_path / "out") as explorer:
+        seen = visit(explorer)
+        expect(seen.page.locator("header")).to_contain_text("0 episodes")
+        expect(seen.page.get_by_text("No episode fulfils the filter")).to_be_visible()
+        seen.leave()
+    env = simple_spread_v3.parallel_env(max_cycles=6)
+    agents = el.create(tmp_path / "agents", env)
+    with agents.record(env) as recorder:
+        play_parallel(recorder, random_policy(env, 1), seed=1)
+    with explored(agents.path, tmp_path / "out") as explorer:
+        seen = visit(explorer)
+        expect(seen.page.locator(".episode-id")).to_have_text(agents.refresh()[0].id)
+        expect(seen.page.get_by_label("Agent")).to_be_visible()
+        expect(seen.canvas(".first")).to_be_visible()
+        seen.leave()
+    vector = el.create(tmp_path / "vector", **spaces, reward_shape=(2,))
+    with vector.writer() as writer:
+        writer.write_episode(
+            observations=np.zeros((3, 2), np.float32),
+            actions=[0, 1],
+            rewards=[[1, 2], [3, 4]],
+            terminations=True,
+            truncations=False,
+        )
+    with explored(vector.path, tmp_path / "out") as explorer:
+        seen = visit(explorer)
+        expect(seen.rows).to_have_count(1)
+        assert seen.column("return") == ["[4, 6]"]
+        expect(seen.canvas(".first")).to_be_visible()
+        seen.leave()
+
+
+def test_refusals(explorer: Explorer, browser: Browser) -> None:
+    """Without the token nothing is shown, by HTTP and by WebSocket; nor under a strange name."""
+    context = browser.new_context()
+    page = context.new_page()
+    answer = page.goto(explorer.origin)
+    assert answer is not None and answer.status == 403
+    assert "token" in page.content() and "episodes" not in page.content()
+    context.close()
+    cookie = f"episodelake-{explorer.port}={explorer.url.partition('token=')[2]}"
+    host = f"127.0.0.1:{explorer.port}"
+    assert _status(explorer, {"Host": host, "Cookie": cookie}) == 200
+    assert _status(explorer, {"Host": host, "Cookie": cookie[:-1]}) == 403
+    assert _status(explorer, {"Host": "evil.example", "Cookie": cookie}) == 421
+    assert _handshake(explorer, f"Host: {host}") == 403
+    assert _handshake(explorer, f"Host: {host}\r\nCookie: {cookie}\r\nOrigin: http://evil.example") == 403
+    assert _handshake(explorer, f"Host: evil.example\r\nCookie: {cookie}") == 403
+    assert _handshake(explorer, f"Host: {host}\r\nCookie: {cookie}\r\nOrigin: {explorer.origin}") == 101
+
+
+def test_interrupt(store: el.EpisodeStore, visit: Open, tmp_path: Path) -> None:
+    """Ctrl-C ends the command with status 0 and without a trace, with a page open and a query running."""
+    with explored(store.path, tmp_path / "out") as explorer:
+        seen = visit(explorer)
+        expect(seen.rows).to_have_count(50)
+        _ask(seen, "SELECT count(*) FROM range(10000000000000) WHERE range % 7 = 3")
+        expect(seen.page.get_by_role("button", name="Stop")).to_be_visible()
+        status, _, told = explorer.interrupt()
+        seen.leave()
+        seen.faults.clear()  # The page told that its server was gone.
+    assert (status, "Traceback" in told) == (0, False), told
+    assert not any((tmp_path / "out").iterdir())
+
+
+def _ask(seen: Visit, query: str) -> None:
+    seen.page.get_by_role("tab", name="SQL").click()
+    box = seen.page.locator(".cm-content")
+    box.click()
+    seen.page.keyboard.press("Control+A")
+    seen.page.keyboard.insert_text(query)
+    expect(box).to_contain_text(query[:30])
+    seen.page.wait_for_timeout(300)
+    seen.page.get_by_role("button", name="Run").click()
+
+
+def _until(fulfilled: Callable[[], bool]) -> None:
+    """Wait until something holds, for so long as the other expectations wait."""
+    import time
+
+    end = time.monotonic() + 20
+    while not fulfilled():
+        assert time.monotonic() < end, "it did not happen in 20 s"
+        time.sleep(0.05)
+
+
+def _status(explorer: Explorer, headers: dict[str, str]) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", explorer.port, timeout=20)
+    connection.putrequest("GET", "/", skip_host=True)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def _handshake(explorer: Explorer, headers: str) -> int:
+    """The status of the answer to a WebSocket's handshake."""
+    text = (
+        "GET /_nicegui_ws/socket.io/?EIO=4&transport=websocket HTTP/1.1\r\n"
+        "Upgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{headers}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", explorer.port), timeout=20) as connection:
+        connection.sendall(text.encode())
+        return int(connection.recv(4096).split(b" ")[1])
