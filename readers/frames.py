@@ -79,7 +79,7 @@ def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFram
     pointers = snapshot.pointers
     chosen = np.arange(len(pointers.segment)) if positions is None else np.unique(positions)
     used = np.unique(pointers.segment[chosen])
-    segments = [pointers.segments[index] for index in used]
+    segments = snapshot.readable(pointers.segments[index] for index in used)
     places = snapshot.segment_places(segments)
     ids = positioned_episodes(snapshot, chosen).select("episode_id")
     steps = _scan(snapshot, places, schema).join(ids, on="episode_id", how="semi", maintain_order="left")

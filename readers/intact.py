@@ -2,7 +2,7 @@
 
 The rest of a store stays explorable: files of episodes and of runs that cannot be read are left out, with the
 episodes and runs in them. Steps are found through the episodes, one file at a time, so that a damaged file of
-steps concerns its own episodes only.
+steps concerns its own episodes only; where all steps are asked for, it is left out on demand.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from collections.abc import Sequence
 
 from ..store.errors import CorruptStoreError, StoreAccessError
 from ..store.file_checks import check_listed, check_pages
-from ..store.layout import EPISODES, RUNS
+from ..store.layout import EPISODES, RUNS, STEPS
 from ..store.listed_files import TableFile
 from ..store.snapshot import Snapshot
 
 
-def intact(snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
+def intact(snapshot: Snapshot, *, steps: bool = False) -> tuple[Snapshot, list[str]]:
     """The same version without the files of episodes and runs that cannot be read.
 
     Every page of these files is read. Positions count the episodes that are left.
+
+    Args:
+        snapshot: a version of a store.
+        steps: leave out files of steps too; the episodes in them stay, without rows of steps.
 
     Returns:
         The snapshot, and for each file that was left out what is wrong with it and how many rows it had.
@@ -30,6 +34,11 @@ def intact(snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
     # These are what every reader goes by; both are worked out once and kept.
     found.__dict__["episode_files"] = episodes
     found.__dict__["run_files"] = runs
+    if steps:
+        kept, lost = _readable(found, STEPS, found.step_files)
+        names = {file.name for file in kept}
+        found.lost_segments = frozenset(file.name for file in found.step_files if file.name not in names)
+        also += lost
     return found, told + also
 
 

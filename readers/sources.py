@@ -73,7 +73,8 @@ class Sources:
         snapshot, keys = self._snapshot, self._snapshot.schema.step_keys
         using = ", ".join(name for name, _ in keys)
         for number, annotation in enumerate(snapshot.annotation_files.annotations.values()):
-            places = snapshot.annotation_places(annotation.name, snapshot.pointers.segments)
+            segments = snapshot.readable(snapshot.pointers.segments)
+            places = snapshot.annotation_places(annotation.name, segments)
             schema = annotation.schema(keys)
             group = FileGroup(tuple(places), frozenset(schema.names))
             added = self._files(f"annotation_{number}", schema, [group] if places else [])

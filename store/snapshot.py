@@ -85,6 +85,8 @@ class Snapshot:
         self.version = self._episodes.version
         #: Whether this was the newest version when the snapshot was taken.
         self.newest = self._episodes.newest
+        #: Segments whose files cannot be read and are left out: frames and queries have no rows of them.
+        self.lost_segments: frozenset[str] = frozenset()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As the same version of the same store, opened again where it is unpickled."""
@@ -172,6 +174,10 @@ class Snapshot:
         known = {file.name: file for file in self.listed_steps}
         return [known.get(name) or self._unlisted(name) for name in self.pointers.segments]
 
+    def readable(self, segments: Iterable[str]) -> list[str]:
+        """Those of some segments that were not left out."""
+        return [name for name in segments if name not in self.lost_segments]
+
     def _unlisted(self, name: str) -> TableFile:
         """A steps file that a later version no longer lists."""
         place = self.segment_path(name)
@@ -221,7 +227,8 @@ class Snapshot:
     @cached_property
     def hidden_rows(self) -> bool:
         """Whether some step file has rows that no episode of this snapshot points at."""
-        return bool(self.pointers.row_count.sum() != sum(file.rows for file in self.step_files))
+        rows = sum(file.rows for file in self.step_files)
+        return bool(self.lost_segments) or bool(self.pointers.row_count.sum() != rows)
 
     def groups(self, table: str) -> Iterator[FileGroup]:
         """The files of a table as runs of consecutive files with the same columns."""
@@ -247,9 +254,9 @@ class Snapshot:
         return self._handed_out([place for group in self.groups(table) for place in group.places])
 
     def _files(self, table: str) -> list[TableFile]:
-        return {EPISODES: self.episode_files, RUNS: self.run_files}.get(table) or (
-            self.step_files if table == STEPS else []
-        )
+        if table == STEPS:
+            return [file for file in self.step_files if file.name not in self.lost_segments]
+        return {EPISODES: self.episode_files, RUNS: self.run_files}[table]
 
     def table_schema(self, table: str) -> pa.Schema:
         """Columns of one of the three tables."""
