@@ -97,7 +97,7 @@ def test_narrow_windows_keep_what_matters(width: int, kept: tuple[str, ...]) -> 
     """Of a list of episodes position, length and return stay longest; the time of the start goes first."""
     headers = ("position", "episode_id", "length", "episode_return", "end_reason", "seed", "started_at")
     row = ("3", "x" * 30, "12", "1234567.5", "terminated", "7", "2026-01-01 00:00:00.000")
-    grid, left_out = fitted(Grid(headers, (row,), (False,) * 7, IMPORTANT), width, "…")
+    _, left_out = fitted(Grid(headers, (row,), (False,) * 7, IMPORTANT), width, "…")
     assert set(kept) <= {name for name in headers if name not in left_out}
     assert (len(left_out) == 0) == (width == 300)
 
