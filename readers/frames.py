@@ -19,7 +19,8 @@ POSITION = "_position"
 
 def polars_schema(schema: pa.Schema) -> pl.Schema:
     """The Polars types of an Arrow schema."""
-    frame = pl.from_arrow(schema.empty_table())
+    # Not empty_table(), which imports pandas to make its arrays.
+    frame = pl.from_arrow(pa.RecordBatchReader.from_batches(schema, []).read_all())
     assert isinstance(frame, pl.DataFrame)
     return frame.schema
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 from rich.cells import cell_len, set_cell_size
 
@@ -73,9 +74,18 @@ def grid_of(table: pa.Table, exact: bool) -> Grid:
     columns = []
     for column in table.columns:
         write = writer(column.type, exact)
-        columns.append([clean(write(value)) for value in column.to_pylist()])
+        columns.append([clean(write(value)) for value in _values(column)])
     rows = tuple(zip(*columns, strict=True)) if columns else ()
     return Grid(tuple(map(clean, table.column_names)), rows, tuple(map(_is_number, table.schema.types)))
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    if pa.types.is_timestamp(column.type) and column.type.unit != "ns":
+        # pyarrow would import pandas for moments, which takes a quarter of a second.
+        found = pl.from_arrow(column)
+        assert isinstance(found, pl.Series)
+        return found.to_list()
+    return column.to_pylist()
 
 
 def _is_number(kind: pa.DataType) -> bool:
