@@ -87,6 +87,7 @@ def test_help_is_bold_on_a_terminal_alone() -> None:
     assert "\x1b" not in session.said
 
 
+@pytest.mark.slow
 def test_colour_on_a_terminal_and_none_on_request(path: Path) -> None:
     """Tables have colour on a terminal; NO_COLOR takes every colour away, and a pipe has no escape at all."""
     with terminal("ls", path, height=12) as session:

@@ -222,6 +222,7 @@ def prompt(path: Path, tmp_path: Path) -> dict[str, Any]:
     return {"environment": {"EPISODELAKE_DATA": str(tmp_path / "data"), "COLUMNS": ""}}
 
 
+@pytest.mark.slow
 def test_the_prompt_answers(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
     """Queries over several lines are answered, errors leave the prompt open, and Ctrl-D leaves."""
     with terminal("sql", path, **prompt) as session:

@@ -12,7 +12,6 @@ from typing import Any
 import polars as pl
 
 from .._store import EpisodeStore
-from ..store.layout import EPISODES, RUNS
 
 #: Of rewards of more objectives, so many are told.
 OBJECTIVES = 8
@@ -46,8 +45,6 @@ def store_figures(store: EpisodeStore) -> StoreFigures:
         CorruptStoreError: a file of episodes or runs is damaged; the message names it.
     """
     snapshot = store.selection().snapshot
-    for table in (RUNS, EPISODES):
-        snapshot.places(table)
     names = [name for name in _ASKED if name in snapshot.episodes_schema.names]
     episodes = store.episodes.select(names).collect()
     reasons = episodes["end_reason"].value_counts().sort("count", "end_reason", descending=[True, False])
