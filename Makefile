@@ -16,7 +16,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-crashes test-faults test-hostile test-training test-notebooks test-explorer docs lint format types wheel-check bench check clean
+.PHONY: help demo test test-slow test-crashes test-terminal test-faults test-hostile test-training test-notebooks test-explorer docs lint format types wheel-check bench check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ test-slow: $(VENV)/.installed-test ## run everything, with many more generated e
 test-crashes: $(VENV)/.installed-test ## crashes and failures at some points of every kind, and sixteen writers
 	$(BIN)/python -m pytest $(PARALLEL) -m slow tests/test_faults.py tests/test_vector_crash.py \
 	  tests/test_many_writers.py::test_sixteen_writers_some_of_them_killed $(ARGS)
+
+test-terminal: $(VENV)/.installed-test ## the command line on terminals, interrupted, and on an object store
+	$(BIN)/python -m pytest $(PARALLEL) -m slow tests/test_terminal_*.py $(ARGS)
 
 test-faults: $(VENV)/.installed-test ## every crash and failure at every point, and combinations
 	EPISODELAKE_FAULT_TRIALS=$${EPISODELAKE_FAULT_TRIALS:-20000} $(BIN)/python -m pytest -m slow tests/test_faults_long.py $(ARGS)
@@ -71,7 +74,7 @@ wheel-check: $(VENV)/.installed-test ## build the wheel, install it in a clean e
 bench: $(VENV)/.installed-test ## measure against Minari and bare pyarrow, and print the table
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-check: test test-crashes test-hostile test-training test-notebooks test-explorer lint types wheel-check ## all that the continuous integration checks
+check: test test-crashes test-terminal test-hostile test-training test-notebooks test-explorer lint types wheel-check ## all that the continuous integration checks
 
 clean: ## remove the environments, builds and caches
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis benchmarks/.venv

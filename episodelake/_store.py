@@ -121,17 +121,20 @@ class EpisodeStore(RecordingStore, MaintainedStore):
         self._show(Snapshot(self.handle.layout, self.handle.manifest))
         return self
 
-    def leave_out_damaged(self) -> list[str]:
+    def leave_out_damaged(self, *, steps: bool = False) -> list[str]:
         """Show the same version without the files of episodes and runs that cannot be read.
 
         So the rest of a damaged store stays explorable. Positions then count the episodes that are left;
-        ids stay. `refresh` goes back to all files. A damaged file of steps is not left out: its episodes are
-        still listed, and reading one of them says what is wrong.
+        ids stay. `refresh` goes back to all files. A damaged file of steps is not left out unless `steps`
+        says so: its episodes are listed in any case, and reading one of them says what is wrong.
+
+        Args:
+            steps: read every file of steps too, and leave the rows of damaged ones out of frames and queries.
 
         Returns:
             For each file that is left out, what is wrong with it; empty if every one can be read.
         """
-        snapshot, told = intact(self._reader.snapshot)
+        snapshot, told = intact(self._reader.snapshot, steps=steps)
         self._show(snapshot)
         return told
 

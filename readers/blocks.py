@@ -243,6 +243,17 @@ def _single(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return column.chunk(0) if column.num_chunks == 1 else column
 
 
+class LostBlock:
+    """Stands for the rows of a file that cannot be read: whatever asks for them is told why."""
+
+    def __init__(self, error: CorruptStoreError) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        """Raises the error."""
+        raise self._error
+
+
 class BlockReader:
     """Opens the segments of one snapshot and makes blocks; keeps the most recently used files open.
 

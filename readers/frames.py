@@ -19,7 +19,8 @@ POSITION = "_position"
 
 def polars_schema(schema: pa.Schema) -> pl.Schema:
     """The Polars types of an Arrow schema."""
-    frame = pl.from_arrow(schema.empty_table())
+    # Not empty_table(), which imports pandas to make its arrays.
+    frame = pl.from_arrow(pa.RecordBatchReader.from_batches(schema, []).read_all())
     assert isinstance(frame, pl.DataFrame)
     return frame.schema
 
@@ -79,7 +80,7 @@ def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFram
     pointers = snapshot.pointers
     chosen = np.arange(len(pointers.segment)) if positions is None else np.unique(positions)
     used = np.unique(pointers.segment[chosen])
-    segments = [pointers.segments[index] for index in used]
+    segments = snapshot.readable(pointers.segments[index] for index in used)
     places = snapshot.segment_places(segments)
     ids = positioned_episodes(snapshot, chosen).select("episode_id")
     steps = _scan(snapshot, places, schema).join(ids, on="episode_id", how="semi", maintain_order="left")

@@ -2,7 +2,7 @@
 
 The rest of a store stays explorable: files of episodes and of runs that cannot be read are left out, with the
 episodes and runs in them. Steps are found through the episodes, one file at a time, so that a damaged file of
-steps concerns its own episodes only.
+steps concerns its own episodes only; where all steps are asked for, it is left out on demand.
 """
 
 from __future__ import annotations
@@ -11,23 +11,28 @@ from collections.abc import Sequence
 
 from ..store.errors import CorruptStoreError, StoreAccessError
 from ..store.file_checks import check_listed, check_pages
-from ..store.layout import EPISODES, RUNS
+from ..store.layout import EPISODES, RUNS, STEPS
 from ..store.listed_files import TableFile
 from ..store.snapshot import Snapshot
 
 
-def intact(snapshot: Snapshot) -> tuple[Snapshot, list[str]]:
+def intact(snapshot: Snapshot, *, steps: bool = False) -> tuple[Snapshot, list[str]]:
     """The same version without the files of episodes and runs that cannot be read.
 
     Every page of these files is read. Positions count the episodes that are left.
+
+    Args:
+        snapshot: a version of a store.
+        steps: leave out files of steps too; the episodes in them stay, without rows of steps.
 
     Returns:
         The snapshot, and for each file that was left out what is wrong with it and how many rows it had.
     """
     whole = Snapshot(snapshot.layout, snapshot.manifest, snapshot.version)
     told = {**_damaged(whole, EPISODES, whole.episode_files), **_damaged(whole, RUNS, whole.run_files)}
-    found = Snapshot(snapshot.layout, snapshot.manifest, snapshot.version, frozenset(told))
-    return found, list(told.values())
+    lost = _damaged(whole, STEPS, whole.step_files) if steps else {}
+    found = Snapshot(snapshot.layout, snapshot.manifest, snapshot.version, frozenset(told), frozenset(lost))
+    return found, [*told.values(), *lost.values()]
 
 
 def _damaged(snapshot: Snapshot, table: str, files: Sequence[TableFile]) -> dict[str, str]:

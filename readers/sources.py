@@ -81,7 +81,8 @@ class Sources:
         snapshot, keys = self._snapshot, self._snapshot.schema.step_keys
         using = ", ".join(name for name, _ in keys)
         for number, annotation in enumerate(snapshot.annotation_files.annotations.values()):
-            segments = [name for name in snapshot.pointers.segments if self._is_read(name)]
+            named = snapshot.readable(snapshot.pointers.segments)
+            segments = [name for name in named if self._is_read(name)]
             places = snapshot.annotation_places(annotation.name, segments)
             schema = annotation.schema(keys)
             group = FileGroup(tuple(places), frozenset(schema.names))

@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import duckdb
 import gymnasium
@@ -20,11 +20,11 @@ import polars as pl
 import polars.exceptions
 import pyarrow as pa
 
-from ..store.errors import EpisodeNotFoundError, InvalidArgumentError, QueryError
+from ..store.errors import CorruptStoreError, EpisodeNotFoundError, InvalidArgumentError, QueryError
 from ..store.layout import EPISODES
 from ..store.snapshot import Selection, Snapshot
 from .agents import make_episode
-from .blocks import BlockReader
+from .blocks import Block, BlockReader, LostBlock
 from .cards.accessor import CardedView
 from .damaged_files import check_files
 from .environment import make_run_env
@@ -148,6 +148,21 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
     def _episode(self, position: int) -> Episode:
         block = self._reader.blocks.episode_block(position)
         return make_episode(self._reader.rows, position, block, 0, block.count)
+
+    def described(self, key: int | str) -> Episode:
+        """An episode like `view[key]`, also where its steps cannot be read: what its row says is there.
+
+        Attributes that need steps raise `CorruptStoreError`.
+
+        Raises:
+            EpisodeNotFoundError: there is no such position or id in this view.
+        """
+        try:
+            return self[key]
+        except CorruptStoreError as error:
+            position = self._position_of(key) if isinstance(key, str) else int(self._all_positions()[key])
+            count = int(self._reader.snapshot.pointers.row_count[position])
+            return make_episode(self._reader.rows, position, cast(Block, LostBlock(error)), 0, count)
 
     def _position_of(self, episode_id: str) -> int:
         frame = positioned_episodes(self._reader.snapshot, None).filter(pl.col("episode_id") == episode_id)

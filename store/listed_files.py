@@ -131,13 +131,20 @@ def files_of(actions: pa.Table, table: Place) -> list[TableFile]:
     ]
 
 
+def _validity(cells: pa.Array) -> np.ndarray:
+    """Which cells are not NULL: uint8, 0 or 1, one for each."""
+    valid = pc.call_function("cast", [cells.is_valid()], pc.CastOptions.safe(pa.uint8()))
+    # Read from its buffer: pyarrow's own way to numpy imports pandas first.
+    return np.frombuffer(valid.buffers()[1], np.uint8, len(valid), valid.offset)
+
+
 def _column_sets(actions: pa.Table) -> list[frozenset[str]]:
     """Which columns each file has: those whose NULLs were counted. Files that agree share the set."""
     counted = [name for name in actions.column_names if name.startswith(_NULLS)]
     if not counted or not actions.num_rows:
         return [frozenset()] * actions.num_rows
-    present = np.stack([actions.column(name).is_valid().to_numpy() for name in counted], axis=1)
-    packed = np.packbits(present, axis=1)
+    packed = np.stack([_validity(actions.column(name).chunk(0)) for name in counted], axis=1)
+    present = packed.astype(bool)
     kinds, which = np.unique(packed, axis=0, return_inverse=True)
     first = {index: row for row, index in reversed(list(enumerate(which.ravel().tolist())))}
     bare = np.array([name.removeprefix(_NULLS) for name in counted])

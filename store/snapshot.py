@@ -68,6 +68,7 @@ class Snapshot:
         layout, manifest: the store.
         version: a version of the episodes table; None for the newest.
         left_out: names of files of episodes and of runs that are not shown, since they are damaged.
+        lost_segments: segments whose files of steps are left out: frames and queries have no rows of them.
 
     Raises:
         VersionNotFoundError: there is no such version.
@@ -80,6 +81,7 @@ class Snapshot:
         manifest: Manifest,
         version: int | None = None,
         left_out: frozenset[str] = frozenset(),
+        lost_segments: frozenset[str] = frozenset(),
     ) -> None:
         self.layout = layout
         self.manifest = manifest
@@ -93,10 +95,11 @@ class Snapshot:
         self.version = self._episodes.version
         #: Whether this was the newest version when the snapshot was taken.
         self.newest = self._episodes.newest
+        self.lost_segments = lost_segments
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As the same version of the same store, opened again where it is unpickled."""
-        return Snapshot, (self.layout, self.manifest, self.version, self._left_out)
+        return Snapshot, (self.layout, self.manifest, self.version, self._left_out, self.lost_segments)
 
     @cached_property
     def episode_files(self) -> list[TableFile]:
@@ -189,6 +192,10 @@ class Snapshot:
         known = {file.name: file for file in self.listed_steps}
         return [known.get(name) or self._unlisted(name) for name in self.pointers.segments]
 
+    def readable(self, segments: Iterable[str]) -> list[str]:
+        """Those of some segments that were not left out."""
+        return [name for name in segments if name not in self.lost_segments]
+
     def _unlisted(self, name: str) -> TableFile:
         """A steps file that a later version no longer lists."""
         place = self.segment_path(name)
@@ -238,7 +245,8 @@ class Snapshot:
     @cached_property
     def hidden_rows(self) -> bool:
         """Whether some step file has rows that no episode of this snapshot points at."""
-        return bool(self.pointers.row_count.sum() != sum(file.rows for file in self.step_files))
+        rows = sum(file.rows for file in self.step_files)
+        return bool(self.lost_segments) or bool(self.pointers.row_count.sum() != rows)
 
     def groups(self, table: str) -> Iterator[FileGroup]:
         """The files of a table as runs of consecutive files with the same columns."""
@@ -264,9 +272,9 @@ class Snapshot:
         return self._handed_out([place for group in self.groups(table) for place in group.places])
 
     def _files(self, table: str) -> list[TableFile]:
-        return {EPISODES: self.episode_files, RUNS: self.run_files}.get(table) or (
-            self.step_files if table == STEPS else []
-        )
+        if table == STEPS:
+            return [file for file in self.step_files if file.name not in self.lost_segments]
+        return {EPISODES: self.episode_files, RUNS: self.run_files}[table]
 
     def table_schema(self, table: str) -> pa.Schema:
         """Columns of one of the three tables."""

@@ -125,12 +125,17 @@ class Table:
 
     def files(self) -> list[TableFile]:
         """The files of the pinned version, in the order in which they were committed."""
-        return files_of(pa.table(self._delta.get_add_actions(flatten=True)), self.path)
+        return files_of(self._added(), self.path)
 
     def _newest_moment(self) -> int:
         """The latest modification time of a file: later commits count from there, whatever the clock says."""
-        moments = pa.table(self._delta.get_add_actions(flatten=True)).column("modification_time")
+        moments = self._added().column("modification_time")
         return int(moments.to_numpy().max()) if len(moments) else 0
+
+    def _added(self) -> pa.Table:
+        """The add actions of the pinned version, a column for each statistic."""
+        # Not pa.table, which imports pandas to ask whether it is given one of its frames.
+        return pa.RecordBatchReader.from_stream(self._delta.get_add_actions(flatten=True)).read_all()
 
     def _new_log(self) -> CommitLog:
         """The log behind the pinned version."""

@@ -26,6 +26,11 @@ from episodelake.terminal.texts import size_text
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 BOX_DRAWING = re.compile("[\u2500-\u257f]")
+#: Controls, and what turns lines round or is not seen.
+UNSEEN = (
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e007f]"
+)
 RUN = ["-c", "from episodelake.terminal.app import main; main()"]
 
 
@@ -528,8 +533,8 @@ def test_fitted_table_is_no_wider_than_asked(rows: list[list[str]], width: int) 
 def test_clean_text_has_no_control_characters(text: str) -> None:
     """No control character is left, and text without them stays as it is."""
     cleaned = clean(text)
-    assert not re.search("[\x00-\x1f\x7f-\x9f]", cleaned)
-    assert (cleaned == text) == (not re.search("[\x00-\x1f\x7f-\x9f]", text))
+    assert not re.search(UNSEEN, cleaned)
+    assert (cleaned == text) == (not re.search(UNSEEN, text))
 
 
 def test_sizes_are_told_in_decimal_units() -> None:

@@ -87,6 +87,7 @@ def test_help_is_bold_on_a_terminal_alone() -> None:
     assert "\x1b" not in session.said
 
 
+@pytest.mark.slow
 def test_colour_on_a_terminal_and_none_on_request(path: Path) -> None:
     """Tables have colour on a terminal; NO_COLOR takes every colour away, and a pipe has no escape at all."""
     with terminal("ls", path, height=12) as session:
@@ -99,6 +100,7 @@ def test_colour_on_a_terminal_and_none_on_request(path: Path) -> None:
     assert not ESCAPE.search(printed("info", path))
 
 
+@pytest.mark.slow
 def test_an_error_is_the_same_on_a_terminal(path: Path) -> None:
     """An error is one line, with the status of a pipe."""
     with terminal("show", path, "nothing/000000") as session:
@@ -106,6 +108,7 @@ def test_an_error_is_the_same_on_a_terminal(path: Path) -> None:
     assert session.text.startswith("Error: There is no episode")
 
 
+@pytest.mark.slow
 def test_all_episodes_go_through_the_pager(path: Path) -> None:
     """On a terminal a list that is longer than the window goes through the user's pager."""
     with terminal("ls", path, "--limit", 0, height=8, environment={"PAGER": "cat -n"}) as session:
@@ -179,7 +182,7 @@ def test_importing_loads_nothing_heavy(program: str) -> None:
 
 
 def test_info_loads_nothing_heavy(path: Path) -> None:
-    """Nor does `episodelake info`, which has to be quick; it needs rich, and Arrow takes pandas by itself."""
+    """Nor does `episodelake info`, which has to be quick; it needs rich."""
     program = f"""
 import sys
 from episodelake.terminal.app import app
@@ -188,9 +191,10 @@ try:
 except SystemExit:
     sys.stdout.write("\\n")
 """
-    assert loaded(program).isdisjoint(set(HEAVY) - {"rich", "pandas"})
+    assert loaded(program).isdisjoint({*HEAVY, "pandas"} - {"rich"})
 
 
+@pytest.mark.slow
 def test_the_completion_script_names_the_program() -> None:
     """The script that a shell sources asks the program itself."""
     result = subprocess.run(

@@ -186,6 +186,7 @@ def test_queries_see_nothing_but_the_store(path: Path, tmp_path: Path) -> None:
 # Ctrl-C
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["--csv"], ["--json"]])
 def test_interrupting_a_query(path: Path, words: list[str]) -> None:
     """Ctrl-C ends a long query at once: one line, status 130, no trace."""
@@ -221,6 +222,7 @@ def prompt(path: Path, tmp_path: Path) -> dict[str, Any]:
     return {"environment": {"EPISODELAKE_DATA": str(tmp_path / "data"), "COLUMNS": ""}}
 
 
+@pytest.mark.slow
 def test_the_prompt_answers(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
     """Queries over several lines are answered, errors leave the prompt open, and Ctrl-D leaves."""
     with terminal("sql", path, **prompt) as session:
@@ -241,6 +243,7 @@ def test_the_prompt_answers(path: Path, tmp_path: Path, prompt: dict[str, Any]) 
     assert (tmp_path / "data" / "sql_history").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 def test_the_prompt_outlives_an_interrupted_query(path: Path, prompt: dict[str, Any]) -> None:
     """Ctrl-C stops the query that runs, and the next one is answered."""
     with terminal("sql", path, **prompt) as session:
@@ -256,6 +259,7 @@ def test_the_prompt_outlives_an_interrupted_query(path: Path, prompt: dict[str, 
         assert session.end() == 0
 
 
+@pytest.mark.slow
 def test_the_prompt_has_commands(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
     """Tables and columns are listed, a result is saved, and an unknown command says what there is."""
     file = tmp_path / "saved.csv"
@@ -278,6 +282,7 @@ def test_the_prompt_has_commands(path: Path, tmp_path: Path, prompt: dict[str, A
     assert file.read_text() == "n\n0\n1\n2\n"
 
 
+@pytest.mark.slow
 def test_the_prompt_completes(path: Path, prompt: dict[str, Any]) -> None:
     """The tab key completes a column and a table."""
     with terminal("sql", path, **prompt) as session:
@@ -296,6 +301,7 @@ def test_the_prompt_completes(path: Path, prompt: dict[str, Any]) -> None:
         assert session.end() == 0
 
 
+@pytest.mark.slow
 def test_no_prompt_without_a_terminal_to_answer_on(path: Path) -> None:
     """Where the input is a terminal but the output is not, a missing query is wrong usage."""
     with terminal("info", path) as session:

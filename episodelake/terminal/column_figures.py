@@ -13,10 +13,12 @@ import pyarrow as pa
 
 from ..readers.sql_text import quote
 from ..readers.view import EpisodeView
-from ..store.schema import ENV_STEP
+from ..store.names import unescape
+from ..store.schema import ACTION, ENV_STEP, OBSERVATION, REWARD
 from .listing import checked_columns
 
 SHOWN = (0.05, 0.25, 0.5, 0.75, 0.95)
+_ROOTS = (OBSERVATION, ACTION, REWARD)
 _KEYS = ("episode_id", "agent_id", "t", ENV_STEP)
 
 
@@ -26,12 +28,37 @@ def column_figures(view: EpisodeView, columns: Sequence[str] | None) -> list[dic
     Raises:
         InvalidArgumentError, QueryError: there is no such column; the message names those that are.
     """
-    if not view.selection().snapshot.schema.groups:
-        return view.stats(columns, quantiles=SHOWN).frame().to_dicts()
     schema = view.selection().snapshot.shown_schema("steps")
+    if not view.selection().snapshot.schema.groups:
+        return _measured(view, columns, schema.names)
     checked_columns(columns, schema.names, "steps")
     wanted = columns if columns is not None else [name for name in schema.names if name not in _KEYS]
     return [row for name in wanted for row in _agents_figures(view, name, schema.field(name).type)]
+
+
+def _measured(view: EpisodeView, columns: Sequence[str] | None, known: Sequence[str]) -> list[dict[str, Any]]:
+    """Those of `EpisodeView.stats`, under the names that columns have in files and SQL."""
+    leaves = {_unescaped(name): name for name in known if name.partition(".")[0] in _ROOTS}
+    checked_columns(columns, [*_ROOTS, *known], "steps")
+    # A part of a space is measured with the whole, which is decoded at once.
+    asked = None if columns is None else [_root(name) for name in columns]
+    rows = view.stats(asked, quantiles=SHOWN).frame().to_dicts()
+    named = [{**row, "column": leaves.get(row["column"], row["column"])} for row in rows]
+    return [
+        row
+        for row in named
+        if columns is None or not {row["column"], _root(row["column"])}.isdisjoint(columns)
+    ]
+
+
+def _root(name: str) -> str:
+    root = name.partition(".")[0]
+    return root if root in _ROOTS else name
+
+
+def _unescaped(name: str) -> str:
+    """A column's name as the library's statistics have it: the keys themselves, joined by dots."""
+    return ".".join(map(unescape, name.split(".")))
 
 
 def _agents_figures(view: EpisodeView, name: str, kind: pa.DataType) -> list[dict[str, Any]]:

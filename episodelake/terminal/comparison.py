@@ -62,20 +62,22 @@ def _figures(store: EpisodeStore) -> dict[str, Any]:
     transitions = (
         pl.col("row_count") - pl.col("agents").list.len() if store.agent_groups else pl.col("length")
     )
-    asked = [transitions.sum().alias("transitions"), pl.col("length").mean().alias("mean length")]
-    if store.reward_shape:
-        many = range(store.reward_shape[0])
-        asked += [pl.col("episode_return").list.get(i).mean().alias(f"mean return[{i}]") for i in many]
-    else:
-        asked.append(pl.col("episode_return").mean().alias("mean return"))
+    returns = pl.col("episode_return")
+    objectives = (
+        [returns.list.get(i) for i in range(store.reward_shape[0])] if store.reward_shape else [returns]
+    )
+    asked = [transitions.sum().alias("transitions"), pl.col("length").mean().alias("mean_length")]
+    asked += [each.fill_nan(None).mean().alias(f"mean_return[{i}]") for i, each in enumerate(objectives)]
     found = store.episodes.select(asked).collect().row(0, named=True)
+    means = [found.pop(f"mean_return[{i}]") for i in range(len(objectives))]
     reasons = store.episodes.group_by("end_reason").len().sort("end_reason").collect().rows()
     return {
         "path": store.url,
         "version": store.version,
         "episodes": len(store),
         **found,
-        **{f"ended: {reason}": count for reason, count in reasons},
+        "mean_return": means if store.reward_shape else means[0],
+        "end_reasons": dict(reasons),
     }
 
 
@@ -93,7 +95,7 @@ def _described(store: EpisodeStore) -> dict[str, str]:
     found = {
         "observation": " ".join(str(store.observation_space).split()),
         "action": " ".join(str(store.action_space).split()),
-        "reward shape": str(store.reward_shape),
+        "reward_shape": str(store.reward_shape),
     }
     for group in store.agent_groups:
         found[f"agents of {group.name}"] = ", ".join(group.agents)
@@ -180,6 +182,8 @@ def _possibly_different(first: EpisodeStore, second: EpisodeStore, progress: Pro
     shared = both.filter(alike)["segment"].unique().sort().to_list()
     equal = []
     for done, name in enumerate(shared, 1):
+        for snapshot in snapshots:
+            snapshot.check_segment(name)
         if _same_bytes(*(snapshot.segment_path(name) for snapshot in snapshots)):
             equal.append(name)
         if progress is not None:

@@ -7,9 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from .._store import EpisodeStore
+from ..store.errors import CorruptStoreError
 from .arguments import AsJson, StorageOptions, StorePath, open_store_at
 from .commands import CHECK, FAILED, command
 from .comparison import compare
+from .exploring import READING_ERRORS
 from .grid import Grid, number_text
 from .json_text import write_object
 from .page import Page
@@ -69,13 +72,22 @@ def diff(
         first = open_store_at(path, storage, version_a)
         second = open_store_at(other if other is not None else path, storage, version_b)
         with progress_bar("Comparing", "files") as progress:
-            report = compare(first, second, steps=not episodes_only, progress=progress)
+            try:
+                report = compare(first, second, steps=not episodes_only, progress=progress)
+            except READING_ERRORS as error:
+                raise _damaged((first, second), error) from error
     if as_json:
         write_object(page, report)
     elif not quiet:
         _write(page, report)
     if not report["same"]:
         raise typer.Exit(FAILED)
+
+
+def _damaged(stores: Sequence[EpisodeStore], error: Exception) -> Exception:
+    """What is wrong with the files that ended a comparison: an engine may not have said which they are."""
+    told = [each for store in stores for each in store.leave_out_damaged(steps=True)]
+    return CorruptStoreError(" ".join(dict.fromkeys(told))) if told else error
 
 
 def _write(page: Page, report: Mapping[str, Any]) -> None:
@@ -95,12 +107,26 @@ def _write(page: Page, report: Mapping[str, Any]) -> None:
 
 
 def _write_figures(page: Page, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
-    names = list(dict.fromkeys([*first, *second]))
+    sides = [_labelled(side) for side in (first, second)]
     rows = []
-    for name in names:
-        left, right = (_figure(page, side.get(name)) for side in (first, second))
+    for name in dict.fromkeys([*sides[0], *sides[1]]):
+        left, right = (_figure(page, side.get(name)) for side in sides)
         rows.append((name, left, right, "" if left == right else "differs"))
     page.table(Grid.of(("", "A", "B", "difference"), rows))
+
+
+def _labelled(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures by the words that people read; a list has a line for each of its values."""
+    told: dict[str, Any] = {}
+    for name, value in figures.items():
+        label = name.replace("_", " ")
+        if name == "end_reasons":
+            told |= {f"ended: {reason}": count for reason, count in value.items()}
+        elif isinstance(value, list):
+            told |= {f"{label}[{index}]": each for index, each in enumerate(value)}
+        else:
+            told[label] = value
+    return told
 
 
 def _figure(page: Page, value: Any) -> str:

@@ -5,8 +5,8 @@ What is drawn is a small aggregate: of returns and lengths a line per run, of ac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,8 +18,9 @@ from ..readers.sql_text import quote
 from ..readers.view import EpisodeView
 from ..store.schema import ACTION
 from .charts import histogram, sparkline
-from .grid import Grid, number_text
+from .grid import NARROWEST, Grid, number_text
 from .page import Page
+from .texts import counted
 
 #: So many runs are drawn, the newest.
 RUNS = 20
@@ -65,20 +66,7 @@ def draw_over_time(page: Page, series: Sequence[Series], *, write: bool) -> list
     """A line per run."""
     told = []
     for each in series:
-        finite = each.values[np.isfinite(each.values)]
-        spread = (
-            [float(value) for value in (finite.min(), finite.mean(), finite.max())]
-            if len(finite)
-            else [None] * 3
-        )
-        told.append(
-            {
-                "run": each.name,
-                "episodes": len(each.values),
-                **dict(zip(("lowest", "mean", "highest"), spread, strict=True)),
-                "points": _means(each.values),
-            }
-        )
+        told.append({**_counts_of(each), **_spread(each.values), "points": _means(each.values)})
     if write and series:
         lines = [sparkline(each.values, _width(page), page.glyphs) for each in series]
         rows = [
@@ -91,12 +79,37 @@ def draw_over_time(page: Page, series: Sequence[Series], *, write: bool) -> list
             for row, line in zip(told, lines, strict=True)
         ]
         headers = ("run", "from first to last episode", "episodes", "lowest", "mean", "highest")
-        page.table(Grid.of(headers, rows, (False, False, True, True, True, True)))
+        grid = Grid.of(headers, rows, (False, False, True, True, True, True))
+        page.table(replace(grid, first=(headers[1], headers[0], *headers[2:])))
+        _note_unbounded(page, told)
     return told
 
 
+def _counts_of(series: Series) -> dict[str, Any]:
+    finite = int(np.isfinite(series.values).sum())
+    return {"run": series.name, "episodes": len(series.values), "finite": finite}
+
+
+def _spread(values: np.ndarray) -> dict[str, float | None]:
+    """Lowest, mean and highest without NaN, as `stats` has them; the mean of both infinities is NaN."""
+    numbers = values[~np.isnan(values)]
+    if not len(numbers):
+        return dict.fromkeys(("lowest", "mean", "highest"))
+    with np.errstate(invalid="ignore"):
+        mean = numbers.mean()
+    return {"lowest": float(numbers.min()), "mean": float(mean), "highest": float(numbers.max())}
+
+
+def _note_unbounded(page: Page, told: Sequence[Mapping[str, Any]]) -> None:
+    """Say how many episodes a drawing passes over."""
+    lost = sum(each["episodes"] - each["finite"] for each in told)
+    if lost:
+        episodes = counted(sum(each["episodes"] for each in told), "episode")
+        page.note(f"{lost:,} of {episodes} not drawn: their numbers are NaN or infinite.")
+
+
 def _width(page: Page) -> int:
-    return max(min(page.width - 60, POINTS), 16)
+    return max(min(page.width - 60, POINTS), NARROWEST)
 
 
 def _means(values: np.ndarray) -> list[float]:
@@ -112,14 +125,27 @@ def _number(page: Page, value: float | None) -> str:
 def draw_histogram(page: Page, series: Sequence[Series], *, write: bool) -> list[dict[str, Any]]:
     """How often each value occurs, by run over the same axis."""
     finite = {each.name: each.values[np.isfinite(each.values)] for each in series}
-    finite = {name: values for name, values in finite.items() if len(values)}
-    if not finite:
-        return []
-    together = np.concatenate(list(finite.values()))
-    edges = np.linspace(together.min(), together.max(), BINS + 1)
-    if edges[0] == edges[-1]:
-        edges = np.array([edges[0], edges[0]])
+    edges = _edges(np.concatenate(list(finite.values()))) if finite else np.zeros(0)
+    told = [
+        {**_counts_of(each), "edges": edges.tolist(), "counts": _counts(finite[each.name], edges)}
+        for each in series
+    ]
     if write:
+        _write_histogram(page, {name: values for name, values in finite.items() if len(values)})
+        _note_unbounded(page, told)
+    return told
+
+
+def _edges(values: np.ndarray) -> np.ndarray:
+    """Of equal bins; twice the same where there is but one value, none where there is none."""
+    if not len(values):
+        return np.zeros(0)
+    low, high = values.min(), values.max()
+    return np.array([low, low]) if low == high else np.linspace(low, high, BINS + 1)
+
+
+def _write_histogram(page: Page, finite: Mapping[str, np.ndarray]) -> None:
+    if finite:
         drawn = histogram(finite, min(page.width, 76), HEIGHT, page.glyphs)
         for name, lines in drawn.bars.items():
             page.line(f"{name}  ({len(finite[name]):,} episodes)", "cyan")
@@ -127,13 +153,11 @@ def draw_histogram(page: Page, series: Sequence[Series], *, write: bool) -> list
                 page.line(line.rstrip(), "green")
             page.line(page.glyphs.rule * max(map(len, lines)), "bright_black")
         page.line(drawn.axis)
-    return [
-        {"run": name, "edges": edges.tolist(), "counts": _counts(values, edges)}
-        for name, values in finite.items()
-    ]
 
 
 def _counts(values: np.ndarray, edges: np.ndarray) -> list[int]:
+    if not len(edges):
+        return []
     return [len(values)] if edges[0] == edges[-1] else np.histogram(values, edges)[0].tolist()
 
 

@@ -12,24 +12,28 @@ from .._store import EpisodeStore
 from ..readers.agents import MultiAgentEpisode
 from ..readers.episode import Episode
 from ..store.errors import EpisodeNotFoundError
-from .reports import signals_shown
+from .exploring import Explored
+from .reports import EpisodeLook
 
 #: Ids that are compared with one that is not there; in a larger store those of the nearest run.
 COMPARED = 20_000
 NEAREST = 3
 
 
-def found_episode(store: EpisodeStore, key: int | str, agent: str | None = None) -> Episode:
-    """The episode with an id or at a position, or one agent of it.
+def found_episode(opened: Explored, key: int | str, agent: str | None = None) -> Episode:
+    """The episode with an id or at a position of the whole store, or one agent of it.
+
+    Where its steps cannot be read, it is what its row says.
 
     Raises:
         EpisodeNotFoundError: there is none; of ids, the message names those that are nearest.
         InvalidArgumentError: it has no such agent.
     """
     try:
-        return store[key] if agent is None else store[key].agent(agent)
+        found = opened.store.described(opened.here(key))
+        return found if agent is None else found.agent(agent)
     except EpisodeNotFoundError as error:
-        near = _nearest(store, key) if isinstance(key, str) else []
+        near = _nearest(opened.store, key) if isinstance(key, str) else []
         if not near:
             raise
         raise EpisodeNotFoundError(f"{error} Did you mean {' or '.join(map(repr, near))}?") from error
@@ -48,12 +52,12 @@ def _nearest(store: EpisodeStore, wanted: str) -> list[str]:
     return difflib.get_close_matches(padded, ids, n=NEAREST)
 
 
-def episode_report(store: EpisodeStore, key: int | str, agent: str | None = None) -> dict[str, Any]:
+def episode_report(look: EpisodeLook, agent: str | None) -> dict[str, Any]:
     """Everything that `show` says, as the object that `--json` prints."""
-    episode = found_episode(store, key, agent)
+    episode = look.episode
     summary = {
         "episode_id": episode.id,
-        "position": episode.position,
+        "position": look.position,
         "run_id": episode.run_id,
         "length": episode.length,
         "episode_return": episode.episode_return,
@@ -70,9 +74,15 @@ def episode_report(store: EpisodeStore, key: int | str, agent: str | None = None
     }
     signals = [
         {"name": signal.name, "values": len(signal.values), **_figures(signal.values)}
-        for signal in signals_shown(episode)
+        for signal in look.signals
     ]
-    return {**summary, "agent": agent, "agents": _agents(episode), "signals": signals}
+    return {
+        **summary,
+        "agent": agent,
+        "agents": [] if look.lost else _agents(episode),
+        "signals": signals,
+        "damaged": [str(look.lost)] if look.lost else [],
+    }
 
 
 def _agents(episode: Episode) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ import duckdb
 import pyarrow as pa
 import typer
 
+from ..store.errors import QueryError
 from ..store.files import guard_access
 from .grid import writer
 from .json_text import json_of
@@ -34,28 +35,61 @@ class Export:
     Attributes:
         format: one of `FORMATS`.
         file: where it goes; None for standard output.
+        limit: at most so many rows; 0 for all.
     """
 
     format: str
     file: Path | None
+    limit: int = 0
 
     def write(self, page: Page, relation: duckdb.DuckDBPyRelation) -> int:
         """Write all rows of a relation; how many there were.
 
         Raises:
             StoreAccessError: the file cannot be written; what stood there before is as it was.
+            QueryError: it failed after rows had gone to standard output.
         """
         batches = relation.to_arrow_reader(BATCH_ROWS)
         if self.file is None:
-            return self._write_text(batches, page.console.file)
+            return self._write_text(_Stream(batches), page.console.file)
         with replaced(self.file) as draft:
             if self.format == "parquet":
                 return _write_parquet(batches, draft)
             with open(draft, "w", encoding="utf-8", newline="") as file:
                 return self._write_text(batches, file)
 
-    def _write_text(self, batches: pa.RecordBatchReader, file: IO[str]) -> int:
+    def _write_text(self, batches: pa.RecordBatchReader | _Stream, file: IO[str]) -> int:
         return _write_csv(batches, file) if self.format == "csv" else _write_json(batches, file)
+
+
+class _Stream:
+    """Batches on their way to standard output.
+
+    The first is read at once: what fails before any row is printed can begin again without a damaged file,
+    what fails later cannot.
+    """
+
+    def __init__(self, batches: pa.RecordBatchReader) -> None:
+        self.schema = batches.schema
+        self._batches = iter(batches)
+        self._first = next(self._batches, None)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """The batches.
+
+        Raises:
+            QueryError: one after the first cannot be read.
+        """
+        if self._first is None:
+            return
+        yield self._first
+        try:
+            yield from self._batches
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise QueryError(
+                f"The query failed after some of its rows were printed: {error}. `episodelake verify` tells "
+                "whether a file is damaged; with --output FILE you get all that can be read."
+            ) from error
 
 
 def chosen_export(*, csv: bool, as_json: bool, parquet: Path | None, output: Path | None) -> Export | None:
@@ -97,7 +131,7 @@ def replaced(file: Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
-def _write_csv(batches: pa.RecordBatchReader, file: IO[str]) -> int:
+def _write_csv(batches: pa.RecordBatchReader | _Stream, file: IO[str]) -> int:
     """CSV (RFC 4180) with a header; NULL is empty, and lists and structs are JSON."""
     lines = csv.writer(file, lineterminator="\n")
     lines.writerow(batches.schema.names)
@@ -119,7 +153,7 @@ def _cell_writer(kind: pa.DataType) -> Any:
     return lambda value: "" if value is None else write(value)
 
 
-def _write_json(batches: pa.RecordBatchReader, file: IO[str]) -> int:
+def _write_json(batches: pa.RecordBatchReader | _Stream, file: IO[str]) -> int:
     rows, before = 0, "["
     for batch in batches:
         for row in batch.to_pylist():

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 from rich.cells import cell_len, set_cell_size
 
@@ -22,11 +23,13 @@ GAP = 2
 NARROWEST = 12
 
 _NUMBER = re.compile(r"/[0-9]{6,9}$")
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
-    ord("\t"): "\\t",
-    ord("\n"): "\\n",
-    ord("\r"): "\\r",
-}
+_BYTES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+#: Characters that turn the direction of a line round, break it, or are not seen at all.
+_UNSEEN = (0x00AD, 0x061C, 0x180E, 0x200B, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2060, 0x2070))
+_UNSEEN += (0xFEFF, *range(0xFFF9, 0xFFFC), *range(0xE0000, 0xE0080))
+#: These as JSON's and Python's texts spell them.
+SPELLED = {code: f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}" for code in _UNSEEN}
+_CONTROLS = _BYTES | SPELLED | {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
 
 
 @dataclass(frozen=True)
@@ -37,11 +40,14 @@ class Grid:
         headers: one per column.
         rows: cells, each row as long as `headers`.
         right: whether a column is set flush right, as numbers are.
+        first: the columns that stay longest where the terminal is narrow, the most important one first; else
+            the last column and then those from the left.
     """
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[bool, ...]
+    first: tuple[str, ...] = ()
 
     @staticmethod
     def of(headers: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[bool] = ()) -> Grid:
@@ -51,7 +57,10 @@ class Grid:
 
 
 def clean(text: str) -> str:
-    """The text with control characters spelled out: data neither breaks a line nor steers a terminal."""
+    """The text with control characters spelled out: data neither breaks a line nor steers a terminal.
+
+    Those that turn the direction of writing, or are not seen, are spelled out too.
+    """
     return text.translate(_CONTROLS)
 
 
@@ -65,9 +74,18 @@ def grid_of(table: pa.Table, exact: bool) -> Grid:
     columns = []
     for column in table.columns:
         write = writer(column.type, exact)
-        columns.append([clean(write(value)) for value in column.to_pylist()])
+        columns.append([clean(write(value)) for value in _values(column)])
     rows = tuple(zip(*columns, strict=True)) if columns else ()
     return Grid(tuple(map(clean, table.column_names)), rows, tuple(map(_is_number, table.schema.types)))
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    if pa.types.is_timestamp(column.type) and column.type.unit != "ns":
+        # pyarrow would import pandas for moments, which takes a quarter of a second.
+        found = pl.from_arrow(column)
+        assert isinstance(found, pl.Series)
+        return found.to_list()
+    return column.to_pylist()
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -138,7 +156,7 @@ def fitted(grid: Grid, width: int, cut: str) -> tuple[Grid, tuple[str, ...]]:
     widths = _widths(grid)
     limit = _limit(widths, width)
     if limit is None:
-        kept = _kept(widths, width)
+        kept = _kept(widths, width, _by_importance(grid))
         left_out = tuple(name for index, name in enumerate(grid.headers) if index not in kept)
         narrow = _select(grid, kept)
         return _shorten(narrow, _limit(_widths(narrow), width) or NARROWEST, cut), left_out
@@ -161,16 +179,24 @@ def _limit(widths: Sequence[int], width: int) -> int | None:
     return None
 
 
-def _kept(widths: Sequence[int], width: int) -> list[int]:
-    """Columns that fit when cells are at their narrowest: as many of the first as can be, and the last."""
-    narrow = [min(each, NARROWEST) + GAP for each in widths]
-    kept, room = [], width + GAP - narrow[-1]
-    for index, each in enumerate(narrow[:-1]):
-        room -= each
-        if room < 0:
+def _by_importance(grid: Grid) -> list[int]:
+    """The columns, the one that may be left out last first."""
+    named = [grid.headers.index(name) for name in grid.first if name in grid.headers]
+    if not named:
+        named = [len(grid.headers) - 1]
+    return [*named, *(index for index in range(len(grid.headers)) if index not in named)]
+
+
+def _kept(widths: Sequence[int], width: int, order: Sequence[int]) -> list[int]:
+    """Columns that fit when cells are at their narrowest: the most important ones."""
+    kept, room = [], width + GAP
+    for index in order:
+        need = min(widths[index], NARROWEST) + GAP
+        if kept and need > room:
             break
         kept.append(index)
-    return [*kept, len(widths) - 1]
+        room -= need
+    return sorted(kept)
 
 
 def _select(grid: Grid, columns: Sequence[int]) -> Grid:

@@ -1,6 +1,6 @@
 """`episodelake info`: what a store is, what it holds, how it ended, and what takes the room on disk.
 
-It asks the episodes table in SQL and reads the footers of the other files: no step is decoded.
+It reads a few columns of the episodes table and the footers of the other files: no step is decoded.
 """
 
 from __future__ import annotations
@@ -9,16 +9,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import duckdb
 import polars as pl
 import typer
 
 from .._store import EpisodeStore
 from ..readers.run_envs import RunEnv, run_envs
-from ..readers.sources import Sources
 from ..store.errors import CorruptStoreError
-from ..store.layout import EPISODES, FORMAT_VERSION, RUNS, STEPS, Layout
-from .agent_reports import agents_query, group_spaces
+from ..store.layout import EPISODES, FORMAT_VERSION, STEPS, Layout
 from .arguments import AsJson, StorageOptions, StorePath
 from .commands import LOOK, command
 from .disk_sizes import TableSize, table_size
@@ -26,24 +23,16 @@ from .exploring import Explored, explored
 from .grid import Grid, grid_of, number_text
 from .json_text import write_object
 from .page import Page, report_warning
+from .spaces_report import space_pairs, spaces_report
+from .store_figures import store_figures
 from .texts import bytes_text, count_text, counted, size_text
 
 RUNS_SHOWN = 10
-OBJECTIVES = 8
 
 EXAMPLES = """\
 episodelake info data/cartpole
 episodelake info data/cartpole@v1.0                  as it was when it was tagged
 episodelake info data/cartpole --json | jq .episodes"""
-
-_ASKED = ("run_id", "length", "episode_return", "end_reason", "row_count")
-_ASKED += ("agents", "agent_groups", "agent_lengths", "agent_returns")
-_RUNS = """
-SELECT run_id, any_value(name) AS name, any_value(runs.started_at) AS started_at,
-any_value(runs.ended_at) AS ended_at, count(length) AS episodes,
-coalesce(sum({transitions}), 0)::BIGINT AS transitions {mean}
-FROM runs LEFT JOIN episodes USING (run_id) GROUP BY run_id ORDER BY started_at DESC, run_id DESC
-"""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -58,48 +47,23 @@ def info(path: StorePath, as_json: AsJson = False, storage: StorageOptions = Non
     damaged, the rest is shown and the file is named.
     """
     page = Page()
-    report = explored(path, storage, info_of)
+    report, told = explored(path, storage, lambda opened: (info_of(opened), opened.damaged))
     if as_json:
         write_object(page, report)
     else:
         write_info(page, report)
-    for each in report["damaged"]:
+    for each in report["damaged"][len(told) :]:
         report_warning(each)
 
 
-def info_of(explored: Explored) -> dict[str, Any]:
+def info_of(opened: Explored) -> dict[str, Any]:
     """Everything that `info` says, as the object that `--json` prints."""
-    connection = _tables(explored.store)
-    try:
-        return _report(explored.store, connection)
-    finally:
-        connection.close()
-
-
-def _tables(store: EpisodeStore) -> duckdb.DuckDBPyConnection:
-    """A connection with the runs, and the columns of episodes that are asked for, read once.
-
-    A connection of the store would look into every file of steps too.
-    """
+    store = opened.store
     snapshot = store.selection().snapshot
-    for table in (RUNS, EPISODES):
-        snapshot.places(table)
-    sources = Sources(snapshot)
-    names = [name for name in _ASKED if name in snapshot.episodes_schema.names]
-    # Polars is the quicker one at reading a few columns of many small files.
-    sources.connection.register("_read", store.episodes.select(names).collect().to_arrow())
-    sources.connection.execute("CREATE TEMP TABLE episodes AS FROM _read")
-    here = "" if snapshot.newest else "SEMI JOIN episodes USING (run_id)"
-    sources.connection.execute(f"CREATE VIEW runs AS SELECT * FROM ({sources.table(RUNS)}) {here}")
-    return sources.connection
-
-
-def _report(store: EpisodeStore, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
-    snapshot = store.selection().snapshot
+    figures = store_figures(store)
     sizes = {STEPS: table_size(snapshot, STEPS), EPISODES: table_size(snapshot, EPISODES)}
     files, size = _on_disk(store.handle.layout)
-    runs = _rows(connection, _RUNS.format(transitions=_transitions(store), mean=_mean_return(store)))
-    reasons = "SELECT end_reason, count(*) AS n FROM episodes GROUP BY ALL ORDER BY n DESC, 1"
+    card, lost = _card_of(store)
     return {
         "store": store.id,
         "path": store.url,
@@ -107,22 +71,30 @@ def _report(store: EpisodeStore, connection: duckdb.DuckDBPyConnection) -> dict[
         "version": store.version,
         "created": store.handle.manifest.created_at,
         "episodes": len(store),
-        "transitions": sum(run["transitions"] for run in runs),
+        "transitions": sum(run["transitions"] for run in figures.runs),
         "bytes": size,
         "files": files,
-        "returns": _returns(store, connection) if len(store) else [],
-        "lengths": _spread(connection, "length") if len(store) else None,
-        "end_reasons": {row["end_reason"]: row["n"] for row in _rows(connection, reasons)},
-        "spaces": dict(_spaces(store)),
+        "returns": figures.returns,
+        "lengths": figures.lengths,
+        "end_reasons": figures.end_reasons,
+        "spaces": spaces_report(store),
         "environments": _environments(store),
-        "agents": _rows(connection, agents_query(store)) if store.agent_groups else [],
-        "runs": runs,
+        "agents": figures.agents,
+        "runs": figures.runs,
         "columns": _columns(sizes),
         "sizes_are_exact": all(found.exact for found in sizes.values()),
         "journals": _journals(store.handle.layout),
-        "card": store.card,
-        "damaged": [each for found in sizes.values() for each in found.damaged],
+        "card": card,
+        "damaged": [*opened.damaged, *lost, *(each for found in sizes.values() for each in found.damaged)],
     }
+
+
+def _card_of(store: EpisodeStore) -> tuple[dict[str, Any] | None, list[str]]:
+    """The card; where it is damaged, None and why."""
+    try:
+        return store.card, []
+    except CorruptStoreError as error:
+        return None, [str(error)]
 
 
 def _columns(sizes: Mapping[str, TableSize]) -> list[dict[str, Any]]:
@@ -131,33 +103,6 @@ def _columns(sizes: Mapping[str, TableSize]) -> list[dict[str, Any]]:
         for table, found in sizes.items()
         for each in found.columns
     ]
-
-
-def _rows(connection: duckdb.DuckDBPyConnection, text: str) -> list[dict[str, Any]]:
-    return connection.sql(text).pl().to_dicts()
-
-
-def _transitions(store: EpisodeStore) -> str:
-    return "row_count - len(agents)" if store.agent_groups else "length"
-
-
-def _mean_return(store: EpisodeStore) -> str:
-    """The means over a run; of several objectives there is no single one."""
-    means = ", avg(length) AS mean_length"
-    return means if store.reward_shape else means + ", avg(episode_return) AS mean_return"
-
-
-def _returns(store: EpisodeStore, connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    """Lowest, mean and highest return, of each objective by itself where there are several."""
-    if not store.reward_shape:
-        return [{"objective": None, **_spread(connection, "episode_return")}]
-    objectives = range(min(store.reward_shape[0], OBJECTIVES))
-    return [{"objective": each, **_spread(connection, f"episode_return[{each + 1}]")} for each in objectives]
-
-
-def _spread(connection: duckdb.DuckDBPyConnection, column: str) -> dict[str, Any]:
-    text = f"SELECT min({column}) AS lowest, avg({column}) AS mean, max({column}) AS highest FROM episodes"
-    return _rows(connection, text)[0]
 
 
 def _on_disk(layout: Layout) -> tuple[int, int]:
@@ -187,22 +132,14 @@ def _environment(run: RunEnv) -> str:
     return f"{run.title}, with {counted(len(files), 'file')} ({size_text(sum(file.size for file in files))})"
 
 
-def _spaces(store: EpisodeStore) -> list[tuple[str, str]]:
-    pairs = group_spaces(store) or [
-        ("observation space", " ".join(str(store.observation_space).split())),
-        ("action space", " ".join(str(store.action_space).split())),
-    ]
-    if store.reward_shape:
-        pairs.append(("reward shape", str(store.reward_shape)))
-    return pairs
-
-
 # On the page
 
 
 def write_info(page: Page, report: Mapping[str, Any]) -> None:
     """Write the report for people, or as plain text for a pipe."""
-    page.pairs([*_identity(report), *_amounts(page, report), *report["spaces"].items(), *_card(page, report)])
+    page.pairs(
+        [*_identity(report), *_amounts(page, report), *space_pairs(report["spaces"]), *_card(page, report)]
+    )
     page.heading("End reasons")
     reasons = [(name, count_text(page, count)) for name, count in report["end_reasons"].items()]
     page.table(Grid.of(("end_reason", "episodes"), reasons, (False, True)))
@@ -243,11 +180,14 @@ def _told(spread: Mapping[str, Any]) -> str:
     def text(value: Any) -> str:
         return "NULL" if value is None else number_text(value) if isinstance(value, float) else f"{value:,}"
 
-    return ", ".join(f"{name} {text(spread[name])}" for name in ("lowest", "mean", "highest"))
+    numbers = ", ".join(f"{name} {text(spread[name])}" for name in ("lowest", "mean", "highest"))
+    return f"{numbers}; {counted(spread['nan'], 'episode')} NaN" if spread.get("nan") else numbers
 
 
 def _card(page: Page, report: Mapping[str, Any]) -> list[tuple[str, str]]:
     card = report["card"]
+    if card is None:
+        return [("card", "damaged")]
     if not page.is_terminal:
         return [("card", json.dumps(card, ensure_ascii=False))]
     if not card:

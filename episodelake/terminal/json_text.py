@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from .grid import SPELLED
 from .page import Page
 
-#: JSON itself escapes those below the space.
+#: JSON itself escapes those below the space; beyond 16 bits it takes two escapes.
 _CONTROLS = {code: f"\\u{code:04x}" for code in range(127, 160)}
+_CONTROLS |= {code: json.dumps(chr(code))[1:-1] for code in SPELLED}
 
 
 def plain(value: Any) -> Any:

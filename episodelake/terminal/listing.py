@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import polars as pl
@@ -16,7 +17,7 @@ from ..store.errors import QueryError
 from .arguments import AsJson, Columns, Condition, StorageOptions, StorePath, column_names
 from .commands import LOOK, command
 from .completion import TABLE_NAMES, columns_of, complete_columns, complete_tables
-from .exploring import Explored, explored
+from .exploring import Explored, end, explored, explored_steps
 from .grid import grid_of
 from .json_text import write_rows
 from .page import Page
@@ -27,6 +28,8 @@ IN_A_PIPE = 100
 #: Lines of a terminal that are not rows: header, rule, the note below, the prompt that follows.
 AROUND = 5
 STANDARD = ("episode_id", "length", "episode_return", "end_reason", "seed", "started_at")
+#: What a narrow terminal keeps.
+IMPORTANT = (POSITION_NAME, "length", "episode_return", "end_reason", "seed", "episode_id")
 
 LS_EXAMPLES = """\
 episodelake ls data/cartpole --sort episode_return --descending
@@ -87,7 +90,8 @@ def ls(
         write_rows(page, rows.iter_rows(named=True))
         return
     with page.paged(limit == 0 and rows.height > page.height):
-        page.table(grid_of(rows.to_arrow(), exact=not page.is_terminal))
+        grid = grid_of(rows.to_arrow(), exact=not page.is_terminal)
+        page.table(replace(grid, first=() if columns else IMPORTANT))
     page.note(_place_told(offset, rows.height, total))
 
 
@@ -116,7 +120,10 @@ def _listed(
     check_column(sort, ["position", *known], "episodes")
     view = store if condition is None else store.filter(condition)
     frame = _positioned(view).rename({POSITION: POSITION_NAME})
-    frame = frame.with_columns(pl.col(POSITION_NAME).cast(pl.Int64))
+    position = pl.col(POSITION_NAME).cast(pl.Int64)
+    if opened.whole is not None:
+        position = pl.lit(pl.Series(opened.whole)).gather(position)
+    frame = frame.with_columns(position.alias(POSITION_NAME))
     if sort is not None:
         key = pl.col(sort)
         if isinstance(frame.collect_schema()[sort], pl.List):
@@ -190,21 +197,24 @@ def head(
             f"there is no table {table!r}.{meant} There are: {', '.join(TABLE_NAMES)}.", param_hint="TABLE"
         )
     page = Page()
-    found = explored(
+    found, complete = explored_steps(
         path, storage, lambda opened: _first_rows(opened.store, table, rows, column_names(columns))
     )
     if as_json:
         write_rows(page, found.iter_rows(named=True))
-        return
-    page.table(grid_of(found.to_arrow(), exact=not page.is_terminal))
-    if not found.height:
-        page.note(f"The table {table} has no rows.")
+    else:
+        page.table(grid_of(found.to_arrow(), exact=not page.is_terminal))
+        if not found.height:
+            page.note(f"The table {table} has no rows.")
+    end(complete)
 
 
 def _first_rows(store: EpisodeStore, table: str, count: int, columns: Sequence[str] | None) -> pl.DataFrame:
     chosen = checked_columns(columns, columns_of(store, table), table)
-    # Every episode has a row of each table, so that many episodes are enough, and no other file is touched.
-    view = store[:count] if table in ("steps", "transitions") else store
+    # Every episode has a row of each table, so that many episodes are enough, and no other file is touched;
+    # where files are left out, episodes may have none.
+    few = table in ("steps", "transitions") and not store.selection().snapshot.lost_segments
+    view = store[:count] if few else store
     frame: pl.LazyFrame = getattr(view, table).head(count)
     found: Any = (frame if chosen is None else frame.select(chosen)).collect()
     return found

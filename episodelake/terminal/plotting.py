@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from ..readers.optional_packages import EXPLORE, require
 from ..readers.view import EpisodeView
 from ..store.errors import InvalidArgumentError
 from .arguments import AsJson, Condition, StorageOptions, StorePath
 from .commands import LOOK, command
 from .drawing import draw_actions, draw_histogram, draw_over_time, drawn_series
-from .exploring import explored
+from .exploring import end, explored_steps
 from .exporting import replaced
 from .json_text import write_object, write_rows
 from .page import Page
@@ -85,10 +86,15 @@ def plot(
     page = Page()
     with interruptible(unchanged):
         if output is None:
-            explored(path, storage, lambda opened: _draw(page, _view(opened.store, condition), kind, as_json))
+            _, complete = explored_steps(
+                path, storage, lambda opened: _draw(page, _view(opened.store, condition), kind, as_json)
+            )
         else:
-            explored(path, storage, lambda opened: _save(_view(opened.store, condition), kind, output))
+            _, complete = explored_steps(
+                path, storage, lambda opened: _save(_view(opened.store, condition), kind, output)
+            )
             _told(page, kind, output, as_json=as_json)
+        end(complete)
 
 
 def _view(store: EpisodeView, condition: str | None) -> EpisodeView:
@@ -101,6 +107,17 @@ def _save(view: EpisodeView, kind: Kind, output: Path) -> None:
         chart.save(draft)
 
 
+def _visits(view: EpisodeView) -> list[dict[str, Any]]:
+    """The numbers behind the chart of visitation."""
+    if not len(view):
+        return []
+    # Imported where it is wanted: it brings Altair.
+    require("altair", "Visitation", EXPLORE)
+    from ..readers.plots.visitation import visits
+
+    return visits(view)
+
+
 def _told(page: Page, kind: Kind, output: Path, *, as_json: bool) -> None:
     size = output.stat().st_size
     if as_json:
@@ -110,12 +127,16 @@ def _told(page: Page, kind: Kind, output: Path, *, as_json: bool) -> None:
 
 
 def _draw(page: Page, view: EpisodeView, kind: Kind, as_json: bool) -> None:
+    drawn: list[dict[str, Any]]
     if kind is Kind.visitation:
-        raise InvalidArgumentError(
-            "Visitation is a picture, which characters cannot draw: give --output FILE.png, .svg or .html."
-        )
-    if kind is Kind.actions:
-        drawn: list[dict[str, Any]] = draw_actions(page, view, write=not as_json)
+        if not as_json:
+            raise InvalidArgumentError(
+                "Visitation is a picture, which characters cannot draw: give --output FILE.png, .svg or "
+                ".html, or --json for its numbers."
+            )
+        drawn = _visits(view)
+    elif kind is Kind.actions:
+        drawn = draw_actions(page, view, write=not as_json)
     else:
         series = drawn_series(view, _COLUMNS[kind])
         draw = draw_histogram if kind is Kind.histogram else draw_over_time

@@ -24,9 +24,10 @@ from pygments.lexers.sql import SqlLexer
 
 from .._store import EpisodeStore
 from ..store.errors import EpisodelakeError
+from .exploring import READING_ERRORS
 from .exporting import FORMATS, Export
 from .grid import Grid
-from .page import Page, report_error
+from .page import Page, report_error, report_warning
 from .query_runs import QueryRun, write_result
 from .sql_completion import SqlCompleter
 from .texts import counted
@@ -80,10 +81,11 @@ class Prompt:
     def __init__(self, page: Page, store: EpisodeStore, limit: int) -> None:
         self._page, self._store, self._limit = page, store, limit
         self._last = ""
-        self._run = QueryRun(store.connect(read_only=True), store)
+        self._run = QueryRun.of(store)
         self.completer = SqlCompleter(self._run.connection)
         self._commands: dict[str, Callable[[str], None]] = {
             ".help": self._help,
+            "help": self._help,
             ".tables": self._tables,
             ".columns": self._columns,
             ".save": self._save,
@@ -98,8 +100,8 @@ class Prompt:
         if not text.strip("; \n"):
             return True
         try:
-            if text.startswith("."):
-                self._command(name, rest.strip())
+            if text.startswith(".") or name.lower() == "help":
+                self._command(name.lower(), rest.strip())
             else:
                 self._query(text)
         except KeyboardInterrupt:
@@ -112,7 +114,17 @@ class Prompt:
 
     def _query(self, text: str) -> None:
         start = time.perf_counter()
-        write_result(self._page, self._run, text, self._limit)
+        try:
+            write_result(self._page, self._run, text, self._limit)
+        except READING_ERRORS:
+            # Once more without the files that turn out to be damaged, and so until `.refresh`.
+            damaged = self._store.leave_out_damaged(steps=True)
+            if not damaged:
+                raise
+            for each in damaged:
+                report_warning(each)
+            self._reconnect()
+            write_result(self._page, self._run, text, self._limit)
         self._last = text
         self._page.note(f"{time.perf_counter() - start:.3f} s")
 
@@ -120,7 +132,8 @@ class Prompt:
         if name in self._commands:
             self._commands[name](rest)
         else:
-            report_error(f"There is no {name}; there are {', '.join(self._commands)} and .exit.")
+            known = [each for each in self._commands if each.startswith(".")]
+            report_error(f"There is no {name}; there are {', '.join(known)} and .exit.")
 
     def _help(self, _: str) -> None:
         self._page.pairs(HELP)
@@ -159,10 +172,13 @@ class Prompt:
 
     def _refresh(self, _: str) -> None:
         self._store.refresh()
-        self._run.connection.close()
-        self._run = QueryRun(self._store.connect(read_only=True), self._store)
-        self.completer.look_up(self._run.connection)
+        self._reconnect()
         self._page.note(f"Version {self._store.version}, {counted(len(self._store), 'episode')}.")
+
+    def _reconnect(self) -> None:
+        self._run.connection.close()
+        self._run = QueryRun.of(self._store)
+        self.completer.look_up(self._run.connection)
 
 
 def _history() -> History:
@@ -193,7 +209,7 @@ def _is_complete() -> bool:
     from prompt_toolkit.application import get_app
 
     text = get_app().current_buffer.text.strip()
-    return not text or text.endswith(";") or text.startswith(".") or text.lower() in ("exit", "quit")
+    return not text or text.endswith(";") or text.startswith(".") or text.lower() in ("exit", "quit", "help")
 
 
 def _continuation(width: int, line: int, wrapped: int) -> FormattedText:

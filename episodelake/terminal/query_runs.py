@@ -30,6 +30,11 @@ class QueryRun:
         self.connection = connection
         self._snapshot = store.selection().snapshot
 
+    @staticmethod
+    def of(store: EpisodeStore) -> QueryRun:
+        """With a connection that sees nothing but the store."""
+        return QueryRun(store.connect(read_only=True), store)
+
     def bind(self, text: str) -> duckdb.DuckDBPyRelation:
         """Parse a query and look up what it names.
 

@@ -7,17 +7,21 @@ that Ctrl-C reaches DuckDB at once.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..store.errors import QueryError
 from .arguments import AsJson, StorageOptions, StorePath, open_store_at
 from .commands import LOOK, command
+from .exploring import Explored, end, explored_steps
 from .exporting import Export, chosen_export
 from .page import Page
 from .progress import interruptible, unchanged
 from .query_runs import QueryRun, write_result
+from .texts import counted
 
 SHOWN = 100
 
@@ -82,39 +86,72 @@ def sql(
     page = Page()
     # Asked before the store is opened: a query may come from a pipe that another program is still writing to.
     text = _query_text(query, prompt_fits=export is None)
-    store = open_store_at(path, storage)
     if text is None:
         # Imported where it is wanted: no other command waits for it.
         from .prompt import run_prompt
 
-        run_prompt(page, store, SHOWN if limit is None else limit)
+        run_prompt(page, open_store_at(path, storage), SHOWN if limit is None else limit)
         return
     with interruptible(unchanged):
-        run = QueryRun(store.connect(read_only=True), store)
         if export is None:
-            write_result(page, run, text, SHOWN if limit is None else limit)
+            rows = SHOWN if limit is None else limit
+            _, complete = explored_steps(
+                path, storage, lambda opened: write_result(page, QueryRun.of(opened.store), text, rows)
+            )
         else:
-            _export(page, run, text, export, limit or 0)
+            complete = _exported(page, path, storage, text, Export(export.format, export.file, limit or 0))
+    end(complete)
 
 
 def _query_text(query: str | None, *, prompt_fits: bool) -> str | None:
-    """The query; None if it is to be asked for at a prompt."""
+    """The query; None if it is to be asked for at a prompt.
+
+    Raises:
+        QueryError: it is no text.
+    """
     if query not in (None, "-"):
-        return query
+        return _checked_text(query)
     if query is None and sys.stdin.isatty():
         if prompt_fits and sys.stdout.isatty():
             return None
         raise typer.BadParameter("it is missing; - reads it from standard input.", param_hint="QUERY")
-    text = sys.stdin.read()
+    try:
+        text = sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise QueryError(_no_text(str(error))) from error
     if not text.strip():
         raise typer.BadParameter("it is missing, and standard input is empty.", param_hint="QUERY")
+    return _checked_text(text)
+
+
+def _checked_text(text: str) -> str:
+    """The query, if it is text. Bytes that are none come as lone surrogates, from the shell and from a pipe.
+
+    Raises:
+        QueryError: it is none.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise QueryError(_no_text(str(error))) from error
     return text
 
 
-def _export(page: Page, run: QueryRun, text: str, export: Export, limit: int) -> None:
-    relation = run.bind(text)
-    if limit:
-        relation = relation.limit(limit)
-    rows = run.carry_out(lambda: export.write(page, relation))
+def _no_text(reason: str) -> str:
+    return f"The query is no UTF-8 text: {reason}. Give it as UTF-8."
+
+
+def _exported(page: Page, path: str, storage: Sequence[str] | None, text: str, export: Export) -> bool:
+    """Write the result; whether it has all steps that it was to have."""
+
+    def written(opened: Explored) -> int:
+        run = QueryRun.of(opened.store)
+        relation = run.bind(text)
+        if export.limit:
+            relation = relation.limit(export.limit)
+        return run.carry_out(lambda: export.write(page, relation))
+
+    rows, complete = explored_steps(path, storage, written)
     if export.file is not None:
-        page.note(f"{rows:,} {'row' if rows == 1 else 'rows'} in {export.file}.")
+        page.note(f"{counted(rows, 'row')} in {export.file}.")
+    return complete

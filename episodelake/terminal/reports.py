@@ -6,6 +6,7 @@ The first asks the store in SQL for the few columns it needs: frames cost nothin
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -19,10 +20,12 @@ from ..readers.agents import AgentEpisode, MultiAgentEpisode
 from ..readers.episode import Episode
 from ..readers.replay import ReplayReport
 from ..readers.signals import ROOTS, Signal, signals_of
+from ..store.errors import CorruptStoreError
 from ..store.file_checks import check_pages
 from ..store.schema import AGENT_ID, REWARD
 from .agent_reports import agents_of
 from .charts import sparkline
+from .exploring import Explored
 from .grid import Grid, grid_of, moment_text, number_text
 from .page import Page
 from .texts import count_text
@@ -31,12 +34,44 @@ END_ROWS = 3
 SIGNALS = 16
 
 
-def write_episode(page: Page, store: EpisodeStore, episode: Episode) -> None:
+@dataclass(frozen=True)
+class EpisodeLook:
+    """What is shown of an episode, read before anything is printed.
+
+    Attributes:
+        episode: the episode.
+        position: its position in the whole store.
+        signals: what of it is a few numbers at every step; of several agents, their rewards.
+        ends: its first and last rows; None of several agents.
+        lost: what is wrong with its steps, if they cannot be read; there are then no signals and rows.
+    """
+
+    episode: Episode
+    position: int
+    signals: list[Signal]
+    ends: pa.Table | None
+    lost: CorruptStoreError | None = None
+
+    @staticmethod
+    def of(opened: Explored, episode: Episode) -> EpisodeLook:
+        """Read what is shown."""
+        position = opened.position(episode.position)
+        try:
+            # Signals first: they are read with their checksums, which Polars passes over.
+            signals = signals_of(episode, (REWARD,) if episode.agents else ROOTS)
+            ends = None if isinstance(episode, MultiAgentEpisode) else _ends(opened.store, episode)
+        except CorruptStoreError as error:
+            return EpisodeLook(episode, position, [], None, error)
+        return EpisodeLook(episode, position, signals, ends)
+
+
+def write_episode(page: Page, look: EpisodeLook) -> None:
     """Write one episode: what is known of it, its first and last rows, and its signals as sparklines."""
-    # Signals first: they are read with their checksums, which Polars passes over.
-    signals = signals_shown(episode)
-    ends = None if isinstance(episode, MultiAgentEpisode) else _ends(store, episode)
-    page.pairs(_summary(page, episode))
+    episode, signals, ends = look.episode, look.signals, look.ends
+    page.pairs(_summary(page, look))
+    if look.lost is not None:
+        page.note("Its rows and signals cannot be read.")
+        return
     if isinstance(episode, MultiAgentEpisode):
         page.heading("Agents")
         page.table(agents_of(page, episode))
@@ -49,11 +84,6 @@ def write_episode(page: Page, store: EpisodeStore, episode: Episode) -> None:
     _write_signals(page, signals[:SIGNALS])
     if len(signals) > SIGNALS:
         page.note(f"{len(signals) - SIGNALS} more signals are not drawn.")
-
-
-def signals_shown(episode: Episode) -> list[Signal]:
-    """What of an episode is a few numbers at every step; of several agents, their rewards."""
-    return signals_of(episode, (REWARD,) if episode.agents else ROOTS)
 
 
 def write_replay(page: Page, report: ReplayReport, env: gymnasium.Env) -> None:
@@ -78,13 +108,14 @@ def write_replay(page: Page, report: ReplayReport, env: gymnasium.Env) -> None:
     page.table(Grid.of(headers, rows))
 
 
-def _summary(page: Page, episode: Episode) -> list[tuple[str, str]]:
+def _summary(page: Page, look: EpisodeLook) -> list[tuple[str, str]]:
+    episode = look.episode
     ended = [name for name in ("terminated", "truncated") if getattr(episode, name)]
     returned = episode.episode_return
     total = number_text(returned) if isinstance(returned, float) else str(returned)
     pairs = [
         ("episode", episode.id),
-        ("position", str(episode.position)),
+        ("position", str(look.position)),
         ("run", episode.run_id),
         ("steps of the environment" if episode.agents else "transitions", count_text(page, episode.length)),
         ("return", total if page.is_terminal else str(returned)),
@@ -96,7 +127,7 @@ def _summary(page: Page, episode: Episode) -> list[tuple[str, str]]:
         ("ended", moment_text(episode.ended_at, not page.is_terminal)),
     ]
     if episode.env_index is not None:
-        pairs.append(("environment", str(episode.env_index)))
+        pairs.append(("env index", str(episode.env_index)))
     pairs.append(("metadata", _json_or_text(episode.metadata) if episode.metadata else "none"))
     return pairs
 

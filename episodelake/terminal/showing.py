@@ -10,15 +10,19 @@ from typing import Annotated
 
 import typer
 
+from ..store.errors import CorruptStoreError
 from .arguments import AsJson, EpisodeKey, StorageOptions, StorePath, episode_key, open_store_at
-from .commands import CHECK, FAILED, LOOK, command
+from .commands import CHECK, FAILED, LOOK, command, failure
 from .episode_report import episode_report, found_episode
 from .exploring import Explored, explored
 from .json_text import write_object
 from .page import Page
 from .progress import interruptible, unchanged
-from .reports import write_episode, write_replay
+from .reports import EpisodeLook, write_episode, write_replay
 from .texts import size_text
+
+#: What the frames of an episode are written as.
+PICTURES = (".png", ".gif", ".mp4")
 
 EXAMPLES = {
     "show": """\
@@ -73,24 +77,35 @@ def show(
     Frames are those of image observations, or else those of a replay in the environment of its run.
     """
     key, part = episode_key(episode), _steps(steps)
+    if frames is not None and frames.suffix.lower() not in PICTURES:
+        raise typer.BadParameter(
+            f"{str(frames)!r} does not end in {', '.join(PICTURES)}.", param_hint="--frames"
+        )
     if frames is None and steps is not None:
         raise typer.BadParameter("it needs --frames FILE.", param_hint="--steps")
     page = Page()
     with interruptible(unchanged):
         if frames is not None:
-            found = explored(path, storage, lambda opened: found_episode(opened.store, key, agent))
+            found = explored(path, storage, lambda opened: found_episode(opened, key, agent))
             found.video(part).save(frames)
             _told(page, found.id, frames, as_json=as_json)
-        elif as_json:
-            write_object(
-                page, explored(path, storage, lambda opened: episode_report(opened.store, key, agent))
-            )
-        else:
-            explored(path, storage, lambda opened: _shown(page, opened, key, agent))
+            return
+        lost = explored(path, storage, lambda opened: _shown(page, opened, key, agent, as_json=as_json))
+    if lost is not None:
+        raise failure(str(lost))
 
 
-def _shown(page: Page, opened: Explored, key: int | str, agent: str | None) -> None:
-    write_episode(page, opened.store, found_episode(opened.store, key, agent))
+def _shown(
+    page: Page, opened: Explored, key: int | str, agent: str | None, *, as_json: bool
+) -> CorruptStoreError | None:
+    """Show an episode; what is wrong with its steps, if they cannot be read."""
+    episode = found_episode(opened, key, agent)
+    look = EpisodeLook.of(opened, episode)
+    if as_json:
+        write_object(page, episode_report(look, agent))
+    else:
+        write_episode(page, look)
+    return look.lost
 
 
 def _steps(text: str | None) -> slice | None:
@@ -135,7 +150,7 @@ def replay(
     The exit status is 1 if it differs.
     """
     store = open_store_at(path, storage)
-    found = found_episode(store, episode_key(episode))
+    found = found_episode(Explored(store), episode_key(episode))
     page = Page()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", RuntimeWarning)

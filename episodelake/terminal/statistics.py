@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import polars as pl
@@ -12,7 +12,7 @@ from ..readers.view import EpisodeView
 from .arguments import AsJson, Columns, Condition, StorageOptions, StorePath, column_names
 from .column_figures import column_figures
 from .commands import LOOK, command
-from .exploring import Explored, explored
+from .exploring import Explored, end, explored_steps
 from .grid import grid_of
 from .json_text import write_object
 from .page import Page
@@ -52,15 +52,20 @@ def stats(
     page = Page()
     with interruptible(unchanged):
         asked = [] if episodes_only else column_names(columns)
-        report = explored(path, storage, lambda opened: _measured(opened, condition, asked))
+        report, complete = explored_steps(path, storage, lambda opened: _measured(opened, condition, asked))
     if as_json:
         write_object(page, report)
-        return
+    else:
+        _write(page, report, with_columns=asked != [])
+    end(complete)
+
+
+def _write(page: Page, report: Mapping[str, Any], *, with_columns: bool) -> None:
     page.heading("Episodes")
     page.table(_grid(page, report["episodes"]))
     if not report["episodes"]:
         page.note("There is no episode to measure.")
-    elif asked != []:
+    elif with_columns:
         page.heading("Columns of steps")
         page.table(_grid(page, report["columns"]))
 
@@ -71,8 +76,16 @@ def _measured(opened: Explored, condition: str | None, columns: Sequence[str] | 
         return {"episodes": [], "columns": []}
     return {
         "episodes": episode_figures(view, opened.store.reward_shape),
-        "columns": [] if columns == [] else column_figures(view, columns),
+        "columns": [] if columns == [] else column_figures(_with_steps(view), columns),
     }
+
+
+def _with_steps(view: EpisodeView) -> EpisodeView:
+    """Without the episodes whose steps are in files that were left out."""
+    snapshot = view.selection().snapshot
+    if not snapshot.lost_segments:
+        return view
+    return view.filter(~pl.col("segment").is_in(list(snapshot.lost_segments)))
 
 
 def episode_figures(view: EpisodeView, reward_shape: tuple[int, ...]) -> list[dict[str, Any]]:

@@ -38,6 +38,28 @@ def draw_visitation(view: EpisodeView, x: str | None, y: str | None, bins: int) 
     )
 
 
+def visits(view: EpisodeView, bins: int = 50) -> list[dict[str, Any]]:
+    """The numbers behind the chart: a row per cell that has any visit, with its edges and their count.
+
+    Keys: `visits`, and of one element or two `x`, `x_from`, `x_to`, `y`, `y_from`, `y_to`.
+    """
+    with step_bench(view) as bench:
+        elements = _chosen(view, None, None)
+        step_rows(bench, None, "steps")
+        axes = dict(zip("xy", [_bins(bench, element, bins) for element in elements], strict=False))
+        cells = _counted(bench, elements, list(axes.values()))
+    names = dict(zip(axes, (element.name for element in elements), strict=True))
+    return [{"visits": cell["visits"], **_edges(cell, axes, names)} for cell in cells]
+
+
+def _edges(cell: dict[str, Any], axes: dict[str, Bins], names: dict[str, str]) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for axis, bins in axes.items():
+        low, high = bins.edges(cell[axis])
+        told |= {axis: names[axis], f"{axis}_from": low, f"{axis}_to": high}
+    return told
+
+
 def _chosen(view: EpisodeView, x: str | None, y: str | None) -> list[Element]:
     """One element or two."""
     schema = view._reader.snapshot.schema
@@ -77,17 +99,23 @@ def _bins(bench: Workbench, element: Element, about: int) -> Bins:
 
 
 def _visits(bench: Workbench, elements: list[Element], axes: list[Bins]) -> list[dict[str, Any]]:
+    """The cells that have any observation, as they are drawn."""
+    pairs = list(zip("xy", elements, axes, strict=False))
+    found = _counted(bench, elements, axes)
+    return [{"visits": row["visits"], **_cell(row, pairs)} for row in found]
+
+
+def _counted(bench: Workbench, elements: list[Element], axes: list[Bins]) -> list[dict[str, Any]]:
     """How many observations fall into each cell that has any."""
-    names = ["x", "y"][: len(elements)]
-    pairs = list(zip(names, elements, axes, strict=True))
+    pairs = list(zip("xy", elements, axes, strict=False))
+    names = [name for name, _, _ in pairs]
     cells = ", ".join(f"{bins.sql(element.sql)} AS {name}" for name, element, bins in pairs)
     drawable = " AND ".join(finite(element.sql) for element in elements)
     columns = ", ".join(names)
-    found = bench.rows(
+    return bench.rows(
         f"SELECT {cells}, count(*) AS visits FROM counted WHERE {drawable} "
         f"GROUP BY {columns} ORDER BY {columns}"
     )
-    return [{"visits": row["visits"], **_cell(row, pairs)} for row in found]
 
 
 def _cell(row: dict[str, Any], pairs: list[tuple[str, Element, Bins]]) -> dict[str, Any]:

@@ -149,11 +149,12 @@ class LocalPlace(Place):
         for folder, folders, files in os.walk(self._path):
             if not deep:
                 folders.clear()
+            within = Path(folder).relative_to(self._path).as_posix()
+            before = "" if within == "." else f"{within}/"
             for name in files:
-                path = Path(folder, name)
                 with contextlib.suppress(FileNotFoundError):
-                    found = path.lstat()
-                    yield Entry(path.relative_to(self._path).as_posix(), found.st_size, found.st_mtime)
+                    found = os.lstat(os.path.join(folder, name))
+                    yield Entry(before + name, found.st_size, found.st_mtime)
 
     def names(self) -> list[str]:
         """See `Place`."""
