@@ -116,6 +116,20 @@ def test_lines_are_means_of_stretches(store: el.EpisodeStore) -> None:
         assert row["episodes"] == len(own)
 
 
+def test_a_short_run_beside_a_long_one_has_a_line(tmp_path: Path) -> None:
+    """Each run has stretches of its own, however short its part of the common axis is."""
+    returns = {"long": [float(number % 7) for number in range(400)], "short": [float(n) for n in range(20)]}
+    chart = scores(tmp_path / "store", returns).plot.returns(over="steps")
+    lines = [row for row in rows_of(chart, "line") if row["series"] == "short"]
+    moments = np.cumsum([number % 3 + 1 for number in range(20)])
+    stretches = np.minimum((moments - 1) / (moments[-1] - 1) * 5, 4).astype(int)
+    assert len(lines) == 5
+    for index, row in enumerate(lines):
+        assert math.isclose(row["x"], moments[stretches == index].mean())
+        assert math.isclose(row["value"], np.arange(20.0)[stretches == index].mean())
+    assert "up to 100 stretches of each run" in told(chart)
+
+
 def test_steps_are_summed_over_a_run(store: el.EpisodeStore) -> None:
     """Over steps, an episode stands where its run had made so many steps."""
     points = rows_of(store.plot.returns(over="steps"), "circle")
