@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,30 @@ def test_whole_numbers_get_a_bar_each(store: el.EpisodeStore) -> None:
         spans = sorted((row["bottom"], row["top"]) for row in bars if row["label"] == label)
         assert spans[0][0] == 0
         assert spans[0][1] == spans[1][0]
+
+
+def test_whole_returns_of_several_runs_stand_side_by_side(tmp_path: Path) -> None:
+    """No bar of one run lies over that of another, and the axis has a tick for each return."""
+    returns = {"a": [0.0, 0.0, 1.0], "b": [0.0, 1.0], "c": [0.0]}
+    chart = scores(tmp_path / "store", returns).plot.return_histogram()
+    bars = sorted(rows_of(chart, "rect"), key=lambda row: row["from"])
+    assert [(row["label"], row["series"], row["top"]) for row in bars] == [
+        ("0", "a", 2), ("0", "b", 1), ("0", "c", 1), ("1", "a", 1), ("1", "b", 1),
+    ]  # fmt: skip
+    assert all(left["to"] <= right["from"] for left, right in pairwise(bars))
+    assert all(int(row["label"]) - 0.5 < row["from"] < row["to"] < int(row["label"]) + 0.5 for row in bars)
+    assert chart.to_dict()["encoding"]["x"]["axis"]["values"] == [0, 1]
+
+
+def test_other_returns_of_several_runs_are_outlines(store: el.EpisodeStore) -> None:
+    """Where bars have to lie over each other, each run has an outline that is as high as its bars."""
+    chart = store.plot.return_histogram(bins=7)
+    bars, lines = rows_of(chart, "rect"), rows_of(chart, "line")
+    for run in RETURNS:
+        outline = [(row["from"], row["episodes"]) for row in lines if row["series"] == run]
+        assert (outline[0][1], outline[-1][1]) == (0, 0)
+        heights = [row["episodes"] for row in bars if row["series"] == run]
+        assert [height for _, height in outline if height] == heights
 
 
 @given(
