@@ -386,6 +386,30 @@ def test_an_episode_is_its_signals(store: el.EpisodeStore) -> None:
     assert {row["signal"] for row in only} == {"observation[1]", "reward"}
 
 
+def test_each_element_of_an_episode_has_a_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements do not lie over each other, unless there are too many for panels of their own."""
+    episode = cartpole(tmp_path / "store")[0]
+
+    def panels() -> list[list[str]]:
+        specification = episode.plot().to_dict()
+        data = [specification["datasets"][panel["data"]["name"]] for panel in specification["vconcat"]]
+        return [sorted({row["signal"] for row in rows}) for rows in data]
+
+    elements = [f"observation[{index}]" for index in range(4)]
+    assert panels() == [["reward"], ["action"], *([name] for name in elements)]
+    monkeypatch.setattr(episode_chart, "MOST_PANELS", 5)
+    assert panels() == [["reward"], ["action"], elements]
+
+
+def test_many_discrete_actions_are_ticks(store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that jumps at every step would fill its panel; a tick for each step stands at its action."""
+    assert rows_of(store[2].plot(["action"]), "tick") == []
+    monkeypatch.setattr(episode_chart, "_MOST_JUMPS", 2)
+    ticks = rows_of(store[2].plot(["action"]), "tick")
+    assert [row["value"] for row in ticks] == store[2].actions.tolist()
+    assert rows_of(store[2].plot(["observation[0]"]), "tick") == []
+
+
 @given(st.lists(st.floats(allow_infinity=False), min_size=1, max_size=300), st.integers(2, 40))
 def test_a_long_line_keeps_its_extremes(values: list[float], most: int) -> None:
     """However a line is thinned, its smallest and largest value stay, in ascending order of steps."""
