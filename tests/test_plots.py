@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -601,6 +602,22 @@ def test_misspelt_names_get_the_nearest(store: el.EpisodeStore, mixed: el.Episod
     for call, message in refused:
         with pytest.raises(el.InvalidArgumentError, match=message):
             call()
+
+
+@pytest.mark.parametrize(
+    ("call", "nearest"),
+    [
+        (lambda store: store.plot.returns(by="algo"), "Did you mean 'metadata.algo'"),
+        (lambda store: store.plot.actions(by="end_raeson"), "Did you mean 'end_reason'"),
+        (lambda store: store[0].plot(["observations"]), "Did you mean 'observation' or"),
+    ],
+)
+def test_the_nearest_names_are_told(
+    store: el.EpisodeStore, call: Callable[[el.EpisodeStore], Any], nearest: str
+) -> None:
+    """A part of a name, a slip and a plural lead to the name that was meant."""
+    with pytest.raises(el.InvalidArgumentError, match=nearest):
+        call(store)
 
 
 def test_damaged_episodes_are_named_and_damaged_steps_do_not_disturb(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ what gets axes of its own: an objective of vector rewards.
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ import duckdb
 from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
+from ..names_nearby import near_names
 from ..query import available_episodes, check_files
 from ..sources import Sources, quote
 from .texts import counted
@@ -264,7 +264,7 @@ def _labels(snapshot: Snapshot, by: str) -> tuple[str, str]:
     if by in snapshot.runs_schema.names:
         return "coalesce(of_run, 'NULL')", f", {quote(by)}::VARCHAR AS of_run"
     known = [RUN, *([AGENT] if snapshot.schema.groups else []), *snapshot.episodes_schema.names]
-    near = difflib.get_close_matches(by, [*known, *snapshot.runs_schema.names], 3)
+    near = near_names(by, [*known, *snapshot.runs_schema.names], 3)
     meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     raise InvalidArgumentError(
         f"by={by!r} is no column of episodes or of runs.{meant} {available_episodes(snapshot)} "
