@@ -15,12 +15,13 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from hypothesis import given
 from hypothesis import strategies as st
+from playwright.sync_api import sync_playwright
 
 import episodelake as el
 from agent_environments import Comings
 from episodelake.readers.blocks import SegmentFile
 from episodelake.readers.cards import drawings, html
-from episodelake.readers.cards.parts import number
+from episodelake.readers.cards.parts import duration, number
 from picture_stores import HOSTILE, Page, cartpole, is_harmless, pictures, raw, scores
 from plain_agents import play_parallel, random_policy
 
@@ -74,6 +75,30 @@ def test_a_store_shows_its_key_figures(store: el.EpisodeStore) -> None:
     assert shown is not None
     # A run that has ended is a second file, which the first no longer counts beside.
     assert 0.5 * size < float(shown[1]) * 1000 <= 1.01 * size
+
+
+def test_cells_are_aligned_against_the_styles_of_notebooks(store: el.EpisodeStore) -> None:
+    """In a browser, with the rule of JupyterLab for tables, texts stand left and numbers right."""
+    notebook = "<style>.jp-RenderedHTMLCommon td, .jp-RenderedHTMLCommon th { text-align: right }</style>"
+    page_text = f"{notebook}<div class='jp-RenderedHTMLCommon'>{store._repr_html_()}</div>"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_content(page_text)
+        found = page.eval_on_selector_all(
+            "td, th",
+            "cells => cells.map(c => [c.classList.contains('el-number'), getComputedStyle(c).textAlign])",
+        )
+        browser.close()
+    assert {(number, align) for number, align in found} == {(True, "right"), (False, "left")}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.0, "0 ms"), (0.0005, "0.5 ms"), (0.9, "900 ms"), (1.0, "1.000 s")]
+)
+def test_short_episodes_lasted_milliseconds(seconds: float, told: str) -> None:
+    """Below a second a time is told in thousandths, so that none is 0.000 s."""
+    assert duration(seconds) == told
 
 
 def test_a_view_shows_its_own_episodes(store: el.EpisodeStore) -> None:
