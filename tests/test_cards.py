@@ -71,10 +71,19 @@ def test_a_store_shows_its_key_figures(store: el.EpisodeStore) -> None:
     assert "Discrete(4, start=1)" in text
     assert str(store.path) in text
     size = sum(file.stat().st_size for file in store.path.rglob("*.parquet"))
-    shown = re.search(r"([\d.]+) kB on disk", text)
+    shown = re.search(r"([\d.]+) kB in \d+ Parquet files", text)
     assert shown is not None
     # A run that has ended is a second file, which the first no longer counts beside.
     assert 0.5 * size < float(shown[1]) * 1000 <= 1.01 * size
+
+
+def test_the_size_says_which_files_it_counts(store: el.EpisodeStore) -> None:
+    """Beside the size stands the number of Parquet files of the version, which are not all of the folder."""
+    runs = {run for (run,) in raw(store, "SELECT run_id FROM runs")}
+    segments = len(list(store.path.glob("steps/*.parquet"))) + len(
+        list(store.path.glob("episodes/*.parquet"))
+    )
+    assert f"kB in {segments + len(runs)} Parquet files" in card(store).text
 
 
 def test_cells_are_aligned_against_the_styles_of_notebooks(store: el.EpisodeStore) -> None:
@@ -107,7 +116,7 @@ def test_a_view_shows_its_own_episodes(store: el.EpisodeStore) -> None:
     assert text.startswith("EpisodeView")
     assert "5 episodes" in text
     assert "some of its episodes" in text
-    assert "on disk" not in text
+    assert "Parquet" not in text
     assert "1 episode 1 transition 1 run " in card(store[3:4]).text
 
 

@@ -82,7 +82,9 @@ def _figures(view: EpisodeView, bench: Workbench) -> str:
         pairs.append(("agents", number(agents["n"])))
     if view._positions is None:
         files = (snapshot.episode_files, snapshot.step_files, snapshot.run_files)
-        pairs.append(("on disk", bytes_text(sum(file.size for each in files for file in each))))
+        count = sum(map(len, files))
+        size = bytes_text(sum(file.size for each in files for file in each))
+        pairs.append((f"in {count:,} Parquet file{'' if count == 1 else 's'}", size))
     return figures(pairs)
 
 
