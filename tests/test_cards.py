@@ -86,6 +86,20 @@ def test_the_size_says_which_files_it_counts(store: el.EpisodeStore) -> None:
     assert f"kB in {segments + len(runs)} Parquet files" in card(store).text
 
 
+def test_each_run_has_a_line(store: el.EpisodeStore) -> None:
+    """Runs one after the other would look like one that learned; a single run has a line with a band."""
+    several, single = store._repr_html_(), store.filter("episode_return < 20 AND episode_return >= 0")
+    assert "mean by episode of each run: ppo dqn." in " ".join(card(store).text.replace("\xa0", " ").split())
+    drawing = next(each for each in re.findall(r"<svg.*?</svg>", several) if "Return over time" in each)
+    ends = [line.get("d", "") for line in ElementTree.fromstring(drawing).iter() if line.tag.endswith("path")]
+    # Places are those of the longest run: the second, of 2 episodes, ends at the second of 20 places.
+    last = [float(re.split(r"[ML]", end)[-1].split()[0]) for end in ends]
+    assert last == pytest.approx([297.0, 3 + 294 / 19], abs=0.06)
+    assert "polygon" not in drawing
+    alone = next(each for each in re.findall(r"<svg.*?</svg>", single._repr_html_()) if "Return over" in each)
+    assert "polygon" in alone
+
+
 def test_cells_are_aligned_against_the_styles_of_notebooks(store: el.EpisodeStore) -> None:
     """In a browser, with the rule of JupyterLab for tables, texts stand left and numbers right."""
     notebook = "<style>.jp-RenderedHTMLCommon td, .jp-RenderedHTMLCommon th { text-align: right }</style>"
