@@ -1,4 +1,4 @@
-"""The signals of one episode over its steps: a panel for each column, all with one x axis."""
+"""The signals of one episode over its steps: a panel for each element, all with one x axis."""
 
 from __future__ import annotations
 
