@@ -18,6 +18,7 @@ from .elements import next_name
 from .loading.arguments import discount_factor
 from .names_nearby import near_names
 
+_FOLLOWED = "_followed"
 _OBSERVATION = re.compile(r"(?:(?!info\.|policy\.|metadata\.)[^.]+\.)?observation(?:\..*)?")
 
 
@@ -114,11 +115,12 @@ class EpisodeLazyFrame:
     def with_next_observation(self) -> pl.LazyFrame:
         """The transitions with the observation that followed each: `next_observation`, or a column per leaf.
 
-        Start from `store.steps`: the last observation of an episode stands on the row that transitions lack.
-        Where a frame lacks it, the next observation of its last transition is null.
+        Start from `store.steps`, and filter afterwards: the last observation of an episode stands on the row
+        that `store.transitions` lacks.
 
         Raises:
-            QueryError: the frame has no observation, or not the columns of steps.
+            QueryError: the frame has no observation, or not the columns of steps. At collecting: no row
+                follows a transition in the frame, so its next observation is not known.
         """
         keys = self._keys("t", "terminated")
         observations = [name for name in self._schema if _OBSERVATION.fullmatch(name)]
@@ -127,7 +129,13 @@ class EpisodeLazyFrame:
         following = [
             pl.col(name).shift(-1).over(keys, order_by="t").alias(next_name(name)) for name in observations
         ]
-        return self._frame.with_columns(following).filter(pl.col("terminated").is_not_null())
+        followed = pl.col("t").shift(-1).over(keys, order_by="t").is_not_null()
+        complete = (followed | pl.col("terminated").is_null()).alias(_FOLLOWED)
+        # As a part of the filter, since a column that nobody selects would not be worked out, nor checked.
+        kept = pl.col("terminated").is_not_null() & pl.col(_FOLLOWED).map_batches(
+            _all_followed, return_dtype=pl.Boolean, is_elementwise=True
+        )
+        return self._frame.with_columns(*following, complete).filter(kept).drop(_FOLLOWED)
 
     def returns_to_go(self, gamma: float = 1.0, name: str = "return_to_go") -> pl.LazyFrame:
         """The frame with the discounted sum of the rewards from each row to its episode's end.
@@ -304,6 +312,16 @@ def _window_sums(values: pl.Expr, n: int, gamma: float) -> pl.Expr:
         return values
     weights = [gamma**ahead for ahead in range(n)]
     return values.reverse().rolling_sum(n, weights=weights[::-1], min_samples=1).reverse()
+
+
+def _all_followed(followed: pl.Series) -> pl.Series:
+    """What it is given, if that is true everywhere."""
+    if not followed.all():
+        raise QueryError(
+            "with_next_observation: the frame lacks rows that hold the next observation of its transitions. "
+            "Take it of store.steps, not of store.transitions or of parts of episodes, and filter afterwards."
+        )
+    return followed
 
 
 def _at_least_one(name: str, value: int) -> int:

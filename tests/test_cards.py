@@ -15,12 +15,13 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from hypothesis import given
 from hypothesis import strategies as st
+from playwright.sync_api import sync_playwright
 
 import episodelake as el
 from agent_environments import Comings
 from episodelake.readers.blocks import SegmentFile
 from episodelake.readers.cards import drawings, html
-from episodelake.readers.cards.parts import number
+from episodelake.readers.cards.parts import duration, number
 from picture_stores import HOSTILE, Page, cartpole, is_harmless, pictures, raw, scores
 from plain_agents import play_parallel, random_policy
 
@@ -70,10 +71,57 @@ def test_a_store_shows_its_key_figures(store: el.EpisodeStore) -> None:
     assert "Discrete(4, start=1)" in text
     assert str(store.path) in text
     size = sum(file.stat().st_size for file in store.path.rglob("*.parquet"))
-    shown = re.search(r"([\d.]+) kB on disk", text)
+    shown = re.search(r"([\d.]+) kB in \d+ Parquet files", text)
     assert shown is not None
     # A run that has ended is a second file, which the first no longer counts beside.
     assert 0.5 * size < float(shown[1]) * 1000 <= 1.01 * size
+
+
+def test_the_size_says_which_files_it_counts(store: el.EpisodeStore) -> None:
+    """Beside the size stands the number of Parquet files of the version, which are not all of the folder."""
+    runs = {run for (run,) in raw(store, "SELECT run_id FROM runs")}
+    segments = len(list(store.path.glob("steps/*.parquet"))) + len(
+        list(store.path.glob("episodes/*.parquet"))
+    )
+    assert f"kB in {segments + len(runs)} Parquet files" in card(store).text
+
+
+def test_each_run_has_a_line(store: el.EpisodeStore) -> None:
+    """Runs one after the other would look like one that learned; a single run has a line with a band."""
+    several, single = store._repr_html_(), store.filter("episode_return < 20 AND episode_return >= 0")
+    assert "mean by episode of each run: ppo dqn." in " ".join(card(store).text.replace("\xa0", " ").split())
+    drawing = next(each for each in re.findall(r"<svg.*?</svg>", several) if "Return over time" in each)
+    ends = [line.get("d", "") for line in ElementTree.fromstring(drawing).iter() if line.tag.endswith("path")]
+    # Places are those of the longest run: the second, of 2 episodes, ends at the second of 20 places.
+    last = [float(re.split(r"[ML]", end)[-1].split()[0]) for end in ends]
+    assert last == pytest.approx([297.0, 3 + 294 / 19], abs=0.06)
+    assert "polygon" not in drawing
+    alone = next(each for each in re.findall(r"<svg.*?</svg>", single._repr_html_()) if "Return over" in each)
+    assert "polygon" in alone
+
+
+def test_cells_are_aligned_against_the_styles_of_notebooks(store: el.EpisodeStore) -> None:
+    """In a browser, with the rule of JupyterLab for tables, texts stand left and numbers right."""
+    notebook = "<style>.jp-RenderedHTMLCommon td, .jp-RenderedHTMLCommon th { text-align: right }</style>"
+    page_text = f"{notebook}<div class='jp-RenderedHTMLCommon'>{store._repr_html_()}</div>"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_content(page_text)
+        found = page.eval_on_selector_all(
+            "td, th",
+            "cells => cells.map(c => [c.classList.contains('el-number'), getComputedStyle(c).textAlign])",
+        )
+        browser.close()
+    assert {(number, align) for number, align in found} == {(True, "right"), (False, "left")}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.0, "0 ms"), (0.0005, "0.5 ms"), (0.9, "900 ms"), (1.0, "1.000 s")]
+)
+def test_short_episodes_lasted_milliseconds(seconds: float, told: str) -> None:
+    """Below a second a time is told in thousandths, so that none is 0.000 s."""
+    assert duration(seconds) == told
 
 
 def test_a_view_shows_its_own_episodes(store: el.EpisodeStore) -> None:
@@ -82,7 +130,7 @@ def test_a_view_shows_its_own_episodes(store: el.EpisodeStore) -> None:
     assert text.startswith("EpisodeView")
     assert "5 episodes" in text
     assert "some of its episodes" in text
-    assert "on disk" not in text
+    assert "Parquet" not in text
     assert "1 episode 1 transition 1 run " in card(store[3:4]).text
 
 

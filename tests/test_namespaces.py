@@ -103,6 +103,24 @@ def test_frame_methods_do_not_depend_on_the_order_of_rows(
     assert paired.height == sum(map(len, episodes))
 
 
+@given(EPISODES, st.sampled_from(["in-memory", "streaming"]))
+def test_next_observations_that_are_not_there_are_told(episodes: list[list[float]], engine: Any) -> None:
+    """Of transitions alone, no plan that asks for next observations gives rows, whatever it selects."""
+    frame = steps_of(episodes)
+    transitions = frame.rl.transitions()
+    if not transitions.height:
+        return
+    plan = transitions.lazy().rl.with_next_observation()
+    for asked in (plan, plan.select("t"), plan.select("next_observation")):
+        with pytest.raises(el.QueryError, match=r"Take it of store\.steps"):
+            asked.collect(engine=engine)
+    with pytest.raises(el.QueryError, match="filter afterwards"):
+        frame.filter(pl.col("t") < 1).rl.with_next_observation()
+    whole = frame.lazy().rl.with_next_observation()
+    assert whole.filter(pl.col("t") < 1).collect(engine=engine)["next_observation"].null_count() == 0
+    assert whole.collect_schema().names() == [*frame.columns, "next_observation"]
+
+
 @given(EPISODES | ODD_EPISODES, GAMMAS)
 def test_discounted_returns_are_the_first_returns_to_go(episodes: list[list[float]], gamma: float) -> None:
     """`discounted_return` of an episode is what a loop gives at t = 0."""

@@ -7,6 +7,8 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import mo_gymnasium
 import numpy as np
 import polars as pl
 import pytest
+from altair.utils import schemapi
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,6 +116,20 @@ def test_lines_are_means_of_stretches(store: el.EpisodeStore) -> None:
         assert math.isclose(row["low"], np.quantile(own, 0.1))
         assert math.isclose(row["high"], np.quantile(own, 0.9))
         assert row["episodes"] == len(own)
+
+
+def test_a_short_run_beside_a_long_one_has_a_line(tmp_path: Path) -> None:
+    """Each run has stretches of its own, however short its part of the common axis is."""
+    returns = {"long": [float(number % 7) for number in range(400)], "short": [float(n) for n in range(20)]}
+    chart = scores(tmp_path / "store", returns).plot.returns(over="steps")
+    lines = [row for row in rows_of(chart, "line") if row["series"] == "short"]
+    moments = np.cumsum([number % 3 + 1 for number in range(20)])
+    stretches = np.minimum((moments - 1) / (moments[-1] - 1) * 5, 4).astype(int)
+    assert len(lines) == 5
+    for index, row in enumerate(lines):
+        assert math.isclose(row["x"], moments[stretches == index].mean())
+        assert math.isclose(row["value"], np.arange(20.0)[stretches == index].mean())
+    assert "up to 100 stretches of each run" in told(chart)
 
 
 def test_steps_are_summed_over_a_run(store: el.EpisodeStore) -> None:
@@ -220,6 +237,30 @@ def test_whole_numbers_get_a_bar_each(store: el.EpisodeStore) -> None:
         spans = sorted((row["bottom"], row["top"]) for row in bars if row["label"] == label)
         assert spans[0][0] == 0
         assert spans[0][1] == spans[1][0]
+
+
+def test_whole_returns_of_several_runs_stand_side_by_side(tmp_path: Path) -> None:
+    """No bar of one run lies over that of another, and the axis has a tick for each return."""
+    returns = {"a": [0.0, 0.0, 1.0], "b": [0.0, 1.0], "c": [0.0]}
+    chart = scores(tmp_path / "store", returns).plot.return_histogram()
+    bars = sorted(rows_of(chart, "rect"), key=lambda row: row["from"])
+    assert [(row["label"], row["series"], row["top"]) for row in bars] == [
+        ("0", "a", 2), ("0", "b", 1), ("0", "c", 1), ("1", "a", 1), ("1", "b", 1),
+    ]  # fmt: skip
+    assert all(left["to"] <= right["from"] for left, right in pairwise(bars))
+    assert all(int(row["label"]) - 0.5 < row["from"] < row["to"] < int(row["label"]) + 0.5 for row in bars)
+    assert chart.to_dict()["encoding"]["x"]["axis"]["values"] == [0, 1]
+
+
+def test_other_returns_of_several_runs_are_outlines(store: el.EpisodeStore) -> None:
+    """Where bars have to lie over each other, each run has an outline that is as high as its bars."""
+    chart = store.plot.return_histogram(bins=7)
+    bars, lines = rows_of(chart, "rect"), rows_of(chart, "line")
+    for run in RETURNS:
+        outline = [(row["from"], row["episodes"]) for row in lines if row["series"] == run]
+        assert (outline[0][1], outline[-1][1]) == (0, 0)
+        heights = [row["episodes"] for row in bars if row["series"] == run]
+        assert [height for _, height in outline if height] == heights
 
 
 @given(
@@ -346,6 +387,30 @@ def test_an_episode_is_its_signals(store: el.EpisodeStore) -> None:
     assert {row["signal"] for row in only} == {"observation[1]", "reward"}
 
 
+def test_each_element_of_an_episode_has_a_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements do not lie over each other, unless there are too many for panels of their own."""
+    episode = cartpole(tmp_path / "store")[0]
+
+    def panels() -> list[list[str]]:
+        specification = episode.plot().to_dict()
+        data = [specification["datasets"][panel["data"]["name"]] for panel in specification["vconcat"]]
+        return [sorted({row["signal"] for row in rows}) for rows in data]
+
+    elements = [f"observation[{index}]" for index in range(4)]
+    assert panels() == [["reward"], ["action"], *([name] for name in elements)]
+    monkeypatch.setattr(episode_chart, "MOST_PANELS", 5)
+    assert panels() == [["reward"], ["action"], elements]
+
+
+def test_many_discrete_actions_are_ticks(store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that jumps at every step would fill its panel; a tick for each step stands at its action."""
+    assert rows_of(store[2].plot(["action"]), "tick") == []
+    monkeypatch.setattr(episode_chart, "_MOST_JUMPS", 2)
+    ticks = rows_of(store[2].plot(["action"]), "tick")
+    assert [row["value"] for row in ticks] == store[2].actions.tolist()
+    assert rows_of(store[2].plot(["observation[0]"]), "tick") == []
+
+
 @given(st.lists(st.floats(allow_infinity=False), min_size=1, max_size=300), st.integers(2, 40))
 def test_a_long_line_keeps_its_extremes(values: list[float], most: int) -> None:
     """However a line is thinned, its smallest and largest value stay, in ascending order of steps."""
@@ -377,6 +442,30 @@ def test_charts_are_drawn(store: el.EpisodeStore, name: str) -> None:
     assert coloured.mean() > 0.005
     assert len(np.unique(inked, axis=0)) > 20
     assert chart.to_dict()["config"]["background"] == "transparent"
+
+
+def test_rows_are_not_checked_one_by_one(store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a chart is made, Altair holds no data against the schema of Vega-Lite: that takes longest."""
+    checked: list[str] = []
+    check = schemapi.validate_jsonschema
+
+    def noted(spec: Any, *arguments: Any, **options: Any) -> Any:
+        checked.append(json.dumps(spec, default=str))
+        return check(spec, *arguments, **options)
+
+    monkeypatch.setattr(schemapi, "validate_jsonschema", noted)
+    specifications = [
+        chart.to_dict()
+        for chart in (
+            store.plot.returns(),
+            store.plot.return_histogram(),
+            store.plot.actions(),
+            store[2].plot(),
+        )
+    ]
+    assert all(sum(map(len, each["datasets"].values())) > 2 for each in specifications)
+    assert checked
+    assert [text for text in checked if '"values": [{' in text] == []
 
 
 def test_other_stores_are_drawn(team: el.EpisodeStore, treasure: el.EpisodeStore) -> None:
@@ -513,6 +602,22 @@ def test_misspelt_names_get_the_nearest(store: el.EpisodeStore, mixed: el.Episod
     for call, message in refused:
         with pytest.raises(el.InvalidArgumentError, match=message):
             call()
+
+
+@pytest.mark.parametrize(
+    ("call", "nearest"),
+    [
+        (lambda store: store.plot.returns(by="algo"), "Did you mean 'metadata.algo'"),
+        (lambda store: store.plot.actions(by="end_raeson"), "Did you mean 'end_reason'"),
+        (lambda store: store[0].plot(["observations"]), "Did you mean 'observation' or"),
+    ],
+)
+def test_the_nearest_names_are_told(
+    store: el.EpisodeStore, call: Callable[[el.EpisodeStore], Any], nearest: str
+) -> None:
+    """A part of a name, a slip and a plural lead to the name that was meant."""
+    with pytest.raises(el.InvalidArgumentError, match=nearest):
+        call(store)
 
 
 def test_damaged_episodes_are_named_and_damaged_steps_do_not_disturb(tmp_path: Path) -> None:

@@ -62,6 +62,34 @@ def band_chart(
     )
 
 
+def lines_chart(
+    lines: Sequence[Sequence[tuple[float, float]]], *, width: int = 300, height: int = 80, label: str = ""
+) -> str:
+    """Several lines on one scale, each in the colour of its number.
+
+    Args:
+        lines: pairs of a place, from 0, and a finite value; at least one in each.
+    """
+    bottom, top = span_of([np.array([value for _, value in line]) for line in lines])
+    count = max(place for line in lines for place, _ in line) + 1
+    body = ""
+    for index, line in enumerate(lines):
+        points = _points(line, count, bottom, top, width, height)
+        body += f'<path d="{_path(points)}" {_stroke(index)}/>'
+        if len(points) == 1 and points[0] is not None:
+            x, y = points[0]
+            body += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{PALETTE[index]}"/>'
+    return _svg(width, height, label, body)
+
+
+def color_key(index: int) -> str:
+    """A small square in the colour of a line, for words beside it."""
+    return (
+        '<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
+        f'background:{PALETTE[index]}"></span>'
+    )
+
+
 def bar_chart(counts: Sequence[int], *, width: int = 300, height: int = 80, label: str = "") -> str:
     """Bars beside each other, from 0."""
     top = max([*counts, 1])
@@ -117,7 +145,7 @@ def _stretches(count: int, parts: int) -> list[tuple[int, int]]:
 
 
 def _points(
-    kept: Sequence[tuple[int, float]], count: int, low: float, high: float, width: int, height: int
+    kept: Sequence[tuple[float, float]], count: float, low: float, high: float, width: int, height: int
 ) -> list[tuple[float, float] | None]:
     """Where values stand in the drawing; None for a gap."""
     across = (width - 2 * _PAD) / max(count - 1, 1)

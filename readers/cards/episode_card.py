@@ -9,7 +9,7 @@ from ..pictures.images import image_columns
 from ..signals import signals_of
 from . import drawings
 from .html import card, code, facts, figures, part, row, table, text
-from .parts import frames_part, number, shown_part
+from .parts import duration, frames_part, number, shown_part
 
 if TYPE_CHECKING:
     from ..agents import AgentEpisode, MultiAgentEpisode
@@ -70,7 +70,7 @@ def _facts(episode: Episode) -> str:
         ("flags", text(", ".join(flags) or "none")),
         ("seed", text("NULL" if episode.seed is None else episode.seed)),
         ("started (UTC)", text(f"{episode.started_at:%Y-%m-%d %H:%M:%S}")),
-        ("lasted", text(f"{lasted:,.3f} s")),
+        ("lasted", text(duration(lasted))),
     ]
     if episode.options is not None:
         pairs.append(("options", code(_json(episode.options))))

@@ -9,7 +9,8 @@ import html
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-#: Colours are the surroundings' own, or greys that are seen on both white and black.
+#: Colours are the surroundings' own, or greys that are seen on both white and black. Notebooks align the
+#: cells of tables to the right by rules of a higher rank, hence the marks of importance.
 STYLE = """<style>
 .episodelake-card { font: 13px/1.45 system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif;
   max-width: 880px; border: 1px solid rgba(128,128,128,.35); border-radius: 8px; padding: 12px 16px; }
@@ -21,12 +22,14 @@ STYLE = """<style>
 .episodelake-card .el-row { display: flex; flex-wrap: wrap; gap: 4px 32px; align-items: flex-start; }
 .episodelake-card .el-part { margin-top: 10px; min-width: 0; }
 .episodelake-card .el-part > .el-title { font-weight: 600; margin-bottom: 2px; }
+.episodelake-card { text-align: left; }
 .episodelake-card table { border-collapse: collapse; margin: 0; font-size: 12px; background: none; color:
-inherit; } .episodelake-card th, .episodelake-card td { text-align: left; padding: 2px 14px 2px 0; border: 0;
+inherit; } .episodelake-card th, .episodelake-card td { text-align: left !important;
+  padding: 2px 14px 2px 0; border: 0;
 background: none;
   font-variant-numeric: tabular-nums; vertical-align: middle; overflow-wrap: anywhere; max-width: 460px; }
 .episodelake-card th { font-weight: 500; opacity: .68; }
-.episodelake-card td.el-number, .episodelake-card th.el-number { text-align: right; }
+.episodelake-card td.el-number, .episodelake-card th.el-number { text-align: right !important; }
 .episodelake-card tr { background: none !important; }
 .episodelake-card code { background: rgba(128,128,128,.14); border-radius: 4px; padding: 0 4px; color:
 inherit;

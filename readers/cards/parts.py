@@ -45,6 +45,15 @@ def number(value: Any) -> str:
     return f"{value:.4g}"
 
 
+def duration(seconds: float) -> str:
+    """A time for people: thousandths of a second below one second.
+
+    >>> duration(0.0003), duration(0.25), duration(75.5)
+    ('0.3 ms', '250 ms', '75.500 s')
+    """
+    return f"{seconds * 1000:.3g} ms" if 0 <= seconds < 0.9995 else f"{seconds:,.3f} s"
+
+
 def bytes_text(size: float) -> str:
     """A number of bytes for people, in decimal units.
 

@@ -82,7 +82,9 @@ def _figures(view: EpisodeView, bench: Workbench) -> str:
         pairs.append(("agents", number(agents["n"])))
     if view._positions is None:
         files = (snapshot.episode_files, snapshot.step_files, snapshot.run_files)
-        pairs.append(("on disk", bytes_text(sum(file.size for each in files for file in each))))
+        count = sum(map(len, files))
+        size = bytes_text(sum(file.size for each in files for file in each))
+        pairs.append((f"in {count:,} Parquet file{'' if count == 1 else 's'}", size))
     return figures(pairs)
 
 
@@ -177,26 +179,44 @@ def _charts(bench: Workbench) -> str:
     counts = [0] * bins.count
     for each in found:
         counts[each["bin"]] = each["n"]
-    parts = min(_STRETCHES, max(span["n"] // 4, min(span["n"], 20)))
-    lines = bench.rows(
-        "SELECT avg(value / 4) * 4 AS mean, quantile_cont(value, 0.1) AS low, "
-        "quantile_cont(value, 0.9) AS high "
-        f"FROM (SELECT {value} AS value, (row_number() OVER (ORDER BY ended_at, episode_id) - 1) * {parts} "
-        f"// {span['n']} AS place FROM episodes WHERE {fits}) GROUP BY place ORDER BY place"
-    )
-    middle, low, high = (
-        np.array([each[key] for each in lines], np.float64) for key in ("mean", "low", "high")
-    )
     told = f"from {number(span['low'])} to {number(span['high'])}"
-    line = drawings.band_chart(middle, low, high, label=f"{title} over time, {told}")
+    line, words = _over_time(bench, value, fits, f"{title} over time, {told}")
     bars = drawings.bar_chart(counts, label=f"How often each return is, {told}")
     caption = '<span class="el-dim">{}</span>'
     return row(
         [
-            part(f"{title} over time", line + caption.format("mean, and 10 % to 90 %, in the order of ends")),
+            part(f"{title} over time", line + caption.format(words)),
             part("How often each return is", bars + caption.format(text(told))),
         ]
     )
+
+
+def _over_time(bench: Workbench, value: str, fits: str, label: str) -> tuple[str, str]:
+    """A line for each of the largest runs, with a band if there is one run; and the caption, as HTML."""
+    found = bench.rows(
+        "SELECT run_id, any_value(name) AS name, max(n) AS n, avg(rank)::DOUBLE AS x, "
+        "avg(value / 4) * 4 AS mean, quantile_cont(value, 0.1) AS low, quantile_cont(value, 0.9) AS high "
+        f"FROM (SELECT *, rank * least({_STRETCHES}, greatest(n // 4, least(n, 20))) // n AS place "
+        f"FROM (SELECT run_id, {value} AS value, count(*) OVER (PARTITION BY run_id) AS n, "
+        "row_number() OVER (PARTITION BY run_id ORDER BY ended_at, episode_id) - 1 AS rank "
+        f"FROM episodes WHERE {fits})) LEFT JOIN (SELECT run_id, name FROM runs) USING (run_id) "
+        "GROUP BY run_id, place ORDER BY n DESC, name, run_id, place"
+    )
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for each in found:
+        runs.setdefault(each["run_id"], []).append(each)
+    if len(runs) == 1:
+        middle, low, high = (
+            np.array([each[key] for each in found], np.float64) for key in ("mean", "low", "high")
+        )
+        chart = drawings.band_chart(middle, low, high, label=label)
+        return chart, "mean, and 10 % to 90 %, in the order of ends"
+    shown = list(runs.values())[:_RUNS]
+    lines = [[(each["x"], each["mean"]) for each in run] for run in shown]
+    names = [text(run[0]["name"] or run[0]["run_id"], 40) for run in shown]
+    left = f" The {_RUNS} largest of {len(runs):,} runs." if len(runs) > _RUNS else ""
+    keys = " ".join(f"{drawings.color_key(index)}&nbsp;{name}" for index, name in enumerate(names))
+    return drawings.lines_chart(lines, label=label), f"mean by episode of each run: {keys}.{left}"
 
 
 def _runs(bench: Workbench) -> str:

@@ -66,7 +66,7 @@ class Plots:
         return draw_distribution(self._view, "length", by or "end_reason", None)
 
     def return_histogram(self, by: str | None = None, bins: int | None = None) -> AnyChart:
-        """How often each return occurs.
+        """How often each return occurs: bars side by side for few whole returns, else outlines by series.
 
         Args:
             by: as for `returns`.
@@ -134,8 +134,9 @@ class PlottedEpisode:
                 as "observation.place", or single signals such as "observation[2]".
 
         Returns:
-            A chart of Altair with a panel for each column; zooming in one zooms in all. Beyond 2,000 steps it
-            holds the smallest and the largest value of equal stretches, and its subtitle says so.
+            A chart of Altair with a panel for each element (for each column where that would be more than
+            twelve); zooming in one zooms in all. Discrete actions of many steps are ticks. Beyond 2,000 steps
+            it holds the smallest and the largest value of equal stretches, and its subtitle says so.
 
         Raises:
             NothingToDrawError: nothing of it is a few numbers at every step.

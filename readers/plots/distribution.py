@@ -11,7 +11,7 @@ from ...store.errors import InvalidArgumentError
 from .bins import Bins, bins_for
 from .chart import AnyChart, finished
 from .pieces import color_channel, stacked, title_of, tooltip_of, values_of
-from .series import LENGTH, Series, Workbench, episode_bench, episode_series
+from .series import Series, Workbench, episode_bench, episode_series
 from .texts import counted
 from .theme import HEIGHT, WIDTH
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 BINS = 40
 MOST_BINS = 1_000
+#: Bars stand side by side where there are no more than these; beyond, series are outlines over each other.
+_MOST_BESIDE = 60
+_MOST_TICKS = 20
+_SCALE = alt.Scale(zero=False, nice=False, padding=6)
 _UNITS = {"return": "return (sum of rewards)", "length": "length (steps)"}
 
 
@@ -28,7 +32,7 @@ def draw_distribution(view: EpisodeView, what: str, by: str | None, bins: int | 
     about = check_bins(BINS if bins is None else bins)
     with episode_bench(view) as bench:
         series = episode_series(bench, what, by)
-        panels = [_panel(series, what, panel, _counts(bench, panel, about)) for panel in series.panels]
+        panels = [_panel(series, what, panel, *_counts(bench, panel, about)) for panel in series.panels]
     values = "value" if len(series.panels) > 1 else "episode"
     subtitle = [counted(series.count, values), *series.notes]
     return finished(stacked(panels), f"{what.capitalize()} of episodes by {title_of(series.by)}", subtitle)
@@ -45,8 +49,8 @@ def check_bins(bins: int) -> int:
     return bins
 
 
-def _counts(bench: Workbench, panel: str, about: int) -> list[dict[str, Any]]:
-    """Episodes in each bin of each series."""
+def _counts(bench: Workbench, panel: str, about: int) -> tuple[Bins, list[dict[str, Any]]]:
+    """The bins, and the episodes in each bin of each series."""
     chosen = f"panel = '{panel}'"
     (span,) = bench.rows(
         "SELECT min(value) AS low, max(value) AS high, bool_and(value = round(value)) AS whole FROM drawn "
@@ -58,7 +62,18 @@ def _counts(bench: Workbench, panel: str, about: int) -> list[dict[str, Any]]:
         f"count(*) / sum(count(*)) OVER (PARTITION BY series) AS share FROM drawn WHERE {chosen} "
         "GROUP BY series, panel, bin ORDER BY bin, series"
     )
-    return [{**row, **edges_of(bins, row["bin"])} for row in found]
+    return bins, [{**row, **edges_of(bins, row["bin"])} for row in found]
+
+
+def beside(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows of bars over each other as bars side by side: each series has its part of the room of a bin."""
+    ranks = {name: rank for rank, name in enumerate(names)}
+    found = []
+    for row in rows:
+        each = (row["to"] - row["from"]) / len(names)
+        start = row["from"] + ranks[row["series"]] * each
+        found.append({**row, "from": start, "to": start + each * 0.94})
+    return found
 
 
 def edges_of(bins: Bins, index: int) -> dict[str, Any]:
@@ -68,28 +83,65 @@ def edges_of(bins: Bins, index: int) -> dict[str, Any]:
     return {"from": low + inset, "to": high - inset, "label": bins.label(index)}
 
 
-def _panel(series: Series, what: str, panel: str, rows: list[dict[str, Any]]) -> Any:
+def _panel(series: Series, what: str, panel: str, bins: Bins, rows: list[dict[str, Any]]) -> Any:
     legend = alt.selection_point(fields=["series"], bind="legend", name="legend")
-    title = _UNITS[what] + (f", {panel}" if panel else "")
-    # End reasons are parts of one whole; series of other kinds are compared, and stand over each other.
+    # End reasons are parts of one whole; series of other kinds are compared.
     parts = series.by == "end_reason"
-    strength = 0.9 if parts or len(series.names) == 1 else 0.5
-    axis = alt.Axis(tickMinStep=1) if what == LENGTH else alt.Axis()
+    several = len(series.names) > 1 and not parts
+    outlined = several and not (bins.whole and bins.count * len(series.names) <= _MOST_BESIDE)
+    if several and not outlined:
+        rows = beside(rows, series.names)
+    x = alt.X("from:Q", title=_UNITS[what] + (f", {panel}" if panel else ""), scale=_SCALE, axis=_axis(bins))
+    color = color_channel("series", title_of(series.by), series.names)
     bars = alt.Chart(values_of(heights(rows, "episodes", series.names if parts else ()))).mark_rect(clip=True)
     bars = bars.encode(
-        alt.X("from:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=6), axis=axis),
+        x,
         alt.X2("to:Q"),
         alt.Y("bottom:Q", title="episodes", axis=alt.Axis(tickMinStep=1)),
         alt.Y2("top:Q"),
-        color_channel("series", title_of(series.by), series.names),
-        opacity=alt.when(legend).then(alt.value(strength)).otherwise(alt.value(0.06)),
+        color,
+        opacity=alt.when(legend).then(alt.value(0.12 if outlined else 0.9)).otherwise(alt.value(0.03)),
         tooltip=tooltip_of(
             *(("series", title_of(series.by)), ("label", what), ("episodes", "episodes")),
             ("share", f"share of its {title_of(series.by)}"),
         ),
     )
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
-    return bars.add_params(legend, zoom).properties(width=WIDTH, height=HEIGHT)
+    bars = bars.add_params(legend, zoom)
+    if not outlined:
+        return bars.properties(width=WIDTH, height=HEIGHT)
+    edges = alt.Chart(values_of(_outline(bins, rows, series.names)))
+    edges = edges.mark_line(interpolate="step-after", strokeWidth=1.8, clip=True).encode(
+        x,
+        alt.Y("episodes:Q", title="episodes"),
+        color,
+        opacity=alt.when(legend).then(alt.value(1)).otherwise(alt.value(0.06)),
+    )
+    return alt.layer(bars, edges).properties(width=WIDTH, height=HEIGHT)
+
+
+def _axis(bins: Bins) -> alt.Axis:
+    """Ticks; of a small range of whole numbers, one for each."""
+    if bins.whole and bins.count <= _MOST_TICKS:
+        return alt.Axis(values=[round(bins.start + 0.5) + index for index in range(bins.count)], format="d")
+    return alt.Axis(tickMinStep=1) if bins.whole else alt.Axis()
+
+
+def _outline(bins: Bins, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The upper edge of the bars of each series, from the ground to the ground."""
+    found = []
+    for name in names:
+        counts = {row["bin"]: row["episodes"] for row in rows if row["series"] == name}
+        if not counts:
+            continue
+        first, last = min(counts), max(counts)
+        found.append({"series": name, "from": bins.edges(first)[0], "episodes": 0})
+        found += [
+            {"series": name, "from": bins.edges(index)[0], "episodes": counts.get(index, 0)}
+            for index in range(first, last + 1)
+        ]
+        found.append({"series": name, "from": bins.edges(last)[1], "episodes": 0})
+    return found
 
 
 def heights(rows: Sequence[dict[str, Any]], field: str, order: Sequence[str]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The signals of one episode over its steps: a panel for each column, all with one x axis."""
+"""The signals of one episode over its steps: a panel for each element, all with one x axis."""
 
 from __future__ import annotations
 
@@ -24,12 +24,18 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 2_000
 MOST_PANELS = 12
+#: A line that jumps between kinds of actions more often than this fills its panel, and says nothing.
+_MOST_JUMPS = 150
+_MOST_KINDS = 20
 _KINDS = ("reward", "action", "observation", "info", "policy")
 
 
 def draw_episode(episode: Episode, wanted: Sequence[str] | None) -> AnyChart:
     """The chart; see `PlottedEpisode.plot`."""
-    groups = _panels(_chosen(episode, wanted))
+    chosen = _chosen(episode, wanted)
+    groups = _panels(chosen, by_element=True)
+    if len(groups) > MOST_PANELS:
+        groups = _panels(chosen, by_element=False)
     drawn = list(groups.items())[:MOST_PANELS]
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
     moments = np.concatenate([signal.t for signals in groups.values() for signal in signals])
@@ -60,10 +66,13 @@ def _chosen(episode: Episode, wanted: Sequence[str] | None) -> list[Signal]:
     if wanted is not None:
         for name in wanted:
             if name not in _KINDS and not any(_asked(signal, name) for signal in found):
-                known = [signal.name for signal in signals_of(episode, _KINDS)]
+                there = signals_of(episode, _KINDS)
+                known = [signal.name for signal in there]
                 listed = ", ".join(known[:20]) or "none"
+                columns = list(dict.fromkeys(signal.column for signal in there))
                 raise InvalidArgumentError(
-                    f"{episode.id!r} has no signal {name!r}.{nearest(name, known)} Its signals are: {listed}."
+                    f"{episode.id!r} has no signal {name!r}.{nearest(name, [*columns, *known])} "
+                    f"Its signals are: {listed}."
                 )
         found = [signal for signal in found if any(_asked(signal, name) for name in wanted)]
     found = [signal for signal in found if len(signal.t)]
@@ -86,21 +95,25 @@ def _asked(signal: Signal, name: str) -> bool:
     return plain == name or signal.column == name or f".{name}." in f".{signal.column}."
 
 
-def _panels(signals: list[Signal]) -> dict[str, list[Signal]]:
-    """The signals by panel: those of one column, of all agents together."""
+def _panels(signals: list[Signal], *, by_element: bool) -> dict[str, list[Signal]]:
+    """The signals by panel: those of one element, or of one column, of all agents together."""
     found: dict[str, list[Signal]] = {}
     for signal in signals:
-        found.setdefault(signal.column, []).append(signal)
+        element = "[" + signal.name.rpartition("[")[2] if signal.name.endswith("]") else ""
+        found.setdefault(signal.column + element * by_element, []).append(signal)
     return found
 
 
 def _panel(index: int, name: str, signals: list[Signal], zoom: Any, span: list[int], *, last: bool) -> Any:
     rows = [row for signal in signals for row in _rows(signal)]
-    outcome = name.rpartition(".")[2] == ACTION or name.startswith(f"{ACTION}.") or f".{ACTION}." in name
+    column = signals[0].column
+    outcome = f".{ACTION}." in f".{column}."
     legend = alt.selection_point(fields=["signal"], bind="legend", name=f"legend_{index}")
-    lines = alt.Chart(values_of(rows)).mark_line(
-        strokeWidth=1.5, clip=True, interpolate="step-after" if outcome else "linear"
-    )
+    bare = alt.Chart(values_of(rows))
+    if outcome and len(signals[0].t) > _MOST_JUMPS and _few_kinds(rows):
+        lines = bare.mark_tick(orient="vertical", size=14, thickness=1, clip=True)
+    else:
+        lines = bare.mark_line(strokeWidth=1.5, clip=True, interpolate="step-after" if outcome else "linear")
     lines = lines.encode(
         alt.X(
             "t:Q",
@@ -113,8 +126,13 @@ def _panel(index: int, name: str, signals: list[Signal], zoom: Any, span: list[i
         opacity=alt.when(legend).then(alt.value(1)).otherwise(alt.value(0.1)),
         tooltip=tooltip_of(("signal", "signal"), ("t", "t"), ("value", "value")),
     )
-    height = 110 if len(signals) > 1 else 80
+    height = 110 if len(signals) > 1 else 70
     return lines.add_params(zoom, legend).properties(width=WIDTH, height=height)
+
+
+def _few_kinds(rows: list[dict[str, Any]]) -> bool:
+    values = {row["value"] for row in rows if np.isfinite(row["value"])}
+    return len(values) <= _MOST_KINDS and all(value.is_integer() for value in values)
 
 
 def _axis(rows: list[dict[str, Any]]) -> alt.Axis:

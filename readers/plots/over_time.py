@@ -40,20 +40,27 @@ def draw_over_time(view: EpisodeView, what: str, over: str, by: str | None) -> A
             if series.largest > 2 * _SMALLEST_BIN
             else 0
         )
-        lines = _lines(bench, over, bins)
+        lines = _lines(bench, over)
         points = _points(bench, over)
     return _drawn(series, what, over, lines, points, bins)
 
 
-def _lines(bench: Workbench, over: str, bins: int) -> list[dict[str, Any]]:
-    """Means and quantiles of equal stretches of the x axis; with no bins, the episodes themselves."""
+def _lines(bench: Workbench, over: str) -> list[dict[str, Any]]:
+    """Means and quantiles of equal stretches of each series; of a few episodes, the episodes themselves.
+
+    Each series has stretches of its own: a short run beside a long one would else have a single one.
+    """
     x = OVER[over][0]
-    place = f"least(floor(({x} - low) / greatest(high - low, 1) * {bins}), {bins - 1})" if bins else f"({x})"
+    bins = f"least(n // {_SMALLEST_BIN}, {MOST_BINS})"
+    stretch = f"least(floor((x - low) / greatest(high - low, 1) * {bins}), {bins} - 1)"
+    place = f"CASE WHEN n <= {2 * _SMALLEST_BIN} THEN x ELSE {stretch} END"
     return bench.rows(
         f"SELECT series, panel, avg(x)::DOUBLE AS x, avg(value / 4) * 4 AS value, "
         "quantile_cont(value, 0.1) AS low, quantile_cont(value, 0.9) AS high, count(*) AS episodes "
-        f"FROM (SELECT series, panel, value, {x} AS x, {place} AS place FROM drawn, "
-        f"(SELECT min({x}) AS low, max({x}) AS high FROM drawn)) "
+        f"FROM (SELECT series, panel, value, x, {place} AS place "
+        f"FROM (SELECT series, panel, value, {x} AS x FROM drawn) "
+        f"JOIN (SELECT series, panel, min({x}) AS low, max({x}) AS high, count(*) AS n FROM drawn "
+        "GROUP BY series, panel) USING (series, panel)) "
         "GROUP BY series, panel, place ORDER BY series, panel, x"
     )
 
@@ -78,7 +85,7 @@ def _drawn(
     values = "value" if len(series.panels) > 1 else "episode"
     subtitle = [
         counted(series.count, values)
-        + (f"; line: mean of {bins} stretches, band: 10 % to 90 %" if bins else ""),
+        + (f"; line: mean of {_stretches(series, bins)}, band: 10 % to 90 %" if bins else ""),
         f"points: {len(points):,} of them, drawn by hash of the episode id"
         if len(points) < series.count
         else "",
@@ -87,6 +94,12 @@ def _drawn(
     return finished(
         stacked(panels), f"{what.capitalize()} of each episode by {title_of(series.by)}", subtitle
     )
+
+
+def _stretches(series: Series, bins: int) -> str:
+    if len(series.names) == 1:
+        return f"{bins:,} stretches"
+    return f"up to {bins:,} stretches of each {title_of(series.by)}"
 
 
 @dataclass(frozen=True)

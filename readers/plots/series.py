@@ -7,7 +7,6 @@ what gets axes of its own: an objective of vector rewards.
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDr
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
 from ..damaged_files import name_damaged
+from ..names_nearby import near_names
 from ..query import available_episodes
 from ..sources import Sources
 from ..sql_text import quote
@@ -265,7 +265,7 @@ def _labels(snapshot: Snapshot, by: str) -> tuple[str, str]:
     if by in snapshot.runs_schema.names:
         return "coalesce(of_run, 'NULL')", f", {quote(by)}::VARCHAR AS of_run"
     known = [RUN, *([AGENT] if snapshot.schema.groups else []), *snapshot.episodes_schema.names]
-    near = difflib.get_close_matches(by, [*known, *snapshot.runs_schema.names], 3)
+    near = near_names(by, [*known, *snapshot.runs_schema.names], 3)
     meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     raise InvalidArgumentError(
         f"by={by!r} is no column of episodes or of runs.{meant} {available_episodes(snapshot)} "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
 import gymnasium
@@ -10,6 +9,7 @@ import numpy as np
 
 from ...store.schema import ACTION, StepSchema
 from ...store.spaces import SpaceCodec
+from ..names_nearby import near_names
 from ..sql_text import literal, quote
 from .series import AGENT, LARGEST, MOST_SERIES, Workbench, label_episodes
 
@@ -66,7 +66,7 @@ def _element(column: str, space: gymnasium.Space, shape: tuple[int, ...], index:
 
 def nearest(name: str, known: list[str]) -> str:
     """The names that are most like one, as a sentence of an error."""
-    near = difflib.get_close_matches(name, known, 3)
+    near = near_names(name, known, 3)
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
