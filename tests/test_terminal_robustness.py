@@ -8,11 +8,13 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from episodelake.terminal.exporting import _write_csv
 from episodelake.terminal.grid import Grid, clean, fitted
 from episodelake.terminal.json_text import json_of
 from episodelake.terminal.listing import IMPORTANT
@@ -151,6 +153,16 @@ def test_wrong_calls_and_texts(path: Path, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"select '\xff'"), "utf-8"))
     with pytest.raises(el.QueryError, match="no UTF-8 text"):
         _query_text("-", prompt_fits=False)
+
+
+def test_csv_does_not_steer_a_terminal() -> None:
+    """CSV keeps texts as they are, and spells them out where it goes to a terminal."""
+    rows = pa.table({"a": ["\x1b]0;title\x07"]})
+    for terminal, expected in ((True, "a\n\\x1b]0;title\\x07\n"), (False, "a\n\x1b]0;title\x07\n")):
+        file = io.StringIO()
+        file.isatty = lambda terminal=terminal: terminal
+        assert _write_csv(rows.to_reader(), file) == 1
+        assert file.getvalue() == expected
 
 
 def test_keys_are_words(path: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +21,7 @@ import typer
 
 from ..store.errors import QueryError
 from ..store.files import guard_access
-from .grid import writer
+from .grid import clean, writer
 from .json_text import json_of
 from .page import Page
 
@@ -136,6 +137,9 @@ def _write_csv(batches: pa.RecordBatchReader | _Stream, file: IO[str]) -> int:
     lines = csv.writer(file, lineterminator="\n")
     lines.writerow(batches.schema.names)
     write = [_cell_writer(field.type) for field in batches.schema]
+    if file.isatty():
+        # Nothing reads it back there, and no text of a store is to steer a terminal.
+        write = [partial(_cleaned, cell) for cell in write]
     rows = 0
     for batch in batches:
         columns = [
@@ -151,6 +155,10 @@ def _cell_writer(kind: pa.DataType) -> Any:
         return lambda value: "" if value is None else json_of(value).strip('"')
     write = writer(kind, exact=True)
     return lambda value: "" if value is None else write(value)
+
+
+def _cleaned(cell: Any, value: Any) -> str:
+    return clean(cell(value))
 
 
 def _write_json(batches: pa.RecordBatchReader | _Stream, file: IO[str]) -> int:
