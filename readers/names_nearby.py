@@ -16,6 +16,7 @@ _SHOWN = 4
 _MISSING = (
     ("column", re.compile(r'Referenced column "([^"]+)" (?:was )?not found')),
     ("column", re.compile(r'does not have a column named "([^"]+)"')),
+    ("column", re.compile(r"Cannot extract field '([^']+)' from expression")),
     ("table", re.compile(r'Referenced table "([^"]+)" not found')),
     ("table", re.compile(r"Table with name (\S+) does not exist")),
     ("macro", re.compile(r"Function with name (\S+) does not exist")),
@@ -76,7 +77,10 @@ def _nearest(
         elsewhere = [name for name, names in columns.items() if wrong in names]
         if kind == "column" and elsewhere:
             asked = " obs(...) and act(...) read such columns." if elsewhere == [STEPS] else ""
-            return [f"{wrong} is a column of {' and '.join(elsewhere)}, and not of what stands there.{asked}"]
+            return [
+                f"{wrong} is a column of {' and '.join(elsewhere)}, and not of what stands there.{asked} "
+                f"Write FROM {elsewhere[0]}."
+            ]
         dotted = _meant_as_one(text, wrong, columns)
         if dotted:
             return [f"{dotted} is one name: write it in double quotes, as {quote(dotted)}."]

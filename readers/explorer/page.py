@@ -5,6 +5,7 @@ One `Page` per open browser tab. It holds what is chosen; the panes show it and 
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from .player import Player
 from .sql_pane import SqlPane
 from .style import COLORS, STYLE
 from .watching import PAUSE, Shown, Watch
+
+#: Seconds that a slow browser has for its first answer; without it colours stay those of light pages.
+_PATIENCE = 30.0
 
 
 def add_page(application: fastapi.FastAPI, watch: Watch, exports: Path) -> None:
@@ -83,8 +87,9 @@ class Page:
         if not self.player.panes:
             self.episodes.move(0)
         # Only the browser knows.
-        await ui.context.client.connected()
-        self.is_dark = bool(await ui.run_javascript("Quasar.Dark.isActive"))
+        with contextlib.suppress(TimeoutError):
+            await ui.context.client.connected(timeout=_PATIENCE)
+            self.is_dark = bool(await ui.run_javascript("Quasar.Dark.isActive", timeout=_PATIENCE))
 
     def _header(self) -> None:
         first: Any = "episodes"
