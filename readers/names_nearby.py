@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from ..store.layout import STEPS, TABLES
+from ..store.layout import RUNS, STEPS, TABLES
 from ..store.snapshot import Snapshot
 from .macros import TRANSITIONS, WITH_NEXT, Macro, next_columns
 from .sql_text import quote
@@ -81,6 +81,9 @@ def _nearest(
                 f"{wrong} is a column of {' and '.join(elsewhere)}, and not of what stands there.{asked} "
                 f"Write FROM {elsewhere[0]}."
             ]
+        if kind == "column" and len(columns) < len(TABLES) and wrong in snapshot.shown_schema(RUNS).names:
+            rows = f"run_id IN (SELECT run_id FROM runs WHERE {quote(wrong)} ...)"
+            return [f"{wrong} is a column of runs; write {rows}."]
         dotted = _meant_as_one(text, wrong, columns)
         if dotted:
             return [f"{dotted} is one name: write it in double quotes, as {quote(dotted)}."]

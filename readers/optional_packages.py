@@ -9,6 +9,8 @@ from ..store.errors import MissingPackageError
 
 #: What `pip install` gets for everything that draws, plays and browses.
 EXPLORE = "'episodelake[explore]'"
+#: Packages whose names differ from what is imported.
+_INSTALLED_AS = {"PIL": "pillow", "vl_convert": "vl-convert-python"}
 
 
 def require(package: str, purpose: str, install: str | None = None) -> ModuleType:
@@ -25,10 +27,12 @@ def require(package: str, purpose: str, install: str | None = None) -> ModuleTyp
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        if error.name is not None and error.name.partition(".")[0] == package:
-            reason = f"the package {package!r}, which is not installed"
+        root = package.partition(".")[0]
+        name = _INSTALLED_AS.get(root, root)
+        if error.name is not None and error.name.partition(".")[0] == root:
+            reason = f"the package {name!r}, which is not installed"
         else:
-            reason = f"the package {package!r}, which cannot be imported ({error})"
+            reason = f"the package {name!r}, which cannot be imported ({error})"
         raise MissingPackageError(
             f"{purpose} needs {reason}. Install it with: pip install {install or package}"
         ) from error

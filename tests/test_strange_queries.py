@@ -8,6 +8,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -220,3 +221,24 @@ def test_filters_and_charts_name_the_damaged_file(damaged: tuple[el.EpisodeStore
     with pytest.raises(el.CorruptStoreError, match=name):
         store.plot.visitation()
     assert store.filter(f"segment <> '{name}'").plot.visitation().to_dict()
+
+
+def test_show_tables_lists_what_there_is_to_ask(tmp_path: Path) -> None:
+    """`SHOW TABLES` lists the five tables of a store, and nothing that they are made of."""
+    store = el.create(tmp_path / "store", gymnasium.make("CartPole-v1"))
+    tables = ["episodes", "runs", "steps", "transitions", "transitions_with_next"]
+    for text in ("show tables", " SHOW ALL TABLES; "):
+        for read_only in (False, True):
+            assert store.query(text, read_only=read_only)["name"].to_list() == tables
+
+
+def test_a_filter_by_a_column_of_runs_says_how(tmp_path: Path) -> None:
+    """A condition that names a column of runs is told where it is; what the message says works."""
+    store = el.create(tmp_path / "store", gymnasium.make("CartPole-v1"))
+    with store.record(gymnasium.make("CartPole-v1"), run="lean") as env:
+        env.reset(seed=0)
+        env.step(0)
+    store.refresh()
+    with pytest.raises(el.QueryError, match=r"name is a column of runs; write run_id IN \(SELECT run_id"):
+        store.filter("name = 'lean'")
+    assert len(store.filter("run_id IN (SELECT run_id FROM runs WHERE \"name\" = 'lean')")) == 1

@@ -215,6 +215,9 @@ def test_show_as_json_tells_the_episode(cartpole: RawStore) -> None:
     (row,) = [each for each in cartpole.table("episodes") if each["episode_id"] == told["episode_id"]]
     names = ("run_id", "length", "episode_return", "end_reason", "seed", "terminated", "truncated")
     assert {name: told[name] for name in names} == {name: row[name] for name in names}
+    runs = [each for each in cartpole.table("runs") if each["run_id"] == told["run_id"]]
+    assert runs[0]["metadata.policy"]
+    assert all(told["run_metadata"] == {"policy": run["metadata.policy"]} for run in runs)
     steps = [each for each in cartpole.table("steps") if each["episode_id"] == told["episode_id"]]
     signal = next(each for each in told["signals"] if each["name"] == "observation[2]")
     angles = [each["observation"][2] for each in steps]

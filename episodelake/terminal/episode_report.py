@@ -70,6 +70,7 @@ def episode_report(look: EpisodeLook, agent: str | None) -> dict[str, Any]:
         "started_at": episode.started_at,
         "ended_at": episode.ended_at,
         "metadata": episode.metadata,
+        "run_metadata": look.run_metadata,
         "annotations": episode.annotations,
     }
     signals = [

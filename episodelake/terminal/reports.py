@@ -22,6 +22,7 @@ from ..readers.replay import ReplayReport
 from ..readers.signals import ROOTS, Signal, signals_of
 from ..store.errors import CorruptStoreError
 from ..store.file_checks import check_pages
+from ..store.names import unescape
 from ..store.schema import AGENT_ID, REWARD
 from .agent_reports import agents_of
 from .charts import sparkline
@@ -32,6 +33,7 @@ from .texts import count_text
 
 END_ROWS = 3
 SIGNALS = 16
+_METADATA = "metadata."
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class EpisodeLook:
         position: its position in the whole store.
         signals: what of it is a few numbers at every step; of several agents, their rewards.
         ends: its first and last rows; None of several agents.
+        run_metadata: what its run says of itself.
         lost: what is wrong with its steps, if they cannot be read; there are then no signals and rows.
     """
 
@@ -50,19 +53,21 @@ class EpisodeLook:
     position: int
     signals: list[Signal]
     ends: pa.Table | None
+    run_metadata: dict[str, Any]
     lost: CorruptStoreError | None = None
 
     @staticmethod
     def of(opened: Explored, episode: Episode) -> EpisodeLook:
         """Read what is shown."""
         position = opened.position(episode.position)
+        told = _run_metadata(opened.store, episode)
         try:
             # Signals first: they are read with their checksums, which Polars passes over.
             signals = signals_of(episode, (REWARD,) if episode.agents else ROOTS)
             ends = None if isinstance(episode, MultiAgentEpisode) else _ends(opened.store, episode)
         except CorruptStoreError as error:
-            return EpisodeLook(episode, position, [], None, error)
-        return EpisodeLook(episode, position, signals, ends)
+            return EpisodeLook(episode, position, [], None, told, error)
+        return EpisodeLook(episode, position, signals, ends, told)
 
 
 def write_episode(page: Page, look: EpisodeLook) -> None:
@@ -129,7 +134,18 @@ def _summary(page: Page, look: EpisodeLook) -> list[tuple[str, str]]:
     if episode.env_index is not None:
         pairs.append(("env index", str(episode.env_index)))
     pairs.append(("metadata", _json_or_text(episode.metadata) if episode.metadata else "none"))
+    if look.run_metadata:
+        pairs.append(("of its run", _json_or_text(look.run_metadata)))
     return pairs
+
+
+def _run_metadata(store: EpisodeStore, episode: Episode) -> dict[str, Any]:
+    """What the episode's run says of itself, by key."""
+    found = store.runs.filter(pl.col("run_id") == episode.run_id).collect().to_dicts()
+    values = {name: value for row in found for name, value in row.items() if value is not None}
+    told = {name: value for name, value in values.items() if name.startswith(_METADATA)}
+    others = json.loads(told.pop(f"{_METADATA}_json", "{}"))
+    return {unescape(name.removeprefix(_METADATA)): value for name, value in told.items()} | others
 
 
 def _json_or_text(value: Any) -> str:
