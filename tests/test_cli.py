@@ -357,7 +357,7 @@ def test_a_store_that_cannot_be_opened(
 
 @pytest.mark.parametrize("words", [("sql", "SELECT sum(reward) FROM steps"), ("show", "0")])
 def test_a_damaged_segment_is_named(example: Example, tmp_path: Path, words: tuple[str, str]) -> None:
-    """A steps file that was cut short is named in one message, and the status tells of it; the rest is shown."""
+    """A steps file that was cut short is named in one message and by the status; the rest is shown."""
     path = tmp_path / "store"
     shutil.copytree(example.path, path)
     (segment,) = (path / "steps").glob("*.parquet")
