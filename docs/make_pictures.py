@@ -177,7 +177,8 @@ def make_explorer(store: el.EpisodeStore) -> None:
         for theme in ("light", "dark"):
             page = browser.new_page(viewport={"width": 1440, "height": 1000}, color_scheme=theme)
             page.goto(address)
-            page.locator(".first canvas").first.wait_for(timeout=60_000)
+            for place in (".overview", ".first"):
+                page.locator(f"{place} canvas").first.wait_for(timeout=60_000)
             page.get_by_text("Render a replay").click()
             page.locator("img.frame").first.wait_for(timeout=60_000)
             slider = page.locator(".timeline .q-slider")
