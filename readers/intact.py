@@ -30,7 +30,11 @@ def intact(snapshot: Snapshot, *, steps: bool = False) -> tuple[Snapshot, list[s
     """
     whole = Snapshot(snapshot.layout, snapshot.manifest, snapshot.version)
     told = {**_damaged(whole, EPISODES, whole.episode_files), **_damaged(whole, RUNS, whole.run_files)}
-    lost = _damaged(whole, STEPS, whole.step_files) if steps else {}
+    found = Snapshot(snapshot.layout, snapshot.manifest, snapshot.version, frozenset(told))
+    if not steps:
+        return found, list(told.values())
+    # Which files of steps there are, only readable episodes say.
+    lost = _damaged(found, STEPS, found.step_files)
     found = Snapshot(snapshot.layout, snapshot.manifest, snapshot.version, frozenset(told), frozenset(lost))
     return found, [*told.values(), *lost.values()]
 

@@ -80,11 +80,14 @@ def test_charts_have_data(executed: NotebookNode) -> None:
     """The charts hold the rows that they are to show, and title every axis."""
     drawn = charts(executed)
     assert drawn.keys() == {"chart-returns", "chart-angles", "chart-hardest"}
-    bars = [row for rows in drawn["chart-returns"]["datasets"].values() for row in rows]
-    counted = {
-        name: sum(row["episodes"] for row in bars if row["series"] == name) for name in ("scripted", "random")
-    }
-    assert counted == {"scripted": 100, "random": 100}
+    layers = drawn["chart-returns"]["datasets"].values()
+    assert layers
+    for bars in layers:
+        counted = {
+            name: sum(row["episodes"] for row in bars if row["series"] == name)
+            for name in ("scripted", "random")
+        }
+        assert counted == {"scripted": 100, "random": 100}
     angles = drawn["chart-angles"]
     assert sum(map(len, angles["datasets"].values())) == 6 * 81
     assert angles["title"] and all(angles["encoding"][axis]["title"] for axis in "xy")
