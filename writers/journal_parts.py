@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from ..store.episode_events import told_numbers
 from ..store.files import guard_access
+from ..store.first_array import make_first_array
 from ..store.journal import PartWriter, RunHeader, part_path
 from ..store.packed_columns import Packer, plain_bytes
 
@@ -43,9 +43,7 @@ class JournalParts:
     """
 
     def __init__(self, directory: Path, header: RunHeader, *, sync: bool) -> None:
-        # pyarrow looks for pandas, which takes a while, when it makes its first array. That must not be in
-        # the thread that writes the journal: the first steps would reach it late.
-        pa.array(np.empty(0))
+        make_first_array()
         self.unsealed_bytes = 0
         self._directory = directory
         self._header = header

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...store.errors import InvalidArgumentError, StoreAccessError
+from ...store.first_array import make_first_array
 from ..optional_packages import EXPLORE, require
 from .gate import LOOPBACK, Gate, new_token
 from .watching import Watch
@@ -82,6 +83,7 @@ def serve(store: Any, options: Options, ready: Callable[[Address], None]) -> Non
         MissingPackageError: a package is not installed.
     """
     check_packages()
+    make_first_array()
     token = _checked_token(options.token)
     listening = listen(options.host, options.port)
     with contextlib.closing(listening):
