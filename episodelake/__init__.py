@@ -34,7 +34,7 @@ from .readers.loading.transforms.return_to_go import ReturnToGo
 from .readers.loading.transforms.select_keys import SelectKeys
 from .readers.loading.unpadded import unpadded
 from .readers.namespaces import EpisodeExpr, EpisodeFrame, EpisodeLazyFrame
-from .readers.replay import Difference, ReplayReport
+from .readers.replaying.replay import Difference, ReplayReport
 from .readers.view import EpisodeView
 from .store.agents import AgentGroup
 from .store.errors import (

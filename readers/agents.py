@@ -19,9 +19,9 @@ from ..store.schema import ENV_STEP, StepSchema
 from .blocks import Block, LaneBlock
 from .episode import Episode, stack
 from .episode_rows import EpisodeRowReader
-from .replay import ReplayReport
-from .run_envs import run_envs
-from .team_replay import api_of, replay_team
+from .replaying.replay import ReplayReport
+from .replaying.run_envs import run_envs
+from .replaying.team_replay import api_of, replay_team
 
 
 def make_episode(rows: EpisodeRowReader, position: int, block: Block, start: int, count: int) -> Episode:

@@ -24,12 +24,12 @@ from ..store.schema import StepSchema
 from ..store.values import load_json
 from .blocks import Block
 from .cards.accessor import CardedEpisode
-from .environment import make_run_env
 from .episode_rows import EpisodeRowReader
 from .pictures.accessor import PicturedEpisode
 from .plots.accessor import PlottedEpisode
-from .replay import ReplayReport, replay
-from .run_envs import chosen_run, run_envs
+from .replaying.environment import make_run_env
+from .replaying.replay import ReplayReport, replay
+from .replaying.run_envs import chosen_run, run_envs
 
 
 class Episode(PlottedEpisode, PicturedEpisode, CardedEpisode):

@@ -14,9 +14,9 @@ from collections.abc import Callable
 import polars as pl
 
 from ..store.errors import InvalidArgumentError, QueryError
-from .elements import next_name
 from .loading.arguments import discount_factor
-from .names_nearby import near_names
+from .sql.elements import next_name
+from .sql.names_nearby import near_names
 
 _FOLLOWED = "_followed"
 _OBSERVATION = re.compile(r"(?:(?!info\.|policy\.|metadata\.)[^.]+\.)?observation(?:\..*)?")

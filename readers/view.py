@@ -27,7 +27,6 @@ from .agents import make_episode
 from .blocks import Block, BlockReader, LostBlock
 from .cards.accessor import CardedView
 from .damaged_files import check_files
-from .environment import make_run_env
 from .episode import Episode
 from .episode_rows import EpisodeRowReader
 from .frames import (
@@ -42,9 +41,10 @@ from .iteration import checked_slice, iterate
 from .loading.feeding import FeedingView
 from .loading.stats_view import MeasuredView
 from .plots.accessor import PlottedView
-from .query import available_episodes, connect, fetch, positions_where, run_sql
-from .replay import ReplayReport
-from .run_envs import RunEnv, chosen_run, run_envs
+from .replaying.environment import make_run_env
+from .replaying.replay import ReplayReport
+from .replaying.run_envs import RunEnv, chosen_run, run_envs
+from .sql.query import available_episodes, connect, fetch, positions_where, run_sql
 
 
 class SnapshotReader:

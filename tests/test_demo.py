@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import episodelake as el
-from episodelake.readers.replay import replay
+from episodelake.readers.replaying.replay import replay
 from episodelake.terminal.app import app
 from episodelake.terminal.demo import QUESTIONS, TASKS, Task, next_commands
 

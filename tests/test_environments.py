@@ -28,8 +28,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import episodelake as el
-from episodelake.readers.environment import make_run_env
-from episodelake.readers.run_envs import RunEnv
+from episodelake.readers.replaying.environment import make_run_env
+from episodelake.readers.replaying.run_envs import RunEnv
 from episodelake.store.bundle import LARGEST_FILE, keep_artifact
 from episodelake.terminal.app import app
 from episodelake.writers.environment import keep_env

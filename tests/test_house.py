@@ -97,8 +97,8 @@ def test_imports_run_one_way() -> None:
         ("episodelake.writers.recorder", "def f():\n    from ..readers import frames", False),
         ("episodelake.writers.recorder", "from episodelake.store import journal", False),
         ("episodelake.writers.recorder", "import store.journal", False),
-        ("episodelake.readers.query", "from .. import writers", False),
-        ("episodelake.readers.query", "import polars\nfrom . import frames", True),
+        ("episodelake.readers.sql.query", "from ... import writers", False),
+        ("episodelake.readers.sql.query", "import polars\nfrom . import frames", True),
         ("episodelake.terminal.app", "from .readers import query\nfrom .writers import recorder", True),
     ],
 )

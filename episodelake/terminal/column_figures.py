@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..readers.sql_text import quote
+from ..readers.sql.text import quote
 from ..readers.view import EpisodeView
 from ..store.names import unescape
 from ..store.schema import ACTION, ENV_STEP, OBSERVATION, REWARD

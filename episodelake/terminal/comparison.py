@@ -14,8 +14,8 @@ import polars as pl
 import pyarrow as pa
 
 from .._store import EpisodeStore
-from ..readers.sources import type_name
-from ..readers.sql_text import quote
+from ..readers.sql.sources import type_name
+from ..readers.sql.text import quote
 from ..store.layout import STEPS, TABLES
 from ..store.maintenance.operation import Progress
 from ..store.places import Place

@@ -19,7 +19,7 @@ import gymnasium
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from .._store import EpisodeStore, create
-from ..readers.replay import ReplayReport, replay
+from ..readers.replaying.replay import ReplayReport, replay
 from .charts import histogram
 from .demo_folder import prepare_folder
 from .grid import Grid, grid_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from ..readers.sources import type_name
+from ..readers.sql.sources import type_name
 from ..store.errors import CorruptStoreError
 from ..store.layout import EPISODES, STEPS
 from ..store.listed_files import TableFile

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from ..readers.sql_text import quote
+from ..readers.sql.text import quote
 from ..readers.view import EpisodeView
 from ..store.schema import ACTION
 from .charts import histogram, sparkline

@@ -13,7 +13,7 @@ import polars as pl
 import typer
 
 from .._store import EpisodeStore
-from ..readers.run_envs import RunEnv, run_envs
+from ..readers.replaying.run_envs import RunEnv, run_envs
 from ..store.errors import CorruptStoreError
 from ..store.layout import EPISODES, FORMAT_VERSION, STEPS, Layout
 from .arguments import AsJson, StorageOptions, StorePath

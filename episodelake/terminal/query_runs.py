@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import duckdb
 
 from .._store import EpisodeStore
-from ..readers.query import run_sql
+from ..readers.sql.query import run_sql
 from .grid import grid_of
 from .page import Page
 from .texts import counted

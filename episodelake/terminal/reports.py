@@ -18,7 +18,7 @@ import pyarrow as pa
 from .._store import EpisodeStore
 from ..readers.agents import AgentEpisode, MultiAgentEpisode
 from ..readers.episode import Episode
-from ..readers.replay import ReplayReport
+from ..readers.replaying.replay import ReplayReport
 from ..readers.signals import ROOTS, Signal, signals_of
 from ..store.errors import CorruptStoreError
 from ..store.file_checks import check_pages

@@ -14,7 +14,7 @@ from ..pictures.images import image_columns
 from ..plots.bins import bins_for
 from ..plots.series import LARGEST, Workbench, episode_bench
 from ..plots.theme import END_COLORS
-from ..run_envs import run_envs
+from ..replaying.run_envs import run_envs
 from . import drawings
 from .html import card, code, facts, figures, part, row, table, text
 from .parts import bytes_text, frames_part, number, shown_part

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ...store.errors import InvalidArgumentError
 from ..episode import Episode
-from ..sql_text import quote
+from ..sql.text import quote
 from ..view import EpisodeView
 
 CURSOR = "cursor"

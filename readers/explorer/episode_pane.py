@@ -11,7 +11,7 @@ from nicegui import background_tasks, run, ui
 
 from ...store.errors import EpisodelakeError
 from ..episode import Episode
-from ..run_envs import run_envs
+from ..replaying.run_envs import run_envs
 from .charts import episode_spec
 from .frames import FrameSource, frame_source
 from .moments import Moment, metadata_of, moment_of, summary_of, text_of

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from ...store.errors import EpisodeNotFoundError, QueryError
 from ..damaged_files import check_files
-from ..sources import Sources
-from ..sql_text import quote
+from ..sql.sources import Sources
+from ..sql.text import quote
 from ..view import EpisodeView
 
 POSITION = "position"

@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from ...store.errors import QueryError
-from ..query import run_sql
+from ..sql.query import run_sql
 from ..view import EpisodeView
 
 MOST_ROWS = 1_000

@@ -14,7 +14,7 @@ import polars.exceptions
 from ...store.errors import InvalidArgumentError, QueryError
 from ...store.snapshot import Snapshot
 from ..frames import POSITION, positioned_episodes
-from ..query import available_episodes
+from ..sql.query import available_episodes
 from .columns import check_names
 from .episode_index import EpisodeIndex
 from .orders import Drawn, Order, Sequential, Shuffled

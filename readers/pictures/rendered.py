@@ -14,9 +14,9 @@ import numpy as np
 
 from ...store.batches import single_value
 from ...store.errors import EnvUnavailableError
-from ..replay import Comparison, Difference, Played, ReplayReport
-from ..run_envs import run_envs
-from ..team_replay import TeamGame, api_of
+from ..replaying.replay import Comparison, Difference, Played, ReplayReport
+from ..replaying.run_envs import run_envs
+from ..replaying.team_replay import TeamGame, api_of
 
 if TYPE_CHECKING:
     from ..agents import MultiAgentEpisode

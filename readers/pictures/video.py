@@ -23,9 +23,9 @@ from ...store.errors import (
     NothingToDrawError,
     UntrustedEnvError,
 )
-from ..environment import make_run_env
-from ..replay import ReplayReport, check_spaces
-from ..run_envs import RunEnv, chosen_run, run_envs
+from ..replaying.environment import make_run_env
+from ..replaying.replay import ReplayReport, check_spaces
+from ..replaying.run_envs import RunEnv, chosen_run, run_envs
 from .accessor import Steps, chosen_steps
 from .images import image_column, image_columns, small_images
 from .recorded import RecordedFrames

@@ -17,10 +17,10 @@ from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDr
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
 from ..damaged_files import name_damaged
-from ..names_nearby import near_names
-from ..query import available_episodes
-from ..sources import Sources
-from ..sql_text import quote
+from ..sql.names_nearby import near_names
+from ..sql.query import available_episodes
+from ..sql.sources import Sources
+from ..sql.text import quote
 from .texts import counted
 
 if TYPE_CHECKING:

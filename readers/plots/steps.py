@@ -9,8 +9,8 @@ import numpy as np
 
 from ...store.schema import ACTION, StepSchema
 from ...store.spaces import SpaceCodec
-from ..names_nearby import near_names
-from ..sql_text import literal, quote
+from ..sql.names_nearby import near_names
+from ..sql.text import literal, quote
 from .series import AGENT, LARGEST, MOST_SERIES, Workbench, label_episodes
 
 #: About how many rows a chart reads; of larger views, it takes a sample of episodes.

@@ -6,10 +6,10 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from ..store.layout import RUNS, STEPS, TABLES
-from ..store.snapshot import Snapshot
+from ...store.layout import RUNS, STEPS, TABLES
+from ...store.snapshot import Snapshot
 from .macros import TRANSITIONS, WITH_NEXT, Macro, next_columns
-from .sql_text import quote
+from .text import quote
 
 _SHOWN = 4
 #: How DuckDB says that a name is not there; with what kind of name it was.

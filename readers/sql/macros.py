@@ -12,11 +12,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..store.layout import EPISODES, STEPS
-from ..store.schema import ACTION, StepSchema
+from ...store.layout import EPISODES, STEPS
+from ...store.schema import ACTION, StepSchema
 from .elements import element_macros, leaves_of, next_name
 from .histograms import HISTOGRAM_OF_STEPS, histogram_of_actions
-from .sql_text import quote
+from .text import quote
 
 TRANSITIONS = "transitions"
 WITH_NEXT = "transitions_with_next"

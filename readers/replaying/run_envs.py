@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..store.bundle import EnvBundle
-from ..store.errors import CorruptStoreError, InvalidArgumentError
-from ..store.layout import RUNS
-from ..store.parquet import open_parquet, reading_error
-from ..store.snapshot import Snapshot
+from ...store.bundle import EnvBundle
+from ...store.errors import CorruptStoreError, InvalidArgumentError
+from ...store.layout import RUNS
+from ...store.parquet import open_parquet, reading_error
+from ...store.snapshot import Snapshot
 
 _VERSION = re.compile(r"[\w.+!~ -]{1,200}")
 _COLUMNS = ("run_id", "name", "env_spec", "versions", "env_bundle")

@@ -11,10 +11,10 @@ import contextlib
 import duckdb
 import pyarrow as pa
 
-from ..store.layout import EPISODES, STEPS
-from ..store.places import Place
-from ..store.snapshot import FileGroup, Snapshot
-from .sql_text import literal, quote
+from ...store.layout import EPISODES, STEPS
+from ...store.places import Place
+from ...store.snapshot import FileGroup, Snapshot
+from .text import literal, quote
 
 _NAMES = {
     pa.bool_(): "BOOLEAN",

@@ -20,11 +20,11 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from ..store.bundle import unpack
-from ..store.errors import EnvUnavailableError, EpisodelakeError, UntrustedEnvError
-from ..store.files import guard_access
-from ..store.manifest import Manifest
-from ..store.snapshot import Snapshot
+from ...store.bundle import unpack
+from ...store.errors import EnvUnavailableError, EpisodelakeError, UntrustedEnvError
+from ...store.files import guard_access
+from ...store.manifest import Manifest
+from ...store.snapshot import Snapshot
 from .env_recipe import HINT, read_recipe
 from .run_envs import RunEnv
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import gymnasium
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from ..store.names import escape_distinct
-from ..store.schema import ACTION, OBSERVATION, StepSchema
-from .sql_text import literal, quote
+from ...store.names import escape_distinct
+from ...store.schema import ACTION, OBSERVATION, StepSchema
+from .text import literal, quote
 
 _FIXED = (Box, Discrete, MultiBinary, MultiDiscrete)
 #: A leaf of so many dimensions is a picture or a volume, whose elements nobody picks by hand.

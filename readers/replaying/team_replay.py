@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from ..store.batches import single_value
-from ..store.errors import InvalidArgumentError, SpaceMismatchError
+from ...store.batches import single_value
+from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from .replay import BATCH, Comparison, Difference, Played, ReplayReport, check_tolerances
 
 if TYPE_CHECKING:
-    from .agents import MultiAgentEpisode
+    from ..agents import MultiAgentEpisode
 
 _PARALLEL = ("reset", "step", "observation_space", "action_space")
 _AEC = (*_PARALLEL, "last", "agent_iter", "observe")

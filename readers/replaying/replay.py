@@ -15,14 +15,14 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from ..store.batches import single_value, slice_batch
-from ..store.errors import InvalidArgumentError, SpaceMismatchError
-from ..store.names import escape
-from ..store.schema import FLAGS, StepSchema
-from ..store.spaces import SpaceCodec
+from ...store.batches import single_value, slice_batch
+from ...store.errors import InvalidArgumentError, SpaceMismatchError
+from ...store.names import escape
+from ...store.schema import FLAGS, StepSchema
+from ...store.spaces import SpaceCodec
 
 if TYPE_CHECKING:
-    from .episode import Episode
+    from ..episode import Episode
 
 #: Steps that are played before they are compared.
 BATCH = 256

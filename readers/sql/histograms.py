@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 from .elements import Leaf
-from .sql_text import literal, quote
+from .text import literal, quote
 
 #: How many bins there are between two ends: one where both are the same.
 _PARTS = """CASE

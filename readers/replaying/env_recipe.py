@@ -15,9 +15,9 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, parse_env_id
 
-from ..store.env_values import decode_argument, opaque_parts, texts
-from ..store.errors import CorruptStoreError, EnvUnavailableError
-from ..store.values import OpaqueValue
+from ...store.env_values import decode_argument, opaque_parts, texts
+from ...store.errors import CorruptStoreError, EnvUnavailableError
+from ...store.values import OpaqueValue
 from .run_envs import RunEnv
 
 HINT = "Make the environment yourself, and pass it where one is needed: episode.replay(env)."

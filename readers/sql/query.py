@@ -14,17 +14,17 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from ..store.errors import CorruptStoreError, QueryError
-from ..store.layout import EPISODES, RUNS, STEPS, TABLES
-from ..store.names import has_utf8
-from ..store.snapshot import Snapshot
-from .damaged_files import check_files, name_damaged
-from .frames import episodes_frame
+from ...store.errors import CorruptStoreError, QueryError
+from ...store.layout import EPISODES, RUNS, STEPS, TABLES
+from ...store.names import has_utf8
+from ...store.snapshot import Snapshot
+from ..damaged_files import check_files, name_damaged
+from ..frames import episodes_frame
 from .interrupting import interruptible
 from .macros import TRANSITIONS, WITH_NEXT, Macro, following_columns, macros_of, statements
 from .names_nearby import advice, missing_next
 from .sources import Sources
-from .sql_text import explained, opens_query, quote, with_source
+from .text import explained, opens_query, quote, with_source
 
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
