@@ -13,18 +13,21 @@ from ..store.parquet import open_parquet
 from ..store.places import Place
 from ..store.snapshot import Snapshot
 
-#: What goes wrong where the files are whole.
-_OF_THE_QUERY = (
+#: What goes wrong before a file is read, or whatever the files hold.
+_OF_THE_TEXT = (
     duckdb.BinderException,
     duckdb.CatalogException,
+    duckdb.InterruptException,
+    duckdb.ParserException,
+    duckdb.PermissionException,
+)
+#: What goes wrong where the pages of the files are whole.
+_OF_THE_QUERY = (
     duckdb.ConstraintException,
     duckdb.ConversionException,
-    duckdb.InterruptException,
     duckdb.NotImplementedException,
     duckdb.OutOfMemoryException,
     duckdb.OutOfRangeException,
-    duckdb.ParserException,
-    duckdb.PermissionException,
     duckdb.ResourceInUseException,
 )
 #: How DuckDB says that its input is a file, which it cannot read, and not what a query gives to a function.
@@ -53,6 +56,8 @@ def name_damaged(snapshot: Snapshot, error: duckdb.Error, tables: Collection[str
     Raises:
         CorruptStoreError: a file is damaged; the message names it, and says how to go on without.
     """
+    if isinstance(error, _OF_THE_TEXT):
+        return
     for table in tables:
         check_files(snapshot, table)
     told = str(error)

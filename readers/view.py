@@ -385,8 +385,7 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
         """
         with self._asking:
             connection = self._confined if read_only else self._connection
-            relation = run_sql(self._reader.snapshot, connection, text)
-            return fetch(self._reader.snapshot, connection, relation)
+            return fetch(self._reader.snapshot, connection, text)
 
     @cached_property
     def _asking(self) -> threading.Lock:

@@ -76,10 +76,10 @@ def _agents_figures(view: EpisodeView, name: str, kind: pa.DataType) -> list[dic
             min(v) AS minimum, max(v) AS maximum, {quantiles}
         FROM (SELECT v::DOUBLE AS v, element FROM ({values})) WHERE NOT isnan(v) GROUP BY element
         ORDER BY try_cast(element AS BIGINT)"""
-    there, all_rows = view.sql(f"SELECT count({column}), count(*) FROM steps").fetchall()[0]
+    there, all_rows = view.query(f"SELECT count({column}), count(*) FROM steps").row(0)
     missing = f"SELECT element::VARCHAR, count(*) FROM ({values}) WHERE isnan(v::DOUBLE) GROUP BY 1"
-    nan = dict(view.sql(missing).fetchall())
-    rows = view.sql(text).to_arrow_table().to_pylist()
+    nan = dict(view.query(missing).rows())
+    rows = view.query(text).to_dicts()
     told = {"column": name, "rows": there, "absent": all_rows - there}
     return [_ordered({**told, **row, "nan": nan.get(row["element"], 0)}) for row in rows]
 

@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from .._store import EpisodeStore
+from ..readers.sql.interrupting import carry_out
 from ..readers.sql.sources import type_name
 from ..readers.sql.text import quote
 from ..store.layout import STEPS, TABLES
@@ -246,8 +247,7 @@ def _sums(store: EpisodeStore, ids: pl.DataFrame, keys: Sequence[str], names: Se
         connection.register("_asked", pa.table(ids.to_arrow()))
         text = f"""SELECT episode_id, count(*) AS rows{", " if parts else ""}{parts}
             FROM steps SEMI JOIN _asked USING (episode_id) GROUP BY episode_id"""
-        found = pl.from_arrow(connection.sql(text).to_arrow_table())
+        found = carry_out(lambda: connection.sql(text).pl(), connection.interrupt)
     finally:
         connection.close()
-    assert isinstance(found, pl.DataFrame)
     return found

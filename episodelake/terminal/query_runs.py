@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import duckdb
 
 from .._store import EpisodeStore
+from ..readers.sql.interrupting import carry_out
 from ..readers.sql.query import run_sql
 from .grid import grid_of
 from .page import Page
@@ -41,7 +40,7 @@ class QueryRun:
         Raises:
             QueryError: it is not valid; the message names what there is.
         """
-        return run_sql(self._snapshot, self.connection, text)
+        return self.carry_out(lambda: run_sql(self._snapshot, self.connection, text))
 
     def carry_out(self, work: Callable[[], Result]) -> Result:
         """Do something with a relation of this connection while the main thread waits for Ctrl-C.
@@ -49,34 +48,7 @@ class QueryRun:
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed; DuckDB has stopped, and the connection can be used again.
         """
-        done: dict[str, Any] = {}
-        finished = threading.Event()
-
-        def run() -> None:
-            try:
-                done["result"] = work()
-            except BaseException as error:
-                done["error"] = error
-            finally:
-                finished.set()
-
-        worker = threading.Thread(target=run, name="episodelake-query", daemon=True)
-        # Polars, once imported, lets calls that wait go on after Ctrl-C.
-        signal.siginterrupt(signal.SIGINT, True)
-        worker.start()
-        try:
-            # Not join(): where Ctrl-C ends that, Python takes the thread for finished.
-            finished.wait()
-        except KeyboardInterrupt:
-            # Until it has stopped: an interrupt that comes before the query has begun is lost.
-            while not finished.wait(0.05):
-                self.connection.interrupt()
-            worker.join()
-            raise
-        worker.join()
-        if "error" in done:
-            raise done["error"]
-        return done["result"]
+        return carry_out(work, self.connection.interrupt)
 
 
 def write_result(page: Page, run: QueryRun, text: str, limit: int) -> None:

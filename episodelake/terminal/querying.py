@@ -107,10 +107,10 @@ def _query_text(query: str | None, *, prompt_fits: bool) -> str | None:
     """The query; None if it is to be asked for at a prompt.
 
     Raises:
-        QueryError: it is no text.
+        QueryError: what standard input gives is no text.
     """
     if query not in (None, "-"):
-        return _checked_text(query)
+        return query
     if query is None and sys.stdin.isatty():
         if prompt_fits and sys.stdout.isatty():
             return None
@@ -118,27 +118,10 @@ def _query_text(query: str | None, *, prompt_fits: bool) -> str | None:
     try:
         text = sys.stdin.read()
     except UnicodeDecodeError as error:
-        raise QueryError(_no_text(str(error))) from error
+        raise QueryError(f"The query is no UTF-8 text: {error}. Give it as UTF-8.") from error
     if not text.strip():
         raise typer.BadParameter("it is missing, and standard input is empty.", param_hint="QUERY")
-    return _checked_text(text)
-
-
-def _checked_text(text: str) -> str:
-    """The query, if it is text. Bytes that are none come as lone surrogates, from the shell and from a pipe.
-
-    Raises:
-        QueryError: it is none.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise QueryError(_no_text(str(error))) from error
     return text
-
-
-def _no_text(reason: str) -> str:
-    return f"The query is no UTF-8 text: {reason}. Give it as UTF-8."
 
 
 def _exported(page: Page, path: str, storage: Sequence[str] | None, text: str, export: Export) -> bool:

@@ -16,7 +16,8 @@ import duckdb
 from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
-from ..damaged_files import name_damaged
+from ..damaged_files import check_files, name_damaged
+from ..sql.interrupting import carry_out
 from ..sql.names_nearby import near_names
 from ..sql.query import available_episodes
 from ..sql.sources import Sources
@@ -61,12 +62,13 @@ class Workbench:
             CorruptStoreError: a file is damaged; the message names it, where that can be told.
         """
         with self._guarded():
-            self._connection.execute(text)
+            carry_out(lambda: self._connection.execute(text), self._connection.interrupt)
 
     def rows(self, text: str) -> list[dict[str, Any]]:
         """The rows of a query, by name of column."""
         with self._guarded():
-            return self._connection.sql(text).to_arrow_table().to_pylist()
+            query = self._connection.sql
+            return carry_out(lambda: query(text).to_arrow_table(), self._connection.interrupt).to_pylist()
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -75,7 +77,10 @@ class Workbench:
         except (duckdb.InterruptException, duckdb.OutOfMemoryException):
             raise
         except duckdb.Error as error:
-            # The statements are ours, so it is a file that does not hold what its schema says.
+            # The statements are ours, so it is a file: one that does not hold what its schema says, or one
+            # for which the connection has no view.
+            for table in self._tables:
+                check_files(self.snapshot, table)
             name_damaged(self.snapshot, error, self._tables)
             raise CorruptStoreError(
                 f"The store {self.snapshot.layout.root} cannot be read: {error}"

@@ -1,7 +1,8 @@
-"""Queries that Ctrl-C stops: `EpisodeView.query` carries one out here.
+"""Work of DuckDB that Ctrl-C stops: all that this library asks of it is carried out here.
 
-DuckDB's own calls notice Ctrl-C between pieces of work, which may be long, and raise a plain `RuntimeError`.
-Here the query runs in a thread of its own while the caller waits, so that the interrupt reaches it at once.
+In the main thread DuckDB's own calls notice Ctrl-C between pieces of work, which may be long, and raise a
+plain `RuntimeError`; short ones may lose it altogether. Here the work is done in a thread of its own while
+the caller waits, so that no interrupt is lost and each reaches it at once.
 """
 
 from __future__ import annotations
@@ -11,14 +12,21 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
-import duckdb
-
 Result = TypeVar("Result")
 _SECONDS = 0.05
 
 
-def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Result]) -> Result:
+def _go_on() -> None:
+    """For work that is short: its end is waited for."""
+
+
+def carry_out(work: Callable[[], Result], interrupt: Callable[[], None] = _go_on) -> Result:
     """Do work on a connection; an interrupt of the caller stops it, and the connection can be used again.
+
+    Args:
+        work: called once, in another thread.
+        interrupt: the connection's `interrupt`. An interrupt that comes before a query has begun is lost, so
+            it is called until the work has ended.
 
     Raises:
         KeyboardInterrupt: the caller was interrupted; the work has ended.
@@ -38,7 +46,7 @@ def interruptible(connection: duckdb.DuckDBPyConnection, work: Callable[[], Resu
             wait([outcome], _SECONDS)
     except BaseException:
         while not outcome.done():
-            connection.interrupt()
+            interrupt()
             wait([outcome], _SECONDS)
         raise
     return outcome.result()

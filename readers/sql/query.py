@@ -20,7 +20,7 @@ from ...store.names import has_utf8
 from ...store.snapshot import Snapshot
 from ..damaged_files import check_files, name_damaged
 from ..frames import episodes_frame
-from .interrupting import interruptible
+from .interrupting import carry_out
 from .macros import TRANSITIONS, WITH_NEXT, Macro, following_columns, macros_of, statements
 from .names_nearby import advice, missing_next
 from .sources import Sources
@@ -51,7 +51,14 @@ def connect(
     Raises:
         CorruptStoreError: a file of episodes or runs is damaged; the message names it. Files of steps are
             checked when `run_sql` reads them, or now if their pages are to be; DuckDB itself checks less.
+        KeyboardInterrupt: the caller was interrupted; there is no connection.
     """
+    return carry_out(lambda: _connected(snapshot, positions, read_only=read_only))
+
+
+def _connected(
+    snapshot: Snapshot, positions: np.ndarray | None, *, read_only: bool
+) -> duckdb.DuckDBPyConnection:
     for table in TABLES if snapshot.layout.check_pages else (RUNS, EPISODES):
         snapshot.places(table)
     segments = None if positions is None else snapshot.segments_of(positions)
@@ -219,18 +226,16 @@ def _bound(
             raise error from None
 
 
-def fetch(
-    snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, relation: duckdb.DuckDBPyRelation
-) -> pl.DataFrame:
-    """The result of a bound query.
+def fetch(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str) -> pl.DataFrame:
+    """The result of a query over the views of `connect`.
 
     Raises:
         CorruptStoreError: a file is damaged; the message names it.
-        QueryError: it failed as it ran.
+        QueryError: the text is not valid, as `run_sql` says, or the query failed as it ran.
         KeyboardInterrupt: the caller was interrupted; the connection can be used again.
     """
     try:
-        return interruptible(connection, relation.pl)
+        return carry_out(lambda: run_sql(snapshot, connection, text).pl(), connection.interrupt)
     except duckdb.Error as error:
         name_damaged(snapshot, error)
         hint = ""
@@ -255,28 +260,10 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
     _check_text(condition)
     snapshot.places(EPISODES)
     sources = Sources(snapshot)
-    connection = sources.connection
     try:
-        columns = ", ".join(quote(field.name) for field in snapshot.episodes_schema)
-        numbered = f"{columns}, row_number() OVER () - 1 AS {_POSITION}"
-        body = f"SELECT {numbered} FROM ({sources.table(EPISODES)})"
-        if candidates is not None:
-            connection.register("_candidates", pa.table({_POSITION: candidates}))
-            body = f"SELECT * FROM ({body}) SEMI JOIN _candidates USING ({_POSITION})"
-        connection.execute(f"CREATE VIEW _positioned AS {body}")
-        # So that a subquery in the condition sees the same episodes.
-        connection.execute(f"CREATE VIEW {EPISODES} AS SELECT {columns} FROM _positioned")
-        connection.execute(f"CREATE VIEW {RUNS} AS {sources.table(RUNS)}")
-        _add_what_is_read(snapshot, sources, condition)
-        rows = connection.view("_positioned")
-        expression = duckdb.SQLExpression(condition)
-        (kind,) = rows.select(expression).types
-        if kind != "BOOLEAN":
-            raise QueryError(
-                f"The condition {condition!r} gives {kind}; expected a comparison or other BOOLEAN."
-            )
-        found = rows.filter(expression).select(_POSITION).order(_POSITION)
-        result = np.asarray(found.fetchnumpy()[_POSITION], np.int64)
+        found = carry_out(
+            lambda: _fulfilling(snapshot, sources, candidates, condition), sources.connection.interrupt
+        )
     except (duckdb.Error, ValueError) as error:
         if isinstance(error, QueryError):
             raise
@@ -287,8 +274,33 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
             + available_episodes(snapshot)
         ) from error
     finally:
-        connection.close()
-    return result if candidates is None else candidates[np.isin(candidates, result)]
+        sources.connection.close()
+    return found if candidates is None else candidates[np.isin(candidates, found)]
+
+
+def _fulfilling(
+    snapshot: Snapshot, sources: Sources, candidates: np.ndarray | None, condition: str
+) -> np.ndarray:
+    """Positions of the episodes that fulfil a condition, in their order."""
+    connection = sources.connection
+    columns = ", ".join(quote(field.name) for field in snapshot.episodes_schema)
+    numbered = f"{columns}, row_number() OVER () - 1 AS {_POSITION}"
+    body = f"SELECT {numbered} FROM ({sources.table(EPISODES)})"
+    if candidates is not None:
+        connection.register("_candidates", pa.table({_POSITION: candidates}))
+        body = f"SELECT * FROM ({body}) SEMI JOIN _candidates USING ({_POSITION})"
+    connection.execute(f"CREATE VIEW _positioned AS {body}")
+    # So that a subquery in the condition sees the same episodes.
+    connection.execute(f"CREATE VIEW {EPISODES} AS SELECT {columns} FROM _positioned")
+    connection.execute(f"CREATE VIEW {RUNS} AS {sources.table(RUNS)}")
+    _add_what_is_read(snapshot, sources, condition)
+    rows = connection.view("_positioned")
+    expression = duckdb.SQLExpression(condition)
+    (kind,) = rows.select(expression).types
+    if kind != "BOOLEAN":
+        raise QueryError(f"The condition {condition!r} gives {kind}; expected a comparison or other BOOLEAN.")
+    found = rows.filter(expression).select(_POSITION).order(_POSITION)
+    return np.asarray(found.fetchnumpy()[_POSITION], np.int64)
 
 
 def _add_what_is_read(snapshot: Snapshot, sources: Sources, condition: str) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from ...store.layout import EPISODES, STEPS
 from ...store.places import Place
 from ...store.snapshot import FileGroup, Snapshot
+from .interrupting import carry_out
 from .text import literal, quote
 
 _NAMES = {
@@ -46,17 +47,9 @@ class Sources:
     def __init__(
         self, snapshot: Snapshot, segments: frozenset[str] | None = None, *, confined: bool = False
     ) -> None:
-        self.connection = duckdb.connect(":memory:")
-        self.connection.execute("SET TimeZone = 'UTC'")
-        # It would be printed among a script's own output as soon as a query takes two seconds. In a notebook
-        # without ipywidgets there is no bar, and the setting cannot be changed.
-        with contextlib.suppress(duckdb.InvalidInputException):
-            self.connection.execute("SET enable_progress_bar = false")
+        self.connection = carry_out(lambda: _opened(confined))
         self._snapshot = snapshot
         self._segments = segments
-        if confined:
-            # Before anything is read: once it was used, the folder cannot be changed.
-            self.connection.execute("SET temp_directory = ''")
         self._through_arrow = confined or snapshot.layout.root.local is None
 
     def confine(self) -> None:
@@ -148,6 +141,19 @@ class Sources:
         dataset = pyarrow.dataset.dataset(paths, schema=schema, filesystem=filesystem, format=kind)
         self.connection.register(f"_files_of_{name}", dataset)
         return f"SELECT * FROM _files_of_{name}"
+
+
+def _opened(confined: bool) -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(":memory:")
+    connection.execute("SET TimeZone = 'UTC'")
+    # It would be printed among a script's own output as soon as a query takes two seconds. In a notebook
+    # without ipywidgets there is no bar, and the setting cannot be changed.
+    with contextlib.suppress(duckdb.InvalidInputException):
+        connection.execute("SET enable_progress_bar = false")
+    if confined:
+        # Before anything is read: once it was used, the folder cannot be changed.
+        connection.execute("SET temp_directory = ''")
+    return connection
 
 
 def type_name(kind: pa.DataType) -> str:
