@@ -57,7 +57,7 @@ def macros_of(schema: StepSchema, position_of: str) -> tuple[Macro, ...]:
     """
     keys = key_names(schema)
     found = [
-        Macro("returns_to_go", "gamma := 1", _returns_to_go(schema)),
+        Macro("returns_to_go", "gamma := 1", _returns_to_go(schema), reads=frozenset({EPISODES, STEPS})),
         Macro("discounted_return", "gamma := 1", _discounted_return(schema)),
         Macro("moving_return", "episodes := 100", _moving_return(schema), reads=frozenset({EPISODES})),
         Macro("episode_at", "place", _episode_at(position_of), reads=frozenset({EPISODES})),
@@ -125,30 +125,41 @@ def _returns_to_go(schema: StepSchema) -> str:
     A step's weight is gamma to the power of its place in a stretch; the sum from a step to the stretch's end,
     divided by that step's weight, is what it has ahead there. A stretch ends before a weight is below 1e-150,
     so nothing is divided by 0, and what comes after the next stretch counts for less than 1e-75 of a reward:
-    only what is not finite has to be looked for there.
+    only what is not finite has to be looked for there. Nearly all episodes are one finite stretch, which one
+    sum is enough for.
     """
     keys = ", ".join(key_names(schema))
-    ahead = "sum(REWARD * weight) OVER (stretch ROWS BETWEEN CURRENT ROW AND rest FOLLOWING)"
-    after = "sum(REWARD * weight) OVER (stretch ROWS BETWEEN rest + 1 FOLLOWING AND rest + span FOLLOWING)"
+    ahead = "sum(REWARD * weight) OVER (ahead ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) / weight"
+    stretch = "sum(REWARD * weight) OVER (ahead ROWS BETWEEN CURRENT ROW AND rest FOLLOWING)"
+    after = "sum(REWARD * weight) OVER (ahead ROWS BETWEEN rest + 1 FOLLOWING AND rest + span FOLLOWING)"
     odd = "CASE WHEN isfinite(REWARD) THEN NULL ELSE REWARD END"
-    far = f"sum({odd}) OVER (stretch ROWS BETWEEN rest + 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
-    sums = f"({ahead} + coalesce({after}, 0) * power) / weight + coalesce({far}, 0)"
-    total = f"CASE WHEN gamma = 0 THEN REWARD ELSE {sums} END"
+    far = f"sum({odd}) OVER (ahead ROWS BETWEEN rest + 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
+    stretches = f"({stretch} + coalesce({after}, 0) * power) / weight + coalesce({far}, 0)"
+    total = "list_sum(episode_return)" if schema.reward_shape else "episode_return"
+
+    def rows(join: str, sums: str) -> str:
+        value = _each_objective(schema, f"CASE WHEN gamma = 0 THEN REWARD ELSE {sums} END")
+        return (
+            f"SELECT {keys}, t, reward, {value} AS return_to_go FROM weighted {join} JOIN stretched "
+            f"USING (episode_id) WINDOW ahead AS (PARTITION BY {keys} ORDER BY t)"
+        )
+
     return f"""
-        WITH rewards AS (
-            SELECT {keys}, t, reward, CASE
+        WITH span AS (
+            SELECT CASE
                 WHEN {_OUTSIDE} THEN error({_WRONG_GAMMA})::BIGINT
                 WHEN gamma = 0 THEN 1
                 WHEN gamma = 1 THEN 9000000000000000
                 ELSE greatest(1, floor(-345.0 / ln(gamma::DOUBLE)))::BIGINT END AS span
-            FROM {STEPS} WHERE reward IS NOT NULL
-        ), weighted AS (
-            SELECT *, pow(gamma::DOUBLE, t % span) AS weight, pow(gamma::DOUBLE, span) AS power,
-                span - 1 - t % span AS rest
-            FROM rewards
+        ), weighted AS NOT MATERIALIZED (
+            SELECT {keys}, t, reward, span, pow(gamma::DOUBLE, t % span) AS weight,
+                pow(gamma::DOUBLE, span) AS power, span - 1 - t % span AS rest
+            FROM {STEPS}, span WHERE reward IS NOT NULL
+        ), stretched AS (
+            SELECT episode_id FROM {EPISODES}, span
+            WHERE length > span OR NOT coalesce(isfinite({total}), false)
         )
-        SELECT {keys}, t, reward, {_each_objective(schema, total)} AS return_to_go
-        FROM weighted WINDOW stretch AS (PARTITION BY {keys} ORDER BY t)"""
+        {rows("ANTI", ahead)} UNION ALL {rows("SEMI", stretches)}"""
 
 
 def _discounted_return(schema: StepSchema) -> str:
