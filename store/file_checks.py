@@ -69,11 +69,10 @@ def _check_identity(place: Place, file: TableFile, footer: pq.FileMetaData) -> N
             f"The file {place} has {size} bytes where {file.size} were committed. It is damaged, or another "
             "file stands in its place: restore it from a copy."
         )
-    smallest, largest = file.smallest, file.largest
-    for name in {"episode_id", "run_id"} & smallest.keys() & largest.keys():
-        bounds = text_bounds(footer, name)
-        if bounds is not None and bounds != (smallest[name], largest[name]):
-            raise _misplaced(place, name, bounds)
+    for name in ("episode_id", "run_id"):
+        listed, found = file.bounds(name), text_bounds(footer, name)
+        if listed is not None and found is not None and found != listed:
+            raise _misplaced(place, name, found)
 
 
 def _misplaced(place: Place, name: str, bounds: tuple[str, str]) -> CorruptStoreError:
@@ -100,8 +99,7 @@ def check_beside(place: Place, segment: TableFile) -> None:
         )
     bounds = text_bounds(footer, "episode_id")
     if bounds is not None:
-        low = segment.smallest.get("episode_id", bounds[0])
-        high = segment.largest.get("episode_id", bounds[1])
+        low, high = segment.bounds("episode_id") or bounds
         if bounds[0] < low or bounds[1] > high:
             raise _misplaced(place, "episode_id", bounds)
     _checked.add(key)

@@ -54,6 +54,27 @@ class NewFile:
         return AddAction(self.name, size, {}, placed, True, json.dumps(statistics))
 
 
+class ListedRows:
+    """The rows of a log, one for each file; a column is taken apart once, when a cell of it is asked for.
+
+    Args:
+        actions: the flattened add actions of a version.
+    """
+
+    def __init__(self, actions: pa.Table) -> None:
+        self._actions = actions
+        self._columns: dict[str, list[Any]] = {}
+        self.names = tuple(actions.column_names)
+
+    def cell(self, row: int, name: str) -> Any:
+        """A cell; None where the log says nothing."""
+        if name not in self._columns:
+            there = name in self.names
+            self._columns[name] = self._actions.column(name).to_pylist() if there else []
+        column = self._columns[name]
+        return column[row] if column else None
+
+
 @dataclass(frozen=True)
 class TableFile:
     """A file that one version of a table consists of.
@@ -64,7 +85,7 @@ class TableFile:
         size: bytes.
         moment: milliseconds since 1970; files of a version are ordered by it.
         columns: names of the columns it has.
-        source: the log's rows and the number of this file's row among them; None if the log lacks it.
+        source: the log's rows, and the number of this file's among them; None if the log lacks it.
     """
 
     name: str
@@ -72,17 +93,20 @@ class TableFile:
     size: int
     moment: int
     columns: frozenset[str]
-    source: tuple[pa.Table, int] | None = None
+    source: tuple[ListedRows, int] | None = None
 
-    @property
-    def smallest(self) -> dict[str, Any]:
-        """Smallest values of a few columns."""
-        return self._statistics(_MIN)
+    def bounds(self, name: str) -> tuple[Any, Any] | None:
+        """The smallest and the largest value of a column; None where the log does not say."""
+        if self.source is None:
+            return None
+        rows, row = self.source
+        found = rows.cell(row, _MIN + name), rows.cell(row, _MAX + name)
+        return None if None in found else found
 
-    @property
-    def largest(self) -> dict[str, Any]:
-        """Largest values of a few columns."""
-        return self._statistics(_MAX)
+    def may_hold_run(self, run_id: str) -> bool:
+        """Whether a file of episodes can have some of a run: their ids begin with the run's."""
+        low, high = self.bounds("episode_id") or ("", "\U0010ffff")
+        return low <= f"{run_id}0" and high >= f"{run_id}/"
 
     def again(self) -> NewFile:
         """The same file to be listed once more, at its place."""
@@ -90,16 +114,15 @@ class TableFile:
 
     def as_new(self, name: str) -> NewFile:
         """The same content to be listed under another name, at the end."""
-        return NewFile(name, self.rows, self._statistics(_NULLS), self.smallest, self.largest)
+        absent, smallest, largest = (self._statistics(kind) for kind in (_NULLS, _MIN, _MAX))
+        return NewFile(name, self.rows, absent, smallest, largest)
 
     def _statistics(self, prefix: str) -> dict[str, Any]:
         if self.source is None:
             return {}
-        table, row = self.source
+        rows, row = self.source
         cells = {
-            name.removeprefix(prefix): table.column(name)[row].as_py()
-            for name in table.column_names
-            if name.startswith(prefix)
+            name.removeprefix(prefix): rows.cell(row, name) for name in rows.names if name.startswith(prefix)
         }
         return {name: value for name, value in cells.items() if value is not None}
 
@@ -124,9 +147,9 @@ def files_of(actions: pa.Table, table: Place) -> list[TableFile]:
                 f"The log of {table} lists the file {name!r} with {rows} rows; expected the name of a "
                 "file in that folder. The log is damaged."
             )
-    sets = _column_sets(actions)
+    sets, listed = _column_sets(actions), ListedRows(actions)
     return [
-        TableFile(name, rows or 0, size, moment, found, (actions, row))
+        TableFile(name, rows or 0, size, moment, found, (listed, row))
         for row, (name, rows, size, moment, found) in enumerate(zip(*columns, sets, strict=True))
     ]
 

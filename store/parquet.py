@@ -131,10 +131,12 @@ def text_bounds(footer: pq.FileMetaData, name: str) -> tuple[str, str] | None:
     Returns:
         None where there are none: no such column, no value, or another writer.
     """
+    schema = footer.schema
+    # Names are looked at first: a path is made anew each time, and there may be many columns and files.
     found = [
         footer.row_group(group).column(index).statistics
-        for index in range(footer.num_columns)
-        if footer.schema.column(index).path == name
+        for index, leaf in enumerate(schema.names)
+        if leaf == name and schema.column(index).path == name
         for group in range(footer.num_row_groups)
     ]
     known = [each for each in found if each is not None and each.has_min_max]

@@ -240,9 +240,7 @@ def _committed_numbers(layout: Layout, tables: Tables, run_id: str) -> set[int]:
     """Numbers of the run's episodes that the store shows already."""
     numbers: set[int] = set()
     for file in tables.episodes.files():
-        # Ids begin with the run's; a compacted file may hold several runs.
-        low, high = file.smallest.get("episode_id", ""), file.largest.get("episode_id", "\U0010ffff")
-        if low <= f"{run_id}0" and high >= f"{run_id}/":
+        if file.may_hold_run(run_id):
             table = open_parquet(layout.table(EPISODES) / file.name).read(columns=["run_id", "number"])
             rows = zip(table.column("run_id").to_pylist(), table.column("number").to_pylist(), strict=True)
             numbers.update(number for owner, number in rows if owner == run_id)

@@ -9,7 +9,7 @@ import duckdb
 
 from .._store import EpisodeStore
 from ..readers.sql.interrupting import carry_out
-from ..readers.sql.query import run_sql
+from ..readers.sql.query import connect, run_sql
 from .grid import grid_of
 from .page import Page
 from .texts import counted
@@ -31,8 +31,14 @@ class QueryRun:
 
     @staticmethod
     def of(store: EpisodeStore) -> QueryRun:
-        """With a connection that sees nothing but the store."""
+        """With a connection that sees nothing but the store, for many queries."""
         return QueryRun(store.connect(read_only=True), store)
+
+    @staticmethod
+    def once(store: EpisodeStore) -> QueryRun:
+        """The same, for a single query: it begins at once."""
+        snapshot = store.selection().snapshot
+        return QueryRun(connect(snapshot, None, read_only=True, keep_rows=False), store)
 
     def bind(self, text: str) -> duckdb.DuckDBPyRelation:
         """Parse a query and look up what it names.

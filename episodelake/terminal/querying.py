@@ -96,7 +96,7 @@ def sql(
         if export is None:
             rows = SHOWN if limit is None else limit
             _, complete = explored_steps(
-                path, storage, lambda opened: write_result(page, QueryRun.of(opened.store), text, rows)
+                path, storage, lambda opened: write_result(page, QueryRun.once(opened.store), text, rows)
             )
         else:
             complete = _exported(page, path, storage, text, Export(export.format, export.file, limit or 0))
@@ -128,7 +128,7 @@ def _exported(page: Page, path: str, storage: Sequence[str] | None, text: str, e
     """Write the result; whether it has all steps that it was to have."""
 
     def written(opened: Explored) -> int:
-        run = QueryRun.of(opened.store)
+        run = QueryRun.once(opened.store)
         relation = run.bind(text)
         if export.limit:
             relation = relation.limit(export.limit)

@@ -41,23 +41,26 @@ _TABLES_QUERY = (
 
 
 def connect(
-    snapshot: Snapshot, positions: np.ndarray | None, *, read_only: bool = False
+    snapshot: Snapshot, positions: np.ndarray | None, *, read_only: bool = False, keep_rows: bool = True
 ) -> duckdb.DuckDBPyConnection:
     """Open an in-memory DuckDB with the views on the episodes at `positions` (None: all), and the macros.
 
     Args:
         read_only: the connection can read these views and compute, and nothing else.
+        keep_rows: one that may only read holds the rows of episodes and runs in memory, which many queries
+            gain from and a single one does not.
 
     Raises:
         CorruptStoreError: a file of episodes or runs is damaged; the message names it. Files of steps are
             checked when `run_sql` reads them, or now if their pages are to be; DuckDB itself checks less.
         KeyboardInterrupt: the caller was interrupted; there is no connection.
     """
-    return carry_out(lambda: _connected(snapshot, positions, read_only=read_only))
+    keep_rows = keep_rows and read_only and snapshot.episode_count <= _MOST_KEPT
+    return carry_out(lambda: _connected(snapshot, positions, read_only, keep_rows))
 
 
 def _connected(
-    snapshot: Snapshot, positions: np.ndarray | None, *, read_only: bool
+    snapshot: Snapshot, positions: np.ndarray | None, read_only: bool, keep_rows: bool
 ) -> duckdb.DuckDBPyConnection:
     for table in TABLES if snapshot.layout.check_pages else (RUNS, EPISODES):
         snapshot.places(table)
@@ -74,7 +77,7 @@ def _connected(
             body = f"SELECT * FROM ({body}) SEMI JOIN {_CHOSEN} USING ({keys[name]})"
         elif name == RUNS and not snapshot.newest:
             body = f"SELECT * FROM ({body}) SEMI JOIN {EPISODES} USING (run_id)"
-        if read_only and snapshot.episode_count <= _MOST_KEPT:
+        if keep_rows:
             body = _kept(connection, name, body)
         _create_view(snapshot, connection, name, body)
     count = snapshot.episode_count if positions is None else len(positions)

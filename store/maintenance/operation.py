@@ -211,7 +211,7 @@ class Operation:
 
 
 def _may_share_episodes(old: TableFile, new: NewFile) -> bool:
-    low, high = old.smallest.get("episode_id", ""), old.largest.get("episode_id", "\U0010ffff")
+    low, high = old.bounds("episode_id") or ("", "\U0010ffff")
     return low <= new.largest["episode_id"] and new.smallest["episode_id"] <= high
 
 

@@ -40,9 +40,7 @@ def recorded_episodes(layout: Layout, run_id: str) -> list[RecordedEpisode]:
     """
     rows: list[dict[str, Any]] = []
     for file in Table(layout.table(EPISODES)).files():
-        # Ids begin with the run's; a file of several runs may lie around it.
-        low, high = file.smallest.get("episode_id", ""), file.largest.get("episode_id", "\U0010ffff")
-        if low <= f"{run_id}0" and high >= f"{run_id}/":
+        if file.may_hold_run(run_id):
             found = open_parquet(layout.table(EPISODES) / file.name).read(columns=_COLUMNS).to_pylist()
             rows += [row for row in found if row["run_id"] == run_id]
     rows.sort(key=lambda row: row["ended_at"])
