@@ -18,11 +18,11 @@ from rich.cells import cell_len
 from typer.testing import CliRunner, Result
 
 import episodelake as el
+from episodelake.readers.amounts import size_text
 from episodelake.terminal.app import app
 from episodelake.terminal.charts import ASCII, BLOCKS, histogram, sparkline
 from episodelake.terminal.grid import Grid, aligned, clean, fitted
 from episodelake.terminal.page import Page
-from episodelake.terminal.texts import size_text
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 BOX_DRAWING = re.compile("[\u2500-\u257f]")

@@ -153,6 +153,13 @@ def test_completion_of_episodes_columns_and_tables(path: Path) -> None:
     assert completed("head", path, "steps", "--columns", "obs") == ["observation"]
 
 
+def test_completion_of_columns_that_are_measured(path: Path) -> None:
+    """Behind `stats -c` stand columns of steps that hold numbers, and none of episodes."""
+    assert completed("stats", path, "-c", "re") == ["reward"]
+    assert completed("stats", path, "--columns", "reward,o") == ["reward,observation"]
+    assert completed("stats", path, "-c", "episode") == []
+
+
 def test_completion_of_nothing(tmp_path: Path) -> None:
     """Where there is no store, nothing is offered, and nothing is said."""
     assert completed("show", tmp_path / "none", "x") == []

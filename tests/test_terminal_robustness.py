@@ -116,6 +116,18 @@ def test_stats_have_the_names_of_sql(path: Path) -> None:
     assert "Did you mean observation.select, " in refused(1, "stats", path, "-c", "observation.selct")
 
 
+def test_columns_that_cannot_be_measured(path: Path) -> None:
+    """A wrong column gets the nearest and each measurable one once; keys and columns of episodes say why."""
+    told = refused(1, "stats", path, "-c", "rewrd")
+    assert "Did you mean reward? There are: observation, action, reward, terminated, truncated, " in told
+    assert "holds keys or no numbers (VARCHAR)" in refused(1, "stats", path, "-c", "episode_id")
+    assert "length is a column of episodes" in refused(1, "stats", path, "-c", "length")
+    names = told.partition("There are: ")[2].strip().rstrip(".").split(", ")
+    assert len(names) == len(set(names))
+    for name in names:
+        assert json.loads(printed("stats", path, "-c", name, "--json"))["columns"]
+
+
 def test_one_meaning_of_the_highest_return(path: Path) -> None:
     """NaN is left out and counted, infinities are numbers: in info, stats and plot alike."""
     (told,) = json.loads(printed("info", path, "--json"))["returns"]

@@ -6,6 +6,7 @@ wrong offers nothing: there is nobody to tell.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def complete_stores(incomplete: str) -> list[tuple[str, str]]:
 
 def complete_episodes(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
     """Ids that begin so, with how long the episodes were and how they ended."""
-    store = _opened(ctx)
+    store = opened(ctx)
     if store is None:
         return []
     found = store.episodes.filter(pl.col("episode_id").str.starts_with(incomplete))
@@ -58,11 +59,17 @@ def complete_episodes(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
 
 def complete_columns(ctx: Any, incomplete: str) -> list[str]:
     """Columns of episodes (or of the table that was named), after the last comma."""
-    store = _opened(ctx)
+    store = opened(ctx)
     if store is None:
         return []
+    return after_comma(
+        columns_of(store, ctx.params.get("table") or (_words(ctx)[1:] or [EPISODES])[0]), incomplete
+    )
+
+
+def after_comma(names: Sequence[str], incomplete: str) -> list[str]:
+    """Of some names those that begin as the text behind the last comma, each with what stands before it."""
     before, comma, start = incomplete.rpartition(",")
-    names = columns_of(store, ctx.params.get("table") or (_words(ctx)[1:] or [EPISODES])[0])
     return [f"{before}{comma}{name}" for name in names if name.startswith(start)]
 
 
@@ -82,7 +89,8 @@ def _words(ctx: Any) -> list[str]:
     return list(ctx.args)
 
 
-def _opened(ctx: Any) -> EpisodeStore | None:
+def opened(ctx: Any) -> EpisodeStore | None:
+    """The store that the line names; None where there is none."""
     path = ctx.params.get("path") or next(iter(_words(ctx)), None)
     if not path or "://" in path:
         return None

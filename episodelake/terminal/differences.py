@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .._store import EpisodeStore
+from ..readers.amounts import counted
 from ..store.errors import CorruptStoreError
 from .arguments import AsJson, StorageOptions, StorePath, open_store_at
 from .commands import CHECK, FAILED, command
@@ -17,7 +18,7 @@ from .grid import Grid, number_text
 from .json_text import write_object
 from .page import Page
 from .progress import interruptible, progress_bar, unchanged
-from .texts import count_text, counted
+from .texts import count_text
 
 IDS_SHOWN = 10
 

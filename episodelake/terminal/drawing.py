@@ -14,13 +14,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from ..readers.amounts import counted
 from ..readers.sql.text import quote
 from ..readers.view import EpisodeView
 from ..store.schema import ACTION
 from .charts import histogram, sparkline
 from .grid import NARROWEST, Grid, number_text
 from .page import Page
-from .texts import counted
 
 #: So many runs are drawn, the newest.
 RUNS = 20

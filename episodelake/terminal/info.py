@@ -13,6 +13,7 @@ import polars as pl
 import typer
 
 from .._store import EpisodeStore
+from ..readers.amounts import counted, size_text
 from ..readers.replaying.run_envs import RunEnv, run_envs
 from ..store.errors import CorruptStoreError
 from ..store.layout import EPISODES, FORMAT_VERSION, STEPS, Layout
@@ -25,7 +26,7 @@ from .json_text import write_object
 from .page import Page, report_warning
 from .spaces_report import space_pairs, spaces_report
 from .store_figures import store_figures
-from .texts import bytes_text, count_text, counted, size_text
+from .texts import bytes_text, count_text
 
 RUNS_SHOWN = 10
 

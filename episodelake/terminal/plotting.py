@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..readers.amounts import size_text
 from ..readers.optional_packages import EXPLORE, require
 from ..readers.view import EpisodeView
 from ..store.errors import InvalidArgumentError
@@ -19,7 +20,6 @@ from .exporting import replaced
 from .json_text import write_object, write_rows
 from .page import Page
 from .progress import interruptible, unchanged
-from .texts import size_text
 
 SUFFIXES = (".svg", ".png", ".html")
 

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import duckdb
 
 from .._store import EpisodeStore
+from ..readers.amounts import counted
 from ..readers.sql.query import run_sql
 from .grid import grid_of
 from .page import Page
-from .texts import counted
 
 Result = TypeVar("Result")
 

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from ..readers.amounts import counted
 from ..store.errors import QueryError
 from .arguments import AsJson, StorageOptions, StorePath, open_store_at
 from .commands import LOOK, command
@@ -21,7 +22,6 @@ from .exporting import Export, chosen_export
 from .page import Page
 from .progress import interruptible, unchanged
 from .query_runs import QueryRun, write_result
-from .texts import counted
 
 SHOWN = 100
 

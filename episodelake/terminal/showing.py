@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ..readers.amounts import size_text
 from ..store.errors import CorruptStoreError
 from .arguments import AsJson, EpisodeKey, StorageOptions, StorePath, episode_key, open_store_at
 from .commands import CHECK, FAILED, LOOK, command, failure
@@ -19,7 +20,6 @@ from .json_text import write_object
 from .page import Page
 from .progress import interruptible, unchanged
 from .reports import EpisodeLook, write_episode, write_replay
-from .texts import size_text
 
 #: What the frames of an episode are written as.
 PICTURES = (".png", ".gif", ".mp4")

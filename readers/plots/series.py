@@ -16,12 +16,12 @@ import duckdb
 from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
+from ..amounts import counted
 from ..damaged_files import name_damaged
 from ..sql.names_nearby import near_names
 from ..sql.query import available_episodes
 from ..sql.sources import Sources
 from ..sql.text import quote
-from .texts import counted
 
 if TYPE_CHECKING:
     from ..view import EpisodeView
