@@ -491,6 +491,12 @@ def test_terminal_error_has_no_traceback(tmp_path: Path) -> None:
     assert "Error: There is no store" in ESCAPE.sub("", refused(1, "info", tmp_path / "none"))
 
 
+def test_a_folder_of_stores_names_them(example: Example) -> None:
+    """Who gives the folder above a store is told which stores lie in it."""
+    told = refused(1, "info", example.path.parent)
+    assert f"Give one of them: {example.path}." in told
+
+
 # The parts
 
 
@@ -511,6 +517,15 @@ def test_histogram_gives_whole_numbers_their_own_bars() -> None:
     assert chart.axis.split() == ["-1", "0", "1"]
     assert chart.bars["one"] == (" ████             ", " ████        ████ ")
     assert chart.bars["two"] == ("       ████       ", "       ████       ")
+    assert chart.counts == {"one": "  2           1", "two": "        1"}
+    assert chart.highest == {"one": 2, "two": 1}
+
+
+def test_numbers_too_wide_for_bars_of_their_own_share_an_axis() -> None:
+    """Whole numbers whose labels would touch each other get an axis, and no line of counts."""
+    chart = histogram({"one": np.array([99_998.0, 99_999.0, 100_001.0])}, 18, 2, BLOCKS)
+    assert (len(chart.axis), chart.counts["one"], chart.highest["one"]) == (18, "", 1)
+    assert chart.axis.split() == ["99998", "100001"]
 
 
 @given(hnp.arrays(np.float64, st.integers(1, 50), elements=st.floats(-1e9, 1e9)))
@@ -529,6 +544,17 @@ def test_fitted_table_is_no_wider_than_asked(rows: list[list[str]], width: int) 
     assert max(map(cell_len, aligned(cut))) <= width
     assert len(cut.headers) + len(left_out) == 7
     assert [name for name in grid.headers if name not in left_out] == list(cut.headers)
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80])
+def test_a_column_that_is_drawn_is_never_shortened(width: int) -> None:
+    """Where a table is cut, its other columns are; what is left out is never the chart."""
+    line = "▁▂▃▄▅▆▇█" * 3
+    grid = Grid(("run", "line", "mean"), (("x" * 30, line, "1" * 30),), (False,) * 3, ("line", "run"), "line")
+    cut, left_out = fitted(grid, width, "…")
+    assert cut.rows[0][cut.headers.index("line")] == line
+    assert "line" not in left_out
+    assert max(map(cell_len, aligned(cut))) <= width
 
 
 @given(st.text())

@@ -2,11 +2,13 @@
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import gymnasium
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
@@ -18,7 +20,7 @@ import episodelake as el
 from episodelake.terminal.arguments import split_version
 from episodelake.terminal.json_text import json_of
 from terminal_stores import RawStore, make_stores
-from test_cli import call, no_terminal, printed, refused, table
+from test_cli import ESCAPE, call, no_terminal, printed, refused, table
 
 __all__ = ["no_terminal"]
 
@@ -377,8 +379,62 @@ def test_plot_writes_files(cartpole: RawStore, tmp_path: Path, suffix: str, mark
 def test_plot_refuses_what_it_cannot_write(cartpole: RawStore, tmp_path: Path) -> None:
     """Another suffix, another kind, and visitation without a file are refused with what is possible."""
     assert ".svg" in refused(2, "plot", cartpole.path, "returns", "-o", tmp_path / "x.pdf")
-    assert "histogram" in refused(2, "plot", cartpole.path, "histo")
+    assert "Did you mean histogram?" in refused(2, "plot", cartpole.path, "histo")
+    assert "There are: returns, lengths, histogram, actions, visitation." in refused(
+        2, "plot", cartpole.path, "x"
+    )
     assert "--output" in refused(1, "plot", cartpole.path, "visitation")
+
+
+def test_plot_knows_a_store_in_the_wrong_place(cartpole: RawStore) -> None:
+    """Swapped words get the line that was meant."""
+    told = refused(2, "plot", "returns", cartpole.path)
+    assert f"episodelake plot {cartpole.path} returns" in " ".join(told.split())
+
+
+@pytest.fixture(scope="module")
+def long_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of two runs with long names, a hundred episodes and returns of many digits each."""
+    path = tmp_path_factory.mktemp("long") / "store"
+    box = gymnasium.spaces.Box(-1, 1, (2,))
+    store = el.create(path, observation_space=box, action_space=box)
+    random = np.random.default_rng(0)
+    for run in ("a-run-with-a-long-name", "another-run-with-a-long-name"):
+        with store.writer(run=run) as writer:
+            for _ in range(100):
+                writer.write_episode(
+                    observations=random.uniform(-1, 1, (3, 2)).astype(np.float32),
+                    actions=random.uniform(-1, 1, (2, 2)).astype(np.float32),
+                    rewards=random.normal(size=2) * 1e3,
+                    terminations=True,
+                    truncations=False,
+                )
+    return path
+
+
+@pytest.mark.parametrize(("kind", "title"), [("returns", "over time"), ("actions", "how often")])
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_plots_fit_the_window(
+    long_runs: Path, monkeypatch: pytest.MonkeyPatch, kind: str, title: str, width: int
+) -> None:
+    """On a narrow terminal a drawing is whole, and no line of its table is wider than the window."""
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm-256color"), ("COLUMNS", str(width))):
+        monkeypatch.setenv(name, value)
+    lines = ESCAPE.sub("", call("plot", long_runs, kind).stdout).splitlines()
+    place = lines[0].index(title)
+    drawn = [line[place:].split("  ")[0] for line in lines[2:4]]
+    assert [set(each) - set("▁▂▃▄▅▆▇█") for each in drawn] == [set(), set()]
+    assert min(map(len, drawn)) >= 12
+    assert max(map(len, lines)) <= width
+
+
+def test_histograms_have_counts(long_runs: Path, cartpole: RawStore) -> None:
+    """Wide bars stand below their counts; narrow ones have the count of the highest beside the run."""
+    told = printed("plot", cartpole.path, "histogram", "--filter", "length <= 11").splitlines()
+    lengths = [row["length"] for row in cartpole.table("episodes") if row["run_id"].startswith("left")]
+    assert told[1].split() == [str(lengths.count(length)) for length in sorted(set(lengths))]
+    (left, _) = (line for line in printed("plot", long_runs, "histogram").splitlines() if "episodes" in line)
+    assert re.fullmatch(r"a-run-with-a-long-name-\w+  \(100 episodes; the highest bar: \d+\)", left)
 
 
 # Versions and JSON
