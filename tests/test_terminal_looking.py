@@ -229,11 +229,35 @@ def test_show_as_json_tells_the_episode(cartpole: RawStore) -> None:
 
 
 def test_show_of_an_unknown_id_names_the_nearest(cartpole: RawStore) -> None:
-    """A mistyped run and a number without its zeros lead to the id that was meant."""
+    """A mistyped run and an id without its slash lead to the id that was meant."""
     wanted = said("ls", cartpole.path)[2]["episode_id"]
     run, _, number = wanted.partition("/")
-    for mistyped in (f"{run[:-1]}x/{number}", f"{run}/{int(number)}", f"{run}{number}"):
+    for mistyped in (f"{run[:-1]}x/{number}", f"{run[:-1]}x/{int(number)}", f"{run}{number}"):
         assert repr(wanted) in refused(1, "show", cartpole.path, mistyped)
+
+
+@pytest.mark.parametrize("short", ["left/3", "left/000003", "lef/3", "RUN/3", "TAIL/000003", "CUT/000003"])
+def test_show_takes_a_short_id(cartpole: RawStore, short: str) -> None:
+    """The name of a run, and the head, the tail or both of its id, lead to the episode of that number."""
+    (run,) = {row["run_id"] for row in cartpole.table("episodes") if row["run_id"].startswith("left")}
+    forms = {"RUN": run, "TAIL": run[-9:], "CUT": f"{run[:6]}…{run[-2:]}"}
+    start, _, number = short.partition("/")
+    assert said("show", cartpole.path, f"{forms.get(start, start)}/{number}")["episode_id"] == f"{run}/000003"
+
+
+def test_a_short_id_that_fits_several_names_them(tmp_path: Path) -> None:
+    """What two runs or two episodes share is refused with the ids that it fits."""
+    store = el.create(tmp_path / "store", gymnasium.make("CartPole-v1"))
+    for _ in range(2):
+        with store.record(gymnasium.make("CartPole-v1"), run="ppo") as env:
+            for _ in range(2):
+                env.reset(seed=0)
+                while not any(env.step(0)[2:4]):
+                    pass
+    ids = [row["episode_id"] for row in RawStore(tmp_path / "store").table("episodes")]
+    told = refused(1, "show", tmp_path / "store", "ppo/1")
+    assert sorted(re.findall(r"'(ppo-\w+/\d+)'", told)) == sorted(each for each in ids if each[-1] == "1")
+    assert "and others" in refused(1, "replay", tmp_path / "store", "ppo-")
 
 
 def test_show_one_agent(stores: dict[str, RawStore]) -> None:

@@ -51,7 +51,7 @@ EpisodeKey = Annotated[
     str,
     typer.Argument(
         metavar="EPISODE",
-        help="An episode's id, or its position: 0 is the first, -1 the last.",
+        help="An episode's id, which may be shortened, or its position: 0 is the first, -1 the last.",
         show_default=False,
         autocompletion=complete_episodes,
     ),
