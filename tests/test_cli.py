@@ -389,7 +389,9 @@ os._exit(9)
 """
     path = tmp_path / "s"
     subprocess.run([sys.executable, "-c", program, str(path)], check=False, stdin=subprocess.DEVNULL)
-    assert "journals\t1" in printed("info", path)
+    told = printed("info", path)
+    assert "journals\t1 of writers that are gone; `episodelake recover`" in told
+    assert "recording\t" not in told
     headers, row = table(printed("recover", path))
     told = dict(zip(headers, row, strict=True))
     assert (told["episodes"], told["interrupted"]) == ("1", "1")
@@ -489,6 +491,24 @@ def test_terminal_table_names_what_it_leaves_out(example: Example) -> None:
 def test_terminal_error_has_no_traceback(tmp_path: Path) -> None:
     """On a terminal too an error is one message on standard error."""
     assert "Error: There is no store" in ESCAPE.sub("", refused(1, "info", tmp_path / "none"))
+
+
+def test_info_tells_of_a_live_writer(tmp_path: Path) -> None:
+    """While a run is recorded info names it, leaves its journal alone, and says nothing of recovery."""
+    space = gymnasium.spaces.Discrete(5)
+    store = el.create(tmp_path / "s", observation_space=space, action_space=space)
+    with store.writer(run="alive") as writer:
+        episode = writer.begin(0)
+        episode.append(1, 1.0, 2, terminated=True)
+        episode.end()
+        for _ in range(2):
+            told = json.loads(printed("info", tmp_path / "s", "--json"))
+            assert (told["episodes"], told["journals"], told["live_runs"]) == (0, 1, [writer.run_id])
+        said = printed("info", tmp_path / "s")
+        assert f"recording\t1 live run: {writer.run_id}. Episodes show once they are sealed" in said
+        assert "recover" not in said
+    told = json.loads(printed("info", tmp_path / "s", "--json"))
+    assert (told["episodes"], told["journals"], told["live_runs"]) == (1, 0, [])
 
 
 def test_a_folder_of_stores_names_them(example: Example) -> None:
