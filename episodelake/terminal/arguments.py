@@ -12,8 +12,10 @@ from typing import Annotated
 
 import typer
 
+from episodelake_command.folders import complete_stores
+
 from .._store import EpisodeStore, open_store
-from .completion import complete_columns, complete_episodes, complete_stores
+from .completion import complete_columns, complete_episodes
 
 _VERSIONED = re.compile(r"(?P<path>.+)@(?P<version>[A-Za-z0-9_.-]+)")
 

@@ -7,7 +7,6 @@ wrong offers nothing: there is nobody to tell.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -15,32 +14,12 @@ import polars.exceptions
 
 from .._store import EpisodeStore, open_store
 from ..store.errors import EpisodelakeError
-from ..store.layout import EPISODES, MANIFEST, RUNS, STEPS
+from ..store.layout import EPISODES, RUNS, STEPS
 
 #: How many ids are offered at once.
 OFFERED = 50
 
 TABLE_NAMES = ("steps", "episodes", "runs", "transitions")
-
-
-def complete_stores(incomplete: str) -> list[tuple[str, str]]:
-    """Folders that begin so; those that are stores say it."""
-    folder, _, start = incomplete.rpartition("/")
-    base = Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").expanduser()
-    prefix = incomplete[: len(incomplete) - len(start)]
-    try:
-        found = sorted(
-            entry for entry in base.iterdir() if entry.is_dir() and entry.name.startswith(start or "")
-        )
-    except OSError:
-        return []
-    shown = [entry for entry in found if start.startswith(".") or not entry.name.startswith(".")]
-    return [
-        (f"{prefix}{entry.name}", "a store")
-        if (entry / MANIFEST).exists()
-        else (f"{prefix}{entry.name}/", "")
-        for entry in shown
-    ]
 
 
 def complete_episodes(ctx: Any, incomplete: str) -> list[tuple[str, str]]:

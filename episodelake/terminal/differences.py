@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from episodelake_command.folders import complete_stores
+
 from .._store import EpisodeStore
 from ..readers.amounts import counted
 from ..store.errors import CorruptStoreError
@@ -44,6 +46,7 @@ def diff(
             metavar="[OTHER]",
             help="The other store; left out, the same store (see --version-a and --version-b).",
             show_default=False,
+            autocompletion=complete_stores,
         ),
     ] = None,
     version_a: Annotated[
