@@ -26,6 +26,7 @@ from episodelake.readers.pictures import video as videos
 from episodelake.readers.pictures.images import image_columns
 from picture_stores import HOSTILE, Page, cartpole, decoded, is_harmless, pictures, play
 from plain_agents import play_parallel, random_policy
+from test_cli import call, refused
 
 gymnasium.register_envs(ale_py)
 RANDOM = np.random.default_rng(0)
@@ -444,6 +445,11 @@ def test_untrusted_environments_need_trust(tmp_path: Path, monkeypatch: pytest.M
         el.NothingToDrawError, match=r"trust.*make_env\(trust=True, render_mode=\"rgb_array\"\)"
     ):
         episode.video()
+    told = refused(1, "show", store.path, 0, "--frames", tmp_path / "film.png")
+    assert "add --trust." in told and "make_env" not in told and "video(" not in told
+    assert "add --trust." in refused(1, "replay", store.path, 0)
+    assert call("show", store.path, 0, "--frames", tmp_path / "film.png", "--trust").exit_code == 0
+    assert (tmp_path / "film.png").stat().st_size
     video = episode.video(env=Filmed("rgb_array"))
     assert video.fps == 12
     assert [frame[0, 0, 0] for _, frame in video] == list(range(151))

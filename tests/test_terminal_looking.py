@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 import episodelake as el
 from episodelake.terminal.arguments import split_version
@@ -258,6 +259,38 @@ def test_a_short_id_that_fits_several_names_them(tmp_path: Path) -> None:
     told = refused(1, "show", tmp_path / "store", "ppo/1")
     assert sorted(re.findall(r"'(ppo-\w+/\d+)'", told)) == sorted(each for each in ids if each[-1] == "1")
     assert "and others" in refused(1, "replay", tmp_path / "store", "ppo-")
+
+
+def test_show_films_one_of_several_images(tmp_path: Path) -> None:
+    """Where there are two cameras the error names the option that chooses, which then does."""
+    image = gymnasium.spaces.Box(0, 255, (16, 16, 3), np.uint8)
+    store = el.create(
+        tmp_path / "store",
+        observation_space=gymnasium.spaces.Dict(left=image, right=image),
+        action_space=gymnasium.spaces.Discrete(2),
+    )
+    frames = {name: np.full((3, 16, 16, 3), shade, np.uint8) for name, shade in (("left", 9), ("right", 200))}
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=frames, actions=[0, 1], rewards=[0.0, 0.0], terminations=True, truncations=False
+        )
+    words = ("show", tmp_path / "store", 0, "--frames", tmp_path / "film.png", "--steps", "0")
+    told = refused(1, *words)
+    assert "Name one with --column: observation.left, observation.right." in told
+    assert call(*words, "--column", "right").exit_code == 0
+    assert np.unique(np.asarray(Image.open(tmp_path / "film.png"))).tolist() == [200]
+    assert "--frames" in refused(2, *words[:3], "--column", "right")
+
+
+def test_advice_fits_a_shell(stores: dict[str, RawStore], tmp_path: Path) -> None:
+    """Errors speak of what a command line can do, not of calls in Python."""
+    several = refused(1, "show", stores["agents"].path, 0, "--frames", tmp_path / "film.gif")
+    assert several.strip().endswith("has several agents. Choose one: --agent scout_0.")
+    for words in (("info", tmp_path / "none"), ("info", tmp_path)):
+        assert "episodelake.create" not in refused(1, *words)
+    newer = refused(1, "sql", f"{stores['cartpole'].path}@1", "SELECT missing FROM steps")
+    assert "version 2 is newer, which the path without @ shows" in newer
+    assert "refresh()" not in newer
 
 
 def test_show_one_agent(stores: dict[str, RawStore]) -> None:
