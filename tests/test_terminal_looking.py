@@ -485,6 +485,12 @@ def test_plots_fit_the_window(
     assert max(map(len, lines)) <= width
 
 
+def test_a_pipe_has_one_header_for_plots(cartpole: RawStore) -> None:
+    """What a script reads does not depend on a window."""
+    headers = ["run", "from first to last episode", "episodes", "lowest", "mean", "highest"]
+    assert table(printed("plot", cartpole.path, "returns"))[0] == headers
+
+
 def test_histograms_have_counts(long_runs: Path, cartpole: RawStore) -> None:
     """Wide bars stand below their counts; narrow ones have the count of the highest beside the run."""
     told = printed("plot", cartpole.path, "histogram", "--filter", "length <= 11").splitlines()

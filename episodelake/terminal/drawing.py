@@ -80,7 +80,8 @@ def _write_over_time(page: Page, series: Sequence[Series], told: Sequence[Mappin
         (row["run"], row["episodes"], *(_number(page, row[name]) for name in ("lowest", "mean", "highest")))
         for row in told
     ]
-    drawn = "from first to last episode" if page.width >= WIDE else "over time"
+    narrow = page.is_terminal and page.width < WIDE
+    drawn = "over time" if narrow else "from first to last episode"
 
     def grid(width: int) -> Grid:
         lines = [sparkline(each.values, width, page.glyphs) for each in series]
