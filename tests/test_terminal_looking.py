@@ -259,6 +259,8 @@ def test_a_short_id_that_fits_several_names_them(tmp_path: Path) -> None:
     told = refused(1, "show", tmp_path / "store", "ppo/1")
     assert sorted(re.findall(r"'(ppo-\w+/\d+)'", told)) == sorted(each for each in ids if each[-1] == "1")
     assert "and others" in refused(1, "replay", tmp_path / "store", "ppo-")
+    cut = refused(1, "show", tmp_path / "store", ids[1][:-1])
+    assert re.findall(r"'(ppo-\w+/\d{6})'", cut) == [each for each in ids if each[:-1] == ids[1][:-1]]
 
 
 def test_show_films_one_of_several_images(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from .reports import EpisodeLook
 #: Ids that are compared with one that is not there; in a larger store those of the nearest run.
 COMPARED = 20_000
 NEAREST = 3
+#: Of the number at the end of an id.
+DIGITS = 6
 
 
 def found_episode(opened: Explored, key: int | str, agent: str | None = None) -> Episode:
@@ -63,8 +65,13 @@ def _fitting(store: EpisodeStore, short: str) -> list[str]:
     run, slash, number = short.rpartition("/")
     column = pl.col("episode_id")
     if slash and number.isdigit():
-        ids = [f"{each}/{number.zfill(6)}" for each in _fitting_runs(store, run)]
-        chosen = column.is_in(ids)
+        runs = _fitting_runs(store, run)
+        if number == str(int(number)) or len(number) >= DIGITS:
+            chosen = column.is_in([f"{each}/{number.zfill(DIGITS)}" for each in runs])
+        else:
+            # With zeros in front it is the beginning of one of all digits, and not another number.
+            begun = (column.str.starts_with(f"{each}/{number}") for each in runs)
+            chosen = pl.any_horizontal(pl.lit(False), *begun)
     else:
         chosen = column.str.starts_with(short) | column.str.ends_with(short)
     found = store.episodes.filter(chosen).select("episode_id").head(NEAREST + 1)
@@ -93,7 +100,7 @@ def _nearest(store: EpisodeStore, wanted: str) -> list[str]:
         found = found.filter(pl.col("episode_id").str.starts_with(f"{alike[0]}/"))
     ids = found.head(COMPARED).collect()["episode_id"].to_list()
     # An id ends in a number of six digits; people leave out the zeros.
-    padded = f"{alike[0] if alike else run}/{number.zfill(6)}" if number.isdigit() else wanted
+    padded = f"{alike[0] if alike else run}/{number.zfill(DIGITS)}" if number.isdigit() else wanted
     return difflib.get_close_matches(padded, ids, n=NEAREST)
 
 
