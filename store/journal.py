@@ -114,6 +114,28 @@ class JournalLock:
                 os.close(self._descriptor)
 
 
+def is_live(directory: Path) -> bool:
+    """Whether a writer, in this process or another, holds the lock of a journal; nothing is changed.
+
+    Raises:
+        StoreAccessError: the lock's file cannot be opened.
+    """
+    path = directory.with_name(directory.name + LOCK_SUFFIX)
+    with guard_access("look at the journal's lock", path):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            # Shared, so that two who look do not take each other for a writer.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
+
+
 def _lock(path: Path, descriptor: int) -> bool:
     """Lock an open file; False if it is locked, or was removed by its owner between opening and locking."""
     try:

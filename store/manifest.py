@@ -35,6 +35,9 @@ _SUM = b'"crc32": '
 _END = re.compile(_SUM + rb'"([0-9a-f]{8})"\n\}')
 _END_BYTES = len('"01234567"\n}')
 
+#: Names of a folder that is no store that a message tells.
+_NAMED = 8
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -203,7 +206,13 @@ def _not_found(root: Place) -> str:
         return f"{root} is a file, not a store. Give the folder that holds {MANIFEST}."
     if not root.exists():
         return f"There is no store at {root}: the folder does not exist. Create one with episodelake.create."
-    found = ", ".join(root.names()[:8]) or "nothing"
+    names = root.names()
+    stores = [name for name in names if root.local is not None and (root.local / name / MANIFEST).is_file()]
+    if stores:
+        listed = ", ".join(str(root / name) for name in stores[:_NAMED])
+        more = f" and {len(stores) - _NAMED} more" if len(stores) > _NAMED else ""
+        return f"{root} is a folder with stores, not a store. Give one of them: {listed}{more}."
+    found = ", ".join(names[:_NAMED]) or "nothing"
     return (
         f"{root} is no store: it has no {MANIFEST} (found: {found}). Give the folder that holds "
         f"{MANIFEST}, or create a store with episodelake.create."

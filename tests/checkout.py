@@ -9,6 +9,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # The folders of the library and the names under which their modules are imported.
 PACKAGES = {
     "episodelake": "episodelake",
+    "episodelake_command": "episodelake_command",
     "readers": "episodelake.readers",
     "store": "episodelake.store",
     "writers": "episodelake.writers",

@@ -16,7 +16,7 @@ import termios
 import time
 from collections.abc import Iterator, Mapping
 
-RUN = ["-c", "from episodelake.terminal.app import main; main()"]
+RUN = ["-c", "from episodelake_command import main; main()"]
 ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-Z0-9]|[=>78])")
 WAIT = 60
 

@@ -18,11 +18,11 @@ from rich.cells import cell_len
 from typer.testing import CliRunner, Result
 
 import episodelake as el
+from episodelake.readers.amounts import size_text
 from episodelake.terminal.app import app
 from episodelake.terminal.charts import ASCII, BLOCKS, histogram, sparkline
 from episodelake.terminal.grid import Grid, aligned, clean, fitted
 from episodelake.terminal.page import Page
-from episodelake.terminal.texts import size_text
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 BOX_DRAWING = re.compile("[\u2500-\u257f]")
@@ -31,7 +31,7 @@ UNSEEN = (
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"
 )
-RUN = ["-c", "from episodelake.terminal.app import main; main()"]
+RUN = ["-c", "from episodelake_command import main; main()"]
 
 
 @pytest.fixture(autouse=True)
@@ -389,7 +389,9 @@ os._exit(9)
 """
     path = tmp_path / "s"
     subprocess.run([sys.executable, "-c", program, str(path)], check=False, stdin=subprocess.DEVNULL)
-    assert "journals\t1" in printed("info", path)
+    told = printed("info", path)
+    assert "journals\t1 of writers that are gone; `episodelake recover`" in told
+    assert "recording\t" not in told
     headers, row = table(printed("recover", path))
     told = dict(zip(headers, row, strict=True))
     assert (told["episodes"], told["interrupted"]) == ("1", "1")
@@ -491,6 +493,30 @@ def test_terminal_error_has_no_traceback(tmp_path: Path) -> None:
     assert "Error: There is no store" in ESCAPE.sub("", refused(1, "info", tmp_path / "none"))
 
 
+def test_info_tells_of_a_live_writer(tmp_path: Path) -> None:
+    """While a run is recorded info names it, leaves its journal alone, and says nothing of recovery."""
+    space = gymnasium.spaces.Discrete(5)
+    store = el.create(tmp_path / "s", observation_space=space, action_space=space)
+    with store.writer(run="alive") as writer:
+        episode = writer.begin(0)
+        episode.append(1, 1.0, 2, terminated=True)
+        episode.end()
+        for _ in range(2):
+            told = json.loads(printed("info", tmp_path / "s", "--json"))
+            assert (told["episodes"], told["journals"], told["live_runs"]) == (0, 1, [writer.run_id])
+        said = printed("info", tmp_path / "s")
+        assert f"recording\t1 live run: {writer.run_id}. Episodes show once they are sealed" in said
+        assert "recover" not in said
+    told = json.loads(printed("info", tmp_path / "s", "--json"))
+    assert (told["episodes"], told["journals"], told["live_runs"]) == (1, 0, [])
+
+
+def test_a_folder_of_stores_names_them(example: Example) -> None:
+    """Who gives the folder above a store is told which stores lie in it."""
+    told = refused(1, "info", example.path.parent)
+    assert f"Give one of them: {example.path}." in told
+
+
 # The parts
 
 
@@ -511,6 +537,15 @@ def test_histogram_gives_whole_numbers_their_own_bars() -> None:
     assert chart.axis.split() == ["-1", "0", "1"]
     assert chart.bars["one"] == (" ████             ", " ████        ████ ")
     assert chart.bars["two"] == ("       ████       ", "       ████       ")
+    assert chart.counts == {"one": "  2           1", "two": "        1"}
+    assert chart.highest == {"one": 2, "two": 1}
+
+
+def test_numbers_too_wide_for_bars_of_their_own_share_an_axis() -> None:
+    """Whole numbers whose labels would touch each other get an axis, and no line of counts."""
+    chart = histogram({"one": np.array([99_998.0, 99_999.0, 100_001.0])}, 18, 2, BLOCKS)
+    assert (len(chart.axis), chart.counts["one"], chart.highest["one"]) == (18, "", 1)
+    assert chart.axis.split() == ["99998", "100001"]
 
 
 @given(hnp.arrays(np.float64, st.integers(1, 50), elements=st.floats(-1e9, 1e9)))
@@ -529,6 +564,17 @@ def test_fitted_table_is_no_wider_than_asked(rows: list[list[str]], width: int) 
     assert max(map(cell_len, aligned(cut))) <= width
     assert len(cut.headers) + len(left_out) == 7
     assert [name for name in grid.headers if name not in left_out] == list(cut.headers)
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80])
+def test_a_column_that_is_drawn_is_never_shortened(width: int) -> None:
+    """Where a table is cut, its other columns are; what is left out is never the chart."""
+    line = "▁▂▃▄▅▆▇█" * 3
+    grid = Grid(("run", "line", "mean"), (("x" * 30, line, "1" * 30),), (False,) * 3, ("line", "run"), "line")
+    cut, left_out = fitted(grid, width, "…")
+    assert cut.rows[0][cut.headers.index("line")] == line
+    assert "line" not in left_out
+    assert max(map(cell_len, aligned(cut))) <= width
 
 
 @given(st.text())

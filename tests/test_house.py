@@ -78,9 +78,10 @@ def wrong_imports(module: str, is_package: bool, source: str) -> list[str]:
 
 def test_imports_run_one_way() -> None:
     """The store imports neither side, writers and readers never meet, and inside, imports are relative."""
+    inside = [(module, path) for module, path in library_modules() if module.split(".")[0] == "episodelake"]
     faults = [
         fault
-        for module, path in library_modules()
+        for module, path in inside
         for fault in wrong_imports(module, path.name == "__init__.py", path.read_text("utf-8"))
     ]
     assert faults == []
@@ -105,6 +106,20 @@ def test_imports_run_one_way() -> None:
 def test_a_wrong_import_is_seen(module: str, source: str, right: bool) -> None:
     """The import check tells an allowed import from each kind of forbidden one."""
     assert (wrong_imports(module, False, source) == []) is right
+
+
+def test_the_program_begins_with_nothing_of_the_library() -> None:
+    """What starts before the library imports it nowhere but where it hands over."""
+    found = [
+        (module, target, node.col_offset > 0)
+        for module, path in library_modules()
+        if module.split(".")[0] == "episodelake_command"
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for _, target, _ in imported_modules(module, path.name == "__init__.py", node)
+        if target.split(".")[0] == "episodelake"
+    ]
+    assert found == [("episodelake_command", "episodelake.terminal.app", True)]
 
 
 def test_public_names_are_sorted_and_real() -> None:

@@ -37,17 +37,18 @@ def test_wheel_holds_every_library_file_and_no_other(wheel_names: set[str]) -> N
     wanted = {
         path
         for path in map(installed_path, project_files())
-        if path and path.endswith((".py", ".js", "py.typed"))
+        if path and path.endswith((".py", ".js", ".json", "py.typed"))
     }
     assert "episodelake/py.typed" in wanted
     assert {name for name in wheel_names if ".dist-info/" not in name} == wanted
 
 
-def test_wheel_installs_one_top_level_name(wheel_names: set[str]) -> None:
-    """Nothing but `episodelake` arrives at the top level: no package called `store`."""
+def test_wheel_installs_two_top_level_names(wheel_names: set[str]) -> None:
+    """Nothing but the library and its program arrives at the top level: no package called `store`."""
+    names = {"episodelake", "episodelake_command"}
     tops = {name.split("/")[0] for name in wheel_names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"episodelake"}
-    (metadata,) = tops - {"episodelake"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == names
+    (metadata,) = tops - names
     assert f"{metadata}/licenses/LICENSE" in wheel_names
 
 

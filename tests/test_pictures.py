@@ -26,6 +26,7 @@ from episodelake.readers.pictures import video as videos
 from episodelake.readers.pictures.images import image_columns
 from picture_stores import HOSTILE, Page, cartpole, decoded, is_harmless, pictures, play
 from plain_agents import play_parallel, random_policy
+from test_cli import call, refused
 
 gymnasium.register_envs(ale_py)
 RANDOM = np.random.default_rng(0)
@@ -49,6 +50,56 @@ def breakout(tmp_path_factory: pytest.TempPathFactory) -> tuple[el.EpisodeStore,
 def pole(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
     """Two episodes of CartPole, which has no images."""
     return cartpole(tmp_path_factory.mktemp("pole") / "store", range(2))
+
+
+def test_a_shape_that_is_no_image_says_so(pole: el.EpisodeStore) -> None:
+    """A column without the axes of an image is refused with its shape and the layouts, not with None."""
+    with pytest.raises(el.InvalidArgumentError, match=r"has the shape \(4,\), which is no image\. Layouts"):
+        pole[0].frames(column="observation")
+
+
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR")
+UNSEEN = ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER", "PYGAME_HIDE_SUPPORT_PROMPT")
+
+
+def test_a_replay_without_a_screen_says_nothing_of_it(pole: el.EpisodeStore, tmp_path: Path) -> None:
+    """Where no variable tells of a screen, a film is made without a word of SDL or pygame."""
+    surroundings = {name: value for name, value in os.environ.items() if name not in (*SCREENS, *UNSEEN)}
+    program = "import sys, episodelake as el; el.open(sys.argv[1])[0].video().save(sys.argv[2])"
+    made = subprocess.run(
+        [sys.executable, "-c", program, str(pole.path), str(tmp_path / "film.gif")],
+        env=surroundings,
+        capture_output=True,
+        text=True,
+    )
+    assert (made.returncode, made.stdout, made.stderr) == (0, "", "")
+    assert (tmp_path / "film.gif").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("given", "mode", "expected"),
+    [
+        ({}, "rgb_array", ["dummy", "dummy", "1"]),
+        ({}, None, [None, None, None]),
+        ({"SDL_VIDEODRIVER": "offscreen"}, "rgb_array", ["offscreen", "dummy", "1"]),
+        ({"DISPLAY": ":0"}, "rgb_array", [None, None, None]),
+    ],
+)
+def test_what_the_user_set_for_screens_stays(
+    pole: el.EpisodeStore,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, str],
+    mode: str | None,
+    expected: list[str | None],
+) -> None:
+    """Variables of SDL are set for frames alone, where there is no screen, and none that is set already."""
+    for name in (*SCREENS, *UNSEEN):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    pole.make_env(render_mode=mode).close()
+    assert [os.environ.get(name) for name in UNSEEN] == expected
 
 
 def test_frames_are_those_that_the_environment_gave(breakout: tuple[el.EpisodeStore, np.ndarray]) -> None:
@@ -394,6 +445,11 @@ def test_untrusted_environments_need_trust(tmp_path: Path, monkeypatch: pytest.M
         el.NothingToDrawError, match=r"trust.*make_env\(trust=True, render_mode=\"rgb_array\"\)"
     ):
         episode.video()
+    told = refused(1, "show", store.path, 0, "--frames", tmp_path / "film.png")
+    assert "add --trust." in told and "make_env" not in told and "video(" not in told
+    assert "add --trust." in refused(1, "replay", store.path, 0)
+    assert call("show", store.path, 0, "--frames", tmp_path / "film.png", "--trust").exit_code == 0
+    assert (tmp_path / "film.png").stat().st_size
     video = episode.video(env=Filmed("rgb_array"))
     assert video.fps == 12
     assert [frame[0, 0, 0] for _, frame in video] == list(range(151))

@@ -71,6 +71,29 @@ def test_a_path_may_be_text_of_any_letters(tmp_path: Path, name: str) -> None:
     assert [folder.name for folder in (tmp_path / "not" / "yet").iterdir()] == [name]
 
 
+def test_a_path_is_shown_without_detours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps to a folder and back are left out of what is shown and of errors."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a")
+    store = el.create("./b/../../a/../store/", gymnasium.make("CartPole-v1"))
+    assert store.url == str(tmp_path / "store")
+    assert el.open("../a/b/.././../store").path == tmp_path / "store"
+    with pytest.raises(el.StoreNotFoundError) as error:
+        el.open("../a/../none")
+    assert str(tmp_path / "none") in str(error.value)
+
+
+def test_a_link_in_a_path_means_what_it_means(tmp_path: Path) -> None:
+    """Behind a link `..` is the folder above what it points to."""
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "away")
+    store = el.create(tmp_path / "link" / ".." / "store", gymnasium.make("CartPole-v1"))
+    assert (tmp_path / "far" / "store" / "store.json").exists()
+    assert el.open(store.url).id == store.id
+    with pytest.raises(el.StoreNotFoundError):
+        el.open(tmp_path / "store")
+
+
 def test_a_path_with_a_percent_escape_is_refused(tmp_path: Path) -> None:
     """A path that the table library would read as another one is refused, and nothing is left there."""
     with pytest.raises(el.InvalidArgumentError, match="percent"):

@@ -11,8 +11,13 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from episodelake.store import layout
 from episodelake.terminal.app import app
+from episodelake.terminal.command_table import command_table
 from episodelake.terminal.commands import BEGIN, CHECK, KEEP, LOOK
+from episodelake_command import folders
+from episodelake_command.completing import TABLE
+from episodelake_command.completing import completed as completed_early
 from terminal_sessions import ESCAPE, RUN, terminal
 from terminal_stores import MAKERS
 from test_cli import no_terminal, printed, refused
@@ -153,13 +158,137 @@ def test_completion_of_episodes_columns_and_tables(path: Path) -> None:
     assert completed("head", path, "steps", "--columns", "obs") == ["observation"]
 
 
+def test_completion_of_columns_that_are_measured(path: Path) -> None:
+    """Behind `stats -c` stand columns of steps that hold numbers, and none of episodes."""
+    assert completed("stats", path, "-c", "re") == ["reward"]
+    assert completed("stats", path, "--columns", "reward,o") == ["reward,observation"]
+    assert completed("stats", path, "-c", "episode") == []
+
+
 def test_completion_of_nothing(tmp_path: Path) -> None:
     """Where there is no store, nothing is offered, and nothing is said."""
     assert completed("show", tmp_path / "none", "x") == []
     assert completed("ls", tmp_path, "--sort", "x") == []
 
 
+LINES = [
+    "", "s", "zz", "info ", "info STORE", "ls --", "ls -", "ls STORE --so", "ls STORE --json --j",
+    "plot STORE ", "plot STORE h", "head STORE tr", "cache ", "cache l", "cache list --", "diff STORE ",
+    "show STORE --",
+    "ls STORE --sort length --storage-option a=b --",
+]  # fmt: skip
+ASKED_OF_THE_PROGRAM = [
+    "ls STORE --sort l",
+    "show STORE l",
+    "stats STORE -c r",
+    "--v",
+    "ls STORE --filter=x",
+    "ls -- ",
+]
+
+
+def shell_variables(shell: str, line: str) -> dict[str, str]:
+    """How a shell asks what may follow a line."""
+    words = ["episodelake", *line.split(" ")]
+    return {
+        "_EPISODELAKE_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+        "_TYPER_COMPLETE_ARGS": " ".join(words),
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_WORD_TO_COMPLETE": words[-1],
+    }
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("line", LINES)
+def test_names_are_completed_as_by_the_program(
+    path: Path, monkeypatch: pytest.MonkeyPatch, shell: str, line: str
+) -> None:
+    """What is completed without the program is what the program would complete."""
+    variables = shell_variables(shell, line.replace("STORE", str(path)))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    quick = completed_early(variables["_EPISODELAKE_COMPLETE"], "_EPISODELAKE_COMPLETE")
+    assert quick is not None
+    # The names of the help option come in any order from the program.
+    program = CliRunner().invoke(app, [], prog_name="episodelake").stdout
+    assert sorted(quick.split()) == sorted(program.split())
+
+
+@pytest.mark.parametrize("line", ASKED_OF_THE_PROGRAM)
+def test_what_needs_a_store_is_asked_of_the_program(
+    path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """Values that lie in a store, and lines that are not plain, are left to the program."""
+    for name, value in shell_variables("bash", line.replace("STORE", str(path))).items():
+        monkeypatch.setenv(name, value)
+    assert completed_early("complete_bash", "_EPISODELAKE_COMPLETE") is None
+
+
+def test_the_table_of_commands_is_that_of_the_program() -> None:
+    """`python -m episodelake.terminal.command_table` was run after the last change of a command."""
+    assert json.loads(TABLE.read_text("utf-8")) == command_table()
+
+
+def test_the_name_of_a_store_is_that_of_the_format() -> None:
+    """The file that tells a store from a folder has one name."""
+    assert folders.MANIFEST == layout.MANIFEST
+
+
 # What is loaded
+
+
+def test_completing_names_loads_nothing_heavy() -> None:
+    """Names of commands come without the library, and what it stands on."""
+    program = "import episodelake_command; episodelake_command.main()"
+    told = subprocess.run(
+        [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"],
+        env={**os.environ, **shell_variables("bash", "sta")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    name, modules = told.stdout.splitlines()
+    assert name == "stats"
+    assert set(modules.split()).isdisjoint(
+        {"episodelake", "polars", "duckdb", "pyarrow", "gymnasium", "numpy"}
+    )
+
+
+@pytest.mark.parametrize("words", [["--help"], ["info", "nowhere"]])
+def test_ctrl_c_ends_a_program_that_is_loading(tmp_path: Path, words: list[str]) -> None:
+    """Interrupted while a package is loaded, the program says nothing and ends with status 130."""
+    (tmp_path / "polars.py").write_text(
+        "import os, signal, time\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(30)\n"
+        "except KeyboardInterrupt:\n    print('swallowed')\n"
+    )
+    found = subprocess.run(
+        [sys.executable, *RUN, *words],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (130, "", "")
+
+
+def test_ctrl_c_is_that_of_python_once_it_runs() -> None:
+    """When everything is loaded, Ctrl-C raises KeyboardInterrupt as ever."""
+    program = """
+import os, signal
+import episodelake_command
+from episodelake.terminal import app
+def run():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+    except KeyboardInterrupt:
+        print("raised")
+app.main = run
+episodelake_command.main()
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "raised\n", "")
 
 
 def loaded(program: str) -> set[str]:

@@ -2,23 +2,26 @@
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import gymnasium
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 import episodelake as el
 from episodelake.terminal.arguments import split_version
 from episodelake.terminal.json_text import json_of
 from terminal_stores import RawStore, make_stores
-from test_cli import call, no_terminal, printed, refused, table
+from test_cli import ESCAPE, call, no_terminal, printed, refused, table
 
 __all__ = ["no_terminal"]
 
@@ -227,11 +230,69 @@ def test_show_as_json_tells_the_episode(cartpole: RawStore) -> None:
 
 
 def test_show_of_an_unknown_id_names_the_nearest(cartpole: RawStore) -> None:
-    """A mistyped run and a number without its zeros lead to the id that was meant."""
+    """A mistyped run and an id without its slash lead to the id that was meant."""
     wanted = said("ls", cartpole.path)[2]["episode_id"]
     run, _, number = wanted.partition("/")
-    for mistyped in (f"{run[:-1]}x/{number}", f"{run}/{int(number)}", f"{run}{number}"):
+    for mistyped in (f"{run[:-1]}x/{number}", f"{run[:-1]}x/{int(number)}", f"{run}{number}"):
         assert repr(wanted) in refused(1, "show", cartpole.path, mistyped)
+
+
+@pytest.mark.parametrize("short", ["left/3", "left/000003", "lef/3", "RUN/3", "TAIL/000003", "CUT/000003"])
+def test_show_takes_a_short_id(cartpole: RawStore, short: str) -> None:
+    """The name of a run, and the head, the tail or both of its id, lead to the episode of that number."""
+    (run,) = {row["run_id"] for row in cartpole.table("episodes") if row["run_id"].startswith("left")}
+    forms = {"RUN": run, "TAIL": run[-9:], "CUT": f"{run[:6]}…{run[-2:]}"}
+    start, _, number = short.partition("/")
+    assert said("show", cartpole.path, f"{forms.get(start, start)}/{number}")["episode_id"] == f"{run}/000003"
+
+
+def test_a_short_id_that_fits_several_names_them(tmp_path: Path) -> None:
+    """What two runs or two episodes share is refused with the ids that it fits."""
+    store = el.create(tmp_path / "store", gymnasium.make("CartPole-v1"))
+    for _ in range(2):
+        with store.record(gymnasium.make("CartPole-v1"), run="ppo") as env:
+            for _ in range(2):
+                env.reset(seed=0)
+                while not any(env.step(0)[2:4]):
+                    pass
+    ids = [row["episode_id"] for row in RawStore(tmp_path / "store").table("episodes")]
+    told = refused(1, "show", tmp_path / "store", "ppo/1")
+    assert sorted(re.findall(r"'(ppo-\w+/\d+)'", told)) == sorted(each for each in ids if each[-1] == "1")
+    assert "and others" in refused(1, "replay", tmp_path / "store", "ppo-")
+    cut = refused(1, "show", tmp_path / "store", ids[1][:-1])
+    assert re.findall(r"'(ppo-\w+/\d{6})'", cut) == [each for each in ids if each[:-1] == ids[1][:-1]]
+
+
+def test_show_films_one_of_several_images(tmp_path: Path) -> None:
+    """Where there are two cameras the error names the option that chooses, which then does."""
+    image = gymnasium.spaces.Box(0, 255, (16, 16, 3), np.uint8)
+    store = el.create(
+        tmp_path / "store",
+        observation_space=gymnasium.spaces.Dict(left=image, right=image),
+        action_space=gymnasium.spaces.Discrete(2),
+    )
+    frames = {name: np.full((3, 16, 16, 3), shade, np.uint8) for name, shade in (("left", 9), ("right", 200))}
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=frames, actions=[0, 1], rewards=[0.0, 0.0], terminations=True, truncations=False
+        )
+    words = ("show", tmp_path / "store", 0, "--frames", tmp_path / "film.png", "--steps", "0")
+    told = refused(1, *words)
+    assert "Name one with --column: observation.left, observation.right." in told
+    assert call(*words, "--column", "right").exit_code == 0
+    assert np.unique(np.asarray(Image.open(tmp_path / "film.png"))).tolist() == [200]
+    assert "--frames" in refused(2, *words[:3], "--column", "right")
+
+
+def test_advice_fits_a_shell(stores: dict[str, RawStore], tmp_path: Path) -> None:
+    """Errors speak of what a command line can do, not of calls in Python."""
+    several = refused(1, "show", stores["agents"].path, 0, "--frames", tmp_path / "film.gif")
+    assert several.strip().endswith("has several agents. Choose one: --agent scout_0.")
+    for words in (("info", tmp_path / "none"), ("info", tmp_path)):
+        assert "episodelake.create" not in refused(1, *words)
+    newer = refused(1, "sql", f"{stores['cartpole'].path}@1", "SELECT missing FROM steps")
+    assert "version 2 is newer, which the path without @ shows" in newer
+    assert "refresh()" not in newer
 
 
 def test_show_one_agent(stores: dict[str, RawStore]) -> None:
@@ -377,8 +438,68 @@ def test_plot_writes_files(cartpole: RawStore, tmp_path: Path, suffix: str, mark
 def test_plot_refuses_what_it_cannot_write(cartpole: RawStore, tmp_path: Path) -> None:
     """Another suffix, another kind, and visitation without a file are refused with what is possible."""
     assert ".svg" in refused(2, "plot", cartpole.path, "returns", "-o", tmp_path / "x.pdf")
-    assert "histogram" in refused(2, "plot", cartpole.path, "histo")
+    assert "Did you mean histogram?" in refused(2, "plot", cartpole.path, "histo")
+    assert "There are: returns, lengths, histogram, actions, visitation." in refused(
+        2, "plot", cartpole.path, "x"
+    )
     assert "--output" in refused(1, "plot", cartpole.path, "visitation")
+
+
+def test_plot_knows_a_store_in_the_wrong_place(cartpole: RawStore) -> None:
+    """Swapped words get the line that was meant."""
+    told = refused(2, "plot", "returns", cartpole.path)
+    assert f"episodelake plot {cartpole.path} returns" in " ".join(told.split())
+
+
+@pytest.fixture(scope="module")
+def long_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of two runs with long names, a hundred episodes and returns of many digits each."""
+    path = tmp_path_factory.mktemp("long") / "store"
+    box = gymnasium.spaces.Box(-1, 1, (2,))
+    store = el.create(path, observation_space=box, action_space=box)
+    random = np.random.default_rng(0)
+    for run in ("a-run-with-a-long-name", "another-run-with-a-long-name"):
+        with store.writer(run=run) as writer:
+            for _ in range(100):
+                writer.write_episode(
+                    observations=random.uniform(-1, 1, (3, 2)).astype(np.float32),
+                    actions=random.uniform(-1, 1, (2, 2)).astype(np.float32),
+                    rewards=random.normal(size=2) * 1e3,
+                    terminations=True,
+                    truncations=False,
+                )
+    return path
+
+
+@pytest.mark.parametrize(("kind", "title"), [("returns", "over time"), ("actions", "how often")])
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_plots_fit_the_window(
+    long_runs: Path, monkeypatch: pytest.MonkeyPatch, kind: str, title: str, width: int
+) -> None:
+    """On a narrow terminal a drawing is whole, and no line of its table is wider than the window."""
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm-256color"), ("COLUMNS", str(width))):
+        monkeypatch.setenv(name, value)
+    lines = ESCAPE.sub("", call("plot", long_runs, kind).stdout).splitlines()
+    place = lines[0].index(title)
+    drawn = [line[place:].split("  ")[0] for line in lines[2:4]]
+    assert [set(each) - set("▁▂▃▄▅▆▇█") for each in drawn] == [set(), set()]
+    assert min(map(len, drawn)) >= 12
+    assert max(map(len, lines)) <= width
+
+
+def test_a_pipe_has_one_header_for_plots(cartpole: RawStore) -> None:
+    """What a script reads does not depend on a window."""
+    headers = ["run", "from first to last episode", "episodes", "lowest", "mean", "highest"]
+    assert table(printed("plot", cartpole.path, "returns"))[0] == headers
+
+
+def test_histograms_have_counts(long_runs: Path, cartpole: RawStore) -> None:
+    """Wide bars stand below their counts; narrow ones have the count of the highest beside the run."""
+    told = printed("plot", cartpole.path, "histogram", "--filter", "length <= 11").splitlines()
+    lengths = [row["length"] for row in cartpole.table("episodes") if row["run_id"].startswith("left")]
+    assert told[1].split() == [str(lengths.count(length)) for length in sorted(set(lengths))]
+    (left, _) = (line for line in printed("plot", long_runs, "histogram").splitlines() if "episodes" in line)
+    assert re.fullmatch(r"a-run-with-a-long-name-\w+  \(100 episodes; the highest bar: \d+\)", left)
 
 
 # Versions and JSON

@@ -116,6 +116,18 @@ def test_stats_have_the_names_of_sql(path: Path) -> None:
     assert "Did you mean observation.select, " in refused(1, "stats", path, "-c", "observation.selct")
 
 
+def test_columns_that_cannot_be_measured(path: Path) -> None:
+    """A wrong column gets the nearest and each measurable one once; keys and columns of episodes say why."""
+    told = refused(1, "stats", path, "-c", "rewrd")
+    assert "Did you mean reward? There are: observation, action, reward, terminated, truncated, " in told
+    assert "holds keys or no numbers (VARCHAR)" in refused(1, "stats", path, "-c", "episode_id")
+    assert "length is a column of episodes" in refused(1, "stats", path, "-c", "length")
+    names = told.partition("There are: ")[2].strip().rstrip(".").split(", ")
+    assert len(names) == len(set(names))
+    for name in names:
+        assert json.loads(printed("stats", path, "-c", name, "--json"))["columns"]
+
+
 def test_one_meaning_of_the_highest_return(path: Path) -> None:
     """NaN is left out and counted, infinities are numbers: in info, stats and plot alike."""
     (told,) = json.loads(printed("info", path, "--json"))["returns"]
@@ -149,9 +161,9 @@ def test_visitation_has_numbers(path: Path) -> None:
 def test_wrong_calls_and_texts(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A film of no known kind is a wrong call; a query that is no text fails with a message."""
     assert ".png, .gif, .mp4" in refused(2, "show", path, 0, "--frames", tmp_path / "a.bmp")
-    assert "no UTF-8 text" in refused(1, "sql", path, "select '\udcff' as x")
+    assert "no text in UTF-8" in refused(1, "sql", path, "select '\udcff' as x")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"select '\xff'"), "utf-8"))
-    with pytest.raises(el.QueryError, match="no UTF-8 text"):
+    with pytest.raises(el.QueryError, match="no text in UTF-8"):
         _query_text("-", prompt_fits=False)
 
 

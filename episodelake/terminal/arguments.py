@@ -12,8 +12,10 @@ from typing import Annotated
 
 import typer
 
+from episodelake_command.folders import complete_stores
+
 from .._store import EpisodeStore, open_store
-from .completion import complete_columns, complete_episodes, complete_stores
+from .completion import complete_columns, complete_episodes
 
 _VERSIONED = re.compile(r"(?P<path>.+)@(?P<version>[A-Za-z0-9_.-]+)")
 
@@ -51,7 +53,7 @@ EpisodeKey = Annotated[
     str,
     typer.Argument(
         metavar="EPISODE",
-        help="An episode's id, or its position: 0 is the first, -1 the last.",
+        help="An episode's id, which may be shortened, or its position: 0 is the first, -1 the last.",
         show_default=False,
         autocompletion=complete_episodes,
     ),

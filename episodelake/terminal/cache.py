@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
+from ..readers.amounts import counted, size_text
 from ..readers.loading.cache_folder import CacheEntry, CacheFolder, chosen_folder
 from .arguments import AsJson
 from .commands import KEEP, ReportingGroup, command
 from .grid import Grid
 from .json_text import write_object, write_rows
 from .page import Page
-from .texts import counted, size_text
 
 cache = typer.Typer(
     cls=ReportingGroup,

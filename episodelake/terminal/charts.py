@@ -39,10 +39,14 @@ class Histogram:
     Attributes:
         bars: for each series its lines, from the top down, all of the chart's width.
         axis: the labels below the bars.
+        highest: for each series how often its most frequent bar occurs.
+        counts: for each series the line of how often each bar occurs; empty where bars are too narrow.
     """
 
     bars: Mapping[str, tuple[str, ...]]
     axis: str
+    highest: Mapping[str, int]
+    counts: Mapping[str, str]
 
 
 def sparkline(values: np.ndarray, width: int, glyphs: Glyphs = BLOCKS) -> str:
@@ -90,7 +94,8 @@ def histogram(series: Mapping[str, np.ndarray], width: int, height: int, glyphs:
     """
     together = np.concatenate(list(series.values()))
     low, high = float(together.min()), float(together.max())
-    whole = bool((together == np.rint(together)).all()) and (high - low + 1) * 4 <= width
+    widest = max(3, *(len(text) for text in (f"{low:g}", f"{high:g}", f"{len(together):,}"))) + 1
+    whole = bool((together == np.rint(together)).all()) and (high - low + 1) * widest <= width
     if whole:
         count = int(high - low) + 1
         cell = min(width // count, 16)
@@ -100,10 +105,17 @@ def histogram(series: Mapping[str, np.ndarray], width: int, height: int, glyphs:
     else:
         cell, edges = 1, np.linspace(low, high, width + 1)
         axis = _axis(low, high, width)
-    bars = {
-        name: _bars(np.histogram(values, edges)[0], cell, height, glyphs) for name, values in series.items()
-    }
-    return Histogram(bars, axis)
+    found = {name: np.histogram(values, edges)[0] for name, values in series.items()}
+    return Histogram(
+        bars={name: _bars(counts, cell, height, glyphs) for name, counts in found.items()},
+        axis=axis,
+        highest={name: int(counts.max()) for name, counts in found.items()},
+        counts={name: _count_line(counts, cell) if whole else "" for name, counts in found.items()},
+    )
+
+
+def _count_line(counts: np.ndarray, cell: int) -> str:
+    return "".join((f"{count:,}" if count else "").center(cell) for count in counts.tolist()).rstrip()
 
 
 def _bars(counts: np.ndarray, cell: int, height: int, glyphs: Glyphs) -> tuple[str, ...]:
@@ -119,7 +131,9 @@ def _bars(counts: np.ndarray, cell: int, height: int, glyphs: Glyphs) -> tuple[s
 
 
 def _axis(low: float, high: float, width: int) -> str:
-    """The smallest, the middle and the largest value, each where it belongs."""
+    """The smallest, the middle and the largest value, each where it belongs; no middle where they touch."""
     left, middle, right = (f"{value:.6g}" for value in (low, (low + high) / 2, high))
+    if len(left) + len(middle) + len(right) + 4 > width:
+        middle = ""
     line = left.ljust((width - len(middle)) // 2) + middle
     return line + right.rjust(width - len(line))

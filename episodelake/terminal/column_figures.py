@@ -11,11 +11,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..readers.loading.columns import DEFAULT_COLUMNS, loose_fields
+from ..readers.sql.sources import type_name
 from ..readers.sql.text import quote
 from ..readers.view import EpisodeView
+from ..store.errors import QueryError
+from ..store.layout import EPISODES, STEPS
 from ..store.names import unescape
 from ..store.schema import ACTION, ENV_STEP, OBSERVATION, REWARD
-from .listing import checked_columns
+from ..store.snapshot import Snapshot
+from .completion import after_comma, opened
+from .listing import meant
 
 SHOWN = (0.05, 0.25, 0.5, 0.75, 0.95)
 _ROOTS = (OBSERVATION, ACTION, REWARD)
@@ -26,20 +32,59 @@ def column_figures(view: EpisodeView, columns: Sequence[str] | None) -> list[dic
     """A row per element of each column: rows, absent, count, nan, mean, std, extremes, quantiles.
 
     Raises:
-        InvalidArgumentError, QueryError: there is no such column; the message names those that are.
+        QueryError: there is no such column, or none of numbers; the message names those that are.
     """
-    schema = view.selection().snapshot.shown_schema("steps")
-    if not view.selection().snapshot.schema.groups:
+    snapshot = view.selection().snapshot
+    schema = snapshot.shown_schema(STEPS)
+    for name in columns or ():
+        _check(snapshot, name)
+    if not snapshot.schema.groups:
         return _measured(view, columns, schema.names)
-    checked_columns(columns, schema.names, "steps")
     wanted = columns if columns is not None else [name for name in schema.names if name not in _KEYS]
     return [row for name in wanted for row in _agents_figures(view, name, schema.field(name).type)]
+
+
+def measurable_columns(snapshot: Snapshot) -> list[str]:
+    """The columns of steps that can be measured, by the names that `--columns` takes."""
+    schema = snapshot.shown_schema(STEPS)
+    if snapshot.schema.groups:
+        return [each.name for each in schema if each.name not in _KEYS and _is_number(each.type)]
+    loose = loose_fields(snapshot)
+    parts = [name for name in schema.names if _root(name) in DEFAULT_COLUMNS or name in loose]
+    return list(dict.fromkeys([*DEFAULT_COLUMNS, *parts]))
+
+
+def complete_measured(ctx: Any, incomplete: str) -> list[str]:
+    """What the shell completes behind `--columns`: columns that can be measured, after the last comma."""
+    store = opened(ctx)
+    if store is None:
+        return []
+    return after_comma(measurable_columns(store.selection().snapshot), incomplete)
+
+
+def _check(snapshot: Snapshot, name: str) -> None:
+    """Refuse a column that cannot be measured."""
+    known = measurable_columns(snapshot)
+    if name in known:
+        return
+    schema = snapshot.shown_schema(STEPS)
+    if name in schema.names:
+        kind = type_name(schema.field(name).type)
+        raise QueryError(
+            f"The column {name} holds keys or no numbers ({kind}), so there is nothing to measure. "
+            f"Columns that can be measured: {', '.join(known)}."
+        )
+    if name in snapshot.shown_schema(EPISODES).names:
+        raise QueryError(
+            f"{name} is a column of episodes, and --columns chooses columns of steps. Lengths and returns "
+            f"are measured in any case; for others ask in SQL. There are: {', '.join(known)}."
+        )
+    raise QueryError(f"There is no column {name!r} in steps.{meant(name, known)}")
 
 
 def _measured(view: EpisodeView, columns: Sequence[str] | None, known: Sequence[str]) -> list[dict[str, Any]]:
     """Those of `EpisodeView.stats`, under the names that columns have in files and SQL."""
     leaves = {_unescaped(name): name for name in known if name.partition(".")[0] in _ROOTS}
-    checked_columns(columns, [*_ROOTS, *known], "steps")
     # A part of a space is measured with the whole, which is decoded at once.
     asked = None if columns is None else [_root(name) for name in columns]
     rows = view.stats(asked, quantiles=SHOWN).frame().to_dicts()
@@ -63,8 +108,7 @@ def _unescaped(name: str) -> str:
 
 def _agents_figures(view: EpisodeView, name: str, kind: pa.DataType) -> list[dict[str, Any]]:
     column = quote(name)
-    inner = kind.value_type if pa.types.is_list(kind) else kind
-    if not (pa.types.is_integer(inner) or pa.types.is_floating(inner)):
+    if not _is_number(kind):
         return []
     if pa.types.is_list(kind):
         values = f"SELECT unnest({column}) AS v, generate_subscripts({column}, 1) - 1 AS element FROM steps"
@@ -82,6 +126,11 @@ def _agents_figures(view: EpisodeView, name: str, kind: pa.DataType) -> list[dic
     rows = view.query(text).to_dicts()
     told = {"column": name, "rows": there, "absent": all_rows - there}
     return [_ordered({**told, **row, "nan": nan.get(row["element"], 0)}) for row in rows]
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    inner = kind.value_type if pa.types.is_list(kind) else kind
+    return pa.types.is_integer(inner) or pa.types.is_floating(inner)
 
 
 def _ordered(row: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ wrong offers nothing: there is nobody to tell.
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -14,7 +14,7 @@ import polars.exceptions
 
 from .._store import EpisodeStore, open_store
 from ..store.errors import EpisodelakeError
-from ..store.layout import EPISODES, MANIFEST, RUNS, STEPS
+from ..store.layout import EPISODES, RUNS, STEPS
 
 #: How many ids are offered at once.
 OFFERED = 50
@@ -22,29 +22,9 @@ OFFERED = 50
 TABLE_NAMES = ("steps", "episodes", "runs", "transitions")
 
 
-def complete_stores(incomplete: str) -> list[tuple[str, str]]:
-    """Folders that begin so; those that are stores say it."""
-    folder, _, start = incomplete.rpartition("/")
-    base = Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").expanduser()
-    prefix = incomplete[: len(incomplete) - len(start)]
-    try:
-        found = sorted(
-            entry for entry in base.iterdir() if entry.is_dir() and entry.name.startswith(start or "")
-        )
-    except OSError:
-        return []
-    shown = [entry for entry in found if start.startswith(".") or not entry.name.startswith(".")]
-    return [
-        (f"{prefix}{entry.name}", "a store")
-        if (entry / MANIFEST).exists()
-        else (f"{prefix}{entry.name}/", "")
-        for entry in shown
-    ]
-
-
 def complete_episodes(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
     """Ids that begin so, with how long the episodes were and how they ended."""
-    store = _opened(ctx)
+    store = opened(ctx)
     if store is None:
         return []
     found = store.episodes.filter(pl.col("episode_id").str.starts_with(incomplete))
@@ -58,11 +38,17 @@ def complete_episodes(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
 
 def complete_columns(ctx: Any, incomplete: str) -> list[str]:
     """Columns of episodes (or of the table that was named), after the last comma."""
-    store = _opened(ctx)
+    store = opened(ctx)
     if store is None:
         return []
+    return after_comma(
+        columns_of(store, ctx.params.get("table") or (_words(ctx)[1:] or [EPISODES])[0]), incomplete
+    )
+
+
+def after_comma(names: Sequence[str], incomplete: str) -> list[str]:
+    """Of some names those that begin as the text behind the last comma, each with what stands before it."""
     before, comma, start = incomplete.rpartition(",")
-    names = columns_of(store, ctx.params.get("table") or (_words(ctx)[1:] or [EPISODES])[0])
     return [f"{before}{comma}{name}" for name in names if name.startswith(start)]
 
 
@@ -82,7 +68,8 @@ def _words(ctx: Any) -> list[str]:
     return list(ctx.args)
 
 
-def _opened(ctx: Any) -> EpisodeStore | None:
+def opened(ctx: Any) -> EpisodeStore | None:
+    """The store that the line names; None where there is none."""
     path = ctx.params.get("path") or next(iter(_words(ctx)), None)
     if not path or "://" in path:
         return None

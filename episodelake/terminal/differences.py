@@ -7,7 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from episodelake_command.folders import complete_stores
+
 from .._store import EpisodeStore
+from ..readers.amounts import counted
 from ..store.errors import CorruptStoreError
 from .arguments import AsJson, StorageOptions, StorePath, open_store_at
 from .commands import CHECK, FAILED, command
@@ -17,7 +20,7 @@ from .grid import Grid, number_text
 from .json_text import write_object
 from .page import Page
 from .progress import interruptible, progress_bar, unchanged
-from .texts import count_text, counted
+from .texts import count_text
 
 IDS_SHOWN = 10
 
@@ -43,6 +46,7 @@ def diff(
             metavar="[OTHER]",
             help="The other store; left out, the same store (see --version-a and --version-b).",
             show_default=False,
+            autocompletion=complete_stores,
         ),
     ] = None,
     version_a: Annotated[

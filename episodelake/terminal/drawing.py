@@ -5,7 +5,7 @@ What is drawn is a small aggregate: of returns and lengths a line per run, of ac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -14,18 +14,20 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from ..readers.amounts import counted
 from ..readers.sql.text import quote
 from ..readers.view import EpisodeView
 from ..store.schema import ACTION
 from .charts import histogram, sparkline
-from .grid import NARROWEST, Grid, number_text
+from .grid import NARROWEST, Grid, number_text, spare
 from .page import Page
-from .texts import counted
 
 #: So many runs are drawn, the newest.
 RUNS = 20
 POINTS = 60
 BINS = 40
+#: What stands above a chart is a word on a narrower terminal.
+WIDE = 100
 #: A column of whole numbers with at most so many values gets a bar for each.
 VALUES = 24
 ELEMENTS = 8
@@ -68,21 +70,43 @@ def draw_over_time(page: Page, series: Sequence[Series], *, write: bool) -> list
     for each in series:
         told.append({**_counts_of(each), **_spread(each.values), "points": _means(each.values)})
     if write and series:
-        lines = [sparkline(each.values, _width(page), page.glyphs) for each in series]
-        rows = [
-            (
-                row["run"],
-                line,
-                row["episodes"],
-                *(_number(page, row[name]) for name in ("lowest", "mean", "highest")),
-            )
-            for row, line in zip(told, lines, strict=True)
-        ]
-        headers = ("run", "from first to last episode", "episodes", "lowest", "mean", "highest")
-        grid = Grid.of(headers, rows, (False, False, True, True, True, True))
-        page.table(replace(grid, first=(headers[1], headers[0], *headers[2:])))
+        _write_over_time(page, series, told)
         _note_unbounded(page, told)
     return told
+
+
+def _write_over_time(page: Page, series: Sequence[Series], told: Sequence[Mapping[str, Any]]) -> None:
+    others = [
+        (row["run"], row["episodes"], *(_number(page, row[name]) for name in ("lowest", "mean", "highest")))
+        for row in told
+    ]
+    narrow = page.is_terminal and page.width < WIDE
+    drawn = "over time" if narrow else "from first to last episode"
+
+    def grid(width: int) -> Grid:
+        lines = [sparkline(each.values, width, page.glyphs) for each in series]
+        rows = [(row[0], line, *row[1:]) for row, line in zip(others, lines, strict=True)]
+        headers = ("run", drawn, "episodes", "lowest", "mean", "highest")
+        made = Grid.of(headers, rows, (False, False, True, True, True, True))
+        return replace(made, first=(drawn, *(name for name in headers if name != drawn)), chart=drawn)
+
+    _write_chart(page, grid, POINTS)
+
+
+def _write_chart(page: Page, grid: Callable[[int], Grid], most: int) -> None:
+    """Write a table with a chart in it, which takes the room that its other columns leave.
+
+    Args:
+        page: where to.
+        grid: makes the table, with a chart of a width in characters.
+        most: the widest that the chart gets.
+    """
+    narrow = grid(NARROWEST)
+    width = min(_width(page), most)
+    if page.is_terminal:
+        column = max(NARROWEST, len(narrow.chart or ""))
+        width = min(width, column + spare(narrow, page.width))
+    page.table(grid(max(width, NARROWEST)))
 
 
 def _counts_of(series: Series) -> dict[str, Any]:
@@ -148,8 +172,10 @@ def _write_histogram(page: Page, finite: Mapping[str, np.ndarray]) -> None:
     if finite:
         drawn = histogram(finite, min(page.width, 76), HEIGHT, page.glyphs)
         for name, lines in drawn.bars.items():
-            page.line(f"{name}  ({len(finite[name]):,} episodes)", "cyan")
-            for line in lines:
+            episodes, counts = counted(len(finite[name]), "episode"), drawn.counts[name]
+            scale = "" if counts else f"; the highest bar: {drawn.highest[name]:,}"
+            page.line(f"{name}  ({episodes}{scale})", "cyan")
+            for line in (counts, *lines) if counts else lines:
                 page.line(line.rstrip(), "green")
             page.line(page.glyphs.rule * max(map(len, lines)), "bright_black")
         page.line(drawn.axis)
@@ -222,23 +248,33 @@ def _write_actions(page: Page, found: Sequence[dict[str, Any]]) -> None:
     valued = [row for row in found if row["from"] == row["to"]]
     if valued:
         most = max(row["share"] for row in valued)
-        full, width = page.glyphs.levels[-1], _width(page)
-        rows = [
-            (
-                row["action"],
-                f"{row['from']:g}",
-                row["count"],
-                f"{row['share']:.1%}",
-                full * round(row["share"] / most * width),
-            )
-            for row in valued
-        ]
-        page.table(Grid.of(("action", "value", "count", "share", ""), rows, (False, True, True, True, False)))
-    names = dict.fromkeys(row["action"] for row in binned)
+        full = page.glyphs.levels[-1]
+
+        def shares(width: int) -> Grid:
+            rows = [
+                (
+                    row["action"],
+                    f"{row['from']:g}",
+                    row["count"],
+                    f"{row['share']:.1%}",
+                    full * round(row["share"] / most * width),
+                )
+                for row in valued
+            ]
+            headers = ("action", "value", "count", "share", "")
+            return replace(Grid.of(headers, rows, (False, True, True, True, False)), chart="")
+
+        _write_chart(page, shares, POINTS)
+    if binned:
+        _write_chart(page, lambda width: _spread_actions(page, binned, width), BINS)
+
+
+def _spread_actions(page: Page, binned: Sequence[dict[str, Any]], width: int) -> Grid:
     rows = []
-    for name in names:
+    for name in dict.fromkeys(row["action"] for row in binned):
         bins = [row for row in binned if row["action"] == name]
-        line = sparkline(np.array([row["count"] for row in bins], np.float64), BINS, page.glyphs)
+        line = sparkline(np.array([row["count"] for row in bins], np.float64), width, page.glyphs)
         rows.append((name, number_text(bins[0]["from"]), line, number_text(bins[-1]["to"])))
-    if rows:
-        page.table(Grid.of(("action", "lowest", "how often", "highest"), rows, (False, True, False, False)))
+    headers = ("action", "lowest", "how often", "highest")
+    made = Grid.of(headers, rows, (False, True, False, False))
+    return replace(made, first=("how often", "action", "lowest", "highest"), chart="how often")

@@ -1,4 +1,4 @@
-"""One episode: found by id or position, or else the nearest ids; and as the object of `--json`."""
+"""One episode: found by id, a part of an id or position; and as the object of `--json`."""
 
 from __future__ import annotations
 
@@ -18,25 +18,77 @@ from .reports import EpisodeLook
 #: Ids that are compared with one that is not there; in a larger store those of the nearest run.
 COMPARED = 20_000
 NEAREST = 3
+#: Of the number at the end of an id.
+DIGITS = 6
 
 
 def found_episode(opened: Explored, key: int | str, agent: str | None = None) -> Episode:
     """The episode with an id or at a position of the whole store, or one agent of it.
 
+    An id may be shortened to what no other begins or ends with, its run to its name, as the explorer does.
     Where its steps cannot be read, it is what its row says.
 
     Raises:
-        EpisodeNotFoundError: there is none; of ids, the message names those that are nearest.
+        EpisodeNotFoundError: there is none, or a short id fits several; the message names the nearest, or
+            those that it fits.
         InvalidArgumentError: it has no such agent.
     """
     try:
         found = opened.store.described(opened.here(key))
-        return found if agent is None else found.agent(agent)
     except EpisodeNotFoundError as error:
-        near = _nearest(opened.store, key) if isinstance(key, str) else []
-        if not near:
+        if not isinstance(key, str):
             raise
-        raise EpisodeNotFoundError(f"{error} Did you mean {' or '.join(map(repr, near))}?") from error
+        found = opened.store.described(_only_one(opened.store, key, error))
+    return found if agent is None else found.agent(agent)
+
+
+def _only_one(store: EpisodeStore, short: str, error: EpisodeNotFoundError) -> str:
+    """The id of the only episode that a short id fits."""
+    ids = _fitting(store, short)
+    if len(ids) == 1:
+        return ids[0]
+    if ids:
+        more = " and others" if len(ids) > NEAREST else ""
+        listed = ", ".join(map(repr, ids[:NEAREST]))
+        raise EpisodeNotFoundError(
+            f"{short!r} fits several episodes: {listed}{more}. Give more of the id, or the position that "
+            "`episodelake ls` shows."
+        ) from error
+    near = _nearest(store, short)
+    if not near:
+        raise error
+    raise EpisodeNotFoundError(f"{error} Did you mean {' or '.join(map(repr, near))}?") from error
+
+
+def _fitting(store: EpisodeStore, short: str) -> list[str]:
+    """Ids that a short one fits, one more than a message names at most."""
+    run, slash, number = short.rpartition("/")
+    column = pl.col("episode_id")
+    if slash and number.isdigit():
+        runs = _fitting_runs(store, run)
+        if number == str(int(number)) or len(number) >= DIGITS:
+            chosen = column.is_in([f"{each}/{number.zfill(DIGITS)}" for each in runs])
+        else:
+            # With zeros in front it is the beginning of one of all digits, and not another number.
+            begun = (column.str.starts_with(f"{each}/{number}") for each in runs)
+            chosen = pl.any_horizontal(pl.lit(False), *begun)
+    else:
+        chosen = column.str.starts_with(short) | column.str.ends_with(short)
+    found = store.episodes.filter(chosen).select("episode_id").head(NEAREST + 1)
+    return found.collect()["episode_id"].to_list()
+
+
+def _fitting_runs(store: EpisodeStore, short: str) -> list[str]:
+    """The runs of a name; else those whose id begins or ends so, or fits around what a table cut out."""
+    runs = store.runs.select("run_id", "name").collect()
+    named = runs.filter(pl.col("name") == short)["run_id"].to_list()
+    start, cut, end = short.partition("…")
+    if not cut:
+        start, end = short, ""
+    ids = runs["run_id"].to_list()
+    return named or [
+        each for each in ids if (each.startswith(start) and each.endswith(end)) or each.endswith(short)
+    ]
 
 
 def _nearest(store: EpisodeStore, wanted: str) -> list[str]:
@@ -48,7 +100,7 @@ def _nearest(store: EpisodeStore, wanted: str) -> list[str]:
         found = found.filter(pl.col("episode_id").str.starts_with(f"{alike[0]}/"))
     ids = found.head(COMPARED).collect()["episode_id"].to_list()
     # An id ends in a number of six digits; people leave out the zeros.
-    padded = f"{alike[0] if alike else run}/{number.zfill(6)}" if number.isdigit() else wanted
+    padded = f"{alike[0] if alike else run}/{number.zfill(DIGITS)}" if number.isdigit() else wanted
     return difflib.get_close_matches(padded, ids, n=NEAREST)
 
 

@@ -42,12 +42,14 @@ class Grid:
         right: whether a column is set flush right, as numbers are.
         first: the columns that stay longest where the terminal is narrow, the most important one first; else
             the last column and then those from the left.
+        chart: the column that is drawn, and therefore never shortened; None if there is none.
     """
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[bool, ...]
     first: tuple[str, ...] = ()
+    chart: str | None = None
 
     @staticmethod
     def of(headers: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[bool] = ()) -> Grid:
@@ -153,14 +155,18 @@ def fitted(grid: Grid, width: int, cut: str) -> tuple[Grid, tuple[str, ...]]:
     Returns:
         The grid, and the names of the columns that were left out.
     """
-    widths = _widths(grid)
-    limit = _limit(widths, width)
+    limit = _limit(grid, width)
     if limit is None:
-        kept = _kept(widths, width, _by_importance(grid))
+        kept = _kept(grid, width)
         left_out = tuple(name for index, name in enumerate(grid.headers) if index not in kept)
         narrow = _select(grid, kept)
-        return _shorten(narrow, _limit(_widths(narrow), width) or NARROWEST, cut), left_out
+        return _shorten(narrow, _limit(narrow, width) or NARROWEST, cut), left_out
     return _shorten(grid, limit, cut), ()
+
+
+def spare(grid: Grid, width: int) -> int:
+    """How many columns of a terminal are free behind a grid that is cut to its width."""
+    return max(width - max(map(cell_len, aligned(fitted(grid, width, " ")[0]))), 0)
 
 
 def _widths(grid: Grid) -> list[int]:
@@ -170,13 +176,19 @@ def _widths(grid: Grid) -> list[int]:
     ]
 
 
-def _limit(widths: Sequence[int], width: int) -> int | None:
+def _limit(grid: Grid, width: int) -> int | None:
     """The largest width of a cell with which all columns fit; None if cells would get too narrow."""
-    room = width - GAP * (len(widths) - 1)
+    room = width - GAP * (len(grid.headers) - 1)
     for limit in range(max(width, NARROWEST), NARROWEST - 1, -1):
-        if sum(min(each, limit) for each in widths) <= room:
+        if sum(_cut_widths(grid, limit)) <= room:
             return limit
     return None
+
+
+def _cut_widths(grid: Grid, limit: int) -> list[int]:
+    """The widths of the columns with their cells shortened to a limit."""
+    pairs = zip(grid.headers, _widths(grid), strict=True)
+    return [each if header == grid.chart else min(each, limit) for header, each in pairs]
 
 
 def _by_importance(grid: Grid) -> list[int]:
@@ -187,11 +199,12 @@ def _by_importance(grid: Grid) -> list[int]:
     return [*named, *(index for index in range(len(grid.headers)) if index not in named)]
 
 
-def _kept(widths: Sequence[int], width: int, order: Sequence[int]) -> list[int]:
+def _kept(grid: Grid, width: int) -> list[int]:
     """Columns that fit when cells are at their narrowest: the most important ones."""
     kept, room = [], width + GAP
-    for index in order:
-        need = min(widths[index], NARROWEST) + GAP
+    widths = _cut_widths(grid, NARROWEST)
+    for index in _by_importance(grid):
+        need = widths[index] + GAP
         if kept and need > room:
             break
         kept.append(index)
@@ -204,6 +217,7 @@ def _select(grid: Grid, columns: Sequence[int]) -> Grid:
         tuple(grid.headers[index] for index in columns),
         tuple(tuple(row[index] for index in columns) for row in grid.rows),
         tuple(grid.right[index] for index in columns),
+        chart=grid.chart,
     )
 
 
@@ -216,8 +230,11 @@ def _shorten(grid: Grid, limit: int, cut: str) -> Grid:
         tail = number[0] if number is not None and limit > 2 * len(number[0]) else ""
         return set_cell_size(text, limit - 1 - len(tail)) + cut + tail
 
-    rows = tuple(tuple(map(short, row)) for row in grid.rows)
-    return Grid(tuple(map(short, grid.headers)), rows, grid.right)
+    def shortened(row: Sequence[str]) -> tuple[str, ...]:
+        pairs = zip(grid.headers, row, strict=True)
+        return tuple(text if header == grid.chart else short(text) for header, text in pairs)
+
+    return Grid(shortened(grid.headers), tuple(map(shortened, grid.rows)), grid.right)
 
 
 def aligned(grid: Grid) -> list[str]:

@@ -13,8 +13,10 @@ import polars as pl
 import typer
 
 from .._store import EpisodeStore
+from ..readers.amounts import counted, size_text
 from ..readers.replaying.run_envs import RunEnv, run_envs
 from ..store.errors import CorruptStoreError
+from ..store.journal import is_live
 from ..store.layout import EPISODES, FORMAT_VERSION, STEPS, Layout
 from .arguments import AsJson, StorageOptions, StorePath
 from .commands import LOOK, command
@@ -25,9 +27,10 @@ from .json_text import write_object
 from .page import Page, report_warning
 from .spaces_report import space_pairs, spaces_report
 from .store_figures import store_figures
-from .texts import bytes_text, count_text, counted, size_text
+from .texts import bytes_text, count_text
 
 RUNS_SHOWN = 10
+LIVE_SHOWN = 3
 
 EXAMPLES = """\
 episodelake info data/cartpole
@@ -83,7 +86,7 @@ def info_of(opened: Explored) -> dict[str, Any]:
         "runs": figures.runs,
         "columns": _columns(sizes),
         "sizes_are_exact": all(found.exact for found in sizes.values()),
-        "journals": _journals(store.handle.layout),
+        **_journals(store.handle.layout),
         "card": card,
         "damaged": [*opened.damaged, *lost, *(each for found in sizes.values() for each in found.damaged)],
     }
@@ -111,9 +114,11 @@ def _on_disk(layout: Layout) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def _journals(layout: Layout) -> int:
+def _journals(layout: Layout) -> dict[str, Any]:
+    """How many journals there are, and the runs of those whose writer lives."""
     folder = layout.journals
-    return sum(entry.is_dir() for entry in folder.iterdir()) if folder.is_dir() else 0
+    found = sorted(entry for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+    return {"journals": len(found), "live_runs": [entry.name for entry in found if is_live(entry)]}
 
 
 def _environments(store: EpisodeStore) -> list[str]:
@@ -170,8 +175,19 @@ def _amounts(page: Page, report: Mapping[str, Any]) -> list[tuple[str, str]]:
     if report["lengths"]:
         pairs.append(("lengths", _told(report["lengths"])))
     pairs += [("environment", text) for text in report["environments"]]
-    if report["journals"]:
-        told = f"{report['journals']} (a live writer's, or one for `episodelake recover`)"
+    return pairs + _journal_pairs(report)
+
+
+def _journal_pairs(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is recorded and does not show yet."""
+    live, pairs = report["live_runs"], []
+    if live:
+        listed = ", ".join(live[:LIVE_SHOWN]) + (" and others" if len(live) > LIVE_SHOWN else "")
+        when = "Episodes show once they are sealed, about a minute after they ended."
+        pairs.append(("recording", f"{counted(len(live), 'live run')}: {listed}. {when}"))
+    left = report["journals"] - len(live)
+    if left:
+        told = f"{left} of writers that are gone; `episodelake recover` seals what they hold"
         pairs.append(("journals", told))
     return pairs
 

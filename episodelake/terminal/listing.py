@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -11,7 +10,9 @@ import polars as pl
 import typer
 
 from .._store import EpisodeStore
+from ..readers.amounts import counted
 from ..readers.frames import POSITION, positioned_episodes
+from ..readers.sql.names_nearby import near_names
 from ..readers.view import EpisodeView
 from ..store.errors import QueryError
 from .arguments import AsJson, Columns, Condition, StorageOptions, StorePath, column_names
@@ -21,10 +22,11 @@ from .exploring import Explored, end, explored, explored_steps
 from .grid import grid_of
 from .json_text import write_rows
 from .page import Page
-from .texts import counted
 
 POSITION_NAME = "position"
 IN_A_PIPE = 100
+#: Names that are offered for one that is not there.
+NEAREST = 3
 #: Lines of a terminal that are not rows: header, rule, the note below, the prompt that follows.
 AROUND = 5
 STANDARD = ("episode_id", "length", "episode_return", "end_reason", "seed", "started_at")
@@ -155,9 +157,14 @@ def check_column(name: str | None, known: Sequence[str], table: str) -> None:
     """Refuse a column that a table lacks."""
     if name is None or name in known:
         return
-    near = difflib.get_close_matches(name, known, n=3)
-    meant = f" Did you mean {', '.join(near)}?" if near else ""
-    raise QueryError(f"There is no column {name!r} in {table}.{meant} There are: {', '.join(known)}.")
+    raise QueryError(f"There is no column {name!r} in {table}.{meant(name, known)}")
+
+
+def meant(name: str, known: Sequence[str]) -> str:
+    """Which names may have been meant by one that is not there, and all there are, as ends of a message."""
+    near = near_names(name, known, NEAREST)
+    nearest = f" Did you mean {', '.join(near)}?" if near else ""
+    return f"{nearest} There are: {', '.join(known)}."
 
 
 def _place_told(offset: int, shown: int, total: int) -> str:
@@ -191,10 +198,8 @@ def head(
     The tables are steps, episodes, runs and transitions.
     """
     if table not in TABLE_NAMES:
-        near = difflib.get_close_matches(table, TABLE_NAMES, n=1)
-        meant = f" Did you mean {near[0]}?" if near else ""
         raise typer.BadParameter(
-            f"there is no table {table!r}.{meant} There are: {', '.join(TABLE_NAMES)}.", param_hint="TABLE"
+            f"there is no table {table!r}.{meant(table, TABLE_NAMES)}", param_hint="TABLE"
         )
     page = Page()
     found, complete = explored_steps(

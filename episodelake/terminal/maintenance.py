@@ -16,6 +16,7 @@ import polars as pl
 import typer
 
 from .._store import open_store, recover
+from ..readers.amounts import counted
 from ..readers.view import EpisodeView
 from ..store.maintenance.deletion import DeleteReport
 from ..store.maintenance.verification import VerifyReport
@@ -25,7 +26,7 @@ from .grid import Grid, grid_of
 from .json_text import write_object, write_rows
 from .page import Page
 from .progress import Change, interruptible, progress_bar, unchanged
-from .texts import bytes_text, count_text, counted
+from .texts import bytes_text, count_text
 
 FIRST = 10
 FILES_ON_A_TERMINAL = 20

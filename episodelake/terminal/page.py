@@ -18,6 +18,7 @@ from rich.text import Text
 
 from .charts import ASCII, BLOCKS, BLOCKS_PLAIN, Glyphs
 from .grid import GAP, Grid, aligned, clean, fitted
+from .shell_advice import for_shell
 
 INDENT = 2
 
@@ -159,7 +160,7 @@ def report_warning(message: str) -> None:
 
 def _report(kind: str, style: str, message: str) -> None:
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    lines = [clean(line) for line in message.splitlines()]
+    lines = [clean(line) for line in for_shell(message).splitlines()]
     if console.is_terminal:
         console.print(Text.assemble((f"{kind}: ", style), "\n".join(lines)))
     else:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ..readers.amounts import size_text
 from ..readers.optional_packages import EXPLORE, require
 from ..readers.view import EpisodeView
 from ..store.errors import InvalidArgumentError
@@ -17,9 +18,9 @@ from .drawing import draw_actions, draw_histogram, draw_over_time, drawn_series
 from .exploring import end, explored_steps
 from .exporting import replaced
 from .json_text import write_object, write_rows
+from .listing import meant
 from .page import Page
 from .progress import interruptible, unchanged
-from .texts import size_text
 
 SUFFIXES = (".svg", ".png", ".html")
 
@@ -40,6 +41,11 @@ class Kind(StrEnum):
     visitation = "visitation"
 
 
+def complete_kinds(incomplete: str) -> list[str]:
+    """The kinds of charts."""
+    return [kind.value for kind in Kind if kind.value.startswith(incomplete)]
+
+
 #: Their methods of `EpisodeView.plot`.
 _METHODS = {Kind.histogram: "return_histogram"}
 _COLUMNS = {Kind.returns: "episode_return", Kind.lengths: "length", Kind.histogram: "episode_return"}
@@ -53,12 +59,13 @@ def add_to(app: typer.Typer) -> None:
 def plot(
     path: StorePath,
     kind: Annotated[
-        Kind,
+        str,
         typer.Argument(
             metavar="KIND",
             help="returns and lengths over time by run, histogram of returns, actions taken, or visitation "
             "of observations.",
             show_default=False,
+            autocompletion=complete_kinds,
         ),
     ],
     output: Annotated[
@@ -83,18 +90,34 @@ def plot(
         raise typer.BadParameter(
             f"{str(output)!r}: expected a name that ends in {', '.join(SUFFIXES)}.", param_hint="--output"
         )
+    wanted = _kind(kind, path)
     page = Page()
     with interruptible(unchanged):
         if output is None:
             _, complete = explored_steps(
-                path, storage, lambda opened: _draw(page, _view(opened.store, condition), kind, as_json)
+                path, storage, lambda opened: _draw(page, _view(opened.store, condition), wanted, as_json)
             )
         else:
             _, complete = explored_steps(
-                path, storage, lambda opened: _save(_view(opened.store, condition), kind, output)
+                path, storage, lambda opened: _save(_view(opened.store, condition), wanted, output)
             )
-            _told(page, kind, output, as_json=as_json)
+            _told(page, wanted, output, as_json=as_json)
         end(complete)
+
+
+def _kind(text: str, path: str) -> Kind:
+    """The chart that KIND names."""
+    kinds = [kind.value for kind in Kind]
+    if text in kinds:
+        return Kind(text)
+    if "/" in text or Path(text).is_dir():
+        known = path if path in kinds else "KIND"
+        raise typer.BadParameter(
+            f"{text!r} is a path, and the store stands first: episodelake plot {text} {known}. "
+            f"There are: {', '.join(kinds)}.",
+            param_hint="KIND",
+        )
+    raise typer.BadParameter(f"there is no chart {text!r}.{meant(text, kinds)}", param_hint="KIND")
 
 
 def _view(store: EpisodeView, condition: str | None) -> EpisodeView:

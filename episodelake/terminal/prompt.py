@@ -23,6 +23,7 @@ from prompt_toolkit.lexers import PygmentsLexer
 from pygments.lexers.sql import SqlLexer
 
 from .._store import EpisodeStore
+from ..readers.amounts import counted
 from ..store.errors import EpisodelakeError
 from .exploring import READING_ERRORS
 from .exporting import FORMATS, Export
@@ -30,7 +31,6 @@ from .grid import Grid
 from .page import Page, report_error, report_warning
 from .query_runs import QueryRun, write_result
 from .sql_completion import SqlCompleter
-from .texts import counted
 
 HELP = (
     ("QUERY ;", "run a query; it may have several lines"),

@@ -8,11 +8,11 @@ from typing import TypeVar
 import duckdb
 
 from .._store import EpisodeStore
+from ..readers.amounts import counted
 from ..readers.sql.interrupting import carry_out
 from ..readers.sql.query import connect, run_sql
 from .grid import grid_of
 from .page import Page
-from .texts import counted
 
 Result = TypeVar("Result")
 

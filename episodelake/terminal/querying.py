@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from ..readers.amounts import counted
 from ..store.errors import QueryError
 from .arguments import AsJson, StorageOptions, StorePath, open_store_at
 from .commands import LOOK, command
@@ -21,7 +22,6 @@ from .exporting import Export, chosen_export
 from .page import Page
 from .progress import interruptible, unchanged
 from .query_runs import QueryRun, write_result
-from .texts import counted
 
 SHOWN = 100
 
@@ -118,7 +118,7 @@ def _query_text(query: str | None, *, prompt_fits: bool) -> str | None:
     try:
         text = sys.stdin.read()
     except UnicodeDecodeError as error:
-        raise QueryError(f"The query is no UTF-8 text: {error}. Give it as UTF-8.") from error
+        raise QueryError(f"The query is no text in UTF-8: {error}. Give it as UTF-8.") from error
     if not text.strip():
         raise typer.BadParameter("it is missing, and standard input is empty.", param_hint="QUERY")
     return text

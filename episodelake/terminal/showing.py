@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..store.errors import CorruptStoreError
+from ..readers.amounts import size_text
+from ..readers.episode import Episode
+from ..store.errors import CorruptStoreError, NothingToDrawError, UntrustedEnvError
 from .arguments import AsJson, EpisodeKey, StorageOptions, StorePath, episode_key, open_store_at
 from .commands import CHECK, FAILED, LOOK, command, failure
 from .episode_report import episode_report, found_episode
@@ -19,10 +22,38 @@ from .json_text import write_object
 from .page import Page
 from .progress import interruptible, unchanged
 from .reports import EpisodeLook, write_episode, write_replay
-from .texts import size_text
 
 #: What the frames of an episode are written as.
 PICTURES = (".png", ".gif", ".mp4")
+
+FilmFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write its frames to this file: .png for a sheet of them, .gif or .mp4 for a film.",
+        show_default=False,
+    ),
+]
+FilmSteps = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FROM:TO:STRIDE",
+        help="With --frames: only these steps, such as 100:200 or ::4.",
+        show_default=False,
+    ),
+]
+Agent = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Only this agent of several.", show_default=False),
+]
+FilmColumn = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="With --frames: the images of this column.", show_default=False),
+]
+FilmTrust = Annotated[
+    bool,
+    typer.Option("--trust", help="With --frames: a replay may import the modules that the store names."),
+]
 
 EXAMPLES = {
     "show": """\
@@ -36,6 +67,35 @@ episodelake replay data/cartpole -1 --rtol 1e-6""",
 }
 
 
+@dataclass(frozen=True)
+class Film:
+    """The frames that are asked for.
+
+    Attributes:
+        file: where they go; its suffix says as what.
+        steps: which; None for all.
+        column: of images, where there are several.
+        trust: whether a replay may import what the store names.
+    """
+
+    file: Path
+    steps: slice | None
+    column: str | None
+    trust: bool
+
+    def made(self, opened: Explored, episode: Episode) -> str:
+        """Write the file; the id of the episode."""
+        try:
+            episode.video(self.steps, column=self.column).save(self.file)
+        except NothingToDrawError as error:
+            if not (self.trust and isinstance(error.__cause__, UntrustedEnvError)):
+                raise
+            env = opened.store.make_env(episode.run_id, trust=True, render_mode="rgb_array")
+            with contextlib.closing(env):
+                episode.video(self.steps, env=env).save(self.file)
+        return episode.id
+
+
 def add_to(app: typer.Typer) -> None:
     """Add the commands to the program."""
     # An episode may be -1, which must not be taken for an option.
@@ -47,26 +107,11 @@ def add_to(app: typer.Typer) -> None:
 def show(
     path: StorePath,
     episode: EpisodeKey,
-    frames: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write its frames to this file: .png for a sheet of them, .gif or .mp4 for a film.",
-            show_default=False,
-        ),
-    ] = None,
-    steps: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FROM:TO:STRIDE",
-            help="With --frames: only these steps, such as 100:200 or ::4.",
-            show_default=False,
-        ),
-    ] = None,
-    agent: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Only this agent of several.", show_default=False),
-    ] = None,
+    frames: FilmFile = None,
+    steps: FilmSteps = None,
+    agent: Agent = None,
+    column: FilmColumn = None,
+    trust: FilmTrust = False,
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
@@ -81,14 +126,17 @@ def show(
         raise typer.BadParameter(
             f"{str(frames)!r} does not end in {', '.join(PICTURES)}.", param_hint="--frames"
         )
-    if frames is None and steps is not None:
-        raise typer.BadParameter("it needs --frames FILE.", param_hint="--steps")
+    for name, given in (("--steps", steps), ("--column", column)):
+        if frames is None and given is not None:
+            raise typer.BadParameter("it needs --frames FILE.", param_hint=name)
     page = Page()
     with interruptible(unchanged):
         if frames is not None:
-            found = explored(path, storage, lambda opened: found_episode(opened, key, agent))
-            found.video(part).save(frames)
-            _told(page, found.id, frames, as_json=as_json)
+            film = Film(frames, part, column, trust)
+            found = explored(
+                path, storage, lambda opened: film.made(opened, found_episode(opened, key, agent))
+            )
+            _told(page, found, frames, as_json=as_json)
             return
         lost = explored(path, storage, lambda opened: _shown(page, opened, key, agent, as_json=as_json))
     if lost is not None:

@@ -9,8 +9,8 @@ import polars as pl
 import typer
 
 from ..readers.view import EpisodeView
-from .arguments import AsJson, Columns, Condition, StorageOptions, StorePath, column_names
-from .column_figures import column_figures
+from .arguments import AsJson, Condition, StorageOptions, StorePath, column_names
+from .column_figures import column_figures, complete_measured
 from .commands import LOOK, command
 from .exploring import Explored, end, explored_steps
 from .grid import grid_of
@@ -22,6 +22,18 @@ EXAMPLES = """\
 episodelake stats data/cartpole
 episodelake stats data/cartpole --columns observation,reward
 episodelake stats data/cartpole --filter "run_id LIKE 'ppo-%'" --json"""
+
+MeasuredColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns",
+        "-c",
+        metavar="NAMES",
+        help="Columns of steps to measure, separated by commas; may be repeated.",
+        show_default=False,
+        autocompletion=complete_measured,
+    ),
+]
 
 #: As those of `EpisodeView.stats`: interpolated between two values.
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -37,7 +49,7 @@ def add_to(app: typer.Typer) -> None:
 
 def stats(
     path: StorePath,
-    columns: Columns = None,
+    columns: MeasuredColumns = None,
     condition: Condition = None,
     episodes_only: Annotated[
         bool, typer.Option("--episodes-only", help="Read no step: only lengths and returns.")

@@ -54,19 +54,6 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms" if 0 <= seconds < 0.9995 else f"{seconds:,.3f} s"
 
 
-def bytes_text(size: float) -> str:
-    """A number of bytes for people, in decimal units.
-
-    >>> bytes_text(999), bytes_text(1_234_567)
-    ('999 B', '1.2 MB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
 def frames_part(episode: Episode, column: str, title: str) -> str:
     """Some evenly spaced frames of an episode's images; a word where Pillow is not installed."""
     steps = np.unique(np.linspace(0, episode.length, _FRAMES).round().astype(int)).tolist()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...store.snapshot import Snapshot
+from ..amounts import size_text
 from ..pictures.images import image_columns
 from ..plots.bins import bins_for
 from ..plots.series import LARGEST, Workbench, episode_bench
@@ -17,7 +18,7 @@ from ..plots.theme import END_COLORS
 from ..replaying.run_envs import run_envs
 from . import drawings
 from .html import card, code, facts, figures, part, row, table, text
-from .parts import bytes_text, frames_part, number, shown_part
+from .parts import frames_part, number, shown_part
 
 if TYPE_CHECKING:
     from ..view import EpisodeView
@@ -83,7 +84,7 @@ def _figures(view: EpisodeView, bench: Workbench) -> str:
     if view._positions is None:
         files = (snapshot.episode_files, snapshot.step_files, snapshot.run_files)
         count = sum(map(len, files))
-        size = bytes_text(sum(file.size for each in files for file in each))
+        size = size_text(sum(file.size for each in files for file in each))
         pairs.append((f"in {count:,} Parquet file{'' if count == 1 else 's'}", size))
     return figures(pairs)
 

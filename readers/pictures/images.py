@@ -120,8 +120,9 @@ def _image(leaf: FixedNode, layout: str | None) -> ImageColumn:
     chosen = layout or _layout(leaf.shape)
     shape = leaf.shape
     if chosen is None or not _fits(shape, chosen):
+        wanted = "no image" if chosen is None else f"no image of the layout {chosen!r}"
         raise InvalidArgumentError(
-            f"{leaf.column} has the shape {shape}, which is no image of the layout {chosen!r}. "
+            f"{leaf.column} has the shape {shape}, which is {wanted}. "
             f"Layouts are: {', '.join(LAYOUTS)} (C is 1, 3 or 4 channels; of K images the last is shown)."
         )
     low, high = _range(leaf)

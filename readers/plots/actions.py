@@ -8,13 +8,14 @@ import altair as alt
 
 from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.schema import ACTION
+from ..amounts import counted
 from .bins import Bins, bins_for
 from .chart import AnyChart, finished
 from .distribution import BINS, edges_of, heights
 from .pieces import color_channel, stacked, title_of, tooltip_of, values_of
 from .series import AGENT, Workbench, step_bench
 from .steps import ALL, Element, StepRows, elements_of, finite, nearest, step_rows
-from .texts import counted, shown
+from .texts import shown
 from .theme import WIDTH
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from ...store.errors import InvalidArgumentError
+from ..amounts import counted
 from .bins import Bins, bins_for
 from .chart import AnyChart, finished
 from .pieces import color_channel, stacked, title_of, tooltip_of, values_of
 from .series import Series, Workbench, episode_bench, episode_series
-from .texts import counted
 from .theme import HEIGHT, WIDTH
 
 if TYPE_CHECKING:

@@ -11,12 +11,13 @@ import numpy as np
 
 from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.schema import ACTION
+from ..amounts import counted
 from ..signals import ROOTS, Signal, signals_of
 from .chart import AnyChart, finished
 from .pieces import color_channel, stacked, tooltip_of, values_of
 from .series import LARGEST
 from .steps import nearest
-from .texts import counted, shown
+from .texts import shown
 from .theme import WIDTH
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from ...store.errors import InvalidArgumentError
+from ..amounts import counted
 from .chart import AnyChart, finished
 from .pieces import color_channel, only, stacked, title_of, tooltip_of, values_of
 from .series import Series, Workbench, episode_bench, episode_series
-from .texts import counted
 from .theme import HEIGHT, WIDTH
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ import duckdb
 from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
+from ..amounts import counted
 from ..damaged_files import check_files, name_damaged
 from ..sql.interrupting import carry_out
 from ..sql.names_nearby import near_names
 from ..sql.query import available_episodes
 from ..sql.sources import Sources
 from ..sql.text import quote
-from .texts import counted
 
 if TYPE_CHECKING:
     from ..view import EpisodeView

@@ -25,12 +25,3 @@ def shown(text: object, longest: int = LONGEST) -> str:
     kept = "".join(" " if unicodedata.category(each) in ("Cc", "Cf", "Cs") else each for each in str(text))
     cut = kept if len(kept) <= longest else kept[: longest - 1] + "\u2026"
     return cut.replace("<", "<" + _JOINER)
-
-
-def counted(number: int, what: str) -> str:
-    """A number of things in words.
-
-    >>> counted(1, "episode"), counted(1200, "episode")
-    ('1 episode', '1,200 episodes')
-    """
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

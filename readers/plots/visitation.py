@@ -8,13 +8,14 @@ import altair as alt
 
 from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.schema import OBSERVATION
+from ..amounts import counted
 from .bins import Bins, bins_for
 from .chart import AnyChart, finished
 from .distribution import check_bins, edges_of
 from .pieces import tooltip_of, values_of
 from .series import Workbench, step_bench
 from .steps import Element, elements_of, finite, nearest, step_rows
-from .texts import counted, shown
+from .texts import shown
 from .theme import HEIGHT, PALETTE, WIDTH
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,10 @@ from ...store.snapshot import Snapshot
 from .env_recipe import HINT, read_recipe
 from .run_envs import RunEnv
 
+#: Render modes that give frames to the caller, and need no screen.
+_FRAMES = ("rgb_array", "rgb_array_list")
+#: What pygame and the SDL below it take for: draw without a screen, play no sound, greet nobody.
+_UNSEEN = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 #: Recorded for people; another one changes nothing of the environment.
 _NOT_COMPARED = frozenset({"python", "episodelake"})
 
@@ -106,6 +111,8 @@ def _rendering(mode: str | None) -> dict[str, str]:
 
 
 def _made(spec: EnvSpec, where: str, changes: Mapping[str, Any]) -> gymnasium.Env:
+    if {**spec.kwargs, **changes}.get("render_mode") in _FRAMES:
+        _draw_unseen()
     try:
         return gymnasium.make(spec, **changes)
     except EpisodelakeError:
@@ -119,6 +126,17 @@ def _made(spec: EnvSpec, where: str, changes: Mapping[str, Any]) -> gymnasium.En
         raise EnvUnavailableError(
             f"{where} cannot be made again: {type(error).__name__}: {error} {HINT}"
         ) from error
+
+
+def _draw_unseen() -> None:
+    """Where there is no screen, spare the caller what SDL says of that while it looks for one.
+
+    The variables stay, since environments begin to draw late. Where there is a screen they are left alone: a
+    window that the process opens later would not be seen.
+    """
+    if sys.platform == "linux" and not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        for name, value in _UNSEEN.items():
+            os.environ.setdefault(name, value)
 
 
 def _other_spaces(env: gymnasium.Env, manifest: Manifest, where: str) -> str | None:

@@ -148,11 +148,24 @@ class Place(ABC):
         """A `pyarrow.fs.FileSystem` and this place's path in it."""
 
 
+def _plain(path: Path) -> Path:
+    """An absolute path without the steps `folder/..`, for people to read.
+
+    What stands behind a link is left as it is: there `..` leads to where the link points, not back. So is
+    what stands behind a folder that is not there.
+    """
+    plain = Path(path.anchor)
+    for part in path.parts[1:]:
+        back = part == ".." and plain.name != ".." and plain.is_dir() and not plain.is_symlink()
+        plain = plain.parent if back else plain / part
+    return plain
+
+
 def locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None = None) -> Place:
     """The place that a path or a URL names.
 
     Args:
-        path: a path of this machine, made absolute; or `s3://`, `gs://`, `az://` or `memory://`.
+        path: a path of this machine, made absolute and plain; or `s3://`, `gs://`, `az://` or `memory://`.
         storage_options: keys of object_store, as delta-rs, Polars and obstore take them.
 
     Raises:
@@ -176,7 +189,7 @@ def locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None 
     if scheme == "file":
         from .local import LocalPlace
 
-        place = LocalPlace(Path(text[len("file://") :] if found else text).absolute())
+        place = LocalPlace(_plain(Path(text[len("file://") :] if found else text).absolute()))
     elif scheme == "memory":
         from .memory import memory_place
 

@@ -1,0 +1,54 @@
+"""Advice of the library, which speaks to programs in Python, in the words of the command line.
+
+The library's errors end with hints such as `store.make_env(trust=True)`. Where a command has the same, that
+is what its user is told; what only Python can do is said to be Python's.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TRUSTED = 'Then: episode.video(env=store.make_env(trust=True, render_mode="rgb_array")).'
+#: What stands in a message, as a pattern, and what a shell is told instead.
+_WORDS = tuple(
+    (re.compile(pattern), told)
+    for pattern, told in (
+        (
+            r"Create one with episodelake\.create\.",
+            "Check the path; `episodelake demo` makes stores.",
+        ),
+        (r", or create a store with episodelake\.create\.", "."),
+        (r"refresh\(\) moves to version (\d+)", r"version \1 is newer, which the path without @ shows"),
+        (r"call make_env\(trust=True\) and pass the environment on; or make it yourself\.", "add --trust."),
+        (rf" {re.escape(_TRUSTED)}", ""),
+        (r"Make the environment yourself, and pass it where one is needed: ", "In Python make it yourself: "),
+        (r"To replay it in one of your own: ", "In Python it can be replayed in one of your own: "),
+        (
+            r"Choose one, episode\.agent\((['\"])(.+?)\1\)\.video\(\), or replay .*$",
+            r"Choose one: --agent \2.",
+        ),
+        (r"replay the episode in an environment of PettingZoo, (store\[)", r"in Python, replay all with \1"),
+        (r"\bcolumn=(['\"])(.+?)\1", r"--column \2"),
+        (r"with column=:", "with --column:"),
+        (
+            r"For images, look at episode\.video\(\)\.",
+            "For images: `show PATH EPISODE --frames FILE`.",
+        ),
+        (r"store\.filter\(\"(.+?)\"\)", r'--filter "\1"'),
+        (r"\bverify\(\) names", "`episodelake verify` names"),
+        (r"Run verify\.", "Run `episodelake verify`."),
+        (r"\bits storage_options\b", "its --storage-option"),
+        (r"^storage_options: ", "--storage-option: "),
+    )
+)
+
+
+def for_shell(message: str) -> str:
+    """A message with its advice put for a shell.
+
+    >>> for_shell("There are several images. Name one with column=: a, b.")
+    'There are several images. Name one with --column: a, b.'
+    """
+    for pattern, told in _WORDS:
+        message = pattern.sub(told, message)
+    return message
