@@ -518,6 +518,15 @@ def test_a_dotted_name_without_quotes_is_told(tmp_path: Path) -> None:
             store.refresh().sql(text)
 
 
+def test_a_single_number_has_no_elements(tmp_path: Path) -> None:
+    """Where the observation or action is a single number, the macros for elements name its column."""
+    store = el.create(tmp_path / "store", observation_space=Discrete(4), action_space=Discrete(2))
+    for macro, column in (("obs", "observation"), ("act", "action"), ("next_obs", "next_observation")):
+        with pytest.raises(el.QueryError, match=f"^{column} is a single number here.*: write {column}"):
+            store.query(f"select {macro}(0) from transitions_with_next")
+        store.query(f"select {column} from transitions_with_next")
+
+
 LONG = """
 import os, signal, sys, threading
 import episodelake as el

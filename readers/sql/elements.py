@@ -77,14 +77,28 @@ def _walk(space: gymnasium.Space, column: str, path: str) -> Iterator[tuple[str,
 
 def element_macros(schema: StepSchema) -> dict[str, list[tuple[str, str]]]:
     """The scalar macros for single numbers: by name, their forms as (parameters, body)."""
-    observations, actions = leaves_of(schema, OBSERVATION), leaves_of(schema, ACTION)
-    following = [Leaf(next_name(leaf.column), leaf.path, leaf.space) for leaf in observations]
     found = {"nth": [("list, index", f"list[{_position('index')}]")]}
-    for name, leaves in (("obs", observations), ("next_obs", following), ("act", actions)):
+    for name, leaves in _read_by_elements(schema).items():
         forms = _forms(name, leaves)
         if forms:
             found[name] = forms
     return found
+
+
+def without_elements(schema: StepSchema) -> dict[str, str]:
+    """The macros that a store lacks, as what they would read is a single number: by name, its column."""
+    return {
+        name: leaves[0].column
+        for name, leaves in _read_by_elements(schema).items()
+        if len(leaves) == 1 and not leaves[0].path and not leaves[0].shape
+    }
+
+
+def _read_by_elements(schema: StepSchema) -> dict[str, list[Leaf]]:
+    """What each macro of `element_macros` reads."""
+    observations = leaves_of(schema, OBSERVATION)
+    following = [Leaf(next_name(leaf.column), leaf.path, leaf.space) for leaf in observations]
+    return {"obs": [*observations], "next_obs": following, "act": [*leaves_of(schema, ACTION)]}
 
 
 def next_name(column: str) -> str:

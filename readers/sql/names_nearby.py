@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ...store.layout import RUNS, STEPS, TABLES
 from ...store.snapshot import Snapshot
+from .elements import without_elements
 from .macros import TRANSITIONS, WITH_NEXT, Macro, next_columns
 from .text import quote
 
@@ -87,6 +88,9 @@ def _nearest(
         dotted = _meant_as_one(text, wrong, columns)
         if dotted:
             return [f"{dotted} is one name: write it in double quotes, as {quote(dotted)}."]
+        single = without_elements(snapshot.schema).get(wrong.casefold())
+        if kind == "macro" and single is not None:
+            return [f"{single} is a single number here, without elements: write {single}."]
         near = near_names(wrong, _candidates(kind, columns, macros))
         if near:
             return [f"There is no {kind} {wrong!r}. Nearest: {', '.join(near)}."]
