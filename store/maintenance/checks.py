@@ -6,9 +6,7 @@ Every check puts what it finds into `Findings` and goes on. The checks of episod
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 import time
 from collections import Counter
@@ -24,7 +22,7 @@ from ..annotation_files import ANNOTATION_KEY
 from ..errors import CorruptStoreError, EpisodelakeError, StoreAccessError
 from ..files import guard_access
 from ..handle import StoreHandle
-from ..journal import DAMAGED_SUFFIX, LOCK_SUFFIX, part_paths
+from ..journal import DAMAGED_SUFFIX, is_live, part_paths
 from ..layout import ANNOTATIONS, ARTIFACTS, CARD, JOURNAL, MANIFEST, RUNS, TABLES, TAGS, Layout
 from ..listed_files import TableFile
 from ..manifest import read_card, read_manifest
@@ -382,28 +380,10 @@ def check_journals(layout: Layout, findings: Findings) -> None:
                 "Delete the folder when you no longer need it."
             )
             findings.add("journal", file, message)
-        elif not _is_held(directory) and directory.is_dir():
+        elif not is_live(directory) and directory.is_dir():
             size = sum(path.stat().st_size for path in part_paths(directory))
             message = f"Its writer is dead; {size} bytes of journal wait for recovery (episodelake recover)."
             findings.add("journal", file, message, mend="journal")
-
-
-def _is_held(directory: Path) -> bool:
-    """Whether a live process holds the lock of a journal; asks without taking it from anybody."""
-    path = directory.with_name(directory.name + LOCK_SUFFIX)
-    with guard_access("look at the journal's lock", path):
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            # Shared, so that two who look do not take each other for the writer.
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
 
 
 def check_leftovers(layout: Layout, findings: Findings) -> None:
