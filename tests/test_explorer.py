@@ -154,6 +154,7 @@ def test_runs_and_columns(episodes: EpisodeList) -> None:
     ("condition", "told"),
     [
         ("lenght > 3", "no column 'lenght'. Did you mean length"),
+        ("levle > 3", "no column 'levle'. Did you mean metadata.level"),
         ("length", "gives BIGINT; expected a comparison"),
         ("length >", "syntax error"),
         ("length > 1) OR (true", "syntax error"),

@@ -12,6 +12,7 @@ from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
 from ...store.errors import EpisodelakeError
+from ..sql.text import literal
 from ..view import EpisodeView
 from .charts import OVERVIEWS, conditions_of, overview_spec
 from .listing import POSITION, Choice
@@ -305,7 +306,7 @@ class EpisodesPane:
 
     def show_ids(self, ids: Sequence[str]) -> None:
         """Filter by ids."""
-        listed = ", ".join("'" + each.replace("'", "''") + "'" for each in ids)
+        listed = ", ".join(map(literal, ids))
         self._input.value = f"episode_id IN ({listed})"
         ui.timer(0.01, self._filter, once=True)
 
