@@ -15,6 +15,7 @@ from ...store.errors import EpisodelakeError
 from ..sql.text import literal
 from ..view import EpisodeView
 from .charts import OVERVIEWS, conditions_of, overview_spec
+from .colors import SeriesColors
 from .listing import POSITION, Choice
 from .moments import text_of
 from .vega import Drawing
@@ -211,7 +212,7 @@ class EpisodesPane:
         self._charted = time.monotonic()
         name, shown, choice = str(self._kind.value), self.page.shown, self.choice
         try:
-            specification = await run.io_bound(_specification, name, shown, choice)
+            specification = await run.io_bound(_specification, name, shown, choice, self.page.watch.colors)
         except EpisodelakeError as error:
             self._no_chart.set_text(str(error))
             self._no_chart.set_visibility(True)
@@ -318,9 +319,9 @@ class EpisodesPane:
             await self.chart()
 
 
-def _specification(name: str, shown: Any, choice: Choice) -> dict[str, Any]:
+def _specification(name: str, shown: Any, choice: Choice, colors: SeriesColors) -> dict[str, Any]:
     view = shown.view
     if choice.where:
         positions = np.sort(shown.episodes.positions(choice))
         view = EpisodeView(shown.view._reader, positions)
-    return overview_spec(name, view)
+    return overview_spec(name, view, colors)

@@ -11,9 +11,9 @@ from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
 from ...store.errors import EpisodelakeError
-from .charts import KINDS, result_spec
 from .moments import text_of
 from .queries import MOST_ROWS, Queries, Result
+from .result_chart import KINDS, result_spec
 from .vega import Drawing
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class SqlPane:
             return
         try:
             chosen = (self._kind.value, self._x.value, self._y.value, self._color.value)
-            specification = result_spec(self._result.table, *chosen)
+            specification = result_spec(self._result.table, *chosen, self.page.watch.colors)
         except EpisodelakeError as error:
             self._no_chart.set_text(str(error))
             self._drawing.show(None)
