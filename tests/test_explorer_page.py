@@ -231,11 +231,38 @@ def test_sql(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
     expect(seen.page.locator(".problem", has_text="Permission")).to_be_visible()
 
 
+def test_a_failed_query_leaves_no_result(explorer: Explorer, visit: Open) -> None:
+    """Ctrl-Enter runs the query and adds nothing to it; under an error no former result stands."""
+    seen = visit(explorer)
+    seen.page.get_by_role("tab", name="SQL").click()
+    box = seen.page.locator(".cm-content")
+    result = seen.page.locator(".result-table")
+    for query in ("SELECT episode_id, length FROM episodes", "SELECT nothing FROM episodes"):
+        box.click()
+        seen.page.keyboard.press("Control+A")
+        seen.page.keyboard.insert_text(query)
+        expect(box).to_have_text(query)
+        seen.page.keyboard.press("Control+Enter")
+        if "nothing" in query:
+            break
+        expect(result).to_be_visible()
+        expect(seen.canvas(".q-tab-panel .pane:has(.sql-text)")).to_be_visible()
+    expect(seen.page.locator(".problem", has_text="nothing")).to_be_visible()
+    expect(result).to_be_hidden()
+    expect(seen.canvas(".q-tab-panel .pane:has(.sql-text)")).to_be_hidden()
+    for name in ("CSV", "Show these episodes"):
+        expect(seen.page.get_by_role("button", name=name)).to_be_hidden()
+    assert box.inner_text() == "SELECT nothing FROM episodes"
+
+
 def test_stopping_a_query(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
     """While a long query runs the rest of the page works; Stop ends the query and the next one runs."""
     seen = visit(explorer)
     _ask(seen, "SELECT count(*) FROM range(10000000000000) WHERE range % 7 = 3")
     stop = seen.page.get_by_role("button", name="Stop")
+    expect(stop).to_be_visible()
+    seen.page.locator(".cm-content").press("Control+Enter")
+    seen.page.wait_for_timeout(500)
     expect(stop).to_be_visible()
     seen.page.get_by_role("tab", name="Episodes").click()
     seen.filter("length = 3")
@@ -348,6 +375,20 @@ def test_light_and_dark(explorer: Explorer, visit: Callable[..., Visit]) -> None
     seen.page.locator("header button", has_text="dark_mode").click()
     expect(seen.page.locator("body")).not_to_have_class(re.compile("body--dark"))
     _until(lambda: chart.screenshot() != dark)
+
+
+def test_the_editor_is_as_dark_as_the_page(explorer: Explorer, visit: Callable[..., Visit]) -> None:
+    """The SQL box is dark on a dark page: opened at once, when the system changes, and by the button."""
+    seen = visit(explorer, color_scheme="dark")
+    seen.page.get_by_role("tab", name="SQL").click()
+    editor = seen.page.locator(".cm-editor")
+    dark, light = "rgb(30, 30, 30)", "rgb(255, 255, 255)"
+    expect(editor).to_have_css("background-color", dark)
+    seen.page.emulate_media(color_scheme="light")
+    expect(editor).to_have_css("background-color", light)
+    for colour in (dark, light):
+        seen.page.locator("header button", has_text="dark_mode").click()
+        expect(editor).to_have_css("background-color", colour)
 
 
 def test_replay(visit: Open, tmp_path: Path) -> None:

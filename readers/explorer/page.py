@@ -5,14 +5,13 @@ One `Page` per open browser tab. It holds what is chosen; the panes show it and 
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from pathlib import Path
 from typing import Any
 
 import fastapi
 from nicegui import app, run, ui
-from nicegui.events import KeyEventArguments
+from nicegui.events import GenericEventArguments, KeyEventArguments
 
 from ...store.errors import EpisodelakeError, EpisodeNotFoundError
 from . import vega
@@ -24,8 +23,16 @@ from .sql_pane import SqlPane
 from .style import COLORS, STYLE
 from .watching import PAUSE, Shown, Watch
 
-#: Seconds that a slow browser has for its first answer; without it colours stay those of light pages.
-_PATIENCE = 30.0
+#: Only the browser knows whether the page is dark: the system may say so, and change its mind.
+_TELL_DARK = """
+let told = null;
+const tell = () => {
+  const dark = document.body.classList.contains("body--dark");
+  if (dark !== told) emitEvent("dark", (told = dark));
+};
+new MutationObserver(tell).observe(document.body, { attributeFilter: ["class"] });
+tell();
+"""
 
 
 def add_page(application: fastapi.FastAPI, watch: Watch, exports: Path) -> None:
@@ -80,16 +87,14 @@ class Page:
         self._timer = ui.timer(PAUSE, self._follow)
         ui.context.client.on_delete(self.leave)
         self._tell_version()
+        ui.on("dark", self._darkened)
+        ui.run_javascript(_TELL_DARK)
         ui.timer(0.05, self._begin, once=True)
 
-    async def _begin(self) -> None:
-        """Something is there to look at from the start. Until the first click colours follow the system."""
+    def _begin(self) -> None:
+        """Something is there to look at from the start."""
         if not self.player.panes:
             self.episodes.move(0)
-        # Only the browser knows.
-        with contextlib.suppress(TimeoutError):
-            await ui.context.client.connected(timeout=_PATIENCE)
-            self.is_dark = bool(await ui.run_javascript("Quasar.Dark.isActive", timeout=_PATIENCE))
 
     def _header(self) -> None:
         first: Any = "episodes"
@@ -187,8 +192,11 @@ class Page:
                 self.sql = SqlPane(self)
 
     def _toggle_dark(self) -> None:
-        self.is_dark = not self.is_dark
-        self.dark.value = self.is_dark
+        self.dark.value = not self.is_dark
+
+    def _darkened(self, event: GenericEventArguments) -> None:
+        """The page has become dark or light, by its button or with the system."""
+        self.is_dark = bool(event.args)
         if self.sql is not None:
             self.sql.recolour()
 

@@ -57,7 +57,9 @@ class SqlPane:
             self._text = ui.codemirror(EXAMPLES["Return by run"], language="SQL", line_wrapping=True)
             self._text.style("height: 150px").mark("sql")
             self.recolour()
-            self._text.on("keydown.ctrl.enter", self.run).on("keydown.meta.enter", self.run)
+            for key in ("ctrl", "meta"):
+                # Before the editor has it, which would begin a new line.
+                self._text.on(f"keydown.{key}.enter.capture.stop.prevent", self.run)
         with ui.element("div").classes("bar"):
             self._run = (
                 ui.button("Run", icon="play_arrow", on_click=self.run)
@@ -110,6 +112,8 @@ class SqlPane:
 
     async def run(self) -> None:
         """Run the query; the page goes on meanwhile."""
+        if self._stop.visible:
+            return
         if self._outdated:
             self._queries.close()
             self._queries, self._outdated = Queries(self.page.shown.view), False
@@ -120,6 +124,7 @@ class SqlPane:
             self._problem.set_text(text_of(str(error), 4000))
             self._problem.set_visibility(True)
             self._told.set_text("")
+            self._clear()
             return
         finally:
             self._running(False)
@@ -136,6 +141,12 @@ class SqlPane:
     async def stop(self) -> None:
         """End the running query."""
         await run.io_bound(self._queries.stop)
+
+    def _clear(self) -> None:
+        """Take the former result away: nobody shall read it as that of a query that failed."""
+        self._result = None
+        for element in (self._chart_card, self._table, self._take, self._download):
+            element.set_visibility(False)
 
     def _show(self, result: Result) -> None:
         self._result = result
