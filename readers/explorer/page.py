@@ -15,12 +15,13 @@ from nicegui.events import GenericEventArguments, KeyEventArguments
 
 from ...store.errors import EpisodelakeError, EpisodeNotFoundError
 from . import vega
+from .buttons import icon_button
 from .episodes_pane import EpisodesPane
 from .export_dialog import ExportDialog
 from .moments import text_of
 from .player import Player
 from .sql_pane import SqlPane
-from .style import COLORS, STYLE
+from .style import COLORS, NARROW, STYLE
 from .watching import PAUSE, Shown, Watch
 
 #: Only the browser knows whether the page is dark: the system may say so, and change its mind.
@@ -115,10 +116,7 @@ class Page:
             ui.button("Export", icon="ios_share", on_click=lambda: self.export.open()).props(
                 "flat dense no-caps"
             ).mark("export")
-            with (
-                ui.button(icon="dark_mode", on_click=self._toggle_dark).props("flat dense round").mark("dark")
-            ):
-                ui.tooltip("Light or dark")
+            icon_button("dark_mode", "Light or dark", self._toggle_dark).mark("dark")
         self._banner = ui.label().classes("problem banner").mark("banner")
         self._banner.set_visibility(False)
 
@@ -142,6 +140,12 @@ class Page:
     def closed_episode(self) -> None:
         """An episode was closed in the player."""
         self.episodes.mark_open(self.player.ids)
+
+    def look_at_player(self) -> None:
+        """On a narrow page the player stands below the list: go there."""
+        ui.run_javascript(
+            f"if (matchMedia('{NARROW}').matches) document.querySelector('.player').scrollIntoView()"
+        )
 
     def show_ids(self, ids: list[str]) -> None:
         """Let the list show some episodes, by id."""

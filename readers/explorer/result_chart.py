@@ -13,6 +13,10 @@ from ..plots.texts import shown
 from ..plots.theme import PALETTE
 from .colors import SeriesColors
 
+#: The width of a label at most, of one that leans, and about that of a letter, in pixels.
+_LABEL_LIMIT = 140
+_LEANING_LIMIT = 90
+_SIGN = 6.5
 KINDS = ("line", "points", "bars", "histogram")
 
 
@@ -59,7 +63,7 @@ def result_spec(
     wanted = [name for name in (x, None if kind == "histogram" else y, color) if name is not None]
     columns, rows = _drawable_part(table, list(dict.fromkeys(wanted)))
     upright = None if y is None or kind == "histogram" else columns[y]
-    marked = _marked(alt.Chart(values_of(rows)), kind, columns[x], upright, len(rows))
+    marked = _marked(alt.Chart(values_of(rows)), kind, columns[x], upright, rows)
     if color is not None:
         by = columns[color]
         scale = _color_scale([row[by.field] for row in rows], colors)
@@ -89,7 +93,7 @@ def _drawable_part(table: pa.Table, names: Sequence[str]) -> tuple[dict[str, _Co
     return columns, rows
 
 
-def _marked(base: Any, kind: str, x: _Column, y: _Column | None, count: int) -> Any:
+def _marked(base: Any, kind: str, x: _Column, y: _Column | None, rows: Sequence[dict[str, Any]]) -> Any:
     """The marks of a chart of some rows, on their axes."""
     import altair as alt
 
@@ -109,10 +113,24 @@ def _marked(base: Any, kind: str, x: _Column, y: _Column | None, count: int) -> 
             x.place,
             title=x.title,
             sort=None if x.kind == "N" else alt.Undefined,
-            axis=alt.Axis(labelAngle=0 if count <= 12 else -40, labelLimit=140),
+            axis=_name_axis([row[x.field] for row in rows]) if x.kind == "N" else alt.Undefined,
             scale=alt.Scale(zero=False) if x.kind == "Q" else alt.Undefined,
         ),
         alt.Y(y.place, title=y.title, scale=scale if y.kind == "Q" else alt.Undefined),
+    )
+
+
+def _name_axis(values: Sequence[Any]) -> Any:
+    """An axis of names, which lean where the chart is too narrow for them side by side."""
+    import altair as alt
+
+    names = {str(value) for value in values}
+    longest = min(_LABEL_LIMIT, _SIGN * max(map(len, names), default=0))
+    crowded = f"width < {len(names) * (longest + 12):.0f}"
+    return alt.Axis(
+        labelAngle=alt.ExprRef(f"{crowded} ? -40 : 0"),
+        labelAlign=alt.ExprRef(f"{crowded} ? 'right' : 'center'"),
+        labelLimit=alt.ExprRef(f"{crowded} ? {_LEANING_LIMIT} : {_LABEL_LIMIT}"),
     )
 
 

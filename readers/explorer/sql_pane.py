@@ -60,7 +60,7 @@ class SqlPane:
             for key in ("ctrl", "meta"):
                 # Before the editor has it, which would begin a new line.
                 self._text.on(f"keydown.{key}.enter.capture.stop.prevent", self.run)
-        with ui.element("div").classes("bar"):
+        with ui.element("div").classes("bar wrapping"):
             self._run = (
                 ui.button("Run", icon="play_arrow", on_click=self.run)
                 .props("dense no-caps unelevated")
@@ -85,7 +85,7 @@ class SqlPane:
 
     def _outcome(self) -> None:
         with ui.element("div").classes("card w-full p-2") as self._chart_card:
-            with ui.element("div").classes("bar"):
+            with ui.element("div").classes("bar wrapping"):
                 kinds = {kind: kind.capitalize() for kind in KINDS}
                 self._kind = ui.toggle(kinds, value="points", on_change=self._draw).props(
                     "dense no-caps unelevated flat"
