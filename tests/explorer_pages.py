@@ -215,6 +215,49 @@ class Visit:
         return np.asarray(Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))))
 
 
+def unnamed(page: Page) -> list[str]:
+    """Buttons, boxes to tick and sliders in view that a screen reader has no name for, or that are tiny."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll("button, [role=button], [role=checkbox], [role=slider]")]
+            .filter((each) => each.checkVisibility())
+            .filter((each) => {
+                const copy = each.cloneNode(true);
+                copy.querySelectorAll("[aria-hidden=true]").forEach((icon) => icon.remove());
+                const { width, height } = each.getBoundingClientRect();
+                const tiny = each.tagName === "BUTTON" && Math.min(width, height) < 24;
+                return tiny || !(each.getAttribute("aria-label") || copy.textContent).trim();
+            })
+            .map((each) => each.outerHTML.slice(0, 300))"""
+    )
+
+
+def crowded(page: Page) -> list[str]:
+    """What leaves the page sideways, and neighbours in a line of the page that lie over each other."""
+    return page.evaluate(
+        """() => {
+            const found = [];
+            const rect = (each) => each.getBoundingClientRect();
+            const shown = (each) => each.checkVisibility() && rect(each).width > 0;
+            const lines = ".explorer-header, .bar, .timeline, .panes, .q-splitter";
+            for (const line of document.querySelectorAll(lines)) {
+                const parts = [...line.children].filter(shown);
+                parts.forEach((part, i) => parts.slice(i + 1).forEach((other) => {
+                    const [a, b] = [rect(part), rect(other)];
+                    const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+                    const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+                    if (across > 1 && down > 1) found.push(part.className + " over " + other.className);
+                }));
+            }
+            const inside = ".explorer-header > *, .bar > *, .timeline > *, canvas, .card, .pane";
+            for (const each of document.querySelectorAll(inside))
+                if (shown(each) && (rect(each).left < -1 || rect(each).right > innerWidth + 1))
+                    found.push("out: " + each.className);
+            if (document.documentElement.scrollWidth > innerWidth) found.push("all of it: out");
+            return found;
+        }"""
+    )
+
+
 def colours(canvas: Locator) -> int:
     """How many colours a canvas has; a blank one has a single one."""
     return canvas.evaluate(

@@ -23,13 +23,14 @@ from episodelake.readers.explorer.charts import (
     conditions_of,
     episode_spec,
     overview_spec,
-    result_spec,
 )
+from episodelake.readers.explorer.colors import SeriesColors
 from episodelake.readers.explorer.exports import export_folder, ids_as, sql_of_ids
 from episodelake.readers.explorer.frames import frame_source
 from episodelake.readers.explorer.listing import Choice, EpisodeList
 from episodelake.readers.explorer.moments import metadata_of, moment_of, summary_of, text_of
 from episodelake.readers.explorer.queries import Queries
+from episodelake.readers.explorer.result_chart import result_spec
 from episodelake.readers.explorer.watching import Watch
 from plain_agents import play_parallel, random_policy
 
@@ -154,6 +155,7 @@ def test_runs_and_columns(episodes: EpisodeList) -> None:
     ("condition", "told"),
     [
         ("lenght > 3", "no column 'lenght'. Did you mean length"),
+        ("levle > 3", "no column 'levle'. Did you mean metadata.level"),
         ("length", "gives BIGINT; expected a comparison"),
         ("length >", "syntax error"),
         ("length > 1) OR (true", "syntax error"),
@@ -261,7 +263,7 @@ def test_no_replay_without_environment(store: el.EpisodeStore) -> None:
 @pytest.mark.parametrize("name", list(OVERVIEWS))
 def test_overviews_have_a_brush(store: el.EpisodeStore, name: str) -> None:
     """Dragging over a chart of all runs chooses; each field that it can choose by is a column of episodes."""
-    text = json.dumps(overview_spec(name, store))
+    text = json.dumps(overview_spec(name, store, SeriesColors()))
     assert '"name": "brush"' in text and '"bind": "scales"' not in text
     conditions = conditions_of(name, {field: (0.0, 5.0) for field in OVERVIEWS[name].columns})
     assert conditions
@@ -294,14 +296,17 @@ def test_charts_of_results(store: el.EpisodeStore) -> None:
     """A result is drawn whatever its columns are called; what has no place on an axis is refused."""
     table = store.sql("""SELECT run_id AS "a.b[0]", avg(length) AS "x:Q", list(length) AS many
         FROM episodes GROUP BY ALL""").to_arrow_table()
-    bars = result_spec(table, "bars", "a.b[0]", "x:Q", None)
+    bars = result_spec(table, "bars", "a.b[0]", "x:Q", None, SeriesColors())
     (data,) = bars["datasets"].values() if "datasets" in bars else [bars["data"]["values"]]
     assert len(data) == 2 and set(data[0]) == {"c0", "c1"}
-    assert result_spec(table, "histogram", "x:Q", None, "a.b[0]")["encoding"]["y"]["aggregate"] == "count"
+    assert (
+        result_spec(table, "histogram", "x:Q", None, "a.b[0]", SeriesColors())["encoding"]["y"]["aggregate"]
+        == "count"
+    )
     with pytest.raises(el.InvalidArgumentError, match="lists"):
-        result_spec(table, "line", "a.b[0]", "many", None)
+        result_spec(table, "line", "a.b[0]", "many", None, SeriesColors())
     with pytest.raises(el.InvalidArgumentError, match="no column 'z'"):
-        result_spec(table, "line", "z", "x:Q", None)
+        result_spec(table, "line", "z", "x:Q", None, SeriesColors())
 
 
 # SQL
@@ -486,7 +491,7 @@ def test_empty_store(tmp_path: Path) -> None:
     assert len(episodes.positions(Choice(("length > 1",)))) == 0
     for name in OVERVIEWS:
         with pytest.raises(el.EpisodelakeError):
-            overview_spec(name, empty)
+            overview_spec(name, empty, SeriesColors())
 
 
 def test_vector_rewards_and_nested_spaces(tmp_path: Path) -> None:
@@ -511,7 +516,7 @@ def test_vector_rewards_and_nested_spaces(tmp_path: Path) -> None:
         episodes.positions(Choice(sort="episode_return"))
     step = moment_of(nested[0], 0).step
     assert (step["observation.text"], step["action.1"], step["reward"]) == ("go", "2", "[1, -1]")
-    assert overview_spec("returns", nested)["usermeta"] == {"brush": False}
+    assert overview_spec("returns", nested, SeriesColors())["usermeta"] == {"brush": False}
 
 
 def test_agents(tmp_path: Path) -> None:
@@ -525,4 +530,4 @@ def test_agents(tmp_path: Path) -> None:
     member = episode.agent(episode.agents[1])
     assert moment_of(member, 0).step["action"] == str(member.actions[0])
     assert frame_source(episode, replayed=True) is None
-    assert overview_spec("returns", agents)["usermeta"] == {"brush": False}
+    assert overview_spec("returns", agents, SeriesColors())["usermeta"] == {"brush": False}

@@ -15,7 +15,7 @@ from mpe2 import simple_spread_v3
 from playwright.sync_api import Browser, expect, sync_playwright
 
 import episodelake as el
-from explorer_pages import HOSTILE, Explorer, Visit, colours, explored, launched, make_store
+from explorer_pages import HOSTILE, Explorer, Visit, colours, crowded, explored, launched, make_store, unnamed
 from plain_agents import play_parallel, random_policy
 
 pytestmark = pytest.mark.slow
@@ -93,6 +93,13 @@ def test_filter(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None
     seen.page.get_by_role("option", name="seed1").click()
     expect(seen.count).to_contain_text("of 40")
     assert {text.partition("/")[0] for text in seen.column("episode")} == {"seed1"}
+
+
+def test_nothing_fulfils_the_filter(explorer: Explorer, visit: Open) -> None:
+    """A filter that no episode fulfils is told as what it is."""
+    seen = visit(explorer)
+    seen.filter("length > 1000")
+    expect(seen.page.get_by_text("No episode fulfils the filter")).to_be_visible()
 
 
 def test_sort_and_pages(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
@@ -231,11 +238,38 @@ def test_sql(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
     expect(seen.page.locator(".problem", has_text="Permission")).to_be_visible()
 
 
+def test_a_failed_query_leaves_no_result(explorer: Explorer, visit: Open) -> None:
+    """Ctrl-Enter runs the query and adds nothing to it; under an error no former result stands."""
+    seen = visit(explorer)
+    seen.page.get_by_role("tab", name="SQL").click()
+    box = seen.page.locator(".cm-content")
+    result = seen.page.locator(".result-table")
+    for query in ("SELECT episode_id, length FROM episodes", "SELECT nothing FROM episodes"):
+        box.click()
+        seen.page.keyboard.press("Control+A")
+        seen.page.keyboard.insert_text(query)
+        expect(box).to_have_text(query)
+        seen.page.keyboard.press("Control+Enter")
+        if "nothing" in query:
+            break
+        expect(result).to_be_visible()
+        expect(seen.canvas(".q-tab-panel .pane:has(.sql-text)")).to_be_visible()
+    expect(seen.page.locator(".problem", has_text="nothing")).to_be_visible()
+    expect(result).to_be_hidden()
+    expect(seen.canvas(".q-tab-panel .pane:has(.sql-text)")).to_be_hidden()
+    for name in ("CSV", "Show these episodes"):
+        expect(seen.page.get_by_role("button", name=name)).to_be_hidden()
+    assert box.inner_text() == "SELECT nothing FROM episodes"
+
+
 def test_stopping_a_query(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
     """While a long query runs the rest of the page works; Stop ends the query and the next one runs."""
     seen = visit(explorer)
     _ask(seen, "SELECT count(*) FROM range(10000000000000) WHERE range % 7 = 3")
     stop = seen.page.get_by_role("button", name="Stop")
+    expect(stop).to_be_visible()
+    seen.page.locator(".cm-content").press("Control+Enter")
+    seen.page.wait_for_timeout(500)
     expect(stop).to_be_visible()
     seen.page.get_by_role("tab", name="Episodes").click()
     seen.filter("length = 3")
@@ -327,6 +361,47 @@ def test_damaged_file(visit: Open, tmp_path: Path) -> None:
         seen.leave()
 
 
+def test_buttons_have_names(explorer: Explorer, visit: Open) -> None:
+    """A screen reader has a name for each button, box and slider, and each button is large enough to hit."""
+    seen = visit(explorer)
+    expect(seen.page.locator(".episode-id")).to_have_count(1)
+    seen.rows.nth(3).hover()
+    seen.rows.nth(3).get_by_role("button", name="Open beside").click()
+    expect(seen.page.locator(".episode-id")).to_have_count(2)
+    assert unnamed(seen.page) == []
+    seen.page.get_by_role("button", name="Columns").click()
+    expect(seen.page.get_by_role("checkbox", name="started_at")).to_be_visible()
+    assert unnamed(seen.page) == []
+    seen.page.keyboard.press("Escape")
+    _ask(seen, "SELECT episode_id, length FROM episodes")
+    expect(seen.page.locator(".result-table")).to_be_visible()
+    assert unnamed(seen.page) == []
+    seen.page.get_by_role("button", name="Export").click()
+    expect(seen.page.get_by_role("button", name="Copy the query")).to_be_visible()
+    assert unnamed(seen.page) == []
+
+
+@pytest.mark.parametrize("width", [1100, 700, 400])
+def test_narrow_pages(explorer: Explorer, store: el.EpisodeStore, visit: Open, width: int) -> None:
+    """On half a laptop and on a phone nothing lies over anything else or leaves the page."""
+    seen = visit(explorer)
+    seen.page.set_viewport_size({"width": width, "height": 800})
+    seen.open_row(2)
+    expect(seen.page.locator(".episode-id")).to_have_text(store[117].id)
+    expect(seen.page.locator(".timeline")).to_be_in_viewport()
+    expect(seen.canvas(".first")).to_be_visible()
+    seen.page.wait_for_timeout(1000)
+    assert crowded(seen.page) == []
+    _ask(seen, "SELECT name, count(*) AS episodes FROM episodes JOIN runs USING (run_id) GROUP BY ALL")
+    expect(seen.canvas(".q-tab-panel .pane:has(.sql-text)")).to_be_visible()
+    seen.page.wait_for_timeout(1000)
+    assert crowded(seen.page) == []
+    seen.page.get_by_role("button", name="Export").click()
+    expect(seen.page.get_by_placeholder("best-episodes")).to_be_in_viewport()
+    seen.page.wait_for_timeout(500)
+    assert crowded(seen.page) == []
+
+
 def test_hostile_texts(explorer: Explorer, visit: Open) -> None:
     """Texts of the store are shown as they are, and nothing in them runs."""
     seen = visit(explorer)
@@ -348,6 +423,20 @@ def test_light_and_dark(explorer: Explorer, visit: Callable[..., Visit]) -> None
     seen.page.locator("header button", has_text="dark_mode").click()
     expect(seen.page.locator("body")).not_to_have_class(re.compile("body--dark"))
     _until(lambda: chart.screenshot() != dark)
+
+
+def test_the_editor_is_as_dark_as_the_page(explorer: Explorer, visit: Callable[..., Visit]) -> None:
+    """The SQL box is dark on a dark page: opened at once, when the system changes, and by the button."""
+    seen = visit(explorer, color_scheme="dark")
+    seen.page.get_by_role("tab", name="SQL").click()
+    editor = seen.page.locator(".cm-editor")
+    dark, light = "rgb(30, 30, 30)", "rgb(255, 255, 255)"
+    expect(editor).to_have_css("background-color", dark)
+    seen.page.emulate_media(color_scheme="light")
+    expect(editor).to_have_css("background-color", light)
+    for colour in (dark, light):
+        seen.page.locator("header button", has_text="dark_mode").click()
+        expect(editor).to_have_css("background-color", colour)
 
 
 def test_replay(visit: Open, tmp_path: Path) -> None:
@@ -377,7 +466,8 @@ def test_other_stores(visit: Open, tmp_path: Path) -> None:
     with explored(empty.path, tmp_path / "out") as explorer:
         seen = visit(explorer)
         expect(seen.page.locator("header")).to_contain_text("0 episodes")
-        expect(seen.page.get_by_text("No episode fulfils the filter")).to_be_visible()
+        expect(seen.page.get_by_text("The store has no episodes yet")).to_be_visible()
+        expect(seen.page.get_by_text("No episode fulfils the filter")).to_have_count(0)
         seen.leave()
     env = simple_spread_v3.parallel_env(max_cycles=6)
     agents = el.create(tmp_path / "agents", env)

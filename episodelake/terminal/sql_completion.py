@@ -12,6 +12,8 @@ import duckdb
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
+from ..readers.sql.text import quote
+
 _WORD = re.compile(r'(?:(?P<owner>\w+)\.)?(?P<start>"[^"]*|\w*)$')
 _NAMED = re.compile(r"\b(?:from|join)\s+(?P<table>\w+)(?:\s+(?:as\s+)?(?P<alias>\w+))?", re.IGNORECASE)
 _AFTER_TABLE = re.compile(r"\b(?:from|join|describe|summarize)\s+\w*$", re.IGNORECASE)
@@ -96,9 +98,5 @@ def _matching(names: dict[str, str], start: str, *, call: bool = False) -> Itera
     wanted = start.removeprefix('"').lower()
     for name, told in names.items():
         if name.lower().startswith(wanted):
-            text = (
-                name
-                if _PLAIN.fullmatch(name) and not start.startswith('"')
-                else '"' + name.replace('"', '""') + '"'
-            )
+            text = name if _PLAIN.fullmatch(name) and not start.startswith('"') else quote(name)
             yield Completion(f"{text}(" if call else text, -len(start), display=name, display_meta=told)

@@ -16,6 +16,7 @@ from ..plots.bins import bins_for
 from ..plots.series import LARGEST, Workbench, episode_bench
 from ..plots.theme import END_COLORS
 from ..replaying.run_envs import run_envs
+from ..sql.text import literal
 from . import drawings
 from .html import card, code, facts, figures, part, row, table, text
 from .parts import frames_part, number, shown_part
@@ -138,9 +139,9 @@ def _values_of(bench: Workbench) -> list[tuple[str, str]]:
             "SELECT unnest(agents) AS agent, count(*) AS n FROM episodes GROUP BY 1 ORDER BY n DESC, 1"
         )
         for each in agents[:_MEASURES]:
-            own = each["agent"].replace("'", "''")
-            lane = f"SELECT agent_returns[list_position(agents, '{own}')] AS value FROM episodes"
-            of_agent = f"{lane} WHERE list_contains(agents, '{own}')"
+            own = literal(each["agent"])
+            lane = f"SELECT agent_returns[list_position(agents, {own})] AS value FROM episodes"
+            of_agent = f"{lane} WHERE list_contains(agents, {own})"
             if objectives:
                 found += [
                     (

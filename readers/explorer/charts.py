@@ -10,19 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
-from ...store.errors import InvalidArgumentError
 from ..episode import Episode
 from ..sql.text import quote
 from ..view import EpisodeView
+from .colors import SeriesColors
 
 CURSOR = "cursor"
 BRUSH = "brush"
 #: Beside the panels of an episode a legend would take the room of the lines.
 _LEGEND_ABOVE = {"orient": "top", "title": None, "offset": 2, "symbolSize": 60, "columnPadding": 12}
 _OF_A_LAYER = ("mark", "encoding", "data", "transform", "name")
-KINDS = ("line", "points", "bars", "histogram")
 
 
 @dataclass(frozen=True)
@@ -58,23 +55,20 @@ OVERVIEWS = {
 }
 
 
-def overview_spec(name: str, view: EpisodeView) -> dict[str, Any]:
+def overview_spec(name: str, view: EpisodeView, colors: SeriesColors) -> dict[str, Any]:
     """The specification of a chart over all runs, with a brush in place of zooming.
+
+    Args:
+        name: one of `OVERVIEWS`.
+        view: the episodes to draw.
+        colors: those that runs have on the page.
 
     Raises:
         NothingToDrawError: the view has no episodes.
     """
-    specification = _compact(_specified(lambda: OVERVIEWS[name].draw(view)))
+    specification = colors.recoloured(_compact(OVERVIEWS[name].draw(view).to_dict()))
     brushed = _brushed(specification) if _brushable(view) else specification
     return {**brushed, "usermeta": {"brush": _brushable(view)}}
-
-
-def _specified(draw: Callable[[], Any]) -> dict[str, Any]:
-    """A chart as a specification. Altair does not check each row of its data, which takes longest."""
-    from altair.utils.schemapi import debug_mode
-
-    with debug_mode(False):
-        return draw().to_dict()
 
 
 def _brushable(view: EpisodeView) -> bool:
@@ -139,7 +133,7 @@ def episode_spec(episode: Episode) -> dict[str, Any]:
     Raises:
         NothingToDrawError: nothing of it is a few numbers at every step.
     """
-    specification = _compact(_specified(episode.plot))
+    specification = _compact(episode.plot().to_dict())
     across = {
         "field": "t",
         "type": "quantitative",
@@ -178,88 +172,3 @@ def _layered(panel: dict[str, Any]) -> dict[str, Any]:
         return panel
     inside = {key: value for key, value in panel.items() if key in _OF_A_LAYER}
     return {**{key: value for key, value in panel.items() if key not in _OF_A_LAYER}, "layer": [inside]}
-
-
-def result_spec(table: pa.Table, kind: str, x: str, y: str | None, color: str | None) -> dict[str, Any]:
-    """A chart of an SQL result.
-
-    Args:
-        table: the result.
-        kind: one of `KINDS`; a histogram counts the values of `x`.
-        x, y, color: columns.
-
-    Raises:
-        InvalidArgumentError: a column is missing, or cannot be drawn.
-    """
-    import altair as alt
-
-    from ..plots.chart import finished
-    from ..plots.pieces import values_of
-    from ..plots.theme import PALETTE
-
-    wanted = [name for name in (x, None if kind == "histogram" else y, color) if name is not None]
-    for name in wanted:
-        if name not in table.column_names:
-            raise InvalidArgumentError(
-                f"The result has no column {name!r}; it has {', '.join(table.column_names)}."
-            )
-        if pa.types.is_nested(table.schema.field(name).type):
-            raise InvalidArgumentError(f"{name!r} holds lists, which have no place on an axis.")
-    # Names of columns are anybody's; in a specification dots and brackets would mean something.
-    rows = [
-        {f"c{index}": _drawable(value) for index, value in enumerate(row.values())}
-        for row in table.select(wanted).to_pylist()
-    ]
-    kinds = {name: _type_of(table.schema.field(name).type) for name in wanted}
-    places = {name: f"c{index}:{kinds[name]}" for index, name in enumerate(wanted)}
-    base = alt.Chart(values_of(rows))
-    titled = {name: name.replace("\n", " ")[:60] for name in wanted}
-    if kind == "histogram":
-        across = alt.X(places[x], bin=alt.Bin(maxbins=40) if kinds[x] == "Q" else False, title=titled[x])
-        marked = base.mark_bar(color=PALETTE[0]).encode(across, alt.Y("count():Q", title="rows"))
-    elif y is None:
-        raise InvalidArgumentError("Choose a column for the y axis.")
-    else:
-        mark = {
-            "line": base.mark_line(point=True, color=PALETTE[0]),
-            "points": base.mark_circle(size=36, color=PALETTE[0]),
-            "bars": base.mark_bar(color=PALETTE[0]),
-        }[kind]
-        scale = alt.Scale(zero=kind == "bars")
-        marked = mark.encode(
-            alt.X(
-                places[x],
-                title=titled[x],
-                sort=None if kinds[x] == "N" else alt.Undefined,
-                axis=alt.Axis(labelAngle=0 if len(rows) <= 12 else -40, labelLimit=140),
-                scale=alt.Scale(zero=False) if kinds[x] == "Q" else alt.Undefined,
-            ),
-            alt.Y(places[y], title=titled[y], scale=scale if kinds[y] == "Q" else alt.Undefined),
-        )
-    if color is not None:
-        marked = marked.encode(alt.Color(places[color], title=titled[color]))
-    tooltips = [alt.Tooltip(places[name], title=titled[name]) for name in dict.fromkeys(wanted)]
-    chart = finished(marked.encode(tooltip=tooltips).properties(width=560, height=260), "result")
-    return {key: value for key, value in chart.to_dict().items() if key not in ("title", "usermeta")}
-
-
-def _type_of(kind: pa.DataType) -> str:
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return "Q"
-    return "T" if pa.types.is_temporal(kind) and not pa.types.is_time(kind) else "N"
-
-
-def _drawable(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return (
-        value.isoformat()
-        if hasattr(value, "isoformat")
-        else str(value)
-        if not _is_number(value)
-        else float(value)
-    )
-
-
-def _is_number(value: Any) -> bool:
-    return hasattr(value, "as_tuple")

@@ -12,6 +12,7 @@ from nicegui import background_tasks, run, ui
 from ...store.errors import EpisodelakeError
 from ..episode import Episode
 from ..replaying.run_envs import run_envs
+from .buttons import icon_button
 from .charts import episode_spec
 from .frames import FrameSource, frame_source
 from .moments import Moment, metadata_of, moment_of, summary_of, text_of
@@ -67,12 +68,8 @@ class EpisodePane:
     def _heading(self) -> None:
         with ui.element("div").classes("bar"):
             ui.label(text_of(self.episode.id)).classes("episode-id grow").mark("episode-id")
-            with ui.button(icon="content_copy", on_click=self._copy).props("flat dense round size=sm"):
-                ui.tooltip("Copy the id")
-            with ui.button(icon="close", on_click=lambda: self.player.close(self)).props(
-                "flat dense round size=sm"
-            ):
-                ui.tooltip("Close")
+            icon_button("content_copy", "Copy the id", self._copy).props("size=sm")
+            icon_button("close", "Close", lambda: self.player.close(self)).props("size=sm")
 
     def _figures(self) -> None:
         episode = self.episode

@@ -12,8 +12,11 @@ from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
 from ...store.errors import EpisodelakeError
+from ..sql.text import literal
 from ..view import EpisodeView
+from .buttons import icon_button
 from .charts import OVERVIEWS, conditions_of, overview_spec
+from .colors import SeriesColors
 from .listing import POSITION, Choice
 from .moments import text_of
 from .vega import Drawing
@@ -31,8 +34,11 @@ _LABELS = {
     "started_at": "started (UTC)",
 }
 _ID_CELL = """<q-td :props="props" :title="props.row.id"><span class="mono">{{ props.value }}</span>
-  <q-btn flat dense round size="xs" icon="vertical_split" class="beside" aria-label="Open beside"
-  @click.stop="() => $parent.$emit('beside', props.row)"><q-tooltip>Open beside</q-tooltip></q-btn></q-td>"""
+  <q-btn flat dense round size="xs" icon="vertical_split" class="beside"
+  :aria-label="'Open beside: ' + props.value" @click.stop="() => $parent.$emit('beside', props.row)">
+  <q-tooltip>Open beside</q-tooltip></q-btn></q-td>"""
+_ALL_TICKED = """<q-checkbox v-model="props.selected" dense aria-label="Tick all rows of the page" />"""
+_TICKED = """<q-checkbox v-model="props.selected" dense :aria-label="'Tick ' + props.row.episode_id" />"""
 _END_CELL = """<q-td :props="props"><span :class="['end', props.value]">{{ props.value }}</span></q-td>"""
 _CHART_PAUSE = 4.0
 
@@ -64,11 +70,12 @@ class EpisodesPane:
     # Layout
 
     def _filter_bar(self) -> None:
-        with ui.element("div").classes("bar"):
+        with ui.element("div").classes("bar wrapping"):
             example = "episode_return > 100 and end_reason = 'truncated'"
             self._input = ui.input(placeholder=f"SQL condition, such as  {example}").props(
                 "outlined dense clearable"
             )
+            self._input.props["aria-label"] = "SQL condition"
             self._input.classes("mono grow").mark("filter")
             with self._input.add_slot("prepend"):
                 ui.icon("filter_alt", size="18px")
@@ -76,10 +83,8 @@ class EpisodesPane:
             self._runs = ui.select(self._run_labels(), multiple=True, label="Runs", clearable=True)
             self._runs.props("outlined dense options-dense use-chips=false").classes("w-44").mark("runs")
             self._runs.on_value_change(self._filter)
-            with ui.button(icon="view_column").props("flat dense round").mark("columns"):
-                ui.tooltip("Columns")
-                with ui.menu().props("auto-close=false"):
-                    self._column_choice()
+            with icon_button("view_column", "Columns").mark("columns"), ui.menu().props("auto-close=false"):
+                self._column_choice()
         self._problem = ui.label().classes("problem w-full").mark("filter-problem")
         self._problem.set_visibility(False)
 
@@ -103,9 +108,9 @@ class EpisodesPane:
     def _overview(self) -> None:
         with ui.element("div").classes("card overview") as self._overview_card:
             first: Any = next(iter(OVERVIEWS))
-            with ui.row().classes("w-full items-center no-wrap gap-2"):
-                tabs = ui.tabs(value=first, on_change=self._kind_changed).props("dense no-caps align=left")
-                with tabs.classes("grow"):
+            with ui.row().classes("w-full items-center gap-2 overview-head"):
+                tabs = ui.tabs(value=first, on_change=self._kind_changed)
+                with tabs.props("dense no-caps align=left mobile-arrows").classes("grow"):
                     for name, overview in OVERVIEWS.items():
                         ui.tab(name, overview.label)
                 self._kind = tabs
@@ -129,13 +134,14 @@ class EpisodesPane:
         )
         table.props('flat bordered dense binary-state-sort :rows-per-page-options="[25, 50, 100, 200]"')
         table.props(''':table-row-class-fn="row => row.open" rows-per-page-label="Rows"''')
-        table.props('''no-data-label="No episode fulfils the filter"''')
         table.classes("episodes-table").mark("episodes")
+        table.add_slot("header-selection", _ALL_TICKED)
+        table.add_slot("body-selection", _TICKED)
         table.add_slot("body-cell-episode_id", _ID_CELL)
         table.add_slot("body-cell-end_reason", _END_CELL)
         table.on("request", self._request)
         table.on("rowClick", self._clicked, [[], ["id", POSITION], None])
-        table.on("beside", lambda event: self.page.open_episode(self._position(event.args), beside=True))
+        table.on("beside", self._beside_clicked)
         self._table_place = table
 
     def _column_specs(self) -> list[dict[str, Any]]:
@@ -175,6 +181,7 @@ class EpisodesPane:
         self._labels = {run.run_id: run.label for run in episodes.runs}
         rows = episodes.rows(self.positions[self._first : self._first + self._count])
         self._table_place.rows = [self._texts(row) for row in rows]
+        self._table_place.props["no-data-label"] = self._nothing()
         self._table_place.pagination = {
             "sortBy": self.choice.sort,
             "descending": self.choice.descending,
@@ -182,6 +189,14 @@ class EpisodesPane:
             "rowsPerPage": self._count,
             "rowsNumber": total,
         }
+
+    def _nothing(self) -> str:
+        """Why the list is empty, for a list that is."""
+        if len(self.page.shown.episodes):
+            return "No episode fulfils the filter"
+        if self.page.watch.pinned:
+            return f"Version {self.page.shown.episodes.version} of the store has no episodes"
+        return "The store has no episodes yet; those of a recorder appear once it has sealed them"
 
     def _texts(self, row: dict[str, Any]) -> dict[str, Any]:
         texts = {name: text_of(value, 120) for name, value in row.items()}
@@ -210,7 +225,7 @@ class EpisodesPane:
         self._charted = time.monotonic()
         name, shown, choice = str(self._kind.value), self.page.shown, self.choice
         try:
-            specification = await run.io_bound(_specification, name, shown, choice)
+            specification = await run.io_bound(_specification, name, shown, choice, self.page.watch.colors)
         except EpisodelakeError as error:
             self._no_chart.set_text(str(error))
             self._no_chart.set_visibility(True)
@@ -286,6 +301,11 @@ class EpisodesPane:
 
     def _clicked(self, event: GenericEventArguments) -> None:
         self.page.open_episode(self._position(event.args[1]), beside=False)
+        self.page.look_at_player()
+
+    def _beside_clicked(self, event: GenericEventArguments) -> None:
+        self.page.open_episode(self._position(event.args), beside=True)
+        self.page.look_at_player()
 
     def _position(self, row: dict[str, Any]) -> int:
         """Where a clicked row stands now; the page may have moved on since it was sent."""
@@ -305,7 +325,7 @@ class EpisodesPane:
 
     def show_ids(self, ids: Sequence[str]) -> None:
         """Filter by ids."""
-        listed = ", ".join("'" + each.replace("'", "''") + "'" for each in ids)
+        listed = ", ".join(map(literal, ids))
         self._input.value = f"episode_id IN ({listed})"
         ui.timer(0.01, self._filter, once=True)
 
@@ -317,9 +337,9 @@ class EpisodesPane:
             await self.chart()
 
 
-def _specification(name: str, shown: Any, choice: Choice) -> dict[str, Any]:
+def _specification(name: str, shown: Any, choice: Choice, colors: SeriesColors) -> dict[str, Any]:
     view = shown.view
     if choice.where:
         positions = np.sort(shown.episodes.positions(choice))
         view = EpisodeView(shown.view._reader, positions)
-    return overview_spec(name, view)
+    return overview_spec(name, view, colors)

@@ -30,16 +30,20 @@ class ExportDialog:
             self._what = (
                 ui.radio({"list": ""}, value="list", on_change=self._tell).props("dense").mark("what")
             )
-            with ui.element("div").classes("bar"):
+            with ui.element("div").classes("bar wrapping"):
                 ui.label("Ids").classes("muted")
                 for kind in FORMATS:
                     button = ui.button(kind.upper(), icon="download", on_click=partial(self._download, kind))
                     button.props("outline dense no-caps").mark(f"download-{kind}")
-                ui.button("Copy", icon="content_copy", on_click=self._copy_ids).props("outline dense no-caps")
+                ui.button("Copy", icon="content_copy", on_click=self._copy_ids).props(
+                    "outline dense no-caps aria-label='Copy the ids'"
+                )
             ui.separator()
-            with ui.element("div").classes("bar"):
+            with ui.element("div").classes("bar wrapping"):
                 ui.label("SQL, for store.sql").classes("muted grow")
-                ui.button("Copy", icon="content_copy", on_click=self._copy_sql).props("outline dense no-caps")
+                ui.button("Copy", icon="content_copy", on_click=self._copy_sql).props(
+                    "outline dense no-caps aria-label='Copy the query'"
+                )
             self._sql = (
                 ui.label().classes("mono").style("white-space: pre-wrap; max-height: 180px; overflow: auto")
             )
@@ -48,7 +52,7 @@ class ExportDialog:
             ui.label(f"A store of its own, in a new folder below {page.exports.resolve()}").classes(
                 "muted"
             ).style("white-space: normal")
-            with ui.element("div").classes("bar"):
+            with ui.element("div").classes("bar wrapping"):
                 self._folder = (
                     ui.input(placeholder="best-episodes")
                     .props("outlined dense")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...store.errors import InvalidArgumentError, StoreExistsError
+from ..sql.text import literal
 
 FORMATS = ("txt", "csv", "json")
 _COLUMNS = ("episode_id", "run_id", "episode_return", "length", "end_reason", "seed")
@@ -45,7 +46,7 @@ def _safe(value: Any) -> Any:
 
 def sql_of_ids(ids: Sequence[str]) -> str:
     """The query for single episodes that were ticked."""
-    listed = ",\n  ".join("'" + each.replace("'", "''") + "'" for each in ids)
+    listed = ",\n  ".join(map(literal, ids))
     return f"SELECT * FROM episodes\nWHERE episode_id IN (\n  {listed}\n)"
 
 

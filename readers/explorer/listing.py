@@ -6,7 +6,6 @@ kept as positions, so a page of a million episodes costs as little as one of a h
 
 from __future__ import annotations
 
-import difflib
 import re
 import threading
 from collections.abc import Sequence
@@ -21,8 +20,9 @@ import pyarrow as pa
 
 from ...store.errors import EpisodeNotFoundError, QueryError
 from ..damaged_files import check_files
+from ..sql.names_nearby import near_names
 from ..sql.sources import Sources
-from ..sql.text import quote
+from ..sql.text import literal, quote
 from ..view import EpisodeView
 
 POSITION = "position"
@@ -55,7 +55,7 @@ class Choice:
         """All of it as one SQL condition; empty for all episodes."""
         parts = [condition.strip() for condition in self.conditions if condition.strip()]
         if self.run_ids:
-            parts.append(f"run_id IN ({', '.join(map(_literal, self.run_ids))})")
+            parts.append(f"run_id IN ({', '.join(map(literal, self.run_ids))})")
         # On a line of its own, so that a comment at the end of a condition hides nothing.
         return parts[0] if len(parts) == 1 else " AND ".join(f"({part}\n)" for part in parts)
 
@@ -215,7 +215,7 @@ class EpisodeList:
         unknown = _UNKNOWN.search(str(error))
         if unknown is None:
             return QueryError(f"The condition {condition!r} is not valid: {reason}")
-        close = difflib.get_close_matches(unknown[1], columns, n=3, cutoff=0.5)
+        close = near_names(unknown[1], columns, 3)
         near = f" Did you mean {' or '.join(close)}?" if close else ""
         return QueryError(
             f"There is no column {unknown[1]!r}.{near}\nColumns: {', '.join(columns)}. "
@@ -260,7 +260,3 @@ def _connected(view: EpisodeView, frame: pl.DataFrame) -> duckdb.DuckDBPyConnect
         check_files(snapshot, "episodes")
         raise
     return connection
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -5,27 +5,35 @@ One `Page` per open browser tab. It holds what is chosen; the panes show it and 
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from pathlib import Path
 from typing import Any
 
 import fastapi
 from nicegui import app, run, ui
-from nicegui.events import KeyEventArguments
+from nicegui.events import GenericEventArguments, KeyEventArguments
 
 from ...store.errors import EpisodelakeError, EpisodeNotFoundError
 from . import vega
+from .buttons import icon_button
 from .episodes_pane import EpisodesPane
 from .export_dialog import ExportDialog
 from .moments import text_of
 from .player import Player
 from .sql_pane import SqlPane
-from .style import COLORS, STYLE
+from .style import COLORS, NARROW, STYLE
 from .watching import PAUSE, Shown, Watch
 
-#: Seconds that a slow browser has for its first answer; without it colours stay those of light pages.
-_PATIENCE = 30.0
+#: Only the browser knows whether the page is dark: the system may say so, and change its mind.
+_TELL_DARK = """
+let told = null;
+const tell = () => {
+  const dark = document.body.classList.contains("body--dark");
+  if (dark !== told) emitEvent("dark", (told = dark));
+};
+new MutationObserver(tell).observe(document.body, { attributeFilter: ["class"] });
+tell();
+"""
 
 
 def add_page(application: fastapi.FastAPI, watch: Watch, exports: Path) -> None:
@@ -80,16 +88,14 @@ class Page:
         self._timer = ui.timer(PAUSE, self._follow)
         ui.context.client.on_delete(self.leave)
         self._tell_version()
+        ui.on("dark", self._darkened)
+        ui.run_javascript(_TELL_DARK)
         ui.timer(0.05, self._begin, once=True)
 
-    async def _begin(self) -> None:
-        """Something is there to look at from the start. Until the first click colours follow the system."""
+    def _begin(self) -> None:
+        """Something is there to look at from the start."""
         if not self.player.panes:
             self.episodes.move(0)
-        # Only the browser knows.
-        with contextlib.suppress(TimeoutError):
-            await ui.context.client.connected(timeout=_PATIENCE)
-            self.is_dark = bool(await ui.run_javascript("Quasar.Dark.isActive", timeout=_PATIENCE))
 
     def _header(self) -> None:
         first: Any = "episodes"
@@ -110,10 +116,7 @@ class Page:
             ui.button("Export", icon="ios_share", on_click=lambda: self.export.open()).props(
                 "flat dense no-caps"
             ).mark("export")
-            with (
-                ui.button(icon="dark_mode", on_click=self._toggle_dark).props("flat dense round").mark("dark")
-            ):
-                ui.tooltip("Light or dark")
+            icon_button("dark_mode", "Light or dark", self._toggle_dark).mark("dark")
         self._banner = ui.label().classes("problem banner").mark("banner")
         self._banner.set_visibility(False)
 
@@ -137,6 +140,12 @@ class Page:
     def closed_episode(self) -> None:
         """An episode was closed in the player."""
         self.episodes.mark_open(self.player.ids)
+
+    def look_at_player(self) -> None:
+        """On a narrow page the player stands below the list: go there."""
+        ui.run_javascript(
+            f"if (matchMedia('{NARROW}').matches) document.querySelector('.player').scrollIntoView()"
+        )
 
     def show_ids(self, ids: list[str]) -> None:
         """Let the list show some episodes, by id."""
@@ -187,8 +196,11 @@ class Page:
                 self.sql = SqlPane(self)
 
     def _toggle_dark(self) -> None:
-        self.is_dark = not self.is_dark
-        self.dark.value = self.is_dark
+        self.dark.value = not self.is_dark
+
+    def _darkened(self, event: GenericEventArguments) -> None:
+        """The page has become dark or light, by its button or with the system."""
+        self.is_dark = bool(event.args)
         if self.sql is not None:
             self.sql.recolour()
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from nicegui import background_tasks, ui
 
 from ..episode import Episode
+from .buttons import icon_button
 from .episode_pane import EpisodePane
 
 if TYPE_CHECKING:
@@ -44,12 +45,11 @@ class Player:
 
     def _timeline(self) -> None:
         with ui.element("div").classes("card timeline") as self._card:
-            self._play = (
-                ui.button(icon="play_arrow", on_click=self.toggle_play).props("flat dense round").mark("play")
-            )
+            self._play = icon_button("play_arrow", "Play or pause", self.toggle_play).mark("play")
             self._speed = ui.select(_SPEEDS, value=1).props("dense borderless options-dense").mark("speed")
+            self._speed.props["aria-label"] = "Steps at a time"
             self._slider = ui.slider(min=0, max=1, value=0, on_change=lambda event: self.go(event.value or 0))
-            self._slider.props("dense").classes("grow").mark("slider")
+            self._slider.props("dense aria-label=Step").classes("grow").mark("slider")
             self._label = ui.label().classes("t").mark("t")
         self._timer = ui.timer(_TICK, self._tick, active=False)
 

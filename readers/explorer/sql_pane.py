@@ -11,9 +11,9 @@ from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
 from ...store.errors import EpisodelakeError
-from .charts import KINDS, result_spec
 from .moments import text_of
 from .queries import MOST_ROWS, Queries, Result
+from .result_chart import KINDS, result_spec
 from .vega import Drawing
 
 if TYPE_CHECKING:
@@ -57,8 +57,10 @@ class SqlPane:
             self._text = ui.codemirror(EXAMPLES["Return by run"], language="SQL", line_wrapping=True)
             self._text.style("height: 150px").mark("sql")
             self.recolour()
-            self._text.on("keydown.ctrl.enter", self.run).on("keydown.meta.enter", self.run)
-        with ui.element("div").classes("bar"):
+            for key in ("ctrl", "meta"):
+                # Before the editor has it, which would begin a new line.
+                self._text.on(f"keydown.{key}.enter.capture.stop.prevent", self.run)
+        with ui.element("div").classes("bar wrapping"):
             self._run = (
                 ui.button("Run", icon="play_arrow", on_click=self.run)
                 .props("dense no-caps unelevated")
@@ -83,7 +85,7 @@ class SqlPane:
 
     def _outcome(self) -> None:
         with ui.element("div").classes("card w-full p-2") as self._chart_card:
-            with ui.element("div").classes("bar"):
+            with ui.element("div").classes("bar wrapping"):
                 kinds = {kind: kind.capitalize() for kind in KINDS}
                 self._kind = ui.toggle(kinds, value="points", on_change=self._draw).props(
                     "dense no-caps unelevated flat"
@@ -110,6 +112,8 @@ class SqlPane:
 
     async def run(self) -> None:
         """Run the query; the page goes on meanwhile."""
+        if self._stop.visible:
+            return
         if self._outdated:
             self._queries.close()
             self._queries, self._outdated = Queries(self.page.shown.view), False
@@ -120,6 +124,7 @@ class SqlPane:
             self._problem.set_text(text_of(str(error), 4000))
             self._problem.set_visibility(True)
             self._told.set_text("")
+            self._clear()
             return
         finally:
             self._running(False)
@@ -136,6 +141,12 @@ class SqlPane:
     async def stop(self) -> None:
         """End the running query."""
         await run.io_bound(self._queries.stop)
+
+    def _clear(self) -> None:
+        """Take the former result away: nobody shall read it as that of a query that failed."""
+        self._result = None
+        for element in (self._chart_card, self._table, self._take, self._download):
+            element.set_visibility(False)
 
     def _show(self, result: Result) -> None:
         self._result = result
@@ -189,7 +200,7 @@ class SqlPane:
             return
         try:
             chosen = (self._kind.value, self._x.value, self._y.value, self._color.value)
-            specification = result_spec(self._result.table, *chosen)
+            specification = result_spec(self._result.table, *chosen, self.page.watch.colors)
         except EpisodelakeError as error:
             self._no_chart.set_text(str(error))
             self._drawing.show(None)

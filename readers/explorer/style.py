@@ -11,7 +11,11 @@ COLORS = {
     "dark_page": "#0f1115",
 }
 
-STYLE = """
+#: Where the player stands below the list, as a media query.
+NARROW = "(max-width: 899px)"
+
+STYLE = (
+    """
 :root { --ink: #1f2328; --soft: #667085; --line: #e4e7ec; --ground: #f6f7f9; --card: #ffffff; --wash:
   #eef6f5; --strong: #0f766e;
   --mono: ui-monospace, "SFMono-Regular", "JetBrains Mono", "DejaVu Sans Mono", Menlo, Consolas,
@@ -115,4 +119,30 @@ body.body--dark { --q-primary: #14b8a6 !important; }
   13px; }
 .result-table { width: 100%; background: var(--card); } .result-table td { font-family: var(--mono);
   font-size: 12px; max-width: 420px; overflow: hidden; text-overflow: ellipsis; }
+.q-btn--dense:not(.q-btn--round) { padding: 3px 10px; }
+.q-btn--dense.q-btn--round { min-width: 32px; min-height: 32px; }
+.episodes-table td .q-btn--dense.q-btn--round { min-width: 24px; min-height: 24px; }
+.bar.wrapping { flex-wrap: wrap; } .bar.wrapping > .grow { flex: 1 1 200px; }
+.overview-head > .q-tabs { min-width: 0; flex: 1 1 240px; }
+.episode { container-type: inline-size; }
+@container (max-width: 480px) { .now { grid-template-columns: minmax(0, 1fr); } }
+@media (hover: none) { .beside { opacity: 1; } }
+@media """
+    + NARROW
+    + """ {
+  .explorer-header { flex-wrap: wrap; height: auto; padding: 6px 14px; gap: 4px 14px; }
+  .explorer-header > .q-space { flex: 0 0 100%; height: 0; }
+  .explorer-header .q-tab { padding: 0 8px; } .explorer-header > .q-tabs { margin-right: auto; }
+  .explorer-panel { overflow-y: auto !important; }
+  .explorer-split { flex-direction: column !important; height: auto; }
+  .explorer-split > .q-splitter__before, .explorer-split > .q-splitter__after { width: 100% !important;
+    overflow: visible; }
+  .explorer-split > .q-splitter__separator { display: none; }
+  .explorer-split .pane { height: auto; overflow: visible; }
+  .explorer-split .episodes-table { height: 60vh; flex: none; }
+  .explorer-split .empty { min-height: 160px; }
+  .muted { white-space: normal; }
+}
+@media (max-width: 599px) { .panes { grid-auto-flow: row; } .brand { font-size: 14px; } }
 """
+)

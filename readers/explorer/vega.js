@@ -32,7 +32,7 @@ function widen(part, width) {
 export default {
   template: `<div class="chart-place"><div ref="drawing"></div></div>`,
   props: { spec: Object, bundle: String, cursor: Number },
-  data: () => ({ beside: 120 }),
+  data: () => ({ above: false, beside: 120 }),
   mounted() {
     this.observer = new ResizeObserver(() => {
       if (Math.abs(this.$el.clientWidth - (this.drawnAt ?? 0)) > 8) this.later();
@@ -72,10 +72,19 @@ export default {
       for (let attempt = 0; attempt < 2; attempt++) {
         if (turn !== this.turn || !this.$el?.isConnected) return;
         const place = this.$el.clientWidth;
+        // Beside a chart on a narrow page a legend would take half of the room.
+        const legend = this.spec.config?.legend;
+        const above = !!legend && (legend.orient === "top" || place < 480);
+        if (above !== this.above) {
+          this.above = above;
+          this.beside = above ? 64 : 120;
+        }
         const wide = widen(JSON.parse(JSON.stringify(this.spec)), Math.max(120, place / 2, place - this.beside));
-        // A legend above its panel takes as many lines as it needs.
-        const legend = wide.config?.legend;
-        if (legend?.orient === "top") legend.columns = Math.max(1, Math.floor(place / 150));
+        if (above) {
+          // It takes as many lines as it needs.
+          const columns = Math.max(1, Math.floor(place / 150));
+          Object.assign(wide.config.legend, { orient: "top", columns, labelLimit: place / columns - 36 });
+        }
         const spec = inked(wide, getComputedStyle(this.$el).color);
         const options = { actions: false, renderer: "canvas", ast: false };
         this.finish();

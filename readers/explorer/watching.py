@@ -11,6 +11,7 @@ from typing import Any
 
 from ...store.errors import EpisodelakeError
 from ..view import EpisodeView
+from .colors import SeriesColors
 from .listing import EpisodeList
 
 #: Seconds between two looks, and how much longer than the loading of a version the pause is.
@@ -57,11 +58,14 @@ class Watch:
     Attributes:
         shown: the version to show.
         problem: why the newest version could not be read; None if it was.
+        colors: those of its runs, the same in every version and on all pages.
     """
 
     def __init__(self, store: Any, *, pinned: bool = False) -> None:
         self.shown = load(store)
         self.problem: str | None = None
+        self.colors = SeriesColors()
+        self.colors.meet(self.shown.episodes.runs)
         self.pinned = pinned
         self._lock = threading.Lock()
         self._earliest = 0.0
@@ -80,6 +84,7 @@ class Watch:
             if snapshot.newer_version() is not None:
                 # A copy moves on alone, and pages that still read the older version are not disturbed.
                 self.shown = load(copy.copy(self.shown.store).refresh())
+                self.colors.meet(self.shown.episodes.runs)
             self.problem = None
         except EpisodelakeError as error:
             self.problem = str(error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,8 +78,26 @@ def stacked(panels: Sequence[Any], *, own_colors: bool = False) -> Any:
     """
     if len(panels) == 1:
         return panels[0]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Automatically deduplicated")
-        together = alt.vconcat(*panels)
-    together = together.resolve_scale(xOffset="independent")
+    # Altair would do the same, and warn of every selection that two panels share.
+    together = alt.vconcat(*panels, params=_lifted(panels)).resolve_scale(xOffset="independent")
     return together.resolve_scale(color="independent") if own_colors else together
+
+
+def _lifted(panels: Sequence[Any]) -> list[alt.TopLevelSelectionParameter]:
+    """Take the selections out of panels; those of one name become one, over the views that had it."""
+    found: dict[str, dict[str, Any]] = {}
+    for index, panel in enumerate(panels):
+        for view in _selecting(panel):
+            view.name = f"panel_{index}"
+        for param in panel.params:
+            own = param.to_dict()
+            found.setdefault(own["name"], {**own, "views": []})["views"].append(f"panel_{index}")
+        panel.params = alt.Undefined
+    return [alt.TopLevelSelectionParameter(**each) for each in found.values()]
+
+
+def _selecting(panel: Any) -> list[Any]:
+    """The views that have the selections of a panel: itself, or the layers to which Altair gave names."""
+    if not isinstance(panel, alt.LayerChart):
+        return [panel]
+    return [layer for layer in panel.layer if layer.name is not alt.Undefined]
