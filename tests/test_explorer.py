@@ -156,6 +156,7 @@ def test_runs_and_columns(episodes: EpisodeList) -> None:
     [
         ("lenght > 3", "no column 'lenght'. Did you mean length"),
         ("levle > 3", "no column 'levle'. Did you mean metadata.level"),
+        ("end_reason = truncated", "Texts stand in single quotes"),
         ("length", "gives BIGINT; expected a comparison"),
         ("length >", "syntax error"),
         ("length > 1) OR (true", "syntax error"),

@@ -84,7 +84,9 @@ class Page:
                 self.sql_place = ui.element("div").classes("w-full h-full")
         self.export = ExportDialog(self)
         self.sql: SqlPane | None = None
-        ui.keyboard(on_key=self._key)
+        ui.keyboard(on_key=self._arrow_key, ignore=["input", "select", "textarea"])
+        # Space presses the button that was clicked last, so it is left to that.
+        ui.keyboard(on_key=self._space_key)
         self._timer = ui.timer(PAUSE, self._follow)
         ui.context.client.on_delete(self.leave)
         self._tell_version()
@@ -204,14 +206,17 @@ class Page:
         if self.sql is not None:
             self.sql.recolour()
 
-    def _key(self, event: KeyEventArguments) -> None:
+    def _arrow_key(self, event: KeyEventArguments) -> None:
         if not event.action.keydown or self.tabs.value != "episodes":
             return
         if event.key.arrow_left or event.key.arrow_right:
             self.player.step(1 if event.key.arrow_right else -1)
         elif event.key.arrow_up or event.key.arrow_down:
             self.episodes.move(1 if event.key.arrow_down else -1)
-        elif event.key.space and not event.action.repeat:
+
+    def _space_key(self, event: KeyEventArguments) -> None:
+        pressed = event.key.space and event.action.keydown and not event.action.repeat
+        if pressed and self.tabs.value == "episodes":
             self.player.toggle_play()
 
     def leave(self) -> None:
