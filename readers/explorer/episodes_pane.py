@@ -127,7 +127,7 @@ class EpisodesPane:
                 self._chip.set_visibility(False)
             self._drawing = Drawing(on_brush=self._brush)
             self._drawing.mark("overview").style("min-height: 208px")
-            self._no_chart = ui.label().classes("muted pb-2")
+            self._no_chart = ui.label().classes("muted pb-2").style("white-space: normal")
             self._no_chart.set_visibility(False)
 
     def _table(self) -> None:

@@ -90,6 +90,7 @@ class Page:
         self._timer = ui.timer(PAUSE, self._follow)
         ui.context.client.on_delete(self.leave)
         self._tell_version()
+        self._tell_problem()
         ui.on("dark", self._darkened)
         ui.run_javascript(_TELL_DARK)
         ui.timer(0.05, self._begin, once=True)
@@ -185,10 +186,11 @@ class Page:
         self._dot.classes(replace="dot" if self.watch.pinned else "dot following")
 
     def _tell_problem(self) -> None:
-        problem = self.watch.problem
-        self._banner.set_visibility(problem is not None)
-        if problem is not None:
-            self._banner.set_text(f"A newer version cannot be read, so this stays as it was. {problem}")
+        problems = list(self.watch.left_out)
+        if self.watch.problem is not None:
+            problems.append(f"A newer version cannot be read, so this stays as it was. {self.watch.problem}")
+        self._banner.set_visibility(bool(problems))
+        self._banner.set_text("\n".join(problems))
 
     # Small things
 

@@ -143,7 +143,7 @@ body.body--dark { --q-primary: #14b8a6 !important; }
   .explorer-split > .q-splitter__separator { display: none; }
   .explorer-split .pane { height: auto; overflow: visible; }
   .explorer-split .episodes-table { height: 60vh; flex: none; }
-  .explorer-split .empty { min-height: 160px; }
+  .explorer-split .empty { min-height: 160px; } .explorer-split .player { min-height: 90vh; }
   .muted { white-space: normal; }
 }
 @media (max-width: 599px) { .panes { grid-auto-flow: row; } .brand { font-size: 14px; } }
