@@ -76,6 +76,20 @@ def add_run(store: el.EpisodeStore, name: str, episodes: int, seed: int) -> None
             )
 
 
+def make_long_store(path: Path) -> el.EpisodeStore:
+    """A single episode of 200 steps, without images."""
+    store = el.create(path, observation_space=Box(-1, 1, (2,), np.float32), action_space=Discrete(4))
+    with store.writer(run="long") as writer:
+        writer.write_episode(
+            observations=np.random.default_rng(0).uniform(-1, 1, (201, 2)).astype(np.float32),
+            actions=np.arange(200) % 4,
+            rewards=np.ones(200),
+            terminations=True,
+            truncations=False,
+        )
+    return store.refresh()
+
+
 @dataclass
 class Explorer:
     """A running `episodelake explore`.

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from gymnasium.spaces import Box, Discrete
 from hypothesis import given
@@ -156,6 +157,7 @@ def test_runs_and_columns(episodes: EpisodeList) -> None:
     [
         ("lenght > 3", "no column 'lenght'. Did you mean length"),
         ("levle > 3", "no column 'levle'. Did you mean metadata.level"),
+        ("end_reason = truncated", "Texts stand in single quotes"),
         ("length", "gives BIGINT; expected a comparison"),
         ("length >", "syntax error"),
         ("length > 1) OR (true", "syntax error"),
@@ -449,6 +451,23 @@ def test_watch_keeps_what_it_has(store: el.EpisodeStore, tmp_path: Path) -> None
     added.write_bytes(b"PAR1 nothing PAR1")
     assert len(watch.look(lambda: 1000.0).episodes) == 40
     assert watch.problem is not None and added.name in watch.problem
+
+
+def test_watch_of_a_damaged_store(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """A store with a damaged file of episodes is shown without it, the file is named, and it is followed."""
+    path = tmp_path / "damaged"
+    copied(store, path)
+    write_one(el.open(path))
+    victim = max((path / "episodes").glob("*.parquet"), key=lambda file: file.stat().st_size)
+    lost = pq.read_metadata(victim).num_rows
+    victim.write_bytes(b"PAR1 nothing PAR1")
+    watch = Watch(el.open(path))
+    assert len(watch.shown.episodes) == 41 - lost > 0
+    (told,) = watch.left_out
+    assert victim.name in told and f"Left out: {lost} row" in told
+    write_one(el.open(path))
+    assert len(watch.look(lambda: 1000.0).episodes) == 42 - lost
+    assert (watch.problem, watch.left_out) == (None, (told,))
 
 
 def test_pinned_watch(store: el.EpisodeStore, tmp_path: Path) -> None:

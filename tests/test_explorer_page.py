@@ -15,7 +15,18 @@ from mpe2 import simple_spread_v3
 from playwright.sync_api import Browser, expect, sync_playwright
 
 import episodelake as el
-from explorer_pages import HOSTILE, Explorer, Visit, colours, crowded, explored, launched, make_store, unnamed
+from explorer_pages import (
+    HOSTILE,
+    Explorer,
+    Visit,
+    colours,
+    crowded,
+    explored,
+    launched,
+    make_long_store,
+    make_store,
+    unnamed,
+)
 from plain_agents import play_parallel, random_policy
 
 pytestmark = pytest.mark.slow
@@ -188,6 +199,31 @@ def test_arrow_keys(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> 
     expect(seen.page.locator(".episode-id")).to_have_text(store[119].id)
 
 
+def test_a_step_moves_the_cursor_alone(visit: Open, tmp_path: Path) -> None:
+    """The charts of an episode are not drawn again at each step, and playing waits for a slow browser."""
+    long = make_long_store(tmp_path / "long")
+    with explored(long.path, tmp_path / "out") as explorer:
+        seen = visit(explorer)
+        chart = seen.canvas(".first")
+        expect(chart).to_be_visible()
+        seen.page.wait_for_timeout(1000)
+        chart.evaluate("(canvas) => (canvas.dataset.first = 'yes')")
+        before = chart.screenshot()
+        play = seen.page.get_by_role("button", name="Play or pause")
+        play.click()
+        seen.page.evaluate("() => { const end = Date.now() + 4000; while (Date.now() < end); }")
+        play.click()
+        expect(play).to_contain_text("play_arrow")
+        seen.page.wait_for_timeout(1000)
+        label = seen.page.locator(".timeline .t").inner_text()
+        assert 0 < int(label.split()[2]) < 25
+        assert chart.screenshot() != before
+        assert chart.get_attribute("data-first") == "yes"
+        seen.page.keyboard.press("ArrowRight")  # The button that was clicked has the focus.
+        expect(seen.page.locator(".timeline .t")).to_have_text(f"t = {int(label.split()[2]) + 1} / 200")
+        seen.leave()
+
+
 @pytest.mark.parametrize("kind", ["Returns", "Return histogram", "Lengths", "Lengths over episodes"])
 def test_brush(explorer: Explorer, store: el.EpisodeStore, visit: Open, kind: str) -> None:
     """Dragging over a chart keeps the episodes that its condition chooses; its chip brings all back."""
@@ -311,10 +347,12 @@ def test_ticked_rows(explorer: Explorer, store: el.EpisodeStore, visit: Open) ->
     """Rows that are ticked are exported alone, and stay ticked on other pages."""
     seen = visit(explorer)
     for row in (1, 3):
-        seen.rows.nth(row).locator(".q-checkbox").click()
+        seen.rows.nth(row).get_by_role("checkbox").click()
+        expect(seen.rows.nth(row).get_by_role("checkbox")).to_be_checked()
+    expect(seen.page.locator(".episode-id")).to_have_text(store[119].id)  # Ticking opens nothing.
     seen.page.get_by_role("button", name="Next page").click()
     expect(seen.count).to_contain_text("51-100")
-    seen.rows.nth(0).locator(".q-checkbox").click()
+    seen.rows.nth(0).get_by_role("checkbox").click()
     seen.page.get_by_role("button", name="Export").click()
     expect(seen.page.get_by_text("The rows that are ticked (3)")).to_be_visible()
     with seen.page.expect_download() as download:
@@ -330,7 +368,7 @@ def test_following(browser: Browser, visit: Open, tmp_path: Path) -> None:
         seen = visit(explorer)
         seen.open_row(2)
         expect(seen.page.locator(".episode-id")).to_have_text(growing[2].id)
-        seen.rows.nth(0).locator(".q-checkbox").click()
+        seen.rows.nth(0).get_by_role("checkbox").click()
         code = (
             "import episodelake as el, explorer_pages; "
             f"explorer_pages.add_run(el.open({str(growing.path)!r}), 'later', 4, 9)"

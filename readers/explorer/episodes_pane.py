@@ -33,13 +33,19 @@ _LABELS = {
     "episode_id": "episode",
     "started_at": "started (UTC)",
 }
-_ID_CELL = """<q-td :props="props" :title="props.row.id"><span class="mono">{{ props.value }}</span>
-  <q-btn flat dense round size="xs" icon="vertical_split" class="beside"
-  :aria-label="'Open beside: ' + props.value" @click.stop="() => $parent.$emit('beside', props.row)">
-  <q-tooltip>Open beside</q-tooltip></q-btn></q-td>"""
-_ALL_TICKED = """<q-checkbox v-model="props.selected" dense aria-label="Tick all rows of the page" />"""
-_TICKED = """<q-checkbox v-model="props.selected" dense :aria-label="'Tick ' + props.row.episode_id" />"""
-_END_CELL = """<q-td :props="props"><span :class="['end', props.value]">{{ props.value }}</span></q-td>"""
+# NiceGUI makes such cells anew whenever anything on the page changes. Plain elements cost little.
+_ID_CELL = """<td class="text-left" :title="props.row.id"><span class="mono">{{ props.value }}</span>
+  <button class="beside" :aria-label="'Open beside: ' + props.value" title="Open beside"
+  @click.stop="() => $parent.$emit('beside', props.row)">
+  <i class="material-icons" aria-hidden="true">vertical_split</i></button></td>"""
+_ALL_TICKED = """<button role="checkbox" class="tick" aria-label="Tick all rows of the page"
+  :aria-checked="props.selected ?? 'mixed'" @click.stop="props.selected = !props.selected">
+  <i class="material-icons" aria-hidden="true">check_box{{ props.selected ? "" : "_outline_blank" }}</i>
+  </button>"""
+_TICKED = _ALL_TICKED.replace(
+    'aria-label="Tick all rows of the page"', """:aria-label="'Tick ' + props.row.id\""""
+)
+_END_CELL = """<td class="text-left"><span :class="['end', props.value]">{{ props.value }}</span></td>"""
 _CHART_PAUSE = 4.0
 
 
@@ -121,7 +127,7 @@ class EpisodesPane:
                 self._chip.set_visibility(False)
             self._drawing = Drawing(on_brush=self._brush)
             self._drawing.mark("overview").style("min-height: 208px")
-            self._no_chart = ui.label().classes("muted pb-2")
+            self._no_chart = ui.label().classes("muted pb-2").style("white-space: normal")
             self._no_chart.set_visibility(False)
 
     def _table(self) -> None:

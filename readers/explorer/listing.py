@@ -31,6 +31,8 @@ _HIDDEN = ("segment", "row_start", "row_count")
 _ROWS = "_rows"
 _KEPT_ORDERS = 8
 _UNKNOWN = re.compile(r'Referenced column "([^"]*)" not found')
+#: Behind the error of `end_reason = truncated`, which compares two columns.
+_TEXTS = "\nTexts stand in single quotes, as in end_reason = 'truncated'."
 _SORTABLE = (pl.String, pl.Boolean, pl.Datetime)
 
 
@@ -214,7 +216,8 @@ class EpisodeList:
         columns = [name for name in self.frame.columns if name != POSITION]
         unknown = _UNKNOWN.search(str(error))
         if unknown is None:
-            return QueryError(f"The condition {condition!r} is not valid: {reason}")
+            texts = _TEXTS if isinstance(error, duckdb.ConversionException) else ""
+            return QueryError(f"The condition {condition!r} is not valid: {reason}{texts}")
         close = near_names(unknown[1], columns, 3)
         near = f" Did you mean {' or '.join(close)}?" if close else ""
         return QueryError(

@@ -84,10 +84,13 @@ class Page:
                 self.sql_place = ui.element("div").classes("w-full h-full")
         self.export = ExportDialog(self)
         self.sql: SqlPane | None = None
-        ui.keyboard(on_key=self._key)
+        ui.keyboard(on_key=self._arrow_key, ignore=["input", "select", "textarea"])
+        # Space presses the button that was clicked last, so it is left to that.
+        ui.keyboard(on_key=self._space_key)
         self._timer = ui.timer(PAUSE, self._follow)
         ui.context.client.on_delete(self.leave)
         self._tell_version()
+        self._tell_problem()
         ui.on("dark", self._darkened)
         ui.run_javascript(_TELL_DARK)
         ui.timer(0.05, self._begin, once=True)
@@ -183,10 +186,11 @@ class Page:
         self._dot.classes(replace="dot" if self.watch.pinned else "dot following")
 
     def _tell_problem(self) -> None:
-        problem = self.watch.problem
-        self._banner.set_visibility(problem is not None)
-        if problem is not None:
-            self._banner.set_text(f"A newer version cannot be read, so this stays as it was. {problem}")
+        problems = list(self.watch.left_out)
+        if self.watch.problem is not None:
+            problems.append(f"A newer version cannot be read, so this stays as it was. {self.watch.problem}")
+        self._banner.set_visibility(bool(problems))
+        self._banner.set_text("\n".join(problems))
 
     # Small things
 
@@ -204,14 +208,17 @@ class Page:
         if self.sql is not None:
             self.sql.recolour()
 
-    def _key(self, event: KeyEventArguments) -> None:
+    def _arrow_key(self, event: KeyEventArguments) -> None:
         if not event.action.keydown or self.tabs.value != "episodes":
             return
         if event.key.arrow_left or event.key.arrow_right:
             self.player.step(1 if event.key.arrow_right else -1)
         elif event.key.arrow_up or event.key.arrow_down:
             self.episodes.move(1 if event.key.arrow_down else -1)
-        elif event.key.space and not event.action.repeat:
+
+    def _space_key(self, event: KeyEventArguments) -> None:
+        pressed = event.key.space and event.action.keydown and not event.action.repeat
+        if pressed and self.tabs.value == "episodes":
             self.player.toggle_play()
 
     def leave(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from nicegui import background_tasks, ui
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 _SPEEDS = {1: "1 step", 2: "2 steps", 5: "5 steps", 20: "20 steps"}
 _TICK = 0.1
+#: Answered when the browser has drawn what it was sent, and at once by a page that nobody sees.
+_WHEN_DRAWN = "new Promise((done) => (document.hidden ? done() : requestAnimationFrame(() => done())))"
+_PATIENCE = 5.0
 
 
 class Player:
@@ -26,6 +30,7 @@ class Player:
 
     def __init__(self, page: Page) -> None:
         self.page = page
+        self._client = ui.context.client
         self.panes: list[EpisodePane] = []
         self.t = 0
         self._drawn: int | None = None
@@ -125,6 +130,9 @@ class Player:
                 for pane in panes:
                     await pane.show(t)
                 self._drawn = t if panes == self.panes else None
+                # Without waiting for it a slow browser falls behind, and answers no click for long.
+                with contextlib.suppress(TimeoutError):
+                    await self._client.run_javascript(_WHEN_DRAWN, timeout=_PATIENCE)
         finally:
             self._busy = False
 

@@ -76,13 +76,17 @@ body { color: var(--ink); background: var(--ground); font-size: 13px; overflow: 
 .episodes-table tbody tr.open-a td, .episodes-table tbody tr.open-b td { background: var(--wash); }
 .episodes-table tbody tr.open-a td:first-child { box-shadow: inset 3px 0 0 var(--strong); }
 .episodes-table tbody tr.open-b td:first-child { box-shadow: inset 3px 0 0 #e07b1a; }
-.episodes-table .q-checkbox__inner { font-size: 30px; }
 .episodes-table .q-table__bottom { min-height: 38px; padding: 0 10px; border-color: var(--line); color:
   var(--soft); }
+.beside, .tick { width: 24px; height: 24px; padding: 0; border: 0; border-radius: 50%; background: none;
+  color: inherit; vertical-align: middle; cursor: pointer; line-height: 1; }
+.beside:hover, .tick:hover { background: var(--line); }
+.beside i { font-size: 15px; vertical-align: middle; } .tick i { font-size: 19px; vertical-align: middle; }
+.tick { color: var(--soft); } .tick[aria-checked=true] { color: var(--strong); }
 .beside { margin-left: 6px; opacity: 0; transition: opacity .1s; }
 tr:hover .beside, tr.open-b .beside, .beside:focus { opacity: 1; }
-.end { display: inline-flex; align-items: center; gap: 6px; }
-.end::before { content: ""; width: 7px; height: 7px; border-radius: 2px; background: #7d8794; }
+.end::before { content: ""; display: inline-block; width: 7px; height: 7px; margin: 0 6px 1px 0;
+  border-radius: 2px; background: #7d8794; }
 .end.terminated::before { background: #3b82f6; } .end.truncated::before { background: #e07b1a; }
   .end.interrupted::before { background: #e0524c; }
 .player { overflow-y: auto; } .player > :not(.empty) { flex: none; }
@@ -121,7 +125,6 @@ body.body--dark { --q-primary: #14b8a6 !important; }
   font-size: 12px; max-width: 420px; overflow: hidden; text-overflow: ellipsis; }
 .q-btn--dense:not(.q-btn--round) { padding: 3px 10px; }
 .q-btn--dense.q-btn--round { min-width: 32px; min-height: 32px; }
-.episodes-table td .q-btn--dense.q-btn--round { min-width: 24px; min-height: 24px; }
 .bar.wrapping { flex-wrap: wrap; } .bar.wrapping > .grow { flex: 1 1 200px; }
 .overview-head > .q-tabs { min-width: 0; flex: 1 1 240px; }
 .episode { container-type: inline-size; }
@@ -140,7 +143,7 @@ body.body--dark { --q-primary: #14b8a6 !important; }
   .explorer-split > .q-splitter__separator { display: none; }
   .explorer-split .pane { height: auto; overflow: visible; }
   .explorer-split .episodes-table { height: 60vh; flex: none; }
-  .explorer-split .empty { min-height: 160px; }
+  .explorer-split .empty { min-height: 160px; } .explorer-split .player { min-height: 90vh; }
   .muted { white-space: normal; }
 }
 @media (max-width: 599px) { .panes { grid-auto-flow: row; } .brand { font-size: 14px; } }

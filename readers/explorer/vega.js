@@ -34,6 +34,7 @@ export default {
   props: { spec: Object, bundle: String, cursor: Number },
   data: () => ({ above: false, beside: 120 }),
   mounted() {
+    this.t = this.cursor;
     this.observer = new ResizeObserver(() => {
       if (Math.abs(this.$el.clientWidth - (this.drawnAt ?? 0)) > 8) this.later();
     });
@@ -50,7 +51,7 @@ export default {
       this.draw();
     },
     cursor() {
-      this.point();
+      this.pointAt(this.cursor);
     },
     "$q.dark.isActive"() {
       this.later();
@@ -107,9 +108,13 @@ export default {
         this.brushing = setTimeout(() => this.$emit("brush", { ...value }), 120);
       });
     },
+    pointAt(t) {
+      this.t = t;
+      this.point();
+    },
     point() {
-      if (!this.view || !this.spec.usermeta?.cursor || this.cursor == null) return;
-      this.view.signal("cursor", this.cursor).runAsync();
+      if (!this.view || !this.spec.usermeta?.cursor || this.t == null) return;
+      this.view.signal("cursor", this.t).runAsync();
     },
   },
 };

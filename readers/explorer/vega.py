@@ -46,8 +46,10 @@ class Drawing(ui.element, component="vega.js"):
 
     def point_at(self, t: int) -> None:
         """Move the cursor of a chart over time."""
-        self._props["cursor"] = t
-        self.update()
+        # As a changed property it would send the whole specification, and the chart would be drawn again.
+        with self._props.suspend_updates():
+            self._props["cursor"] = t
+        self.run_method("pointAt", t)
 
 
 def _chosen(event: GenericEventArguments) -> dict[str, tuple[float, float]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...store.errors import EpisodelakeError
+from ...store.errors import CorruptStoreError, EpisodelakeError
 from ..view import EpisodeView
 from .colors import SeriesColors
 from .listing import EpisodeList
@@ -58,17 +58,29 @@ class Watch:
     Attributes:
         shown: the version to show.
         problem: why the newest version could not be read; None if it was.
+        left_out: what is wrong with files that could not be read from the start; the rest is shown.
         colors: those of its runs, the same in every version and on all pages.
     """
 
     def __init__(self, store: Any, *, pinned: bool = False) -> None:
-        self.shown = load(store)
+        self.left_out: tuple[str, ...] = ()
+        try:
+            self.shown = load(store)
+        except CorruptStoreError:
+            self.shown = self._rest(store)
         self.problem: str | None = None
         self.colors = SeriesColors()
         self.colors.meet(self.shown.episodes.runs)
         self.pinned = pinned
         self._lock = threading.Lock()
         self._earliest = 0.0
+
+    def _rest(self, store: Any) -> Shown:
+        """What can be read of a store with damaged files of episodes or runs."""
+        left_out = tuple(store.leave_out_damaged())
+        shown = load(store)
+        self.left_out = left_out
+        return shown
 
     def look(self, now: Callable[[], float] = time.monotonic) -> Shown:
         """Look for a newer version, unless that was a moment ago, and return the one to show.
@@ -83,7 +95,8 @@ class Watch:
             snapshot = self.shown.store._reader.snapshot
             if snapshot.newer_version() is not None:
                 # A copy moves on alone, and pages that still read the older version are not disturbed.
-                self.shown = load(copy.copy(self.shown.store).refresh())
+                newer = copy.copy(self.shown.store).refresh()
+                self.shown = self._rest(newer) if self.left_out else load(newer)
                 self.colors.meet(self.shown.episodes.runs)
             self.problem = None
         except EpisodelakeError as error:
