@@ -20,7 +20,7 @@ from rich.cells import cell_len, set_cell_size
 
 NULL = "NULL"
 GAP = 2
-NARROWEST = 12
+NARROWEST = 16
 
 _NUMBER = re.compile(r"/[0-9]{6,9}$")
 _BYTES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
@@ -227,7 +227,7 @@ def _shorten(grid: Grid, limit: int, cut: str) -> Grid:
             return text
         # Of an episode's id the number at the end tells it from its neighbours.
         number = _NUMBER.search(text)
-        tail = number[0] if number is not None and limit > 2 * len(number[0]) else ""
+        tail = number[0] if number is not None and limit > len(number[0]) + 3 else ""
         return set_cell_size(text, limit - 1 - len(tail)) + cut + tail
 
     def shortened(row: Sequence[str]) -> tuple[str, ...]:
