@@ -508,6 +508,10 @@ def test_info_tells_of_a_live_writer(tmp_path: Path) -> None:
         said = printed("info", tmp_path / "s")
         assert f"recording\t1 live run: {writer.run_id}. Episodes show once they are sealed" in said
         assert "recover" not in said
+        for words in (["ls"], ["stats"], ["head"]):
+            assert f"1 live run: {writer.run_id}" in call(*words, tmp_path / "s").stderr
+        assert f"1 live run: {writer.run_id}" in refused(1, "show", tmp_path / "s", 0)
+    assert "live run" not in call("ls", tmp_path / "s").stderr
     told = json.loads(printed("info", tmp_path / "s", "--json"))
     assert (told["episodes"], told["journals"], told["live_runs"]) == (1, 0, [])
 

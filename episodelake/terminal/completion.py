@@ -49,7 +49,8 @@ def complete_columns(ctx: Any, incomplete: str) -> list[str]:
 def after_comma(names: Sequence[str], incomplete: str) -> list[str]:
     """Of some names those that begin as the text behind the last comma, each with what stands before it."""
     before, comma, start = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in names if name.startswith(start)]
+    given = before.split(",")
+    return [f"{before}{comma}{name}" for name in names if name.startswith(start) and name not in given]
 
 
 def complete_tables(incomplete: str) -> list[str]:

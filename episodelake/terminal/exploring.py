@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import duckdb
@@ -19,7 +20,10 @@ import pyarrow as pa
 import typer
 
 from .._store import EpisodeStore
+from ..readers.amounts import counted
 from ..store.errors import CorruptStoreError, EpisodeNotFoundError
+from ..store.journal import is_live
+from ..store.layout import Layout
 from ..store.snapshot import Snapshot
 from .arguments import open_store_at
 from .commands import FAILED
@@ -27,6 +31,8 @@ from .page import report_warning
 
 Result = TypeVar("Result")
 
+#: So many live runs are named.
+LIVE_SHOWN = 3
 #: What reading a damaged file raises, whoever reads it.
 READING_ERRORS = (CorruptStoreError, duckdb.Error, pa.ArrowException, polars.exceptions.PolarsError)
 
@@ -69,13 +75,23 @@ class Explored:
         return here if self.whole is None else int(self.whole[here])
 
 
-def explored(path: str, storage: Sequence[str] | None, work: Callable[[Explored], Result]) -> Result:
+def explored(
+    path: str, storage: Sequence[str] | None, work: Callable[[Explored], Result], *, tell_live: bool = True
+) -> Result:
     """Open a store and work on it; again without the damaged files of its small tables, if there are any.
+
+    Args:
+        path, storage: where the store is, and how it is reached.
+        work: what is done with it.
+        tell_live: of a store without episodes, say which runs are being recorded.
 
     Raises:
         CorruptStoreError: what the work needs is damaged itself.
     """
-    return _explored(open_store_at(path, storage), work, steps=False)[0]
+    store = open_store_at(path, storage)
+    if tell_live:
+        _tell_live(store)
+    return _explored(store, work, steps=False)[0]
 
 
 def explored_steps(
@@ -86,7 +102,35 @@ def explored_steps(
     Returns:
         The result, and whether it has all steps; see `end`.
     """
-    return _explored(open_store_at(path, storage), work, steps=True)
+    store = open_store_at(path, storage)
+    _tell_live(store)
+    return _explored(store, work, steps=True)
+
+
+def live_told(runs: Sequence[str]) -> str:
+    """Which runs are being recorded, and when their episodes show."""
+    listed = ", ".join(runs[:LIVE_SHOWN]) + (" and others" if len(runs) > LIVE_SHOWN else "")
+    when = "Episodes show once they are sealed, about a minute after they ended."
+    return f"{counted(len(runs), 'live run')}: {listed}. {when}"
+
+
+def live_runs(layout: Layout) -> list[str]:
+    """The runs that a live writer records, in this process or another."""
+    return [entry.name for entry in journal_folders(layout) if is_live(entry)]
+
+
+def journal_folders(layout: Layout) -> list[Path]:
+    """The journals of writers that live, of dead ones, and damaged ones."""
+    folder = layout.journals
+    return sorted(entry for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+
+
+def _tell_live(store: EpisodeStore) -> None:
+    snapshot = store.selection().snapshot
+    if snapshot.newest and not snapshot.episode_count:
+        runs = live_runs(snapshot.layout)
+        if runs:
+            report_warning(live_told(runs))
 
 
 def end(complete: bool) -> None:

@@ -16,12 +16,11 @@ from .._store import EpisodeStore
 from ..readers.amounts import counted, size_text
 from ..readers.replaying.run_envs import RunEnv, run_envs
 from ..store.errors import CorruptStoreError
-from ..store.journal import is_live
 from ..store.layout import EPISODES, FORMAT_VERSION, STEPS, Layout
 from .arguments import AsJson, StorageOptions, StorePath
 from .commands import LOOK, command
 from .disk_sizes import TableSize, table_size
-from .exploring import Explored, explored
+from .exploring import Explored, explored, journal_folders, live_runs, live_told
 from .grid import Grid, grid_of, number_text
 from .json_text import write_object
 from .page import Page, report_warning
@@ -30,7 +29,6 @@ from .store_figures import store_figures
 from .texts import bytes_text, count_text
 
 RUNS_SHOWN = 10
-LIVE_SHOWN = 3
 
 EXAMPLES = """\
 episodelake info data/cartpole
@@ -50,7 +48,7 @@ def info(path: StorePath, as_json: AsJson = False, storage: StorageOptions = Non
     damaged, the rest is shown and the file is named.
     """
     page = Page()
-    report, told = explored(path, storage, lambda opened: (info_of(opened), opened.damaged))
+    report, told = explored(path, storage, lambda opened: (info_of(opened), opened.damaged), tell_live=False)
     if as_json:
         write_object(page, report)
     else:
@@ -116,9 +114,7 @@ def _on_disk(layout: Layout) -> tuple[int, int]:
 
 def _journals(layout: Layout) -> dict[str, Any]:
     """How many journals there are, and the runs of those whose writer lives."""
-    folder = layout.journals
-    found = sorted(entry for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
-    return {"journals": len(found), "live_runs": [entry.name for entry in found if is_live(entry)]}
+    return {"journals": len(journal_folders(layout)), "live_runs": live_runs(layout)}
 
 
 def _environments(store: EpisodeStore) -> list[str]:
@@ -182,9 +178,7 @@ def _journal_pairs(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is recorded and does not show yet."""
     live, pairs = report["live_runs"], []
     if live:
-        listed = ", ".join(live[:LIVE_SHOWN]) + (" and others" if len(live) > LIVE_SHOWN else "")
-        when = "Episodes show once they are sealed, about a minute after they ended."
-        pairs.append(("recording", f"{counted(len(live), 'live run')}: {listed}. {when}"))
+        pairs.append(("recording", live_told(live)))
     left = report["journals"] - len(live)
     if left:
         told = f"{left} of writers that are gone; `episodelake recover` seals what they hold"

@@ -209,7 +209,7 @@ def head(
         write_rows(page, found.iter_rows(named=True))
     else:
         page.table(grid_of(found.to_arrow(), exact=not page.is_terminal))
-        if not found.height:
+        if not found.height and rows:
             page.note(f"The table {table} has no rows.")
     end(complete)
 

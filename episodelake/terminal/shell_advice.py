@@ -35,6 +35,11 @@ _WORDS = tuple(
             "For images: `show PATH EPISODE --frames FILE`.",
         ),
         (r"store\.filter\(\"(.+?)\"\)", r'--filter "\1"'),
+        (
+            r"Use a connection of your own, from connect\(\), for other statements\.",
+            "`episodelake sql` only asks, and changes nothing.",
+        ),
+        (r"\bthe view (is empty|has \d+ episodes)", r"the store \1"),
         (r"\bverify\(\) names", "`episodelake verify` names"),
         (r"Run verify\.", "Run `episodelake verify`."),
         (r"\bits storage_options\b", "its --storage-option"),

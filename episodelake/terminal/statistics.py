@@ -73,11 +73,12 @@ def stats(
 
 
 def _write(page: Page, report: Mapping[str, Any], *, with_columns: bool) -> None:
-    page.heading("Episodes")
-    page.table(_grid(page, report["episodes"]))
     if not report["episodes"]:
         page.note("There is no episode to measure.")
-    elif with_columns:
+        return
+    page.heading("Episodes")
+    page.table(_grid(page, report["episodes"]))
+    if with_columns:
         page.heading("Columns of steps")
         page.table(_grid(page, report["columns"]))
 

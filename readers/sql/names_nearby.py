@@ -22,6 +22,7 @@ _MISSING = (
     ("table", re.compile(r"Table with name (\S+) does not exist")),
     ("macro", re.compile(r"Function with name (\S+) does not exist")),
 )
+_GUESS = re.compile(r'\nDid you mean "[^"\n]*"\??')
 _PARTS = re.compile(r"[._]")
 _DOTTED = re.compile(r'(?<![\w".])([A-Za-z_]\w*(?:\.\w+)+)')
 
@@ -39,7 +40,9 @@ def advice(
         tables: the tables that it could have used.
     """
     columns = {name: list(snapshot.shown_schema(name).names) for name in tables}
-    lines = [*_nearest(snapshot, text, reason, columns, macros), reason]
+    nearest = _nearest(snapshot, text, reason, columns, macros)
+    # The engine's own guess knows neither macros nor columns of other tables.
+    lines = [*nearest, _GUESS.sub("", reason).replace("\t", "  ") if nearest else reason.replace("\t", "  ")]
     if len(tables) < len(TABLES):
         return "\n".join([*lines, ""])
     lines.append("Available (transitions has the columns of steps):")
