@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterable, Iterator
 
 import duckdb
 
@@ -40,39 +41,79 @@ def check_files(snapshot: Snapshot, table: str) -> None:
     Raises:
         CorruptStoreError: a file is damaged; the message names it.
     """
-    for group in snapshot.groups(table):
-        for place in group.places:
-            open_parquet(place)
+    check_readable(snapshot, [table])
 
 
-def name_damaged(snapshot: Snapshot, error: duckdb.Error, tables: Collection[str] = TABLES) -> None:
+def check_readable(
+    snapshot: Snapshot, tables: Collection[str], segments: frozenset[str] | None = None
+) -> None:
+    """Open every file of some tables; of the steps, those of some segments (None: of all).
+
+    Raises:
+        CorruptStoreError: a file is damaged; the message names it.
+    """
+    for table in tables:
+        for place in _places(snapshot, table, segments):
+            with _advised(table, place):
+                open_parquet(place)
+
+
+def steps_places(snapshot: Snapshot, segments: Iterable[str] | None = None) -> list[Place]:
+    """The files of some segments (None: all that the snapshot reads), checked for an engine.
+
+    Raises:
+        CorruptStoreError: one is damaged or missing; the message names the file, and says how to go on.
+    """
+    named = (file.name for file in snapshot.step_files) if segments is None else segments
+    found: list[Place] = []
+    for segment in snapshot.readable(named):
+        with _advised(STEPS, snapshot.segment_path(segment)):
+            found += snapshot.segment_places([segment])
+    return found
+
+
+def name_damaged(
+    snapshot: Snapshot,
+    error: duckdb.Error,
+    tables: Collection[str] = TABLES,
+    segments: frozenset[str] | None = None,
+) -> None:
     """Find the damaged file, if that is why a query failed. Every page of the files may have to be read.
 
     Args:
         snapshot: what was asked.
         error: what the engine said.
         tables: those that the query could have read.
+        segments: those whose steps it could have read; None for all.
 
     Raises:
         CorruptStoreError: a file is damaged; the message names it, and says how to go on without.
     """
     if isinstance(error, _OF_THE_TEXT):
         return
-    for table in tables:
-        check_files(snapshot, table)
+    check_readable(snapshot, tables, segments)
     told = str(error)
     if isinstance(error, _OF_THE_QUERY):
         return
     if isinstance(error, duckdb.InvalidInputException) and not any(words in told for words in _OF_FILES):
         return
     for table in tables:
-        for place in (place for group in snapshot.groups(table) for place in group.places):
-            _check_pages(place, table)
+        for place in _places(snapshot, table, segments):
+            with _advised(table, place):
+                check_pages([place])
 
 
-def _check_pages(place: Place, table: str) -> None:
+def _places(snapshot: Snapshot, table: str, segments: frozenset[str] | None = None) -> list[Place]:
+    """The files of a table; of the steps, those of some segments."""
+    found = [place for group in snapshot.groups(table) for place in group.places]
+    return [place for place in found if table != STEPS or segments is None or place.name in segments]
+
+
+@contextlib.contextmanager
+def _advised(table: str, place: Place) -> Iterator[None]:
+    """Say of a damaged file of steps how to go on without it."""
     try:
-        check_pages([place])
+        yield
     except CorruptStoreError as error:
         if table != STEPS:
             raise

@@ -13,6 +13,7 @@ from ..store.layout import EPISODES, RUNS, STEPS
 from ..store.places import Place
 from ..store.snapshot import Snapshot
 from ..store.table_logs import check_process
+from .damaged_files import steps_places
 
 POSITION = "_position"
 
@@ -28,7 +29,8 @@ def polars_schema(schema: pa.Schema) -> pl.Schema:
 def table_frame(snapshot: Snapshot, table: str) -> pl.LazyFrame:
     """All files of one table; columns that a file lacks are null. Rows come in commit order."""
     schema = polars_schema(snapshot.table_schema(table))
-    return _scan(snapshot, snapshot.places(table), schema)
+    places = steps_places(snapshot) if table == STEPS else snapshot.places(table)
+    return _scan(snapshot, places, schema)
 
 
 def _scan(snapshot: Snapshot, places: list[Place], schema: pl.Schema) -> pl.LazyFrame:
@@ -81,7 +83,7 @@ def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFram
     chosen = np.arange(len(pointers.segment)) if positions is None else np.unique(positions)
     used = np.unique(pointers.segment[chosen])
     segments = snapshot.readable(pointers.segments[index] for index in used)
-    places = snapshot.segment_places(segments)
+    places = steps_places(snapshot, segments)
     ids = positioned_episodes(snapshot, chosen).select("episode_id")
     steps = _scan(snapshot, places, schema).join(ids, on="episode_id", how="semi", maintain_order="left")
     return _annotated(snapshot, steps, segments)

@@ -371,7 +371,7 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
             QueryError: the text is not valid, or no query; the message begins with the nearest names.
         """
         connection = self._confined if read_only else self._connection
-        return run_sql(self._reader.snapshot, connection, text)
+        return run_sql(self._reader.snapshot, connection, text, self._segments)
 
     def query(self, text: str, *, read_only: bool = False) -> pl.DataFrame:
         """Run a DuckDB query as `sql` does, and return its result as a Polars frame.
@@ -385,12 +385,17 @@ class EpisodeView(FeedingView, MeasuredView, PlottedView, CardedView):
         """
         with self._asking:
             connection = self._confined if read_only else self._connection
-            return fetch(self._reader.snapshot, connection, text)
+            return fetch(self._reader.snapshot, connection, text, self._segments)
 
     @cached_property
     def _asking(self) -> threading.Lock:
         """Held while a query runs: DuckDB's connections refuse a second one. All threads get the same."""
         return self.__dict__.setdefault("_asking", threading.Lock())
+
+    @cached_property
+    def _segments(self) -> frozenset[str] | None:
+        """The files that hold the steps of this view; None for all of the snapshot."""
+        return None if self._positions is None else self._reader.snapshot.segments_of(self._positions)
 
     @cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:

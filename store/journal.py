@@ -275,6 +275,18 @@ def part_path(directory: Path, number: int) -> Path:
     return directory / f"{number:06d}{PART_SUFFIX}"
 
 
+def journal_folders(folder: Path) -> list[Path]:
+    """The journals in the folder of a store: of writers that live, of dead ones, and damaged ones.
+
+    Raises:
+        StoreAccessError: the folder cannot be listed.
+    """
+    with guard_access("list the journals", folder):
+        if not folder.is_dir():
+            return []
+        return sorted(entry for entry in folder.iterdir() if entry.is_dir())
+
+
 def part_paths(directory: Path) -> list[Path]:
     """All parts of a run's journal, oldest first."""
     return sorted(directory.glob(f"*{PART_SUFFIX}"))

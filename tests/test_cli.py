@@ -516,6 +516,21 @@ def test_info_tells_of_a_live_writer(tmp_path: Path) -> None:
     assert (told["episodes"], told["journals"], told["live_runs"]) == (1, 0, [])
 
 
+def test_info_tells_of_journals_set_aside(tmp_path: Path) -> None:
+    """A journal that recovery could not read is no work for `recover`; `info` says where one is told more."""
+    space = gymnasium.spaces.Discrete(5)
+    el.create(tmp_path / "s", observation_space=space, action_space=space)
+    aside = tmp_path / "s" / "journal" / "gone-0123456789abcde.damaged"
+    aside.mkdir(parents=True)
+    (aside / "000000.frames").write_bytes(b"no journal")
+    told = json.loads(printed("info", tmp_path / "s", "--json"))
+    assert (told["journals"], told["damaged_journals"], told["live_runs"]) == (1, 1, [])
+    said = printed("info", tmp_path / "s")
+    assert "set aside\t1 damaged journal; `episodelake verify` tells where" in said
+    assert "journals\t" not in said
+    assert aside.name in call("verify", tmp_path / "s").stdout
+
+
 def test_a_folder_of_stores_names_them(example: Example) -> None:
     """Who gives the folder above a store is told which stores lie in it."""
     told = refused(1, "info", example.path.parent)

@@ -213,6 +213,33 @@ def test_queries_name_the_damaged_file_and_go_on_without(
     assert len(store.query("from episodes", read_only=read_only)) == len(LENGTHS)
 
 
+def test_a_damaged_footer_hinders_only_what_reads_its_file(damaged: tuple[el.EpisodeStore, str]) -> None:
+    """A file that is cut short is named, with a way on; views without its episodes are asked as ever."""
+    store, name = damaged
+    file = Path(str(store.path)) / "steps" / name
+    file.write_bytes(file.read_bytes()[:-20])
+    store = el.open(store.path)
+    condition = f"segment <> '{name}'"
+    asked = (lambda: store.query("from steps"), lambda: store.steps.collect(), store.plot.actions)
+    for ask in asked:
+        with pytest.raises(el.CorruptStoreError, match=name) as caught:
+            ask()
+        assert f'store.filter("{condition}")' in str(caught.value)
+    with pytest.raises(el.QueryError, match="Could not convert"):
+        store.query("select end_reason::int from episodes")
+    rest = store.filter(condition)
+    transitions = sum(LENGTHS[2:])
+    for read_only in (False, True):
+        counted = rest.query("select count(*) from transitions", read_only=read_only)
+        assert counted.item() == transitions
+    assert rest.sql("from transitions select next_observation").pl().height == transitions
+    assert rest.steps.collect().height == transitions + len(LENGTHS[2:])
+    assert len(rest.filter("episode_id in (select episode_id from steps where t = 0)")) == len(LENGTHS[2:])
+    assert rest.plot.actions().to_dict()
+    with pytest.raises(el.QueryError, match="Could not convert"):
+        rest.query("select end_reason::int from steps join episodes using (episode_id)")
+
+
 def test_filters_and_charts_name_the_damaged_file(damaged: tuple[el.EpisodeStore, str]) -> None:
     """A condition that reads steps, and a chart of them."""
     store, name = damaged

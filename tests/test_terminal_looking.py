@@ -233,7 +233,8 @@ def test_show_of_an_unknown_id_names_the_nearest(cartpole: RawStore) -> None:
     """A mistyped run and an id without its slash lead to the id that was meant."""
     wanted = said("ls", cartpole.path)[2]["episode_id"]
     run, _, number = wanted.partition("/")
-    for mistyped in (f"{run[:-1]}x/{number}", f"{run[:-1]}x/{int(number)}", f"{run}{number}"):
+    other = run[:-1] + ("y" if run.endswith("x") else "x")
+    for mistyped in (f"{other}/{number}", f"{other}/{int(number)}", f"{run}{number}"):
         assert repr(wanted) in refused(1, "show", cartpole.path, mistyped)
 
 

@@ -213,7 +213,7 @@ def _elements(view: EpisodeView, field: pa.Field) -> list[tuple[str, str]]:
     column = quote(field.name)
     if not pa.types.is_list(field.type):
         return [(field.name, f"{column}::DOUBLE")]
-    size = view.sql(f"SELECT max(len({column})) FROM transitions").fetchall()[0][0] or 0
+    size = view.query(f"SELECT max(len({column})) FROM transitions").item() or 0
     return [
         (f"{field.name}[{index}]", f"{column}[{index + 1}]::DOUBLE") for index in range(min(size, ELEMENTS))
     ]
@@ -221,17 +221,17 @@ def _elements(view: EpisodeView, field: pa.Field) -> list[tuple[str, str]]:
 
 def _action_counts(view: EpisodeView, name: str, values: str) -> list[dict[str, Any]]:
     source = f"(SELECT {values} AS v FROM transitions WHERE {values} IS NOT NULL AND isfinite({values}))"
-    low, high, distinct, whole, count = view.sql(
+    low, high, distinct, whole, count = view.query(
         f"SELECT min(v), max(v), approx_count_distinct(v), bool_and(v = round(v)), count(*) FROM {source}"
-    ).fetchall()[0]
+    ).row(0)
     if not count:
         return []
     if whole and distinct <= VALUES:
-        rows = view.sql(f"SELECT v, count(*) FROM {source} GROUP BY v ORDER BY v").fetchall()
+        rows = view.query(f"SELECT v, count(*) FROM {source} GROUP BY v ORDER BY v").rows()
         return [_counted(name, value, value, number, count) for value, number in rows]
     span = high - low or 1.0
     place = f"least(floor((v - {low!r}) / {span!r} * {BINS}), {BINS - 1})::BIGINT"
-    bins = dict(view.sql(f"SELECT {place}, count(*) FROM {source} GROUP BY 1").fetchall())
+    bins = dict(view.query(f"SELECT {place}, count(*) FROM {source} GROUP BY 1").rows())
     width = span / BINS
     return [
         _counted(name, low + index * width, low + (index + 1) * width, bins.get(index, 0), count)

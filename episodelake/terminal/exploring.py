@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import duckdb
@@ -22,7 +21,7 @@ import typer
 from .._store import EpisodeStore
 from ..readers.amounts import counted
 from ..store.errors import CorruptStoreError, EpisodeNotFoundError
-from ..store.journal import is_live
+from ..store.journal import is_live, journal_folders
 from ..store.layout import Layout
 from ..store.snapshot import Snapshot
 from .arguments import open_store_at
@@ -116,13 +115,7 @@ def live_told(runs: Sequence[str]) -> str:
 
 def live_runs(layout: Layout) -> list[str]:
     """The runs that a live writer records, in this process or another."""
-    return [entry.name for entry in journal_folders(layout) if is_live(entry)]
-
-
-def journal_folders(layout: Layout) -> list[Path]:
-    """The journals of writers that live, of dead ones, and damaged ones."""
-    folder = layout.journals
-    return sorted(entry for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+    return [folder.name for folder in journal_folders(layout.journals) if is_live(folder)]
 
 
 def _tell_live(store: EpisodeStore) -> None:

@@ -16,11 +16,12 @@ from .._store import EpisodeStore
 from ..readers.amounts import counted, size_text
 from ..readers.replaying.run_envs import RunEnv, run_envs
 from ..store.errors import CorruptStoreError
+from ..store.journal import DAMAGED_SUFFIX, journal_folders
 from ..store.layout import EPISODES, FORMAT_VERSION, STEPS, Layout
 from .arguments import AsJson, StorageOptions, StorePath
 from .commands import LOOK, command
 from .disk_sizes import TableSize, table_size
-from .exploring import Explored, explored, journal_folders, live_runs, live_told
+from .exploring import Explored, explored, live_runs, live_told
 from .grid import Grid, grid_of, number_text
 from .json_text import write_object
 from .page import Page, report_warning
@@ -113,8 +114,10 @@ def _on_disk(layout: Layout) -> tuple[int, int]:
 
 
 def _journals(layout: Layout) -> dict[str, Any]:
-    """How many journals there are, and the runs of those whose writer lives."""
-    return {"journals": len(journal_folders(layout)), "live_runs": live_runs(layout)}
+    """How many journals there are, those that were set aside among them; and the runs that are recorded."""
+    names = [folder.name for folder in journal_folders(layout.journals)]
+    aside = sum(name.endswith(DAMAGED_SUFFIX) for name in names)
+    return {"journals": len(names), "damaged_journals": aside, "live_runs": live_runs(layout)}
 
 
 def _environments(store: EpisodeStore) -> list[str]:
@@ -179,10 +182,13 @@ def _journal_pairs(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     live, pairs = report["live_runs"], []
     if live:
         pairs.append(("recording", live_told(live)))
-    left = report["journals"] - len(live)
-    if left:
+    aside = report["damaged_journals"]
+    left = report["journals"] - len(live) - aside
+    if left > 0:
         told = f"{left} of writers that are gone; `episodelake recover` seals what they hold"
         pairs.append(("journals", told))
+    if aside:
+        pairs.append(("set aside", f"{counted(aside, 'damaged journal')}; `episodelake verify` tells where"))
     return pairs
 
 

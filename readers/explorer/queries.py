@@ -66,7 +66,8 @@ class Queries:
         if self._connection is None:
             self._connection = self._view.connect(read_only=True)
         try:
-            relation = run_sql(self._view._reader.snapshot, self._connection, text)
+            view = self._view
+            relation = run_sql(view._reader.snapshot, self._connection, text, view._segments)
             # Only DuckDB knows how to end a plan early; a limit behind EXPLAIN or PIVOT is no query.
             reader: Any = relation.to_arrow_reader(most)
             return _first(reader, most)

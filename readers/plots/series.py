@@ -17,7 +17,7 @@ from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDr
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
 from ..amounts import counted
-from ..damaged_files import check_files, name_damaged
+from ..damaged_files import check_readable, name_damaged
 from ..sql.interrupting import carry_out
 from ..sql.names_nearby import near_names
 from ..sql.query import available_episodes
@@ -46,14 +46,20 @@ class Workbench:
         snapshot: what is read.
         connection: given back with `close`.
         tables: of the store, that it reads.
+        segments: those whose steps it reads; None for all.
     """
 
     def __init__(
-        self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, tables: Sequence[str]
+        self,
+        snapshot: Snapshot,
+        connection: duckdb.DuckDBPyConnection,
+        tables: Sequence[str],
+        segments: frozenset[str] | None = None,
     ) -> None:
         self.snapshot = snapshot
         self._connection = connection
         self._tables = tables
+        self._segments = segments
 
     def run(self, text: str) -> None:
         """Run a statement.
@@ -79,9 +85,8 @@ class Workbench:
         except duckdb.Error as error:
             # The statements are ours, so it is a file: one that does not hold what its schema says, or one
             # for which the connection has no view.
-            for table in self._tables:
-                check_files(self.snapshot, table)
-            name_damaged(self.snapshot, error, self._tables)
+            check_readable(self.snapshot, self._tables, self._segments)
+            name_damaged(self.snapshot, error, self._tables, self._segments)
             raise CorruptStoreError(
                 f"The store {self.snapshot.layout.root} cannot be read: {error}"
             ) from error
@@ -126,7 +131,8 @@ def step_bench(view: EpisodeView) -> Iterator[Workbench]:
         CorruptStoreError: a file is damaged.
     """
     _check_any(view)
-    with contextlib.closing(Workbench(view._reader.snapshot, view.connect(), TABLES)) as bench:
+    snapshot = view._reader.snapshot
+    with contextlib.closing(Workbench(snapshot, view.connect(), TABLES, view._segments)) as bench:
         yield bench
 
 

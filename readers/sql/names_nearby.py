@@ -42,7 +42,8 @@ def advice(
     columns = {name: list(snapshot.shown_schema(name).names) for name in tables}
     nearest = _nearest(snapshot, text, reason, columns, macros)
     # The engine's own guess knows neither macros nor columns of other tables.
-    lines = [*nearest, _GUESS.sub("", reason).replace("\t", "  ") if nearest else reason.replace("\t", "  ")]
+    told = _GUESS.sub("", reason) if nearest else reason
+    lines = [*nearest, told.replace("\t", "  ")]
     if len(tables) < len(TABLES):
         return "\n".join([*lines, ""])
     lines.append("Available (transitions has the columns of steps):")

@@ -18,7 +18,7 @@ from ...store.errors import CorruptStoreError, QueryError
 from ...store.layout import EPISODES, RUNS, STEPS, TABLES
 from ...store.names import has_utf8
 from ...store.snapshot import Snapshot
-from ..damaged_files import check_files, name_damaged
+from ..damaged_files import check_files, name_damaged, steps_places
 from ..frames import episodes_frame
 from .interrupting import carry_out
 from .macros import TRANSITIONS, WITH_NEXT, Macro, following_columns, macros_of, statements
@@ -62,9 +62,11 @@ def connect(
 def _connected(
     snapshot: Snapshot, positions: np.ndarray | None, read_only: bool, keep_rows: bool
 ) -> duckdb.DuckDBPyConnection:
-    for table in TABLES if snapshot.layout.check_pages else (RUNS, EPISODES):
+    for table in (RUNS, EPISODES):
         snapshot.places(table)
     segments = None if positions is None else snapshot.segments_of(positions)
+    if snapshot.layout.check_pages:
+        steps_places(snapshot, segments)
     sources = Sources(snapshot, segments, confined=read_only)
     connection = sources.connection
     chosen = positions is not None or (snapshot.episode_count > 0 and snapshot.hidden_rows)
@@ -161,8 +163,16 @@ def macros_for(snapshot: Snapshot) -> tuple[Macro, ...]:
     return macros_of(snapshot.schema, "")
 
 
-def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyRelation:
+def run_sql(
+    snapshot: Snapshot,
+    connection: duckdb.DuckDBPyConnection,
+    text: str,
+    segments: frozenset[str] | None = None,
+) -> duckdb.DuckDBPyRelation:
     """Bind a query to the views of `connect`.
+
+    Args:
+        segments: those that hold the steps of the connection's episodes; None for all of the snapshot.
 
     Raises:
         CorruptStoreError: a file is damaged; the message names it.
@@ -185,10 +195,10 @@ def run_sql(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str
                 "Use a connection of your own, from connect(), for other statements."
             )
         if _may_read_steps(snapshot, text):
-            snapshot.places(STEPS)
+            steps_places(snapshot, segments)
         relation = _bound(snapshot, connection, text)
     except duckdb.Error as error:
-        name_damaged(snapshot, error)
+        name_damaged(snapshot, error, _tables_read(snapshot, text), segments)
         raise QueryError(advice(snapshot, text, str(error), macros_for(snapshot))) from error
     if relation is None:
         raise QueryError(f"The text {text!r} holds no query, such as SELECT ... FROM episodes.")
@@ -229,8 +239,13 @@ def _bound(
             raise error from None
 
 
-def fetch(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str) -> pl.DataFrame:
-    """The result of a query over the views of `connect`.
+def fetch(
+    snapshot: Snapshot,
+    connection: duckdb.DuckDBPyConnection,
+    text: str,
+    segments: frozenset[str] | None = None,
+) -> pl.DataFrame:
+    """The result of a query over the views of `connect`, with the arguments of `run_sql`.
 
     Raises:
         CorruptStoreError: a file is damaged; the message names it.
@@ -238,9 +253,9 @@ def fetch(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str) 
         KeyboardInterrupt: the caller was interrupted; the connection can be used again.
     """
     try:
-        return carry_out(lambda: run_sql(snapshot, connection, text).pl(), connection.interrupt)
+        return carry_out(lambda: run_sql(snapshot, connection, text, segments).pl(), connection.interrupt)
     except duckdb.Error as error:
-        name_damaged(snapshot, error)
+        name_damaged(snapshot, error, _tables_read(snapshot, text), segments)
         hint = ""
         if _LIST_AS_NUMBER.search(str(error)):
             hint = " A list stands where a number is expected: name an element, such as reward[1] or obs(0)."
@@ -249,9 +264,17 @@ def fetch(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str) 
 
 def _may_read_steps(snapshot: Snapshot, text: str) -> bool:
     """Whether a text names the steps, or a macro that reads them; a name put together in it, it may miss."""
-    words = {word.casefold() for word in _WORD.findall(text)}
     reading = {macro.name for macro in macros_for(snapshot) if STEPS in macro.reads}
-    return not words.isdisjoint({STEPS, TRANSITIONS, WITH_NEXT, "query", "query_table"} | reading)
+    return not _words(text).isdisjoint({STEPS, TRANSITIONS, WITH_NEXT, "query", "query_table"} | reading)
+
+
+def _tables_read(snapshot: Snapshot, text: str) -> tuple[str, ...]:
+    """The tables whose files a query may have read."""
+    return TABLES if _may_read_steps(snapshot, text) else (RUNS, EPISODES)
+
+
+def _words(text: str) -> set[str]:
+    return {word.casefold() for word in _WORD.findall(text)}
 
 
 def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition: str) -> np.ndarray:
@@ -262,7 +285,9 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
     """
     _check_text(condition)
     snapshot.places(EPISODES)
-    sources = Sources(snapshot)
+    with_steps = _asks_steps(snapshot, condition)
+    segments = snapshot.segments_of(candidates) if with_steps and candidates is not None else None
+    sources = Sources(snapshot, segments)
     try:
         found = carry_out(
             lambda: _fulfilling(snapshot, sources, candidates, condition), sources.connection.interrupt
@@ -271,7 +296,7 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
         if isinstance(error, QueryError):
             raise
         if isinstance(error, duckdb.Error):
-            name_damaged(snapshot, error)
+            name_damaged(snapshot, error, TABLES if with_steps else (RUNS, EPISODES), segments)
         raise QueryError(
             advice(snapshot, condition, f"The condition {condition!r} is not valid: {error}", (), (EPISODES,))
             + available_episodes(snapshot)
@@ -296,7 +321,8 @@ def _fulfilling(
     # So that a subquery in the condition sees the same episodes.
     connection.execute(f"CREATE VIEW {EPISODES} AS SELECT {columns} FROM _positioned")
     connection.execute(f"CREATE VIEW {RUNS} AS {sources.table(RUNS)}")
-    _add_what_is_read(snapshot, sources, condition)
+    if _asks_steps(snapshot, condition):
+        _add_what_is_read(snapshot, sources, candidates)
     rows = connection.view("_positioned")
     expression = duckdb.SQLExpression(condition)
     (kind,) = rows.select(expression).types
@@ -306,13 +332,15 @@ def _fulfilling(
     return np.asarray(found.fetchnumpy()[_POSITION], np.int64)
 
 
-def _add_what_is_read(snapshot: Snapshot, sources: Sources, condition: str) -> None:
-    """The steps of the episodes, and the macros, where a subquery of the condition reads them."""
+def _asks_steps(snapshot: Snapshot, condition: str) -> bool:
+    """Whether a condition has a subquery over steps, or calls a macro, which may read them."""
     macros = {macro.name for macro in macros_for(snapshot)}
-    words = {word.casefold() for word in _WORD.findall(condition)}
-    if words.isdisjoint({STEPS, TRANSITIONS, WITH_NEXT} | macros):
-        return
-    snapshot.places(STEPS)
+    return not _words(condition).isdisjoint({STEPS, TRANSITIONS, WITH_NEXT} | macros)
+
+
+def _add_what_is_read(snapshot: Snapshot, sources: Sources, candidates: np.ndarray | None) -> None:
+    """The steps of the episodes, and the macros."""
+    steps_places(snapshot, None if candidates is None else snapshot.segments_of(candidates))
     _add_steps(snapshot, sources, f"SEMI JOIN {EPISODES} USING (episode_id)")
     position_of = f"SELECT episode_id FROM _positioned WHERE {_POSITION} = place"
     _add_macros(sources.connection, macros_of(snapshot.schema, position_of))

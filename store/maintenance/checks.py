@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +21,7 @@ from ..annotation_files import ANNOTATION_KEY
 from ..errors import CorruptStoreError, EpisodelakeError, StoreAccessError
 from ..files import guard_access
 from ..handle import StoreHandle
-from ..journal import DAMAGED_SUFFIX, is_live, part_paths
+from ..journal import DAMAGED_SUFFIX, is_live, journal_folders, part_paths
 from ..layout import ANNOTATIONS, ARTIFACTS, CARD, JOURNAL, MANIFEST, RUNS, TABLES, TAGS, Layout
 from ..listed_files import TableFile
 from ..manifest import read_card, read_manifest
@@ -362,17 +361,9 @@ def tag_version(place: Place) -> int:
     raise CorruptStoreError(f"The tag {place} is damaged: {problem}. Restore or delete the file.")
 
 
-def journals(layout: Layout) -> list[Path]:
-    """Journals of writers that live, of dead ones, and damaged ones."""
-    with guard_access("list the journals", layout.journals):
-        if not layout.journals.is_dir():
-            return []
-        return sorted(entry for entry in layout.journals.iterdir() if entry.is_dir())
-
-
 def check_journals(layout: Layout, findings: Findings) -> None:
     """No dead writer's journal waits for recovery, and none was set aside as damaged."""
-    for directory in journals(layout):
+    for directory in journal_folders(layout.journals):
         file = f"{JOURNAL}/{directory.name}"
         if directory.name.endswith(DAMAGED_SUFFIX):
             message = (

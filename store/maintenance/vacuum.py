@@ -19,6 +19,7 @@ from ..annotation_files import MARKER, PROPERTY, parse_annotations
 from ..errors import CorruptStoreError, InvalidArgumentError
 from ..files import guard_access
 from ..handle import StoreHandle
+from ..journal import journal_folders
 from ..layout import ANNOTATIONS, EPISODES, RUNS, STEPS, TABLES, Layout
 from ..parquet import open_parquet, reading_error
 from ..places import Entry
@@ -71,7 +72,8 @@ def vacuum(
         # In this order: a file that is listed and whose journal is gone was committed before the tables are
         # read.
         found = list(_candidates(store.layout))
-        alive = _journals(store.layout)
+        # Runs that live, or whose journal waits for recovery.
+        alive = {folder.name for folder in journal_folders(store.layout.journals)}
         needed = _needed(store.layout, time.time() - older_than.total_seconds())
         grace = max(older_than, _REMOTE_GRACE) if store.layout.root.local is None else timedelta(0)
         latest = time.time() - grace.total_seconds()
@@ -104,14 +106,6 @@ def _candidates(layout: Layout) -> Iterator[tuple[str, Entry]]:
             for entry in (layout.root / table).entries(deep=table == ANNOTATIONS):
                 if _DELETED.fullmatch(entry.name):
                     yield table, entry
-
-
-def _journals(layout: Layout) -> set[str]:
-    """Runs that live, or whose journal waits for recovery."""
-    with guard_access("list the journals", layout.journals):
-        if not layout.journals.is_dir():
-            return set()
-        return {entry.name for entry in layout.journals.iterdir() if entry.is_dir()}
 
 
 def _run_of(name: str) -> str | None:

@@ -17,6 +17,7 @@ from ..annotation_files import PROPERTY, AnnotationFiles, parse_annotations
 from ..errors import ConcurrentCommitError, CorruptStoreError, StoreAccessError, VersionNotFoundError
 from ..files import guard_access
 from ..handle import StoreHandle
+from ..journal import journal_folders
 from ..layout import ANNOTATIONS, EPISODES, RUNS, STEPS, TAGS
 from ..listed_files import TableFile
 from ..places import Place
@@ -35,7 +36,6 @@ from .checks import (
     check_runs,
     check_schema,
     check_whole,
-    journals,
     read_groups,
     read_listing,
     tag_version,
@@ -169,7 +169,7 @@ class _Inspection:
         """One look at the newest version; False if it may have been a moment too early."""
         layout = self.store.layout
         # A recovery writes the row of its run last, and then removes the journal.
-        recovering = {directory.name for directory in journals(layout)}
+        recovering = {directory.name for directory in journal_folders(layout.journals)}
         # Episodes before steps, as readers do it.
         read = [read_listing(layout, name, findings) for name in (EPISODES, STEPS, RUNS)]
         for listing in read:
