@@ -177,11 +177,57 @@ def test_moving_return(view: el.EpisodeView, ask: Any, episodes: int) -> None:
 
 
 def test_episode_at(view: el.EpisodeView, ask: Any) -> None:
-    """Positions are those of the view, from either end; beyond them there is no row."""
+    """Positions are those of the view, from either end; one beyond them is an error, as `view[place]` is."""
     for place in (*range(len(view)), *range(-len(view), 0)):
         assert ask(f"select episode_id from episode_at({place})") == [(view[place].id,)]
     for place in (len(view), -len(view) - 1):
-        assert ask(f"from episode_at({place})") == []
+        with pytest.raises(duckdb.Error, match=f"at position {place}; positions go from -{len(view)} to"):
+            ask(f"from episode_at({place})")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("from episode_at('no such id')", "takes a position, such as 0 or -1, and not no such id"),
+        ("from episode_at(0.5)", "takes a position, such as 0 or -1, and not 0.5"),
+        ("from episode_at(null)", "takes a position, such as 0 or -1, and not NULL"),
+        ("from step_at(-1)", "step is -1; expected a whole number of at least 0"),
+        ("from step_at('no such id')", "step is no such id; expected a whole number"),
+        ("from step_at(null)", "step is NULL; expected a whole number"),
+        ("from transitions_of('no such id')", "there is no episode no such id here"),
+        ("select count(*) from transitions_of('no such id')", "there is no episode no such id here"),
+        ("select 1 from transitions_of('no such id') limit 1", "there is no episode no such id here"),
+        ("from transitions_of((select max(episode_id) from episodes where false))", "no episode NULL here"),
+    ],
+)
+def test_places_that_are_none_are_told(ask: Any, text: str, told: str) -> None:
+    """A wrong id or place is an error, and not an episode without rows."""
+    with pytest.raises(duckdb.Error, match=told):
+        ask(text)
+
+
+def test_an_id_of_another_view_is_told(store: el.EpisodeStore) -> None:
+    """An episode that the view leaves out is none of its own."""
+    with pytest.raises(duckdb.Error, match=f"there is no episode {store[0].id} here"):
+        store[1:].sql(f"from transitions_of('{store[0].id}')").fetchall()
+
+
+def test_transitions_of_ids_from_a_table(view: el.EpisodeView, ask: Any) -> None:
+    """The ids may stand in a table: each episode has its own transitions, and one wrong id is told."""
+    lengths = {episode.id: episode.length for episode in view}
+    beside = "select e.episode_id, count(*) from episodes e, transitions_of(e.episode_id) group by 1"
+    within = "select episode_id, (select count(*) from transitions_of(e.episode_id)) from episodes e"
+    assert dict(ask(beside)) == dict(ask(within)) == lengths
+    ids = f"(values ('{view[0].id}'), ('no such id')) e(id)"
+    with pytest.raises(duckdb.Error, match="there is no episode no such id here"):
+        ask(f"select count(*) from {ids}, transitions_of(e.id)")
+
+
+def test_transitions_of_prunes_files(store: el.EpisodeStore) -> None:
+    """The steps are read with a condition that DuckDB applies to the files, whatever else is looked up."""
+    ((_, plan),) = store.sql(f"explain from transitions_of('{store[2].id}')").fetchall()
+    plan = "".join(part.strip(" │") for part in plan.splitlines())
+    assert plan.count(f"episode_id = '{store[2].id}'") == 2  # of the steps, and of the episodes
 
 
 def test_step_at(view: el.EpisodeView, ask: Any) -> None:
@@ -420,6 +466,7 @@ def test_macros_of_committed_stores(committed: str, tmp_path: Path) -> None:
     store = el.open(shutil.copytree(source, tmp_path / "store"))
     el.recover(store.path)
     for view in (store.refresh(), store[:0]):
+        known = view[0].id if len(view) else "none"
         for read_only in (False, True):
             for text in (
                 "returns_to_go(0.5)",
@@ -431,7 +478,7 @@ def test_macros_of_committed_stores(committed: str, tmp_path: Path) -> None:
                 "step_percentiles(t)",
                 "step_histogram(t)",
                 "transitions_with_next",
-                "transitions_of('x')",
+                f"transitions_of('{known}')",
                 "action_histogram()",
             ):
                 view.sql(f"from {text}", read_only=read_only).fetchall()

@@ -24,7 +24,7 @@ from .interrupting import carry_out
 from .macros import TRANSITIONS, WITH_NEXT, Macro, following_columns, macros_of, statements
 from .names_nearby import advice, missing_next
 from .sources import Sources
-from .text import explained, opens_query, quote, with_source
+from .text import explained, is_whole, opens_query, quote, with_source
 
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
@@ -133,11 +133,25 @@ def _create_view(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, name
 
 
 def _position_of(count: int, chosen: bool) -> str:
-    """A query for the id of the episode at the parameter `place`, one of `count` episodes."""
-    place = f"CASE WHEN place >= {-count} AND place < 0 THEN place + {count} WHEN place >= 0 THEN place"
+    """A query for the id of the episode at the parameter `place`, one of `count` episodes.
+
+    A place that none of them has is an error, as `store[place]` is; where there are none, it has no row.
+    """
+    given, said = "try_cast(place AS BIGINT)", "coalesce(place::VARCHAR, 'NULL')"
+    no_number = (
+        f"'episode_at takes a position, such as 0 or -1, and not ' || {said} || "
+        f"'; an id stands in FROM {EPISODES} WHERE episode_id = ...'"
+    )
+    beyond = f"'there is no episode at position ' || {said} || '; positions go from {-count} to {count - 1}'"
+    wanted = f"""
+        CASE WHEN {count} = 0 THEN 0
+        WHEN NOT {is_whole("place")} THEN error({no_number})::BIGINT
+        WHEN {given} BETWEEN 0 AND {count - 1} THEN {given}
+        WHEN {given} BETWEEN {-count} AND -1 THEN {given} + {count}
+        ELSE error({beyond})::BIGINT END"""
     if chosen:
-        return f"SELECT episode_id FROM {_CHOSEN} WHERE {_POSITION} = {place} END"
-    return f"SELECT episode_id FROM {EPISODES} LIMIT 1 OFFSET {place} ELSE {count} END"
+        return f"SELECT episode_id FROM {_CHOSEN} WHERE {_POSITION} = {wanted}"
+    return f"SELECT episode_id FROM {EPISODES} LIMIT 1 OFFSET {wanted}"
 
 
 def _add_steps(snapshot: Snapshot, sources: Sources, choice: str) -> None:

@@ -42,6 +42,15 @@ def literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
+def is_whole(value: str) -> str:
+    """A condition: whether an expression of any type is a whole number; false for NULL and for other texts.
+
+    >>> is_whole("2.5")
+    'coalesce(try_cast(2.5 AS DOUBLE) = try_cast(2.5 AS BIGINT), false)'
+    """
+    return f"coalesce(try_cast({value} AS DOUBLE) = try_cast({value} AS BIGINT), false)"
+
+
 def explained(text: str) -> str:
     """What a text asks to EXPLAIN, without that word and its options; any other text as it is.
 
