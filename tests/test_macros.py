@@ -526,29 +526,77 @@ def test_conditions_of_filters_may_use_macros(store: el.EpisodeStore) -> None:
     ("text", "first"),
     [
         ("select retrun from episodes", "There is no column 'retrun'. Nearest: episode_return"),
-        ("select obsrevation from steps", "There is no column 'obsrevation'. Nearest: observation"),
-        ("from transition", "There is no table 'transition'. Nearest: transitions,"),
+        (
+            "select obsrevation from steps",
+            "There is no column 'obsrevation'. Nearest: observation.\nColumns of",
+        ),
+        ("select lenght from steps", "There is no column 'lenght'. Nearest: length (of episodes).\nColumns"),
+        ("from transition", "There is no table 'transition'. Nearest: transitions, transitions_with_next.\n"),
+        (
+            "from episods",
+            "There is no table 'episods'. Nearest: episodes.\nTables: runs, episodes, steps, tran",
+        ),
         ("from returns_togo(0.9)", "There is no macro 'returns_togo'. Nearest: returns_to_go"),
         ("select osb(0) from steps", "There is no macro 'osb'. Nearest: obs"),
+        ("select coutn(*) from steps", "There is no function 'coutn'. Nearest: count.\nCatalog"),
+        (
+            "select xqzw(1)",
+            "There is no function 'xqzw', nor any name like it.\nMacros: action_histogram(), ",
+        ),
         ("select e.seeds from episodes e", "There is no column 'seeds'. Nearest: seed"),
         (
             "select next_observation from steps",
             "next_observation is a column of the view transitions_with",
         ),
-        ("select xqzw from steps", "There is no column 'xqzw', nor any name like it."),
+        (
+            "select xqzw from steps",
+            "There is no column 'xqzw', nor any name like it.\nColumns of steps: epis",
+        ),
+        (
+            "from first_hit(length > 3)",
+            "length is a column of episodes, and first_hit(...) works on steps, whose columns are episode_id",
+        ),
+        ("select obs(seed) from steps", "seed is a column of episodes, and obs(...) works on steps"),
+        (
+            "select obs(0.5) from steps",
+            "obs takes whole numbers as indices, which count from 0, such as obs(0)",
+        ),
+        ("select obs('x') from steps", "obs takes whole numbers as indices"),
+        ("select nth(observation, 0.5) from steps", "nth takes whole numbers as indices"),
+        ("select obs(0, 1) from steps", "obs does not take these arguments. It is called as obs(i0)."),
+        (
+            "from discounted_return(gama := 0.9)",
+            "discounted_return has no parameter 'gama'. It is called as discounted_return(gamma := 1).",
+        ),
     ],
 )
 def test_nearest_names_come_first(store: el.EpisodeStore, text: str, first: str) -> None:
-    """The message for a wrong name begins with the nearest right ones and ends with all that there are."""
+    """The message for a wrong name begins with the nearest right ones of its kind."""
     for read_only in (False, True):
         with pytest.raises(el.QueryError) as caught:
             store.sql(text, read_only=read_only)
-        message = str(caught.value)
-        assert message.startswith(first), message
-        assert "returns_to_go(gamma := 1)" in message and "episode_return" in message
+        assert str(caught.value).startswith(first), str(caught.value)
     with pytest.raises(el.QueryError) as caught:
         store.filter("lenght > 3")
     assert str(caught.value).startswith("There is no column 'lenght'. Nearest: length")
+
+
+def test_long_lists_are_told_where_no_name_is_near(store: el.EpisodeStore) -> None:
+    """All columns of the tables that a query names are listed where none is near, and no others."""
+    for text, listed in (("select xqzw from episodes", True), ("select lenght from episodes", False)):
+        with pytest.raises(el.QueryError) as caught:
+            store.sql(text)
+        assert ("wide_seed" in str(caught.value)) is listed
+        assert "env_spec" not in str(caught.value) and "returns_to_go" not in str(caught.value)
+
+
+def test_a_locked_file_is_told(store: el.EpisodeStore) -> None:
+    """A connection that may only read says that it sees the store alone, and how other files are read."""
+    for text in ("from read_csv('other.csv')", "from 'other.csv'", "from read_text('other.csv')"):
+        with pytest.raises(
+            el.QueryError, match=r"^'other.csv' is no part of the store, .* Without read_only"
+        ):
+            store.sql(text, read_only=True)
 
 
 def test_a_dotted_name_without_quotes_is_told(tmp_path: Path) -> None:

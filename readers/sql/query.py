@@ -24,14 +24,13 @@ from .interrupting import carry_out
 from .macros import TRANSITIONS, WITH_NEXT, Macro, following_columns, macros_of, statements
 from .names_nearby import advice, missing_next
 from .sources import Sources
-from .text import explained, is_whole, opens_query, quote, with_source
+from .text import explained, is_whole, named_words, opens_query, quote, with_source
 
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
 #: A connection that may only read keeps the rows of so many episodes in its memory.
 _MOST_KEPT = 2_000_000
 _LIST_AS_NUMBER = re.compile(r"cast \(\w+(?:\[\])+ -> DOUBLE\)")
-_WORD = re.compile(r"\w+")
 _SHOW_TABLES = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
 #: DuckDB would list what the views are made of too.
 _TABLES_QUERY = (
@@ -263,7 +262,7 @@ def fetch(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, text: str) 
 
 def _may_read_steps(snapshot: Snapshot, text: str) -> bool:
     """Whether a text names the steps, or a macro that reads them; a name put together in it, it may miss."""
-    words = {word.casefold() for word in _WORD.findall(text)}
+    words = named_words(text)
     reading = {macro.name for macro in macros_for(snapshot) if STEPS in macro.reads}
     return not words.isdisjoint({STEPS, TRANSITIONS, WITH_NEXT, "query", "query_table"} | reading)
 
@@ -288,7 +287,7 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
             name_damaged(snapshot, error)
         raise QueryError(
             advice(snapshot, condition, f"The condition {condition!r} is not valid: {error}", (), (EPISODES,))
-            + available_episodes(snapshot)
+            + _vector_hint(snapshot)
         ) from error
     finally:
         sources.connection.close()
@@ -323,7 +322,7 @@ def _fulfilling(
 def _add_what_is_read(snapshot: Snapshot, sources: Sources, condition: str) -> None:
     """The steps of the episodes, and the macros, where a subquery of the condition reads them."""
     macros = {macro.name for macro in macros_for(snapshot)}
-    words = {word.casefold() for word in _WORD.findall(condition)}
+    words = named_words(condition)
     if words.isdisjoint({STEPS, TRANSITIONS, WITH_NEXT} | macros):
         return
     snapshot.places(STEPS)
@@ -335,10 +334,15 @@ def _add_what_is_read(snapshot: Snapshot, sources: Sources, condition: str) -> N
 def available_episodes(snapshot: Snapshot) -> str:
     """The hint that names the columns of the episodes table."""
     columns = ", ".join(snapshot.episodes_schema.names)
-    vector = (
-        " episode_return is a vector here: compare one objective, episode_return[1] in SQL (from 1), "
+    told = f"Available columns of episodes: {columns}. In SQL, names with a dot need double quotes."
+    return told + _vector_hint(snapshot).replace("\n", " ")
+
+
+def _vector_hint(snapshot: Snapshot) -> str:
+    """How a return of several objectives is compared; empty where there is but one."""
+    if not snapshot.schema.reward_shape:
+        return ""
+    return (
+        "\nepisode_return is a vector here: compare one objective, episode_return[1] in SQL (from 1), "
         'pl.col("episode_return").list.get(0) in Polars.'
-    )
-    return f"Available columns of episodes: {columns}. In SQL, names with a dot need double quotes." + (
-        vector if snapshot.schema.reward_shape else ""
     )
