@@ -125,7 +125,7 @@ def step_bench(view: EpisodeView) -> Iterator[Workbench]:
         NothingToDrawError: the view has none.
         CorruptStoreError: a file is damaged.
     """
-    _check_any(view)
+    check_any(view)
     with contextlib.closing(Workbench(view._reader.snapshot, view.connect(), TABLES)) as bench:
         yield bench
 
@@ -133,7 +133,7 @@ def step_bench(view: EpisodeView) -> Iterator[Workbench]:
 @contextlib.contextmanager
 def episode_bench(view: EpisodeView) -> Iterator[Workbench]:
     """The same with the tables `episodes` and `runs` only, which a damaged file of steps does not disturb."""
-    _check_any(view)
+    check_any(view)
     snapshot = view._reader.snapshot
     sources = Sources(snapshot)
     with contextlib.closing(Workbench(snapshot, sources.connection, (EPISODES, RUNS))) as bench:
@@ -147,7 +147,12 @@ def episode_bench(view: EpisodeView) -> Iterator[Workbench]:
         yield bench
 
 
-def _check_any(view: EpisodeView) -> None:
+def check_any(view: EpisodeView) -> None:
+    """Refuse a view without episodes.
+
+    Raises:
+        NothingToDrawError: it has none.
+    """
     if not len(view):
         raise NothingToDrawError(
             "There is nothing to draw: the view has no episodes. Record some, or choose with a wider filter."
