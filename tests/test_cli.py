@@ -1,6 +1,7 @@
 """The command line: what each command prints and to where, its exit status, and what it says of bad input."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -443,15 +444,47 @@ def test_output_that_cannot_be_encoded_is_spelled_out(example: Example) -> None:
     assert b"reward\t_#\t0.0\t0.5" in outputs[1].stdout
 
 
-def test_a_reader_that_stops_early_is_no_error(example: Example) -> None:
-    """When the reader of a pipe goes away, the program ends without a traceback."""
-    query = "SELECT * FROM range(200000)"
-    command = [sys.executable, *RUN, "sql", str(example.path), query, "--limit", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
-        assert program.stdout is not None and program.stderr is not None
-        assert program.stdout.readline() == "range\n"
-        program.stdout.close()
-        assert program.stderr.read() == ""
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sql", "STORE", "SELECT * FROM range(200000)", "--limit", "0"),
+        ("sql", "STORE", "SELECT * FROM range(200000)", "--csv"),
+        ("sql", "STORE", "SELECT * FROM range(200000)", "--json"),
+        ("info", "STORE"),
+        ("ls", "STORE"),
+        ("show", "STORE", "0"),
+        ("--help",),
+        ("plot", "--help"),
+    ],
+    ids=" ".join,
+)
+def test_a_reader_that_has_gone_ends_every_command_alike(example: Example, words: tuple[str, ...]) -> None:
+    """The program ends without a word, with the status that the shell gives to a closed pipe."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, *RUN, *(str(example.path) if word == "STORE" else word for word in words)]
+    with os.fdopen(writing, "wb") as closed:
+        ended = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize(
+    "words",
+    [("sql", "STORE", "SELECT * FROM range(9)", "--csv"), ("info", "STORE"), ("--help",)],
+    ids=" ".join,
+)
+def test_a_full_disk_is_told(example: Example, words: tuple[str, ...]) -> None:
+    """Output that cannot be written is an error in one line, also where it is less than a buffer."""
+    command = [sys.executable, *RUN, *(str(example.path) if word == "STORE" else word for word in words)]
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "Error: Could not write to standard output: No space left on device. What was written is not whole.\n"
+    )
 
 
 # On a terminal

@@ -177,11 +177,57 @@ def test_moving_return(view: el.EpisodeView, ask: Any, episodes: int) -> None:
 
 
 def test_episode_at(view: el.EpisodeView, ask: Any) -> None:
-    """Positions are those of the view, from either end; beyond them there is no row."""
+    """Positions are those of the view, from either end; one beyond them is an error, as `view[place]` is."""
     for place in (*range(len(view)), *range(-len(view), 0)):
         assert ask(f"select episode_id from episode_at({place})") == [(view[place].id,)]
     for place in (len(view), -len(view) - 1):
-        assert ask(f"from episode_at({place})") == []
+        with pytest.raises(duckdb.Error, match=f"at position {place}; positions go from -{len(view)} to"):
+            ask(f"from episode_at({place})")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("from episode_at('no such id')", "takes a position, such as 0 or -1, and not no such id"),
+        ("from episode_at(0.5)", "takes a position, such as 0 or -1, and not 0.5"),
+        ("from episode_at(null)", "takes a position, such as 0 or -1, and not NULL"),
+        ("from step_at(-1)", "step is -1; expected a whole number of at least 0"),
+        ("from step_at('no such id')", "step is no such id; expected a whole number"),
+        ("from step_at(null)", "step is NULL; expected a whole number"),
+        ("from transitions_of('no such id')", "there is no episode no such id here"),
+        ("select count(*) from transitions_of('no such id')", "there is no episode no such id here"),
+        ("select 1 from transitions_of('no such id') limit 1", "there is no episode no such id here"),
+        ("from transitions_of((select max(episode_id) from episodes where false))", "no episode NULL here"),
+    ],
+)
+def test_places_that_are_none_are_told(ask: Any, text: str, told: str) -> None:
+    """A wrong id or place is an error, and not an episode without rows."""
+    with pytest.raises(duckdb.Error, match=told):
+        ask(text)
+
+
+def test_an_id_of_another_view_is_told(store: el.EpisodeStore) -> None:
+    """An episode that the view leaves out is none of its own."""
+    with pytest.raises(duckdb.Error, match=f"there is no episode {store[0].id} here"):
+        store[1:].sql(f"from transitions_of('{store[0].id}')").fetchall()
+
+
+def test_transitions_of_ids_from_a_table(view: el.EpisodeView, ask: Any) -> None:
+    """The ids may stand in a table: each episode has its own transitions, and one wrong id is told."""
+    lengths = {episode.id: episode.length for episode in view}
+    beside = "select e.episode_id, count(*) from episodes e, transitions_of(e.episode_id) group by 1"
+    within = "select episode_id, (select count(*) from transitions_of(e.episode_id)) from episodes e"
+    assert dict(ask(beside)) == dict(ask(within)) == lengths
+    ids = f"(values ('{view[0].id}'), ('no such id')) e(id)"
+    with pytest.raises(duckdb.Error, match="there is no episode no such id here"):
+        ask(f"select count(*) from {ids}, transitions_of(e.id)")
+
+
+def test_transitions_of_prunes_files(store: el.EpisodeStore) -> None:
+    """The steps are read with a condition that DuckDB applies to the files, whatever else is looked up."""
+    ((_, plan),) = store.sql(f"explain from transitions_of('{store[2].id}')").fetchall()
+    plan = "".join(part.strip(" │") for part in plan.splitlines())
+    assert plan.count(f"episode_id = '{store[2].id}'") == 2  # of the steps, and of the episodes
 
 
 def test_step_at(view: el.EpisodeView, ask: Any) -> None:
@@ -420,6 +466,7 @@ def test_macros_of_committed_stores(committed: str, tmp_path: Path) -> None:
     store = el.open(shutil.copytree(source, tmp_path / "store"))
     el.recover(store.path)
     for view in (store.refresh(), store[:0]):
+        known = view[0].id if len(view) else "none"
         for read_only in (False, True):
             for text in (
                 "returns_to_go(0.5)",
@@ -431,7 +478,7 @@ def test_macros_of_committed_stores(committed: str, tmp_path: Path) -> None:
                 "step_percentiles(t)",
                 "step_histogram(t)",
                 "transitions_with_next",
-                "transitions_of('x')",
+                f"transitions_of('{known}')",
                 "action_histogram()",
             ):
                 view.sql(f"from {text}", read_only=read_only).fetchall()
@@ -479,29 +526,77 @@ def test_conditions_of_filters_may_use_macros(store: el.EpisodeStore) -> None:
     ("text", "first"),
     [
         ("select retrun from episodes", "There is no column 'retrun'. Nearest: episode_return"),
-        ("select obsrevation from steps", "There is no column 'obsrevation'. Nearest: observation"),
-        ("from transition", "There is no table 'transition'. Nearest: transitions,"),
+        (
+            "select obsrevation from steps",
+            "There is no column 'obsrevation'. Nearest: observation.\nColumns of",
+        ),
+        ("select lenght from steps", "There is no column 'lenght'. Nearest: length (of episodes).\nColumns"),
+        ("from transition", "There is no table 'transition'. Nearest: transitions, transitions_with_next.\n"),
+        (
+            "from episods",
+            "There is no table 'episods'. Nearest: episodes.\nTables: runs, episodes, steps, tran",
+        ),
         ("from returns_togo(0.9)", "There is no macro 'returns_togo'. Nearest: returns_to_go"),
         ("select osb(0) from steps", "There is no macro 'osb'. Nearest: obs"),
+        ("select coutn(*) from steps", "There is no function 'coutn'. Nearest: count.\nCatalog"),
+        (
+            "select xqzw(1)",
+            "There is no function 'xqzw', nor any name like it.\nMacros: action_histogram(), ",
+        ),
         ("select e.seeds from episodes e", "There is no column 'seeds'. Nearest: seed"),
         (
             "select next_observation from steps",
             "next_observation is a column of the view transitions_with",
         ),
-        ("select xqzw from steps", "There is no column 'xqzw', nor any name like it."),
+        (
+            "select xqzw from steps",
+            "There is no column 'xqzw', nor any name like it.\nColumns of steps: epis",
+        ),
+        (
+            "from first_hit(length > 3)",
+            "length is a column of episodes, and first_hit(...) works on steps, whose columns are episode_id",
+        ),
+        ("select obs(seed) from steps", "seed is a column of episodes, and obs(...) works on steps"),
+        (
+            "select obs(0.5) from steps",
+            "obs takes whole numbers as indices, which count from 0, such as obs(0)",
+        ),
+        ("select obs('x') from steps", "obs takes whole numbers as indices"),
+        ("select nth(observation, 0.5) from steps", "nth takes whole numbers as indices"),
+        ("select obs(0, 1) from steps", "obs does not take these arguments. It is called as obs(i0)."),
+        (
+            "from discounted_return(gama := 0.9)",
+            "discounted_return has no parameter 'gama'. It is called as discounted_return(gamma := 1).",
+        ),
     ],
 )
 def test_nearest_names_come_first(store: el.EpisodeStore, text: str, first: str) -> None:
-    """The message for a wrong name begins with the nearest right ones and ends with all that there are."""
+    """The message for a wrong name begins with the nearest right ones of its kind."""
     for read_only in (False, True):
         with pytest.raises(el.QueryError) as caught:
             store.sql(text, read_only=read_only)
-        message = str(caught.value)
-        assert message.startswith(first), message
-        assert "returns_to_go(gamma := 1)" in message and "episode_return" in message
+        assert str(caught.value).startswith(first), str(caught.value)
     with pytest.raises(el.QueryError) as caught:
         store.filter("lenght > 3")
     assert str(caught.value).startswith("There is no column 'lenght'. Nearest: length")
+
+
+def test_long_lists_are_told_where_no_name_is_near(store: el.EpisodeStore) -> None:
+    """All columns of the tables that a query names are listed where none is near, and no others."""
+    for text, listed in (("select xqzw from episodes", True), ("select lenght from episodes", False)):
+        with pytest.raises(el.QueryError) as caught:
+            store.sql(text)
+        assert ("wide_seed" in str(caught.value)) is listed
+        assert "env_spec" not in str(caught.value) and "returns_to_go" not in str(caught.value)
+
+
+def test_a_locked_file_is_told(store: el.EpisodeStore) -> None:
+    """A connection that may only read says that it sees the store alone, and how other files are read."""
+    for text in ("from read_csv('other.csv')", "from 'other.csv'", "from read_text('other.csv')"):
+        with pytest.raises(
+            el.QueryError, match=r"^'other.csv' is no part of the store, .* Without read_only"
+        ):
+            store.sql(text, read_only=True)
 
 
 def test_a_dotted_name_without_quotes_is_told(tmp_path: Path) -> None:

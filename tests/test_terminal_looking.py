@@ -238,6 +238,16 @@ def test_show_of_an_unknown_id_names_the_nearest(cartpole: RawStore) -> None:
         assert repr(wanted) in refused(1, "show", cartpole.path, mistyped)
 
 
+@pytest.mark.parametrize("number", ["6", "9999", "000017", "9" * 30])
+def test_a_number_beyond_a_run_tells_what_the_run_has(cartpole: RawStore, number: str) -> None:
+    """The run that was named has so many episodes, and episodes of other runs are not what was meant."""
+    (run,) = {row["run_id"] for row in cartpole.table("episodes") if row["run_id"].startswith("mixed")}
+    for named in ("mixed", run):
+        told = refused(1, "show", cartpole.path, f"{named}/{number}")
+        assert f"run {run} has 6 episodes, and the nearest is '{run}/000005'" in told
+        assert "left" not in told
+
+
 @pytest.mark.parametrize("short", ["left/3", "left/000003", "lef/3", "RUN/3", "TAIL/000003", "CUT/000003"])
 def test_show_takes_a_short_id(cartpole: RawStore, short: str) -> None:
     """The name of a run, and the head, the tail or both of its id, lead to the episode of that number."""
@@ -444,6 +454,17 @@ def test_plot_refuses_what_it_cannot_write(cartpole: RawStore, tmp_path: Path) -
         2, "plot", cartpole.path, "x"
     )
     assert "--output" in refused(1, "plot", cartpole.path, "visitation")
+
+
+@pytest.mark.parametrize("kind", ["returns", "lengths", "histogram", "actions"])
+def test_plot_of_no_episode_is_an_error(stores: dict[str, RawStore], tmp_path: Path, kind: str) -> None:
+    """With characters as to a file; for programs an empty list is an answer."""
+    empty = stores["empty"].path
+    told = refused(1, "plot", empty, kind)
+    assert told.startswith("Error: There is nothing to draw: the store has no episodes. Record some")
+    assert refused(1, "plot", empty, kind, "-o", tmp_path / "x.svg") == told
+    assert said("plot", empty, kind) == []
+    assert not list(tmp_path.iterdir())
 
 
 def test_plot_knows_a_store_in_the_wrong_place(cartpole: RawStore) -> None:

@@ -169,6 +169,22 @@ def test_a_query_from_a_pipe(path: Path, words: list[str]) -> None:
     assert table(fed(text, "sql", path, *words).stdout) == [["n", "steps"], ["3", "9"]]
 
 
+def test_a_target_that_is_no_file_is_told_at_once(path: Path, tmp_path: Path) -> None:
+    """A folder, a missing folder and what is no ordinary file are refused before the query is looked at."""
+    (tmp_path / "folder.csv").mkdir()
+    os.mkfifo(tmp_path / "pipe.csv")
+    for target, told in (
+        (tmp_path, "it is a folder. Name a file in it"),
+        (tmp_path / "folder.csv", "it is a folder. Name a file in it"),
+        (tmp_path / "none" / "x.csv", f"there is no folder {tmp_path / 'none'}. Make it first"),
+        (tmp_path / "folder.csv" / "none" / "x.csv", "there is no folder"),
+        (tmp_path / "pipe.csv", "it is no ordinary file"),
+    ):
+        assert told in refused(1, "sql", path, "no query", "--csv", "--output", target)
+        assert told in refused(1, "sql", path, "no query", "--parquet", target)
+    assert (tmp_path / "pipe.csv").is_fifo()
+
+
 def test_an_empty_pipe_is_wrong_usage(path: Path) -> None:
     """Nothing on standard input ends with status 2."""
     result = fed(" \n", "sql", path)

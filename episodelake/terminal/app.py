@@ -35,7 +35,8 @@ episodelake demo                                  record something to look at
 episodelake ls data/cartpole --sort episode_return --descending
 episodelake sql data/cartpole "SELECT end_reason, count(*) FROM episodes GROUP BY 1"
 
-Exit statuses: 0 done, 1 failed or different, 2 called wrongly, 130 interrupted.
+Exit statuses: 0 done, 1 failed or different, 2 called wrongly, 130 interrupted,
+141 the reader of the output has gone.
 Shell completion: episodelake --install-completion"""
 
 app = typer.Typer(

@@ -1,14 +1,17 @@
 """How commands behave: their groups in the help, their examples, their errors and exit statuses.
 
 `command` adds a function to the program as typer does, with its place in the help and its examples. Exit
-statuses: 0 done; 1 it failed, or what was compared differs; 2 called wrongly; 130 ended by Ctrl-C.
+statuses: 0 done; 1 it failed, or what was compared differs; 2 called wrongly; 130 ended by Ctrl-C; 141 what
+read the output has gone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import duckdb
@@ -20,6 +23,8 @@ from ..store.errors import EpisodelakeError
 from .page import report_error
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+#: As the shell says it of programs that a closed pipe ends, by SIGPIPE.
+PIPE_CLOSED = 141
 
 #: The groups of commands, in the order of the help.
 LOOK = "Look at episodes"
@@ -36,15 +41,49 @@ def failure(message: str, status: int = FAILED) -> typer.Exit:
     return typer.Exit(status)
 
 
+@contextlib.contextmanager
+def _output_told() -> Iterator[None]:
+    """Write out all that the block prints; end the command where that fails.
+
+    A reader that has gone has what it wanted, and nothing is told. What is printed after a failure goes
+    nowhere: Python would else try again at its end, and tell that.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        raise typer.Exit(PIPE_CLOSED) from None
+    except OSError as error:
+        # The library tells those of its files by errors of its own.
+        if isinstance(error, EpisodelakeError) or error.errno not in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EFBIG,
+        ):
+            raise
+        _discard_output()
+        raise failure(
+            f"Could not write to standard output: {error.strerror}. What was written is not whole."
+        ) from error
+
+
+def _discard_output() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 class ReportingGroup(TyperGroup):
     """Runs a command and tells its errors in one message instead of a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error of Episodelake, of a query or of the system ends it with its status."""
         try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            raise
+            with _output_told():
+                return super().invoke(ctx)
         except (EpisodelakeError, OSError) as error:
             raise failure(str(error), _trouble(ctx)) from error
         except polars.exceptions.PolarsError as error:
@@ -54,6 +93,11 @@ class ReportingGroup(TyperGroup):
             raise failure(f"The query failed while it ran: {error}", _trouble(ctx)) from error
         except KeyboardInterrupt:
             raise failure("Interrupted.", INTERRUPTED) from None
+
+    def make_context(self, *words: Any, **settings: Any) -> Any:
+        """Take the command line apart, where help is written already."""
+        with _output_told():
+            return super().make_context(*words, **settings)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands under the headings of their groups."""

@@ -10,6 +10,7 @@ import polars as pl
 
 from .._store import EpisodeStore
 from ..readers.agents import MultiAgentEpisode
+from ..readers.amounts import counted
 from ..readers.episode import Episode
 from ..store.errors import EpisodeNotFoundError
 from .exploring import Explored
@@ -54,6 +55,9 @@ def _only_one(store: EpisodeStore, short: str, error: EpisodeNotFoundError) -> s
             f"{short!r} fits several episodes: {listed}{more}. Give more of the id, or the position that "
             "`episodelake ls` shows."
         ) from error
+    within = _numbers_within(store, short)
+    if within:
+        raise EpisodeNotFoundError(f"There is no episode {short!r}: {within}.") from error
     near = _nearest(store, short)
     if not near:
         raise error
@@ -89,6 +93,22 @@ def _fitting_runs(store: EpisodeStore, short: str) -> list[str]:
     return named or [
         each for each in ids if (each.startswith(start) and each.endswith(end)) or each.endswith(short)
     ]
+
+
+def _numbers_within(store: EpisodeStore, short: str) -> str | None:
+    """How many episodes a run has, and the nearest, where it is named with a number that none of them has."""
+    run, _, number = short.rpartition("/")
+    if not (run and number.isdecimal()):
+        return None
+    told = []
+    for each in _fitting_runs(store, run)[:NEAREST]:
+        chosen = store.episodes.filter(pl.col("run_id") == each)
+        rows = chosen.select("number", "episode_id").collect().rows()
+        # In Python, whose numbers have no end: one of 20 digits is typed as well.
+        near = min(rows, key=lambda row: abs(row[0] - int(number)), default=None)
+        nearest = f", and the nearest is {near[1]!r}" if near else ""
+        told.append(f"run {each} has {counted(len(rows), 'episode')}{nearest}")
+    return "; ".join(told) or None
 
 
 def _nearest(store: EpisodeStore, wanted: str) -> list[str]:

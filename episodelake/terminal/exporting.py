@@ -19,7 +19,7 @@ import duckdb
 import pyarrow as pa
 import typer
 
-from ..store.errors import QueryError
+from ..store.errors import QueryError, StoreAccessError
 from ..store.files import guard_access
 from .grid import clean, writer
 from .json_text import json_of
@@ -111,13 +111,32 @@ def chosen_export(*, csv: bool, as_json: bool, parquet: Path | None, output: Pat
     return Export(found, output)
 
 
+def check_target(file: Path) -> None:
+    """Refuse what cannot become a file, before any work is done for it.
+
+    Raises:
+        StoreAccessError: it is a folder, a device, or below a folder that is not there.
+    """
+    with guard_access("write the result", file):
+        if file.is_dir():
+            told = f"it is a folder. Name a file in it, such as {file / 'result'}{file.suffix or '.csv'}."
+        elif not file.parent.is_dir():
+            told = f"there is no folder {file.parent}. Make it first, or choose another."
+        elif file.exists() and not file.is_file():
+            told = "it is no ordinary file. Leave it out and redirect the output: ... --csv > FILE."
+        else:
+            return
+    raise StoreAccessError(f"Could not write the result at {file}: {told}")
+
+
 @contextlib.contextmanager
 def replaced(file: Path) -> Iterator[Path]:
     """A draft beside a file, which takes its place if all goes well.
 
     Raises:
-        StoreAccessError: the folder cannot be written.
+        StoreAccessError: the folder cannot be written, or the file cannot be replaced.
     """
+    check_target(file)
     with guard_access("write the result", file):
         descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.", suffix=file.suffix)
         os.close(descriptor)

@@ -10,13 +10,14 @@ import typer
 
 from ..readers.amounts import size_text
 from ..readers.optional_packages import EXPLORE, require
+from ..readers.plots.series import check_any
 from ..readers.view import EpisodeView
-from ..store.errors import InvalidArgumentError
+from ..store.errors import InvalidArgumentError, NothingToDrawError
 from .arguments import AsJson, Condition, StorageOptions, StorePath
 from .commands import LOOK, command
 from .drawing import draw_actions, draw_histogram, draw_over_time, drawn_series
 from .exploring import end, explored_steps
-from .exporting import replaced
+from .exporting import check_target, replaced
 from .json_text import write_object, write_rows
 from .listing import meant
 from .page import Page
@@ -91,6 +92,8 @@ def plot(
             f"{str(output)!r}: expected a name that ends in {', '.join(SUFFIXES)}.", param_hint="--output"
         )
     wanted = _kind(kind, path)
+    if output is not None:
+        check_target(output)
     page = Page()
     with interruptible(unchanged):
         if output is None:
@@ -151,6 +154,9 @@ def _told(page: Page, kind: Kind, output: Path, *, as_json: bool) -> None:
 
 def _draw(page: Page, view: EpisodeView, kind: Kind, as_json: bool) -> None:
     drawn: list[dict[str, Any]]
+    if not as_json:
+        # As for a file; an empty list is an answer for programs.
+        check_any(view)
     if kind is Kind.visitation:
         if not as_json:
             raise InvalidArgumentError(
@@ -167,4 +173,4 @@ def _draw(page: Page, view: EpisodeView, kind: Kind, as_json: bool) -> None:
     if as_json:
         write_rows(page, drawn)
     elif not drawn:
-        page.note("There is no episode to draw." if not len(view) else "There is nothing to draw.")
+        raise NothingToDrawError("There is nothing to draw: these episodes have no such numbers.")

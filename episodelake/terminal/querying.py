@@ -18,7 +18,7 @@ from ..store.errors import QueryError
 from .arguments import AsJson, StorageOptions, StorePath, open_store_at
 from .commands import LOOK, command
 from .exploring import Explored, end, explored_steps
-from .exporting import Export, chosen_export
+from .exporting import Export, check_target, chosen_export
 from .page import Page
 from .progress import interruptible, unchanged
 from .query_runs import QueryRun, write_result
@@ -83,6 +83,8 @@ def sql(
     Where the output is not a terminal, cells are separated by tabs and numbers are written in full.
     """
     export = chosen_export(csv=csv, as_json=as_json, parquet=parquet, output=output)
+    if export is not None and export.file is not None:
+        check_target(export.file)
     page = Page()
     # Asked before the store is opened: a query may come from a pipe that another program is still writing to.
     text = _query_text(query, prompt_fits=export is None)

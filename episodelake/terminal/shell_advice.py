@@ -39,7 +39,13 @@ _WORDS = tuple(
             r"Use a connection of your own, from connect\(\), for other statements\.",
             "`episodelake sql` only asks, and changes nothing.",
         ),
-        (r"\bthe view (is empty|has \d+ episodes)", r"the store \1"),
+        (
+            r"this connection, read_only=True, sees nothing else\. Without read_only a query may read other "
+            r"files too\.",
+            "`episodelake sql` sees nothing else. In Python store.query(...) may read other files too; or "
+            "write the result with --output, and ask DuckDB itself.",
+        ),
+        (r"\bthe view (is empty|has (?:no|\d+) episodes)", r"the store \1"),
         (r"\bverify\(\) names", "`episodelake verify` names"),
         (r"Run verify\.", "Run `episodelake verify`."),
         (r"\bits storage_options\b", "its --storage-option"),

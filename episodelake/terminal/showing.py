@@ -18,6 +18,7 @@ from .arguments import AsJson, EpisodeKey, StorageOptions, StorePath, episode_ke
 from .commands import CHECK, FAILED, LOOK, command, failure
 from .episode_report import episode_report, found_episode
 from .exploring import Explored, explored
+from .exporting import check_target
 from .json_text import write_object
 from .page import Page
 from .progress import interruptible, unchanged
@@ -126,6 +127,8 @@ def show(
         raise typer.BadParameter(
             f"{str(frames)!r} does not end in {', '.join(PICTURES)}.", param_hint="--frames"
         )
+    if frames is not None:
+        check_target(frames)
     for name, given in (("--steps", steps), ("--column", column)):
         if frames is None and given is not None:
             raise typer.BadParameter("it needs --frames FILE.", param_hint=name)

@@ -130,7 +130,7 @@ def step_bench(view: EpisodeView) -> Iterator[Workbench]:
         NothingToDrawError: the view has none.
         CorruptStoreError: a file is damaged.
     """
-    _check_any(view)
+    check_any(view)
     snapshot = view._reader.snapshot
     with contextlib.closing(Workbench(snapshot, view.connect(), TABLES, view._segments)) as bench:
         yield bench
@@ -139,7 +139,7 @@ def step_bench(view: EpisodeView) -> Iterator[Workbench]:
 @contextlib.contextmanager
 def episode_bench(view: EpisodeView) -> Iterator[Workbench]:
     """The same with the tables `episodes` and `runs` only, which a damaged file of steps does not disturb."""
-    _check_any(view)
+    check_any(view)
     snapshot = view._reader.snapshot
     sources = Sources(snapshot)
     with contextlib.closing(Workbench(snapshot, sources.connection, (EPISODES, RUNS))) as bench:
@@ -153,7 +153,12 @@ def episode_bench(view: EpisodeView) -> Iterator[Workbench]:
         yield bench
 
 
-def _check_any(view: EpisodeView) -> None:
+def check_any(view: EpisodeView) -> None:
+    """Refuse a view without episodes.
+
+    Raises:
+        NothingToDrawError: it has none.
+    """
     if not len(view):
         raise NothingToDrawError(
             "There is nothing to draw: the view has no episodes. Record some, or choose with a wider filter."

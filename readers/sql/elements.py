@@ -18,6 +18,8 @@ from ...store.names import escape_distinct
 from ...store.schema import ACTION, OBSERVATION, StepSchema
 from .text import literal, quote
 
+#: The macros whose arguments are indices.
+INDEXED = ("obs", "next_obs", "act", "nth")
 _FIXED = (Box, Discrete, MultiBinary, MultiDiscrete)
 #: A leaf of so many dimensions is a picture or a volume, whose elements nobody picks by hand.
 _MOST_DIMENSIONS = 4

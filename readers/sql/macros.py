@@ -16,7 +16,7 @@ from ...store.layout import EPISODES, STEPS
 from ...store.schema import ACTION, StepSchema
 from .elements import element_macros, leaves_of, next_name
 from .histograms import HISTOGRAM_OF_STEPS, histogram_of_actions
-from .text import quote
+from .text import is_whole, quote
 
 TRANSITIONS = "transitions"
 WITH_NEXT = "transitions_with_next"
@@ -62,7 +62,7 @@ def macros_of(schema: StepSchema, position_of: str) -> tuple[Macro, ...]:
         Macro("moving_return", "episodes := 100", _moving_return(schema), reads=frozenset({EPISODES})),
         Macro("episode_at", "place", _episode_at(position_of), reads=frozenset({EPISODES})),
         Macro("step_at", "step", _STEP_AT, reads=frozenset({EPISODES})),
-        Macro("transitions_of", "episode", _transitions_of(schema)),
+        Macro("transitions_of", "episode", _transitions_of(schema), reads=frozenset({EPISODES, STEPS})),
         Macro("first_hit", "condition", _first_hit(keys)),
         Macro("step_percentiles", "value", _STEP_PERCENTILES),
         Macro("step_histogram", "value, bins := 20", HISTOGRAM_OF_STEPS),
@@ -199,10 +199,25 @@ def _transitions_of(schema: StepSchema) -> str:
         "CASE WHEN typeof(episode) = 'VARCHAR' THEN episode::VARCHAR ELSE error('transitions_of takes the id "
         "of an episode; at a position stands (SELECT episode_id FROM episode_at(0))')::VARCHAR END"
     )
+    # An id that no episode has would else look like an episode without transitions. It is looked up in a part
+    # of its own, so that the steps keep a condition that files are pruned by; what is no text is told there.
+    # Where there is no episode at all, no id is a mistake.
+    known = (
+        f"typeof(episode) <> 'VARCHAR' OR EXISTS (FROM {EPISODES} WHERE episode_id = episode::VARCHAR) "
+        f"OR NOT EXISTS (FROM {EPISODES})"
+    )
+    told = (
+        "'transitions_of: there is no episode ' || coalesce(episode::VARCHAR, 'NULL') || ' here; "
+        f"FROM {EPISODES} has the ids'"
+    )
     return f"""
         SELECT * FROM (
-            SELECT *, {columns} FROM {STEPS} WHERE episode_id = {id_given}
-            WINDOW following AS (PARTITION BY {keys} ORDER BY t)
+            SELECT *, {columns} FROM (
+                SELECT * FROM {STEPS} WHERE episode_id = {id_given}
+                UNION ALL
+                SELECT nothing.* FROM (SELECT 1) LEFT JOIN (FROM {STEPS} WHERE false) AS nothing ON true
+                WHERE CASE WHEN {known} THEN false ELSE error({told})::BOOLEAN END
+            ) WINDOW following AS (PARTITION BY {keys} ORDER BY t)
         ) WHERE terminated IS NOT NULL ORDER BY {keys}, t"""
 
 
@@ -211,12 +226,17 @@ def _first_hit(keys: list[str]) -> str:
     return f"SELECT {columns}, min(t) FILTER (WHERE condition) AS t FROM {STEPS} GROUP BY {columns}"
 
 
+_WHOLE_STEP = f"""
+    CASE WHEN {is_whole("step")} AND try_cast(step AS BIGINT) >= 0 THEN try_cast(step AS BIGINT)
+    ELSE error('step is ' || coalesce(step::VARCHAR, 'NULL') ||
+        '; expected a whole number of at least 0')::BIGINT END"""
+
 _STEP_AT = f"""
-    SELECT run_id, episode_id, number, step - steps_before AS t FROM (
-        SELECT run_id, episode_id, number, length,
+    SELECT run_id, episode_id, number, wanted - steps_before AS t FROM (
+        SELECT run_id, episode_id, number, length, {_WHOLE_STEP} AS wanted,
             (sum(length) OVER (PARTITION BY run_id ORDER BY number) - length)::BIGINT AS steps_before
         FROM {EPISODES}
-    ) WHERE step >= steps_before AND step < steps_before + length"""
+    ) WHERE wanted >= steps_before AND wanted < steps_before + length"""
 
 _STEP_PERCENTILES = f"""
     SELECT t, count AS episodes, mean, quantiles[1] AS minimum, quantiles[2] AS p10, quantiles[3] AS p25,

@@ -1,18 +1,28 @@
-"""What to say of a name that is not there: the nearest names, the engine's reason, and all there is."""
+"""What to say of a query that failed: what was meant, perhaps, and the engine's reason.
+
+Of a name that is not there, the nearest of its kind are told, and all of them where none is near or they are
+few.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from ...store.layout import RUNS, STEPS, TABLES
+from ...store.layout import EPISODES, RUNS, STEPS, TABLES
 from ...store.snapshot import Snapshot
 from .elements import without_elements
 from .macros import TRANSITIONS, WITH_NEXT, Macro, next_columns
-from .text import quote
+from .misuse import misuse
+from .text import named_words, quote
 
 _SHOWN = 4
+#: So many names are all told, though some are near.
+_FEW = 8
+#: What stands in the brackets of these is computed of the columns of steps.
+_OF_STEPS = ("first_hit", "step_percentiles", "step_histogram", "obs", "next_obs", "act")
 #: How DuckDB says that a name is not there; with what kind of name it was.
 _MISSING = (
     ("column", re.compile(r'Referenced column "([^"]+)" (?:was )?not found')),
@@ -20,17 +30,68 @@ _MISSING = (
     ("column", re.compile(r"Cannot extract field '([^']+)' from expression")),
     ("table", re.compile(r'Referenced table "([^"]+)" not found')),
     ("table", re.compile(r"Table with name (\S+) does not exist")),
-    ("macro", re.compile(r"Function with name (\S+) does not exist")),
+    ("function", re.compile(r"Function with name (\S+) does not exist")),
 )
-_GUESS = re.compile(r'\nDid you mean "[^"\n]*"\??')
+_GUESS = re.compile(r'\nDid you mean "([^"\n]*)"\??')
 _PARTS = re.compile(r"[._]")
 _DOTTED = re.compile(r'(?<![\w".])([A-Za-z_]\w*(?:\.\w+)+)')
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A query that failed, and what it could have named.
+
+    Attributes:
+        snapshot: what was asked.
+        text: the query.
+        reason: what the engine said.
+        macros: those that the query could have used.
+        tables: the tables that it could have used.
+    """
+
+    snapshot: Snapshot
+    text: str
+    reason: str
+    macros: Sequence[Macro]
+    tables: Collection[str]
+
+    @property
+    def columns(self) -> dict[str, list[str]]:
+        """The columns of each table."""
+        return {name: list(self.snapshot.shown_schema(name).names) for name in self.tables}
+
+    @property
+    def views(self) -> list[str]:
+        """What may stand behind FROM, without macros."""
+        return [*self.tables, TRANSITIONS, WITH_NEXT] if len(self.tables) > 1 else list(self.tables)
+
+    @property
+    def functions(self) -> list[str]:
+        """The names of the macros."""
+        return list(dict.fromkeys(macro.name for macro in self.macros))
+
+    @property
+    def of_steps(self) -> str | None:
+        """A macro in the text whose brackets see the columns of steps alone."""
+        words = named_words(self.text)
+        return next((name for name in _OF_STEPS if name in words), None)
+
+    @property
+    def columns_named(self) -> dict[str, list[str]]:
+        """The columns of the tables that the text names; of all, where it names none."""
+        words = named_words(self.text)
+        reads_steps = not words.isdisjoint({TRANSITIONS, WITH_NEXT}) or self.of_steps
+        named = {name for name in self.tables if name in words} | ({STEPS} if reads_steps else set())
+        found = {name: names for name, names in self.columns.items() if name in named} or self.columns
+        if WITH_NEXT in words:
+            found[WITH_NEXT] = next_columns(self.snapshot.schema)
+        return found
 
 
 def advice(
     snapshot: Snapshot, text: str, reason: str, macros: Sequence[Macro], tables: Collection[str] = TABLES
 ) -> str:
-    """The message for a query that failed: what was meant, perhaps; why; and what there is.
+    """The message for a query that failed: what was meant, perhaps, and why it failed.
 
     Args:
         snapshot: what was asked.
@@ -39,19 +100,15 @@ def advice(
         macros: those that the query could have used.
         tables: the tables that it could have used.
     """
-    columns = {name: list(snapshot.shown_schema(name).names) for name in tables}
-    nearest = _nearest(snapshot, text, reason, columns, macros)
+    asked = _Asked(snapshot, text, reason.replace("\t", "  "), macros, tables)
+    told = misuse(text, asked.reason, macros)
+    if told is not None:
+        return told
+    meant = _meant(asked)
+    if meant is None:
+        return asked.reason
     # The engine's own guess knows neither macros nor columns of other tables.
-    told = _GUESS.sub("", reason) if nearest else reason
-    lines = [*nearest, told.replace("\t", "  ")]
-    if len(tables) < len(TABLES):
-        return "\n".join([*lines, ""])
-    lines.append("Available (transitions has the columns of steps):")
-    lines += [f"  {name}: {', '.join(names)}" for name, names in columns.items()]
-    lines.append(f"  {WITH_NEXT}: those of transitions, and {', '.join(next_columns(snapshot.schema))}")
-    lines.append(f"  macros: {', '.join(macro.signature for macro in macros)}")
-    lines.append('Names with a dot need double quotes, as in "info.x".' + _newer(snapshot))
-    return "\n".join(lines)
+    return "\n".join([*meant, _GUESS.sub("", asked.reason), *_newer(snapshot)])
 
 
 def missing_next(snapshot: Snapshot, reason: str) -> str | None:
@@ -61,48 +118,103 @@ def missing_next(snapshot: Snapshot, reason: str) -> str | None:
     return next((name for name in next_columns(snapshot.schema) if name in names), None)
 
 
-def _newer(snapshot: Snapshot) -> str:
+def _newer(snapshot: Snapshot) -> Iterator[str]:
     newer = snapshot.newer_version()
-    if newer is None:
-        return ""
-    return f" This shows version {snapshot.version}; refresh() moves to version {newer}."
+    if newer is not None:
+        yield f"This shows version {snapshot.version}; refresh() moves to version {newer}."
 
 
-def _nearest(
-    snapshot: Snapshot, text: str, reason: str, columns: dict[str, list[str]], macros: Sequence[Macro]
-) -> list[str]:
-    """A sentence with the names that were meant, perhaps; none where no name is missing."""
+def _meant(asked: _Asked) -> list[str] | None:
+    """Lines that say which name was meant, perhaps; None where no name is missing."""
     for kind, pattern in _MISSING:
-        found = pattern.search(reason)
-        if found is None:
-            continue
-        wrong = found[1].strip("!\"'").removeprefix("main.")
-        if wrong in next_columns(snapshot.schema):
-            return [f"{wrong} is a column of the view {WITH_NEXT}; write FROM {WITH_NEXT}."]
-        elsewhere = [name for name, names in columns.items() if wrong in names]
-        if kind == "column" and elsewhere:
-            asked = " obs(...) and act(...) read such columns." if elsewhere == [STEPS] else ""
-            return [
-                f"{wrong} is a column of {' and '.join(elsewhere)}, and not of what stands there.{asked} "
-                f"Write FROM {elsewhere[0]}."
-            ]
-        if kind == "column" and len(columns) < len(TABLES) and wrong in snapshot.shown_schema(RUNS).names:
-            rows = f"run_id IN (SELECT run_id FROM runs WHERE {quote(wrong)} ...)"
-            return [f"{wrong} is a column of runs; write {rows}."]
-        dotted = _meant_as_one(text, wrong, columns)
-        if dotted:
-            return [f"{dotted} is one name: write it in double quotes, as {quote(dotted)}."]
-        single = without_elements(snapshot.schema).get(wrong.casefold())
-        if kind == "macro" and single is not None:
-            return [f"{single} is a single number here, without elements: write {single}."]
-        near = near_names(wrong, _candidates(kind, columns, macros))
-        if near:
-            return [f"There is no {kind} {wrong!r}. Nearest: {', '.join(near)}."]
-        return [f"There is no {kind} {wrong!r}, nor any name like it."]
-    return []
+        found = pattern.search(asked.reason)
+        if found is not None:
+            wrong = found[1].strip("!\"'").removeprefix("main.")
+            told = _misplaced(asked, wrong) if kind == "column" else None
+            if told is None:
+                dotted = _meant_as_one(asked.text, wrong, asked.columns)
+                told = (
+                    f"{dotted} is one name: write it in double quotes, as {quote(dotted)}."
+                    if dotted
+                    else None
+                )
+            return (
+                [told]
+                if told
+                else {"column": _column, "table": _table, "function": _function}[kind](asked, wrong)
+            )
+    return None
 
 
-def _meant_as_one(text: str, wrong: str, columns: dict[str, list[str]]) -> str | None:
+def _misplaced(asked: _Asked, wrong: str) -> str | None:
+    """What to say of a column that is there, but not where the query looks for it."""
+    if wrong in next_columns(asked.snapshot.schema):
+        return f"{wrong} is a column of the view {WITH_NEXT}; write FROM {WITH_NEXT}."
+    elsewhere = [name for name, names in asked.columns.items() if wrong in names]
+    if elsewhere:
+        of_steps = asked.of_steps
+        if of_steps and STEPS not in elsewhere:
+            key = "run_id" if EPISODES not in elsewhere else "episode_id"
+            return (
+                f"{wrong} is a column of {elsewhere[0]}, and {of_steps}(...) works on steps, whose columns "
+                f"are {', '.join(asked.columns[STEPS])}. JOIN {elsewhere[0]} USING ({key}) to ask for both."
+            )
+        hint = " obs(...) and act(...) read such columns." if elsewhere == [STEPS] else ""
+        return (
+            f"{wrong} is a column of {' and '.join(elsewhere)}, and not of what stands there.{hint} "
+            f"Write FROM {elsewhere[0]}."
+        )
+    if len(asked.tables) < len(TABLES) and wrong in asked.snapshot.shown_schema(RUNS).names:
+        rows = f"run_id IN (SELECT run_id FROM runs WHERE {quote(wrong)} ...)"
+        return f"{wrong} is a column of runs; write {rows}."
+    return None
+
+
+def _column(asked: _Asked, wrong: str) -> list[str]:
+    named = asked.columns_named
+    names = [name for found in named.values() for name in found]
+    near = near_names(wrong, names)
+    if not near:
+        others = {name: table for table, found in asked.columns.items() for name in found}
+        near = [f"{name} (of {others[name]})" for name in near_names(wrong, list(others))]
+    lists = [f"Columns of {table}: {', '.join(found)}." for table, found in named.items()]
+    if any("." in name for name in names):
+        lists.append('Names with a dot need double quotes, as in "info.x".')
+    return [_no("column", wrong, near), *(lists if not near or len(names) <= _FEW else [])]
+
+
+def _table(asked: _Asked, wrong: str) -> list[str]:
+    behind = re.search(rf"\b{re.escape(wrong)}((?:\.\w+)+)", asked.text)
+    begun = [name for names in asked.columns.values() for name in names if name.startswith(f"{wrong}.")]
+    if behind and begun:
+        # A name with a dot, misspelt behind it, and without the quotes that it needs.
+        return _column(asked, wrong + behind[1])
+    near = near_names(wrong, asked.views)
+    lists = [] if len(asked.views) > _FEW else [f"Tables: {', '.join(asked.views)}."]
+    return [_no("table", wrong, near), *lists]
+
+
+def _function(asked: _Asked, wrong: str) -> list[str]:
+    single = without_elements(asked.snapshot.schema).get(wrong.casefold())
+    if single is not None:
+        return [f"{single} is a single number here, without elements: write {single}."]
+    near = near_names(wrong, asked.functions)
+    if near:
+        return [_no("macro", wrong, near)]
+    # It guesses whatever the name.
+    guessed = near_names(wrong, _GUESS.findall(asked.reason))
+    lists = [f"Macros: {', '.join(macro.signature for macro in asked.macros)}."] if asked.macros else []
+    return [_no("function", wrong, guessed), *([] if guessed else lists)]
+
+
+def _no(kind: str, wrong: str, near: Sequence[str]) -> str:
+    """The sentence for a name that is not there."""
+    return f"There is no {kind} {wrong!r}" + (
+        f". Nearest: {', '.join(near)}." if near else ", nor any name like it."
+    )
+
+
+def _meant_as_one(text: str, wrong: str, columns: Mapping[str, list[str]]) -> str | None:
     """A column whose name has a dot, written without quotes: `info.clock`."""
     known = {name.casefold(): name for names in columns.values() for name in names if "." in name}
     for written in _DOTTED.findall(text):
@@ -112,17 +224,6 @@ def _meant_as_one(text: str, wrong: str, columns: dict[str, list[str]]) -> str |
             if name is not None and wrong.casefold() in (part.casefold() for part in parts):
                 return name
     return None
-
-
-def _candidates(kind: str, columns: dict[str, list[str]], macros: Iterable[Macro]) -> list[str]:
-    """The names of a kind, those of others behind them: a name may be missing in the wrong place."""
-    names = {
-        "column": list(dict.fromkeys(name for found in columns.values() for name in found)),
-        "table": [*columns, TRANSITIONS, WITH_NEXT] if len(columns) > 1 else list(columns),
-        "macro": list(dict.fromkeys(macro.name for macro in macros)),
-    }
-    first = names.pop("column" if kind == "column" else kind)
-    return [*first, *(name for found in names.values() for name in found)]
 
 
 def near_names(wrong: str, names: Sequence[str], shown: int = _SHOWN) -> list[str]:

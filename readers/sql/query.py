@@ -24,14 +24,13 @@ from .interrupting import carry_out
 from .macros import TRANSITIONS, WITH_NEXT, Macro, following_columns, macros_of, statements
 from .names_nearby import advice, missing_next
 from .sources import Sources
-from .text import explained, opens_query, quote, with_source
+from .text import explained, is_whole, named_words, opens_query, quote, with_source
 
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
 #: A connection that may only read keeps the rows of so many episodes in its memory.
 _MOST_KEPT = 2_000_000
 _LIST_AS_NUMBER = re.compile(r"cast \(\w+(?:\[\])+ -> DOUBLE\)")
-_WORD = re.compile(r"\w+")
 _SHOW_TABLES = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
 #: DuckDB would list what the views are made of too.
 _TABLES_QUERY = (
@@ -135,11 +134,25 @@ def _create_view(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, name
 
 
 def _position_of(count: int, chosen: bool) -> str:
-    """A query for the id of the episode at the parameter `place`, one of `count` episodes."""
-    place = f"CASE WHEN place >= {-count} AND place < 0 THEN place + {count} WHEN place >= 0 THEN place"
+    """A query for the id of the episode at the parameter `place`, one of `count` episodes.
+
+    A place that none of them has is an error, as `store[place]` is; where there are none, it has no row.
+    """
+    given, said = "try_cast(place AS BIGINT)", "coalesce(place::VARCHAR, 'NULL')"
+    no_number = (
+        f"'episode_at takes a position, such as 0 or -1, and not ' || {said} || "
+        f"'; an id stands in FROM {EPISODES} WHERE episode_id = ...'"
+    )
+    beyond = f"'there is no episode at position ' || {said} || '; positions go from {-count} to {count - 1}'"
+    wanted = f"""
+        CASE WHEN {count} = 0 THEN 0
+        WHEN NOT {is_whole("place")} THEN error({no_number})::BIGINT
+        WHEN {given} BETWEEN 0 AND {count - 1} THEN {given}
+        WHEN {given} BETWEEN {-count} AND -1 THEN {given} + {count}
+        ELSE error({beyond})::BIGINT END"""
     if chosen:
-        return f"SELECT episode_id FROM {_CHOSEN} WHERE {_POSITION} = {place} END"
-    return f"SELECT episode_id FROM {EPISODES} LIMIT 1 OFFSET {place} ELSE {count} END"
+        return f"SELECT episode_id FROM {_CHOSEN} WHERE {_POSITION} = {wanted}"
+    return f"SELECT episode_id FROM {EPISODES} LIMIT 1 OFFSET {wanted}"
 
 
 def _add_steps(snapshot: Snapshot, sources: Sources, choice: str) -> None:
@@ -265,16 +278,12 @@ def fetch(
 def _may_read_steps(snapshot: Snapshot, text: str) -> bool:
     """Whether a text names the steps, or a macro that reads them; a name put together in it, it may miss."""
     reading = {macro.name for macro in macros_for(snapshot) if STEPS in macro.reads}
-    return not _words(text).isdisjoint({STEPS, TRANSITIONS, WITH_NEXT, "query", "query_table"} | reading)
+    return not named_words(text).isdisjoint({STEPS, TRANSITIONS, WITH_NEXT, "query", "query_table"} | reading)
 
 
 def _tables_read(snapshot: Snapshot, text: str) -> tuple[str, ...]:
     """The tables whose files a query may have read."""
     return TABLES if _may_read_steps(snapshot, text) else (RUNS, EPISODES)
-
-
-def _words(text: str) -> set[str]:
-    return {word.casefold() for word in _WORD.findall(text)}
 
 
 def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition: str) -> np.ndarray:
@@ -299,7 +308,7 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
             name_damaged(snapshot, error, TABLES if with_steps else (RUNS, EPISODES), segments)
         raise QueryError(
             advice(snapshot, condition, f"The condition {condition!r} is not valid: {error}", (), (EPISODES,))
-            + available_episodes(snapshot)
+            + _vector_hint(snapshot)
         ) from error
     finally:
         sources.connection.close()
@@ -335,7 +344,7 @@ def _fulfilling(
 def _asks_steps(snapshot: Snapshot, condition: str) -> bool:
     """Whether a condition has a subquery over steps, or calls a macro, which may read them."""
     macros = {macro.name for macro in macros_for(snapshot)}
-    return not _words(condition).isdisjoint({STEPS, TRANSITIONS, WITH_NEXT} | macros)
+    return not named_words(condition).isdisjoint({STEPS, TRANSITIONS, WITH_NEXT} | macros)
 
 
 def _add_what_is_read(snapshot: Snapshot, sources: Sources, candidates: np.ndarray | None) -> None:
@@ -349,10 +358,15 @@ def _add_what_is_read(snapshot: Snapshot, sources: Sources, candidates: np.ndarr
 def available_episodes(snapshot: Snapshot) -> str:
     """The hint that names the columns of the episodes table."""
     columns = ", ".join(snapshot.episodes_schema.names)
-    vector = (
-        " episode_return is a vector here: compare one objective, episode_return[1] in SQL (from 1), "
+    told = f"Available columns of episodes: {columns}. In SQL, names with a dot need double quotes."
+    return told + _vector_hint(snapshot).replace("\n", " ")
+
+
+def _vector_hint(snapshot: Snapshot) -> str:
+    """How a return of several objectives is compared; empty where there is but one."""
+    if not snapshot.schema.reward_shape:
+        return ""
+    return (
+        "\nepisode_return is a vector here: compare one objective, episode_return[1] in SQL (from 1), "
         'pl.col("episode_return").list.get(0) in Polars.'
-    )
-    return f"Available columns of episodes: {columns}. In SQL, names with a dot need double quotes." + (
-        vector if snapshot.schema.reward_shape else ""
     )

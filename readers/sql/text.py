@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import duckdb
 
 #: How a query begins, apart from EXPLAIN, DESCRIBE and SUMMARIZE.
 _OPENINGS = {"select", "from", "with", "values", "pivot", "pivot_wider", "unpivot", "table", "("}
+_WORD = re.compile(r"\w+")
 _ANALYZE = {"analyze", "analyse"}
 _TOLD_OF = {"explain", "describe", "desc", "summarize", "summarise"} | _ANALYZE
 
@@ -40,6 +42,24 @@ def literal(value: str) -> str:
     "'agent''s'"
     """
     return "'" + value.replace("'", "''") + "'"
+
+
+def is_whole(value: str) -> str:
+    """A condition: whether an expression of any type is a whole number; false for NULL and for other texts.
+
+    >>> is_whole("2.5")
+    'coalesce(try_cast(2.5 AS DOUBLE) = try_cast(2.5 AS BIGINT), false)'
+    """
+    return f"coalesce(try_cast({value} AS DOUBLE) = try_cast({value} AS BIGINT), false)"
+
+
+def named_words(text: str) -> frozenset[str]:
+    """The words of a text, in small letters: names, and what else there is.
+
+    >>> sorted(named_words("FROM First_hit(t > 3)"))
+    ['3', 'first_hit', 'from', 't']
+    """
+    return frozenset(word.casefold() for word in _WORD.findall(text))
 
 
 def explained(text: str) -> str:
