@@ -259,13 +259,59 @@ def test_show_tables_lists_what_there_is_to_ask(tmp_path: Path) -> None:
             assert store.query(text, read_only=read_only)["name"].to_list() == tables
 
 
-def test_a_filter_by_a_column_of_runs_says_how(tmp_path: Path) -> None:
-    """A condition that names a column of runs is told where it is; what the message says works."""
+@pytest.fixture
+def of_a_lot(tmp_path: Path) -> el.EpisodeStore:
+    """A store with one episode of a run that has metadata."""
     store = el.create(tmp_path / "store", gymnasium.make("CartPole-v1"))
-    with store.record(gymnasium.make("CartPole-v1"), run="lean") as env:
+    with store.record(gymnasium.make("CartPole-v1"), run="lean", metadata={"lot": 3}) as env:
         env.reset(seed=0)
         env.step(0)
-    store.refresh()
-    with pytest.raises(el.QueryError, match=r"name is a column of runs; write run_id IN \(SELECT run_id"):
-        store.filter("name = 'lean'")
-    assert len(store.filter("run_id IN (SELECT run_id FROM runs WHERE \"name\" = 'lean')")) == 1
+    return store.refresh()
+
+
+@pytest.mark.parametrize(
+    ("condition", "name"),
+    [
+        ("name = 'lean'", "name"),
+        ("runs.name = 'lean'", "name"),
+        ("metadata.lot = 3", "metadata.lot"),
+        ('"metadata.lot" = 3', "metadata.lot"),
+    ],
+)
+def test_a_filter_by_a_column_of_runs_says_how(of_a_lot: el.EpisodeStore, condition: str, name: str) -> None:
+    """A condition that names a column of runs is told where it is; what the message says works."""
+    way = f'run_id IN (SELECT run_id FROM runs WHERE "{name}"'
+    with pytest.raises(el.QueryError) as caught:
+        of_a_lot.filter(condition)
+    assert str(caught.value).startswith(f"{name} is a column of runs; write {way} ...).")
+    assert "_positioned" not in str(caught.value)
+    value = condition.rpartition(" ")[2]
+    assert len(of_a_lot.filter(f"{way} = {value})")) == 1
+
+
+@pytest.mark.parametrize("condition", ["lot = 3", "metadata.lott = 3"])
+def test_a_misspelt_column_of_runs_is_found(of_a_lot: el.EpisodeStore, condition: str) -> None:
+    """Nothing of the episodes is like it, but a column of their runs."""
+    with pytest.raises(el.QueryError, match=r"Nearest: metadata\.lot \(of runs\)"):
+        of_a_lot.filter(condition)
+
+
+def test_a_column_of_another_table_is_joined(of_a_lot: el.EpisodeStore) -> None:
+    """The message says how a query gets it beside its own, which works."""
+    for wrong, advised, right in (
+        (
+            "SELECT metadata.lot FROM episodes",
+            "JOIN runs USING (run_id)",
+            'SELECT "metadata.lot" FROM episodes JOIN runs USING (run_id)',
+        ),
+        (
+            "SELECT length FROM transitions",
+            "JOIN episodes USING (episode_id)",
+            "SELECT length FROM transitions JOIN episodes USING (episode_id)",
+        ),
+        ("SELECT length FROM runs", "Write FROM episodes.", "SELECT length FROM episodes"),
+    ):
+        with pytest.raises(el.QueryError) as caught:
+            of_a_lot.query(wrong)
+        assert advised in str(caught.value)
+        assert len(of_a_lot.query(right)) == 1

@@ -33,6 +33,8 @@ _MISSING = (
     ("function", re.compile(r"Function with name (\S+) does not exist")),
 )
 _GUESS = re.compile(r'\nDid you mean "([^"\n]*)"\??')
+#: These may be names of our own making.
+_CANDIDATES = re.compile(r"\nCandidate (?:bindings|tables): [^\n]*")
 _PARTS = re.compile(r"[._]")
 _DOTTED = re.compile(r'(?<![\w".])([A-Za-z_]\w*(?:\.\w+)+)')
 
@@ -59,6 +61,11 @@ class _Asked:
     def columns(self) -> dict[str, list[str]]:
         """The columns of each table."""
         return {name: list(self.snapshot.shown_schema(name).names) for name in self.tables}
+
+    @property
+    def columns_anywhere(self) -> dict[str, list[str]]:
+        """The same, and those of runs, which a query over episodes alone may ask in a subquery."""
+        return {**self.columns, RUNS: list(self.snapshot.shown_schema(RUNS).names)}
 
     @property
     def views(self) -> list[str]:
@@ -108,7 +115,7 @@ def advice(
     if meant is None:
         return asked.reason
     # The engine's own guess knows neither macros nor columns of other tables.
-    return "\n".join([*meant, _GUESS.sub("", asked.reason), *_newer(snapshot)])
+    return "\n".join([*meant, _CANDIDATES.sub("", _GUESS.sub("", asked.reason)), *_newer(snapshot)])
 
 
 def missing_next(snapshot: Snapshot, reason: str) -> str | None:
@@ -130,20 +137,33 @@ def _meant(asked: _Asked) -> list[str] | None:
         found = pattern.search(asked.reason)
         if found is not None:
             wrong = found[1].strip("!\"'").removeprefix("main.")
-            told = _misplaced(asked, wrong) if kind == "column" else None
-            if told is None:
-                dotted = _meant_as_one(asked.text, wrong, asked.columns)
-                told = (
-                    f"{dotted} is one name: write it in double quotes, as {quote(dotted)}."
-                    if dotted
-                    else None
-                )
-            return (
-                [told]
-                if told
-                else {"column": _column, "table": _table, "function": _function}[kind](asked, wrong)
-            )
+            told = _of_runs(asked, wrong) or (_misplaced(asked, wrong) if kind == "column" else None)
+            told = told or _unquoted(asked, wrong)
+            return [told] if told else _NEAREST[kind](asked, wrong)
     return None
+
+
+def _of_runs(asked: _Asked, wrong: str) -> str | None:
+    """What to say where only episodes may be asked, and a column of runs is."""
+    if RUNS in asked.tables:
+        return None
+    names = asked.snapshot.shown_schema(RUNS).names
+    behind = re.search(r"\bruns\.(\w+)", asked.text) if wrong == RUNS else None
+    plain = behind[1] if behind else wrong
+    name = plain if plain in names else _meant_as_one(asked.text, wrong, {RUNS: names})
+    if name is None:
+        return None
+    return f"{name} is a column of runs; write run_id IN (SELECT run_id FROM runs WHERE {quote(name)} ...)."
+
+
+def _unquoted(asked: _Asked, wrong: str) -> str | None:
+    """What to say of a name with a dot that stands without quotes."""
+    name = _meant_as_one(asked.text, wrong, asked.columns)
+    if name is None:
+        return None
+    misplaced = name not in (each for names in asked.columns_named.values() for each in names)
+    told = _misplaced(asked, name) if misplaced else None
+    return " ".join(filter(None, [f"{name} is one name: write it in double quotes, as {quote(name)}.", told]))
 
 
 def _misplaced(asked: _Asked, wrong: str) -> str | None:
@@ -162,12 +182,19 @@ def _misplaced(asked: _Asked, wrong: str) -> str | None:
         hint = " obs(...) and act(...) read such columns." if elsewhere == [STEPS] else ""
         return (
             f"{wrong} is a column of {' and '.join(elsewhere)}, and not of what stands there.{hint} "
-            f"Write FROM {elsewhere[0]}."
+            f"{_way_to(asked, elsewhere[0])}"
         )
-    if len(asked.tables) < len(TABLES) and wrong in asked.snapshot.shown_schema(RUNS).names:
-        rows = f"run_id IN (SELECT run_id FROM runs WHERE {quote(wrong)} ...)"
-        return f"{wrong} is a column of runs; write {rows}."
     return None
+
+
+def _way_to(asked: _Asked, table: str) -> str:
+    """How a query gets at another table: beside its own, where rows of that are theirs, or instead of it."""
+    named = named_words(asked.text)
+    if table == RUNS and EPISODES in named:
+        return "JOIN runs USING (run_id) to ask for both."
+    if table == EPISODES and not named.isdisjoint({STEPS, TRANSITIONS, WITH_NEXT}):
+        return "JOIN episodes USING (episode_id) to ask for both."
+    return f"Write FROM {table}."
 
 
 def _column(asked: _Asked, wrong: str) -> list[str]:
@@ -175,7 +202,7 @@ def _column(asked: _Asked, wrong: str) -> list[str]:
     names = [name for found in named.values() for name in found]
     near = near_names(wrong, names)
     if not near:
-        others = {name: table for table, found in asked.columns.items() for name in found}
+        others = {name: table for table, found in asked.columns_anywhere.items() for name in found}
         near = [f"{name} (of {others[name]})" for name in near_names(wrong, list(others))]
     lists = [f"Columns of {table}: {', '.join(found)}." for table, found in named.items()]
     if any("." in name for name in names):
@@ -185,7 +212,8 @@ def _column(asked: _Asked, wrong: str) -> list[str]:
 
 def _table(asked: _Asked, wrong: str) -> list[str]:
     behind = re.search(rf"\b{re.escape(wrong)}((?:\.\w+)+)", asked.text)
-    begun = [name for names in asked.columns.values() for name in names if name.startswith(f"{wrong}.")]
+    known = (name for names in asked.columns_anywhere.values() for name in names)
+    begun = any(name.startswith(f"{wrong}.") for name in known)
     if behind and begun:
         # A name with a dot, misspelt behind it, and without the quotes that it needs.
         return _column(asked, wrong + behind[1])
@@ -205,6 +233,9 @@ def _function(asked: _Asked, wrong: str) -> list[str]:
     guessed = near_names(wrong, _GUESS.findall(asked.reason))
     lists = [f"Macros: {', '.join(macro.signature for macro in asked.macros)}."] if asked.macros else []
     return [_no("function", wrong, guessed), *([] if guessed else lists)]
+
+
+_NEAREST = {"column": _column, "table": _table, "function": _function}
 
 
 def _no(kind: str, wrong: str, near: Sequence[str]) -> str:
