@@ -41,7 +41,7 @@ from waiting import Path, wait_for_journal
 writer = el.open(sys.argv[1]).writer(run="killed", flush_seconds=0.02, seal_seconds=1e6)
 play(writer, 3, "terminated", 101)
 play(writer, 4, "interrupted", 102)
-wait_for_journal(Path(sys.argv[1]) / "journal" / writer.run_id, 7, ended=1)
+wait_for_journal(Path(sys.argv[1]) / "journal" / writer.run_id, 7)
 os._exit(9)
 """
 
