@@ -17,7 +17,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from waiting import PATIENCE
+from waiting import PATIENCE, wait_until
 
 SPACES: dict[str, Any] = {
     "observation_space": spaces.Box(-1e9, 1e9, (2,), np.float32),
@@ -83,11 +83,16 @@ def test_writers_that_come_and_go_beside_a_recovery(store: el.EpisodeStore, tmp_
     marks.touch()
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)]) as other:
         count = 0
+
+        def write_one() -> bool:
+            nonlocal count
+            with store.writer() as writer:
+                fill(writer.begin(row(0)), 1, 4)
+            count += 1
+            return other.poll() is not None or (count >= 40 and marks.stat().st_size >= 100)
+
         try:
-            while other.poll() is None and (count < 40 or marks.stat().st_size < 200):
-                with store.writer() as writer:
-                    fill(writer.begin(row(0)), 1, 4)
-                count += 1
+            wait_until(write_one, "40 writers beside 100 recoveries")
         finally:
             stop.touch()
     assert other.returncode == 0
