@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from nasty_environments import Rollout, SmallEnv, advance
+from waiting import journals, wait_for_journal
 
 OBSERVATIONS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 
@@ -185,11 +186,13 @@ class Doomed:
 
     Attributes:
         folder: where the ways that are taken are noted.
+        store: the path of the store that is recorded into.
         ways: of "kill", "raise" and "exit".
         after: at which step.
     """
 
     folder: Path
+    store: Path
     ways: tuple[str, ...]
     after: int
     asked: int = 0
@@ -215,12 +218,19 @@ class Doomed:
 
     def _die(self) -> None:
         # What was recorded so far has to reach the journal first.
-        time.sleep(0.5)
+        wait_for_journal(own_journal(self.store), self.after - 1)
         if self.way == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.way == "exit":
             os._exit(7)
         raise ValueError("the policy has lost its way")
+
+
+def own_journal(store: Path) -> Path:
+    """The folder of the journal that this process writes: it holds the lock beside it open."""
+    opened = {os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()}
+    (own,) = (path for path in journals(store) if os.path.realpath(f"{path}.lock") in opened)
+    return own
 
 
 def slowly(observation: Any, info: Mapping[str, Any], state: Any) -> Any:

@@ -19,9 +19,11 @@ from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, Playwright
 
 import episodelake as el
+from waiting import PATIENCE
 
 COMMAND = [sys.executable, "-c", "from episodelake.terminal.app import main; main()", "explore"]
-PATIENCE = 30_000
+#: Milliseconds for one expectation; less than elsewhere, since a broken page disappoints many of them.
+PAGE_PATIENCE = 120_000
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
@@ -119,7 +121,7 @@ class Explorer:
     def interrupt(self) -> tuple[int, str, str]:
         """Press Ctrl-C; the exit status and what it still wrote."""
         self.process.send_signal(signal.SIGINT)
-        out, err = self.process.communicate(timeout=30)
+        out, err = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, out, err
 
 
@@ -162,7 +164,7 @@ class Visit:
 
     def __post_init__(self) -> None:
         page = self.page
-        page.set_default_timeout(PATIENCE)
+        page.set_default_timeout(PAGE_PATIENCE)
         page.on("console", lambda said: said.type == "error" and self.faults.append(f"console: {said.text}"))
         page.on("pageerror", lambda error: self.faults.append(f"exception: {error}"))
         page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
@@ -269,6 +271,29 @@ def crowded(page: Page) -> list[str]:
             if (document.documentElement.scrollWidth > innerWidth) found.push("all of it: out");
             return found;
         }"""
+    )
+
+
+def settle(page: Page) -> None:
+    """Wait until a page has stayed as it is laid out for 40 of its frames, and longer than its charts put
+    off drawing after a change. A browser that is slow draws few frames, and is waited for.
+    """
+    page.evaluate(
+        """() => new Promise((settled) => {
+            const laidOut = "canvas, .card, .pane, .timeline, .q-dialog *";
+            const parts = () => [...document.querySelectorAll(laidOut)];
+            const looks = () => JSON.stringify(parts().map((part) => part.getBoundingClientRect()));
+            let [seen, last, frames, since] = [parts(), looks(), 0, performance.now()];
+            const look = () => {
+                const [now, found] = [looks(), parts()];
+                const same = now === last && found.every((part, i) => part === seen[i]);
+                [seen, last, frames] = [found, now, same ? frames + 1 : 0];
+                if (!same) since = performance.now();
+                if (frames >= 40 && performance.now() - since > 500) settled();
+                else requestAnimationFrame(look);
+            };
+            look();
+        })"""
     )
 
 

@@ -96,6 +96,11 @@ def read_journal(store: Path, run_id: str) -> tuple[dict[str, Any], list[Recover
     return header, [_recoverable(manifest, number, each, kinds) for number, each in wanted.items()]
 
 
+def told(journal: Path) -> dict[int, Unsealed]:
+    """All episodes that the parts in a folder tell of, by number; a segment may have some of them."""
+    return _read_parts(sorted(journal.glob("*.frames")))[2]
+
+
 def _read_parts(parts: Sequence[Path]) -> tuple[dict[str, Any], dict[str, str], dict[int, Unsealed]]:
     header: dict[str, Any] = {}
     kinds: dict[str, str] = {}

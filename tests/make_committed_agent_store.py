@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ import episodelake as el
 from agent_environments import Comings, Turns
 from make_committed_store import plain, stacked, write_expected
 from plain_agents import Lane, Policy, play_parallel, play_turns, random_policy
+from waiting import wait_for_journal
 
 FOLDER = Path(__file__).parent / "data" / "format-1-agents"
 TOGETHER, TURNS = range(3), range(10, 12)
@@ -55,10 +55,11 @@ def make_store(path: Path) -> None:
     with store.record(Turns(), run="turns") as recorder:
         for seed in TURNS:
             play_turns(recorder, logging(recorder, seed), seed)
-    killed = store.record(Turns(), run="killed", durability="fsync", flush_seconds=0.01)
-    play_turns(killed, logging(killed, FINISHED), FINISHED)
-    play_turns(killed, logging(killed, DYING), DYING, DIED_AFTER)
-    time.sleep(1)  # Long enough for the last rows to reach the journal.
+    killed = store.record(Turns(), run="killed", durability="fsync", flush_seconds=0.01, seal_seconds=1e6)
+    plain = [play_turns(killed, logging(killed, FINISHED), FINISHED)]
+    plain.append(play_turns(killed, logging(killed, DYING), DYING, DIED_AFTER))
+    steps = sum(len(lane.rewards) for lanes in plain for lane in lanes.values())
+    wait_for_journal(path / "journal" / killed.run_id, steps, ended=1)
     os._exit(0)
 
 

@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ import numpy as np
 from gymnasium import spaces
 
 import episodelake as el
+from waiting import wait_for_journal
 
 FOLDER = Path(__file__).parent / "data" / "format-1"
 OBSERVATION = spaces.Dict(
@@ -158,10 +158,10 @@ def make_store(path: Path) -> None:
         write(writer, 1, LENGTHS[1]).end({"score": 1.5})
         writer.seal()
         write(writer, 2, LENGTHS[2]).end()
-    killed = store.writer(run="killed", durability="fsync", flush_seconds=0.01)
+    killed = store.writer(run="killed", durability="fsync", flush_seconds=0.01, seal_seconds=1e6)
     write(killed, 0, LENGTHS[0]).end()
     write(killed, 3, 2)
-    time.sleep(1)  # Long enough for the last rows to reach the journal.
+    wait_for_journal(path / "journal" / killed.run_id, LENGTHS[0] + 2, ended=1)
     os._exit(0)
 
 

@@ -16,6 +16,8 @@ NOTEBOOKS = REPOSITORY / "notebooks"
 # schemas (https://...) are none.
 MACHINE_PATH = re.compile(r"file:/|(?<![\w:/.<>*-])/[\w.-]+/[\w.-]+")
 MOMENT = re.compile(r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d")
+#: Seconds for one cell; some compute for a minute, and for several where other work goes on.
+CELL_PATIENCE = 1200
 CHART = "application/vnd.vegalite.v5+json"
 
 
@@ -27,7 +29,7 @@ def execute(path: Path, folder: Path) -> NotebookNode:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     resources = {"metadata": {"path": str(folder)}}
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
+    NotebookClient(notebook, timeout=CELL_PATIENCE, kernel_name="python3", resources=resources).execute()
     return notebook
 
 

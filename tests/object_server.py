@@ -272,8 +272,8 @@ class FaultyProxy(Child):
         return sum(request.size for request in self.requests())
 
     def storage_options(self, **changes: str) -> dict[str, str]:
-        """What clients need to reach the server by way of this proxy; they give up after a few seconds."""
-        patience = {"timeout": "5s", "connect_timeout": "2s", "max_retries": "4", "retry_timeout": "20s"}
+        """What clients need to reach the server by way of this proxy; they give up after a few attempts."""
+        patience = {"timeout": "60s", "connect_timeout": "60s", "max_retries": "4", "retry_timeout": "240s"}
         return super().storage_options(**{**patience, **changes})
 
 

@@ -15,10 +15,12 @@ import sys
 import termios
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from waiting import PATIENCE, wait_until
 
 RUN = ["-c", "from episodelake_command import main; main()"]
 ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-Z0-9]|[=>78])")
-WAIT = 60
 
 
 class TerminalSession:
@@ -64,11 +66,27 @@ class TerminalSession:
 
     def wait_for(self, text: str, after: int = 0) -> int:
         """Read until a text stands on the terminal behind a place in it; the place behind that text."""
-        end = time.monotonic() + WAIT
+        end = time.monotonic() + PATIENCE
         while (found := self.text.find(text, after)) < 0:
             assert time.monotonic() < end, f"{text!r} did not come; there is {self.text[after:]!r}"
             assert self._read(), f"the command ended; there is {self.text!r}"
         return found + len(text)
+
+    def wait_until_computing(self) -> None:
+        """Wait until a query runs: threads besides the first compute, and not only for a moment."""
+        before = self._computed()
+        wait_until(lambda: self._computed() > before + 30, "a query that computes")
+
+    def _computed(self) -> int:
+        """How long all threads but the first have computed, in hundredths of a second."""
+        assert self.process.poll() is None, self.text
+        first, ticks = str(self.process.pid), 0
+        for task in Path(f"/proc/{first}/task").iterdir():
+            if task.name == first:
+                continue
+            with contextlib.suppress(OSError):  # it has ended
+                ticks += int((task / "stat").read_text().rpartition(")")[2].split()[11])
+        return ticks
 
     def type(self, text: str) -> None:
         """Press keys."""
@@ -83,10 +101,10 @@ class TerminalSession:
         while self._read():
             pass
         os.close(self._side)
-        return self.process.wait(WAIT)
+        return self.process.wait(PATIENCE)
 
     def _read(self) -> bool:
-        ready, _, _ = select.select([self._side], [], [], WAIT)
+        ready, _, _ = select.select([self._side], [], [], PATIENCE)
         assert ready, f"nothing more came; there is {self.text!r}"
         # On Linux a terminal whose other side is closed gives an error instead of an end.
         try:

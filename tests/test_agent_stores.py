@@ -273,17 +273,18 @@ def test_an_episode_longer_than_a_row_group(tmp_path: Path, monkeypatch: pytest.
 # Crashes
 
 KILLED = """
-import os, sys, time
+import os, sys
 sys.path.insert(0, {tests!r})
 import numpy as np
 import episodelake as el
 from agent_environments import Comings, Turns
 from plain_agents import random_policy, play_parallel, play_turns
+from waiting import Path, wait_for_journal
 env, play = {{"parallel": (Comings(), play_parallel), "aec": (Turns(), play_turns)}}[sys.argv[2]]
-recorder = el.open(sys.argv[1]).record(env, flush_seconds=0.02, state={state})
-play(recorder, random_policy(recorder, 0), 0)
-play(recorder, random_policy(recorder, 1), 1, 4)
-time.sleep(0.3)
+recorder = el.open(sys.argv[1]).record(env, flush_seconds=0.02, seal_seconds=1e6, state={state})
+plain = [play(recorder, random_policy(recorder, 0), 0), play(recorder, random_policy(recorder, 1), 1, 4)]
+steps = sum(len(lane.rewards) for lanes in plain for lane in lanes.values())
+wait_for_journal(Path(sys.argv[1]) / "journal" / recorder.run_id, steps, ended=1)
 os.kill(os.getpid(), 9)
 """
 

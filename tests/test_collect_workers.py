@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,8 @@ import pytest
 import episodelake as el
 from collecting_parts import Doomed, VaryingEnv, counting, make_varying
 from nasty_environments import new_store
+from waiting import PATIENCE, journals, steps_told, wait_until
 
-PATIENCE = 60.0
 TESTS = Path(__file__).parent
 
 
@@ -69,9 +67,10 @@ def test_deaths_are_reported_and_their_journals_recovered(tmp_path: Path) -> Non
     store = new_store(tmp_path, VaryingEnv())
     claims = tmp_path / "claims"
     claims.mkdir()
-    policy = Doomed(claims, ("kill", "raise", "exit"), after=40)
+    policy = Doomed(claims, tmp_path / "store", ("kill", "raise", "exit"), after=40)
+    options: Any = {"flush_seconds": 0.05, "seal_seconds": 1e6}
     with pytest.warns(RuntimeWarning, match="^Worker") as warned:
-        stats = el.collect(make_varying, policy, store, steps=400, workers=4, seed=1, flush_seconds=0.05)
+        stats = el.collect(make_varying, policy, store, steps=400, workers=4, seed=1, **options)
     deaths = {report.exit_code: report for report in stats.workers}
     assert deaths.keys() == {0, 1, 7, -9} and len(stats.failures) == 3
     assert "SIGKILL" in str(deaths[-9].failure) and deaths[-9].recovered and deaths[7].recovered
@@ -99,6 +98,7 @@ def test_deaths_are_reported_and_their_journals_recovered(tmp_path: Path) -> Non
 
 
 PROGRAM = """
+import signal
 import sys
 import episodelake as el
 import collecting_parts
@@ -111,18 +111,18 @@ def make_long():
 
 if __name__ == "__main__":
     store = el.open(sys.argv[1])
-    tell = lambda state: print(state.steps, flush=True)
+    # The handler of a collection that runs knows whether it was interrupted.
+    tell = lambda state: print("asked" if signal.getsignal(signal.SIGINT).__self__.asked else "", flush=True)
     policy = getattr(collecting_parts, sys.argv[2])
     make = make_long if sys.argv[2] == "stuck" else make_varying
-    stats = el.collect(
-        make, policy, store, steps=100_000, workers=2, seed=1, progress=tell, flush_seconds=0.05
-    )
+    options = {"progress": tell, "flush_seconds": 0.05, "seal_seconds": 1e6}
+    stats = el.collect(make, policy, store, steps=10**9, workers=2, seed=1, **options)
     print("stats", stats.steps, stats.interrupted, len(stats.failures), flush=True)
 """
 
 
-def start(folder: Path, policy: str = "slowly") -> tuple[subprocess.Popen[str], list[int]]:
-    """Start a collection with two workers in a process of its own, and wait until both record."""
+def start(folder: Path, policy: str = "slowly", steps: int = 10) -> tuple[subprocess.Popen[str], list[int]]:
+    """Start a collection with two workers, and wait until both have so many steps in their journals."""
     program = folder / "program.py"
     program.write_text(PROGRAM)
     process = subprocess.Popen(
@@ -132,14 +132,17 @@ def start(folder: Path, policy: str = "slowly") -> tuple[subprocess.Popen[str], 
         env={**os.environ, "PYTHONPATH": str(TESTS)},
         start_new_session=True,
     )
-    assert process.stdout is not None
-    patience = threading.Timer(PATIENCE, process.kill)
-    patience.start()
-    for line in process.stdout:
-        if int(line) >= 20 and len(children(process.pid)) >= 2:
-            break
-    patience.cancel()
-    assert process.poll() is None
+
+    def both_record() -> bool:
+        assert process.poll() is None, "the collection ended before it was to"
+        told = [steps_told(journal) for journal in journals(folder / "store")]
+        return len(told) == 2 and min(told) >= steps
+
+    try:
+        wait_until(both_record, f"{steps} steps in the journals of two workers")
+    except BaseException:
+        process.kill()
+        raise
     return process, children(process.pid)
 
 
@@ -160,10 +163,7 @@ def children(parent: int) -> list[int]:
 
 def wait_until_gone(pids: list[int]) -> None:
     """Wait until none of these processes lives."""
-    latest = time.monotonic() + PATIENCE
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < latest, "a worker has outlived its parent"
-        time.sleep(0.05)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of the workers")
 
 
 def test_an_interrupt_stops_all_workers(tmp_path: Path) -> None:
@@ -184,10 +184,11 @@ def test_an_interrupt_stops_all_workers(tmp_path: Path) -> None:
 def test_a_second_interrupt_kills_workers_that_hang(tmp_path: Path) -> None:
     """Workers that do not come back are killed by the second SIGINT, and their journals are recovered."""
     new_store(tmp_path, VaryingEnv())
-    process, workers = start(tmp_path, "stuck")
-    time.sleep(1.0)  # until both hang, and what they recorded is in their journals
+    process, workers = start(tmp_path, "stuck", steps=30)
     process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    # A second signal before the first was taken would be lost in it.
+    assert process.stdout is not None
+    assert any(line == "asked\n" for line in process.stdout)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=PATIENCE)
     assert output.split("\n")[-2].split() == ["stats", "60", "True", "2"]

@@ -29,6 +29,7 @@ from maintenance_stores import (
     write_awkward,
 )
 from real_environments import NUMBERED_SPACES, numbered_store, values_of, write_numbered
+from waiting import PATIENCE
 
 
 def steps_bytes(store: el.EpisodeStore) -> int:
@@ -425,7 +426,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
         child.stdin.write("\n")
         child.stdin.flush()
     for child in children:
-        outputs.append(child.communicate(timeout=120)[0])
+        outputs.append(child.communicate(timeout=PATIENCE)[0])
     assert [child.returncode for child in children] == [0, 0, 0], outputs
     store.refresh()
     assert_contents(sorted(store, key=lambda one: one.number), before)

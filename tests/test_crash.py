@@ -20,12 +20,13 @@ import numpy as np
 import pytest
 
 import episodelake as el
+import independent_journal
 from nasty_environments import SmallEnv, assert_recorded, new_store, play, seeds
 from strategies import same
+from waiting import PATIENCE, steps_told
 
 PUSH = np.zeros(2, np.float32)
 LENGTH = 40
-PATIENCE = 280.0
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
@@ -37,24 +38,16 @@ from pathlib import Path
 import numpy as np
 import episodelake as el
 from nasty_environments import SmallEnv, play, seeds
-
-def on_disk():
-    return sum(file.stat().st_size for file in (path / "journal").rglob("*") if file.is_file())
-
-def journalled(before):
-    while on_disk() == before:
-        time.sleep(0.005)
-    size = -1
-    while on_disk() != size:
-        size = on_disk()
-        time.sleep(0.1)
-    return size
+from waiting import wait_for_journal
 
 path = Path(sys.argv[1])
 store = el.open(path)
+
+def journalled(recorder, steps, ended=0):
+    wait_for_journal(path / "journal" / recorder.run_id, steps, ended=ended)
 """
 
-# Two whole episodes and 25 steps of a third, each part waited for until it is in the journal.
+# Two whole episodes and 25 steps of a third; each five of these are waited for until they are in the journal.
 IDLE = (
     BEGIN
     + """
@@ -62,14 +55,13 @@ settings = {"run": "idle", "metadata": {"who": "idle"}, "flush_seconds": 0.02, "
 recorder = store.record(SmallEnv(40), **settings)
 play(recorder, seeds(0))
 play(recorder, seeds(1))
-size = journalled(0)
 recorder.reset(seed=2, options={"o": 1})
 recorder.action_space.seed(0)
 for part in range(5):
     for _ in range(5):
         recorder.log(step=recorder.unwrapped.t)
         recorder.step(recorder.action_space.sample())
-    size = journalled(size)
+    journalled(recorder, 80 + 5 * (part + 1), ended=2)
 print("ready", flush=True)
 time.sleep(600)
 """
@@ -273,12 +265,18 @@ def test_a_recovered_journal_put_back_adds_nothing(dead: Path) -> None:
 
 
 def test_a_journal_cut_short_loses_the_last_batch_only(dead: Path) -> None:
-    """Some bytes missing at the end of a journal cost the last five steps and nothing before them."""
+    """Some bytes missing at the end of a journal cost the steps of its last frame and nothing before them."""
     file = journal_of(dead)
+    frames = list(independent_journal.frames(file.read_bytes()))
     os.truncate(file, file.stat().st_size - 7)
+    *kept, torn = independent_journal.frames(file.read_bytes())
+    assert (kept, torn) == (frames[:-1], None)
+    # Each five steps were waited for; the flush thread may have written them in several frames.
+    lost = 105 - steps_told(file.parent)
+    assert 1 <= lost <= 5
     recovered = el.recover(dead)
     assert recovered[0].torn_bytes > 0
-    assert_idle_recovered(dead, steps=20)
+    assert_idle_recovered(dead, steps=25 - lost)
 
 
 def test_a_journal_cut_anywhere_gives_what_is_before_the_cut(crashed: Path, tmp_path: Path) -> None:
@@ -425,7 +423,7 @@ def test_a_kill_at_any_moment_neither_loses_nor_doubles(path: Path, pause: float
 
 
 RECOVER = (
-    "import sys, time, episodelake as el\nprint('go', flush=True)\nel.recover(sys.argv[1])\ntime.sleep(60)"
+    "import sys, time, episodelake as el\nprint('go', flush=True)\nel.recover(sys.argv[1])\ntime.sleep(600)"
 )
 
 
@@ -458,7 +456,8 @@ def test_rows_reach_the_journal_without_further_steps(path: Path) -> None:
     """Rows are in the journal after `flush_seconds`, even if the environment takes no further step."""
     script = BEGIN + (
         "recorder = store.record(SmallEnv(40), flush_seconds=0.05)\n"
-        "play(recorder, seeds(0), limit=7)\njournalled(0)\nprint('ready', flush=True)\ntime.sleep(600)"
+        "play(recorder, seeds(0), limit=7)\njournalled(recorder, 7)\n"
+        "print('ready', flush=True)\ntime.sleep(600)"
     )
     killed(script, path)
     el.recover(path)
@@ -550,10 +549,10 @@ ORPHAN = (
     + """
 recorder = store.record(SmallEnv(40), flush_seconds=0.02)
 play(recorder, seeds(0), limit=10)
-journalled(0)
+journalled(recorder, 10)
 child = os.fork()
 if child == 0:
-    time.sleep(20)
+    time.sleep(600)
     os._exit(0)
 print(child, flush=True)
 time.sleep(600)

@@ -17,6 +17,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from waiting import PATIENCE, wait_until
 
 SPACES: dict[str, Any] = {
     "observation_space": spaces.Box(-1e9, 1e9, (2,), np.float32),
@@ -47,7 +48,7 @@ def recover_elsewhere(path: Path) -> str:
     """What another process says that it recovered."""
     code = f"import episodelake as el; print([run.steps for run in el.recover({str(path)!r})])"
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     return found.stdout.strip()
 
@@ -66,24 +67,36 @@ def test_reading_the_lock_does_not_give_it_up(store: el.EpisodeStore) -> None:
     assert store.refresh()[0].rewards.tolist() == [float(value) for value in range(1, 21)]
 
 
-def test_writers_that_come_and_go_beside_a_recovery(store: el.EpisodeStore) -> None:
+def test_writers_that_come_and_go_beside_a_recovery(store: el.EpisodeStore, tmp_path: Path) -> None:
     """Writers open and close while another process recovers all the time: no error, no episode lost or
     doubled.
     """
+    marks, stop = tmp_path / "recoveries", tmp_path / "stop"
     code = f"""
-        import episodelake as el, time
-        end = time.monotonic() + 6
-        while time.monotonic() < end:
-            el.recover({str(store.path)!r})
+        import os, episodelake as el
+        parent = os.getppid()
+        with open({str(marks)!r}, "ab", buffering=0) as marks:
+            while not os.path.exists({str(stop)!r}) and os.getppid() == parent:
+                el.recover({str(store.path)!r})
+                marks.write(b".")
     """
+    marks.touch()
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)]) as other:
         count = 0
-        while other.poll() is None:
+
+        def write_one() -> bool:
+            nonlocal count
             with store.writer() as writer:
                 fill(writer.begin(row(0)), 1, 4)
             count += 1
+            return other.poll() is not None or (count >= 40 and marks.stat().st_size >= 100)
+
+        try:
+            wait_until(write_one, "40 writers beside 100 recoveries")
+        finally:
+            stop.touch()
     assert other.returncode == 0
-    assert len(store.refresh()) == count > 3
+    assert len(store.refresh()) == count
     assert list((store.path / "journal").iterdir()) == []
 
 
@@ -192,7 +205,7 @@ def test_a_journal_damaged_in_the_middle_keeps_what_is_behind(tmp_path: Path) ->
         os._exit(0)
     """
     el.create(path, **SPACES)
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=PATIENCE)
     (part,) = (path / "journal").glob("*/*.frames")
     content = bytearray(part.read_bytes())
     middle = len(content) // 2
@@ -292,6 +305,6 @@ def test_large_infos_are_recorded_in_bounded_memory(tmp_path: Path) -> None:
     peaks = []
     for steps in (4000, 9000):
         command = [sys.executable, "-c", textwrap.dedent(code), str(steps)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
         peaks.append(int(done.stdout) / 1024)
     assert peaks[1] < peaks[0] + 150

@@ -34,6 +34,7 @@ from episodelake.readers.explorer.queries import Queries
 from episodelake.readers.explorer.result_chart import result_spec
 from episodelake.readers.explorer.watching import Watch
 from plain_agents import play_parallel, random_policy
+from waiting import wait_until
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m"
 
@@ -359,8 +360,7 @@ def test_stopping_a_query(store: el.EpisodeStore) -> None:
 
     thread = threading.Thread(target=long)
     thread.start()
-    while not queries._busy.locked():
-        pass
+    wait_until(queries._busy.locked, "the query to begin")
     with pytest.raises(el.QueryError, match="is running"):
         queries.run("SELECT 1")
     while thread.is_alive():

@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 import episodelake as el
 from explorer_pages import (
     HOSTILE,
+    PAGE_PATIENCE,
     Explorer,
     Visit,
     colours,
@@ -25,13 +26,23 @@ from explorer_pages import (
     launched,
     make_long_store,
     make_store,
+    settle,
     unnamed,
 )
 from plain_agents import play_parallel, random_policy
+from waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.slow
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=PAGE_PATIENCE)
 Open = Callable[[Explorer], Visit]
+# Read the step that is shown, keep the browser busy, and click.
+BUSY_THEN_CLICK = """(button) => {
+    const begun = document.querySelector(".timeline .t").textContent.split(" ")[2];
+    const end = performance.now() + 4000;
+    while (performance.now() < end);
+    button.click();
+    return begun;
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -145,13 +156,14 @@ def test_an_episode(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> 
             str(episode.actions[t]) if t < episode.length else "\N{EN DASH}"
         )
         seen.page.wait_for_function("() => document.querySelector('.first img.frame').complete")
-        _until(lambda t=t: np.array_equal(seen.frame("first"), episode.observations["camera"][t]))
+        camera = episode.observations["camera"][t]
+        wait_until(lambda camera=camera: np.array_equal(seen.frame("first"), camera), f"frame {t}")
         seen.page.keyboard.press("ArrowRight")
     before = chart.screenshot()
     slider = seen.page.locator(".timeline .q-slider")
     slider.click(position={"x": 2, "y": 10})
     expect(seen.page.locator(".timeline .t")).to_contain_text("t = 0 ")
-    _until(lambda: chart.screenshot() != before)
+    wait_until(lambda: chart.screenshot() != before, "another picture of the chart")
     assert colours(chart) > 10
     seen.page.get_by_text("Metadata and summary").click()
     expect(seen.page.locator(".first dt:text-is('run') + dd")).to_have_text(episode.run_id)
@@ -183,7 +195,8 @@ def test_two_side_by_side(explorer: Explorer, store: el.EpisodeStore, visit: Ope
     expect(seen.page.locator(".timeline .t")).to_have_text(f"t = {longest} / {longest}")
     for pane, episode in (("first", one), ("second", other)):
         expect(seen.page.locator(f".{pane} dt:text-is('lives') + dd")).to_have_text(str(episode.length))
-        _until(lambda pane=pane, e=episode: np.array_equal(seen.frame(pane), e.observations["camera"][-1]))
+        last = episode.observations["camera"][-1]
+        wait_until(lambda pane=pane, last=last: np.array_equal(seen.frame(pane), last), "the last frame")
     seen.page.locator(".first button", has_text="close").click()
     expect(seen.page.locator(".first .episode-id")).to_have_text(other.id)
     expect(seen.page.locator(".episode-id")).to_have_count(1)
@@ -206,21 +219,22 @@ def test_a_step_moves_the_cursor_alone(visit: Open, tmp_path: Path) -> None:
         seen = visit(explorer)
         chart = seen.canvas(".first")
         expect(chart).to_be_visible()
-        seen.page.wait_for_timeout(1000)
+        settle(seen.page)
         chart.evaluate("(canvas) => (canvas.dataset.first = 'yes')")
         before = chart.screenshot()
         play = seen.page.get_by_role("button", name="Play or pause")
+        label = seen.page.locator(".timeline .t")
         play.click()
-        seen.page.evaluate("() => { const end = Date.now() + 4000; while (Date.now() < end); }")
-        play.click()
+        expect(label).not_to_have_text("t = 0 / 200")
+        # Busy for forty ticks of the player; nothing that was sent meanwhile is shown before the pause.
+        begun = int(play.evaluate(BUSY_THEN_CLICK))
         expect(play).to_contain_text("play_arrow")
-        seen.page.wait_for_timeout(1000)
-        label = seen.page.locator(".timeline .t").inner_text()
-        assert 0 < int(label.split()[2]) < 25
-        assert chart.screenshot() != before
+        ended = int(label.inner_text().split()[2])
+        assert 0 < begun <= ended < begun + 10
+        wait_until(lambda: chart.screenshot() != before, "another picture of the chart")
         assert chart.get_attribute("data-first") == "yes"
         seen.page.keyboard.press("ArrowRight")  # The button that was clicked has the focus.
-        expect(seen.page.locator(".timeline .t")).to_have_text(f"t = {int(label.split()[2]) + 1} / 200")
+        expect(label).to_have_text(f"t = {ended + 1} / 200")
         seen.leave()
 
 
@@ -233,8 +247,8 @@ def test_brush(explorer: Explorer, store: el.EpisodeStore, visit: Open, kind: st
     before = chart.screenshot()
     if kind != "Returns":
         seen.page.get_by_role("tab", name=kind, exact=True).click()
-        _until(lambda: chart.screenshot() != before)
-    seen.page.wait_for_timeout(500)
+        wait_until(lambda: chart.screenshot() != before, "another picture of the chart")
+    settle(seen.page)
     place = seen.canvas(".overview").bounding_box()
     assert place is not None
     seen.page.mouse.move(place["x"] + place["width"] * 0.3, place["y"] + 20)
@@ -242,6 +256,7 @@ def test_brush(explorer: Explorer, store: el.EpisodeStore, visit: Open, kind: st
     seen.page.mouse.move(place["x"] + place["width"] * 0.5, place["y"] + 80, steps=4)
     seen.page.mouse.move(place["x"] + place["width"] * 0.55, place["y"] + 130, steps=4)
     seen.page.mouse.up()
+    settle(seen.page)  # A slow mouse chooses on its way too.
     chip = seen.page.locator(".overview .q-chip", has_text="chosen")
     expect(chip).to_be_visible()
     kept = int(re.search(r"(\d+) chosen", chip.inner_text())[1])  # type: ignore[index]
@@ -373,7 +388,7 @@ def test_following(browser: Browser, visit: Open, tmp_path: Path) -> None:
             "import episodelake as el, explorer_pages; "
             f"explorer_pages.add_run(el.open({str(growing.path)!r}), 'later', 4, 9)"
         )
-        subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent, timeout=60)
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent, timeout=PATIENCE)
         expect(seen.count).to_contain_text("of 9")
         expect(seen.page.locator("header")).to_contain_text("9 episodes · 2 runs")
         assert seen.column("#") == [str(number) for number in range(8, -1, -1)]
@@ -428,15 +443,15 @@ def test_narrow_pages(explorer: Explorer, store: el.EpisodeStore, visit: Open, w
     expect(seen.page.locator(".episode-id")).to_have_text(store[117].id)
     expect(seen.page.locator(".timeline")).to_be_in_viewport()
     expect(seen.canvas(".first")).to_be_visible()
-    seen.page.wait_for_timeout(1000)
+    settle(seen.page)
     assert crowded(seen.page) == []
     _ask(seen, "SELECT name, count(*) AS episodes FROM episodes JOIN runs USING (run_id) GROUP BY ALL")
     expect(seen.canvas(".q-tab-panel .pane:has(.sql-text)")).to_be_visible()
-    seen.page.wait_for_timeout(1000)
+    settle(seen.page)
     assert crowded(seen.page) == []
     seen.page.get_by_role("button", name="Export").click()
     expect(seen.page.get_by_placeholder("best-episodes")).to_be_in_viewport()
-    seen.page.wait_for_timeout(500)
+    settle(seen.page)
     assert crowded(seen.page) == []
 
 
@@ -456,11 +471,11 @@ def test_light_and_dark(explorer: Explorer, visit: Callable[..., Visit]) -> None
     expect(seen.canvas(".overview")).to_be_visible()
     # The place of the chart: its canvas is another one each time that it is drawn.
     chart = seen.page.locator(".overview .chart-place")
+    settle(seen.page)
     dark = chart.screenshot()
-    seen.page.wait_for_timeout(500)
     seen.page.locator("header button", has_text="dark_mode").click()
     expect(seen.page.locator("body")).not_to_have_class(re.compile("body--dark"))
-    _until(lambda: chart.screenshot() != dark)
+    wait_until(lambda: chart.screenshot() != dark, "another picture of the chart")
 
 
 def test_the_editor_is_as_dark_as_the_page(explorer: Explorer, visit: Callable[..., Visit]) -> None:
@@ -490,7 +505,7 @@ def test_replay(visit: Open, tmp_path: Path) -> None:
         seen = visit(explorer)
         seen.page.get_by_role("button", name="Render a replay").click()
         expect(seen.page.locator(".first img.frame")).to_be_visible()
-        _until(lambda: np.array_equal(seen.frame("first"), plain.render()))
+        wait_until(lambda: np.array_equal(seen.frame("first"), plain.render()), "the rendered frame")
         seen.leave()
 
 
@@ -574,22 +589,11 @@ def _ask(seen: Visit, query: str) -> None:
     seen.page.keyboard.press("Control+A")
     seen.page.keyboard.insert_text(query)
     expect(box).to_contain_text(query[:30])
-    seen.page.wait_for_timeout(300)
     seen.page.get_by_role("button", name="Run").click()
 
 
-def _until(fulfilled: Callable[[], bool]) -> None:
-    """Wait until something holds, for so long as the other expectations wait."""
-    import time
-
-    end = time.monotonic() + 20
-    while not fulfilled():
-        assert time.monotonic() < end, "it did not happen in 20 s"
-        time.sleep(0.05)
-
-
 def _status(explorer: Explorer, headers: dict[str, str]) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", explorer.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", explorer.port, timeout=PATIENCE)
     connection.putrequest("GET", "/", skip_host=True)
     for name, value in headers.items():
         connection.putheader(name, value)
@@ -606,6 +610,6 @@ def _handshake(explorer: Explorer, headers: str) -> int:
         "Upgrade: websocket\r\nConnection: Upgrade\r\n"
         f"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{headers}\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", explorer.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", explorer.port), timeout=PATIENCE) as connection:
         connection.sendall(text.encode())
         return int(connection.recv(4096).split(b" ")[1])

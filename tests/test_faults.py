@@ -19,6 +19,7 @@ from faults.faults import WRITE, Outcome, Stage, Trial
 from faults.plans import PLAIN, after_a_failure, choose, failing, half_committed, killed, then
 from faults.shim import Call
 from faults.truth import SPACES
+from waiting import PATIENCE
 
 # `make test-crashes` runs them, and so does the continuous integration.
 pytestmark = pytest.mark.slow
@@ -184,10 +185,12 @@ def test_a_kill_between_the_commits_and_in_the_recovery(harness: Campaign) -> No
 # Two seals wait in line. While the first is at work, an episode ends in a journal part that holds none of its
 # rows; the first is finished, and the process dies as the second begins.
 END_APART = """
-import os, sys, threading, time
+import os, sys, threading
 import numpy as np
 import episodelake as el
 from episodelake.writers import seal_queue
+sys.path.insert(0, sys.argv[2])
+from waiting import wait_for_journal, wait_until
 
 true_seal, begun, go_on = seal_queue.seal, [], threading.Event()
 
@@ -206,16 +209,12 @@ for _ in range(3):
     episode.append(0, 1.0, zero)
 whole = {"observations": np.zeros((71, 2), np.float32), "actions": np.zeros(70, np.int64)}
 writer.write_episode(**whole, rewards=np.ones(70), terminations=True, truncations=False)
-while not begun:
-    time.sleep(0.001)
+wait_until(lambda: begun, "the first seal")
 episode.end({"note": "done"})
 journal = writer._session._directory
-before = {path.name: path.stat().st_size for path in journal.iterdir()}
 
 def wait_for_the_end():
-    while {path.name: path.stat().st_size for path in journal.iterdir()} == before:
-        time.sleep(0.001)
-    time.sleep(0.05)
+    wait_for_journal(journal, 73, ended=2)
     go_on.set()
 
 threading.Thread(target=wait_for_the_end, daemon=True).start()
@@ -226,7 +225,8 @@ writer.seal()
 def test_an_end_in_a_part_without_rows_is_kept(tmp_path: Path) -> None:
     """The part of the journal that holds an episode's end and none of its rows stays until it is sealed."""
     el.create(tmp_path / "store", **SPACES)
-    subprocess.run([sys.executable, "-c", END_APART, str(tmp_path / "store")], check=True, timeout=100)
+    command = [sys.executable, "-c", END_APART, str(tmp_path / "store"), str(Path(__file__).parent)]
+    subprocess.run(command, check=True, timeout=PATIENCE)
     el.recover(tmp_path / "store")
     (episode,) = el.open(tmp_path / "store").filter("seed = 7")
     assert (len(episode), episode.end_reason, episode.metadata) == (3, "cut", {"note": "done"})

@@ -23,6 +23,7 @@ import episodelake as el
 from checkout import REPOSITORY
 from episodelake.readers.loading import follow_feed
 from test_loader_priorities import chi_squared_fits
+from waiting import PATIENCE
 
 SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
 KEYS = ["observation", "next_observation", "reward", "t", "episode", "truncated"]
@@ -459,6 +460,7 @@ import numpy as np
 import episodelake as el
 sys.path.insert(0, sys.argv[2])
 from test_follow import record
+from waiting import wait_for_journal
 store = el.open(sys.argv[1])
 for number in range(int(sys.argv[3])):
     record(store, number, [number % 5 + 1])
@@ -467,9 +469,9 @@ with store.writer(run="unfinished", flush_seconds=0.01) as writer:
     episode = writer.begin(np.array([99.0, 0.0]))
     for t in range(1, 4):
         episode.append(0, 99.0, np.array([99.0, float(t)]))
-        time.sleep(0.05)
+        wait_for_journal(store.path / "journal" / writer.run_id, t)
     print("unfinished", flush=True)
-    time.sleep(120)
+    time.sleep(600)
 """
 
 
@@ -487,7 +489,7 @@ def writing(tmp_path: Path) -> Iterator[tuple[el.EpisodeStore, subprocess.Popen[
 def test_a_writer_of_another_process(writing: tuple[el.EpisodeStore, subprocess.Popen[str]]) -> None:
     """What it has committed is in the next batch; after it was killed too, and what is recovered then."""
     store, process = writing
-    loader = following(store, wait_seconds=60)
+    loader = following(store, wait_seconds=PATIENCE)
     shown(loader, 1)
     assert process.stdout is not None
     for line in process.stdout:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,15 @@ from agent_environments import Comings, Turns
 from independent_checks import assert_agree, assert_lane, play_some
 from maintenance_stores import crashed_copy
 from plain_agents import play_parallel, play_turns, random_policy
+from waiting import wait_for_journal
+
+# Everything comes into the journal soon, and nothing is sealed unasked however slow the machine is.
+LIVE: dict[str, Any] = {"flush_seconds": 0.01, "seal_seconds": 1e6}
 
 
-def journalled(path: Path, run_id: str, transitions: int) -> None:
-    """Wait until the journal of a live writer holds so many transitions."""
-    for _ in range(1000):
-        if list((path / "journal" / run_id).glob("*.frames")):
-            _, found = independent_journal.read_journal(path, run_id)
-            if sum(len(lane.rewards) for each in found for lane in each.lanes) >= transitions:
-                return
-        time.sleep(0.01)
-    raise AssertionError("the rows never reached the journal")
+def journal_of(store: el.EpisodeStore, recorder: Any) -> Path:
+    """The folder of a recorder's journal."""
+    return store.path / "journal" / recorder.run_id
 
 
 def assert_recovered(
@@ -62,11 +59,12 @@ def test_a_live_journal_is_read(tmp_path: Path) -> None:
     """Sealed episodes are left out; finished ones and the one that goes on are there, their reasons right."""
     env = gymnasium.make("CartPole-v1")
     store = el.create(tmp_path / "store", env)
-    with store.record(env, durability="fsync", flush_seconds=0.01) as recorder:
+    with store.record(env, durability="fsync", **LIVE) as recorder:
         play_some(recorder, range(3), 0)
         recorder.seal()
         total = play_some(recorder, range(10, 13), 7)
-        journalled(store.path, recorder.run_id, total)
+        # The seal took the four episodes before, the unfinished one as soon as this reset ended it.
+        wait_for_journal(journal_of(store, recorder), total, ended=3, first=4)
         found = assert_recovered(store, recorder.run_id, tmp_path / "copy")
     assert [each.end_reason for each in found] == ["terminated"] * 3 + ["interrupted"]
     assert found[-1].length == 7 and found[0].lanes[0].policy[-1] == {"value": -1.0}
@@ -106,10 +104,10 @@ class Frames(gymnasium.Env):
 def test_packed_frames_of_a_journal_are_read(tmp_path: Path) -> None:
     """Images in a journal are packed in units of rows, and come back whole."""
     store = el.create(tmp_path / "store", Frames())
-    with store.record(Frames(), flush_seconds=0.01) as recorder:
+    with store.record(Frames(), **LIVE) as recorder:
         total = play_some(recorder, range(2), 25)
-        journalled(store.path, recorder.run_id, total)
-        parts = sorted((store.path / "journal" / recorder.run_id).glob("*.frames"))
+        wait_for_journal(journal_of(store, recorder), total, ended=2)
+        parts = sorted(journal_of(store, recorder).glob("*.frames"))
         assert any(b"value_bytes" in part.read_bytes() for part in parts)
         assert len(assert_recovered(store, recorder.run_id, tmp_path / "copy")) == 3
 
@@ -118,13 +116,12 @@ def test_rows_of_many_environments_are_told_apart(tmp_path: Path) -> None:
     """A vector environment's rows alternate in the journal, and its episodes begin and end together."""
     envs = gymnasium.make_vec("CartPole-v1", num_envs=4)
     store = el.create(tmp_path / "store", envs)
-    with store.record(envs, flush_seconds=0.01) as recorder:
+    with store.record(envs, **LIVE) as recorder:
         envs.action_space.seed(0)
         recorder.reset(seed=0)
         for _ in range(60):
             recorder.step(recorder.action_space.sample())
-        journalled(store.path, recorder.run_id, 200)
-        time.sleep(0.1)
+        wait_for_journal(journal_of(store, recorder), recorder.transitions, ended=recorder.episodes)
         found = assert_recovered(store, recorder.run_id, tmp_path / "copy")
     assert len(found) > 8 and {each.end_reason for each in found} == {"terminated", "interrupted"}
 
@@ -133,12 +130,12 @@ def test_rows_of_many_environments_are_told_apart(tmp_path: Path) -> None:
 def test_agents_of_a_journal_are_told_apart(make: Any, play: Any, tmp_path: Path) -> None:
     """Each agent's arrivals become a lane; agents that come late and leave early are there."""
     store = el.create(tmp_path / "store", make())
-    recorder = store.record(make(), flush_seconds=0.01)
-    for seed in range(2):
-        play(recorder, random_policy(recorder, seed), seed)
-    play(recorder, random_policy(recorder, 2), 2, 5)
-    time.sleep(0.2)
+    recorder = store.record(make(), **LIVE)
     try:
+        plain = [play(recorder, random_policy(recorder, seed), seed) for seed in range(2)]
+        plain.append(play(recorder, random_policy(recorder, 2), 2, 5))
+        steps = sum(len(lane.rewards) for lanes in plain for lane in lanes.values())
+        wait_for_journal(journal_of(store, recorder), steps, ended=2)
         found = assert_recovered(store, recorder.run_id, tmp_path / "copy")
     finally:
         recorder.close()
@@ -149,11 +146,10 @@ def journal_of_four(path: Path) -> tuple[el.EpisodeStore, str, Path]:
     """A store whose writer died with four episodes in some frames of its journal; the run, the part."""
     env = gymnasium.make("CartPole-v1")
     store = el.create(path / "store", env)
-    with store.record(env, flush_seconds=0.005) as recorder:
+    with store.record(env, **LIVE) as recorder:
         for seed in range(4):
-            total = (seed + 1) * 8
             play_some(recorder, range(seed, seed), 8)
-            journalled(store.path, recorder.run_id, total)
+            wait_for_journal(journal_of(store, recorder), (seed + 1) * 8, ended=seed)
         copy = crashed_copy(store, path / "died")
     (part,) = (copy / "journal" / recorder.run_id).glob("*.frames")
     return el.open(copy), recorder.run_id, part

@@ -42,8 +42,8 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from waiting import PATIENCE, wait_for_journal
 
-PATIENCE = 60.0
 MEMORY = 4 << 30
 RESIDENT = 400 << 20
 WORKERS = 2
@@ -118,10 +118,11 @@ def make_store(path: Path) -> None:
     unfinished = write(writer, 1, 4)
     writer.seal()
     write(writer, 2, 8).end()
+    journal = path / "journal" / writer.run_id
     for t in range(4, 6):
-        time.sleep(0.1)
+        wait_for_journal(journal, t + 8, ended=1, first=1)
         unfinished.append((t % 4, np.zeros(2)), 1 + t / 4, observation(1, t + 1), info=info(1, t + 1))
-    time.sleep(0.3)
+    wait_for_journal(journal, 6 + 8, ended=1, first=1)
 
 
 # Reading everything

@@ -33,14 +33,15 @@ ACTIONS = gymnasium.spaces.Tuple(
 quick = settings(max_examples=settings().max_examples // 5)  # of the ordinary profile, or of the long one
 
 KILLED = """
-import os, sys, time
+import os, sys
 import episodelake as el
 sys.path.insert(0, sys.argv[2])
 from test_loader_claims import play
-writer = el.open(sys.argv[1]).writer(run="killed", flush_seconds=0.02)
+from waiting import Path, wait_for_journal
+writer = el.open(sys.argv[1]).writer(run="killed", flush_seconds=0.02, seal_seconds=1e6)
 play(writer, 3, "terminated", 101)
 play(writer, 4, "interrupted", 102)
-time.sleep(0.3)
+wait_for_journal(Path(sys.argv[1]) / "journal" / writer.run_id, 7)
 os._exit(9)
 """
 

@@ -13,6 +13,7 @@ import pytest
 
 import episodelake as el
 from test_loader_units import NESTED, assert_same, random_store
+from waiting import PATIENCE
 
 torch = pytest.importorskip("torch")
 
@@ -231,7 +232,7 @@ def test_numpy_batches_need_no_other_package(store: el.EpisodeStore, tmp_path: P
         "print(sorted({'torch', 'jax', 'tensordict', 'torchdata'} & sys.modules.keys()))\n"
     )
     command = [sys.executable, "-c", program, str(store.path)]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
     assert (run.returncode, run.stdout, run.stderr) == (0, "[]\n", "")
 
 

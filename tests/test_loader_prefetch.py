@@ -15,6 +15,7 @@ import pytest
 import episodelake as el
 from test_loader_order import places
 from test_loader_units import NESTED, assert_same, random_store
+from waiting import PATIENCE
 
 LENGTHS = [5, 1, 17, 9, 30, 2, 11]
 
@@ -66,7 +67,7 @@ def test_so_many_are_made_ahead_and_no_more(store: el.EpisodeStore) -> None:
     iterator = iter(loader_of(store, prefetch=3, transforms=[count]))
     asked = 1
     next(iterator)
-    assert full.wait(60)
+    assert full.wait(PATIENCE)
     for _ in range(18):
         asked += 1
         next(iterator)
@@ -160,10 +161,10 @@ def test_a_forked_process_begins_anew(store: el.EpisodeStore) -> None:
     here, there = context.Pipe()
     process = context.Process(target=_go_on, args=(iterator, loader, there))
     process.start()
-    assert here.poll(60) and "another process" in here.recv()
-    assert here.poll(60)
+    assert here.poll(PATIENCE) and "another process" in here.recv()
+    assert here.poll(PATIENCE)
     rest = here.recv()
-    process.join(60)
+    process.join(PATIENCE)
     assert process.exitcode == 0
     assert places(seen) + rest == places(loader_of(store))
     assert places(iterator) == rest
@@ -178,7 +179,7 @@ def test_the_interpreter_ends_with_a_thread_at_work(store: el.EpisodeStore, tmp_
         "print(len(next(iterator)['reward']))\n"
     )
     command = [sys.executable, "-c", program, str(store.path)]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
     assert (run.returncode, run.stdout, run.stderr) == (0, "4\n", "")
 
 

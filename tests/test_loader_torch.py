@@ -21,6 +21,7 @@ from episodelake.readers.loading.feed import ArrayFeed
 from episodelake.readers.loading.shard import Shard
 from test_loader_order import places
 from test_loader_units import NESTED, assert_same, random_store
+from waiting import PATIENCE
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader  # noqa: E402 - only where torch is
@@ -298,8 +299,8 @@ def test_processes_of_every_kind(store: el.EpisodeStore, method: str, workers: i
     here, there = context.Pipe()
     process = context.Process(target=_send_places, args=(loader, there))
     process.start()
-    assert here.poll(120) and here.recv() == expected
-    process.join(120)
+    assert here.poll(PATIENCE) and here.recv() == expected
+    process.join(PATIENCE)
     assert process.exitcode == 0
 
 
@@ -451,9 +452,9 @@ def test_processes_of_torch_distributed_share_an_epoch(store: el.EpisodeStore, t
         pipes.append(here)
     for process in processes:
         process.start()
-    found = [pipe.recv() if pipe.poll(120) else pytest.fail("no answer") for pipe in pipes]
+    found = [pipe.recv() if pipe.poll(PATIENCE) else pytest.fail("no answer") for pipe in pipes]
     for process in processes:
-        process.join(120)
+        process.join(PATIENCE)
         assert process.exitcode == 0
     shards = [
         places(store.loader(4, columns=["episode", "t"], shuffle=True, shard=(rank, 2))) for rank in range(2)

@@ -28,6 +28,7 @@ from plain_agents import play_parallel, random_policy
 from plain_returns import close, returns_to_go
 from real_environments import NUMBERED_SPACES
 from test_namespaces import vector_store
+from waiting import PATIENCE
 
 GAMMAS = (0.0, 1e-200, 0.02, 0.5, 0.99, 1 - 1e-12, 1.0)
 NESTED = Dict(
@@ -644,18 +645,30 @@ for seconds in (0.0, 0.01, 0.03, 0.06, 0.12, 0.5):
 def test_ctrl_c_stops_a_query_and_the_store_answers_on(store: el.EpisodeStore, kind: str) -> None:
     """An interrupt at any time ends a query with KeyboardInterrupt, and the next one is answered."""
     command = [sys.executable, "-c", textwrap.dedent(LONG), str(store.path), kind]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.split() == ["stopped", str(len(store))] * 6, done.stderr
 
 
 def test_interrupt_from_another_thread(store: el.EpisodeStore) -> None:
     """`connection.interrupt()` stops a query of an own connection, which answers the next one."""
     with store.connect() as connection:
-        threading.Timer(0.5, connection.interrupt).start()
-        with pytest.raises(duckdb.InterruptException):
-            connection.execute(
-                "select sum(sin(a.i * b.i)) from range(1000000) a(i), range(1000000) b(i)"
-            ).fetchall()
+        ended = threading.Event()
+
+        def interrupt() -> None:
+            # One that comes before the query runs is of no effect.
+            while not ended.wait(0.05):
+                connection.interrupt()
+
+        other = threading.Thread(target=interrupt)
+        other.start()
+        try:
+            with pytest.raises(duckdb.InterruptException):
+                connection.execute(
+                    "select sum(sin(a.i * b.i)) from range(1000000) a(i), range(1000000) b(i)"
+                ).fetchall()
+        finally:
+            ended.set()
+            other.join()
         assert connection.execute("select count(*) from episodes").fetchone() == (len(store),)
 
 

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +26,7 @@ from episodelake.terminal.maintenance import size_of, span_of
 from episodelake.terminal.progress import progress_bar
 from object_server import BUCKET, ObjectServer
 from test_cli import ESCAPE, RUN, call, printed, refused, table
+from waiting import PATIENCE, wait_until
 
 SPACE = gymnasium.spaces.Discrete(100)
 COMMANDS = ["compact", "delete", "vacuum", "verify", "history", "tag", "annotations"]
@@ -224,14 +224,14 @@ class Terminal:
     def wait_for(self, text: str) -> None:
         """Read until the terminal shows a text."""
         while text not in self.said:
-            ready, _, _ = select.select([self._side], [], [], 60)
+            ready, _, _ = select.select([self._side], [], [], PATIENCE)
             assert ready, f"{text!r} did not come; there is {self.said!r}"
             assert self._read(), f"the command ended; there is {self.said!r}"
 
     def wait_until_idle(self) -> None:
         """Wait until the command sleeps, as it does when it waits for a key."""
-        while Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
-            time.sleep(0.01)
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", "the command to sleep")
 
     def type(self, text: str) -> None:
         """Press keys."""
@@ -239,7 +239,7 @@ class Terminal:
 
     def end(self) -> tuple[int, str]:
         """Wait for the command; its exit status and its standard output."""
-        output, _ = self._process.communicate(timeout=60)
+        output, _ = self._process.communicate(timeout=PATIENCE)
         while self._read():
             pass
         os.close(self._side)
@@ -557,7 +557,7 @@ def test_interrupted_by_a_signal(path: Path, words: tuple[str, ...]) -> None:
         )
         until_waiting(command)
         command.send_signal(signal.SIGINT)
-        output, told = command.communicate(timeout=60)
+        output, told = command.communicate(timeout=PATIENCE)
     assert (command.returncode, output) == (130, "")
     assert told.startswith("Error: Interrupted. ") and told.count("\n") == 1
     assert (files(path), el.open(path).version, el.open(path).tags) == (before, store.version, {})
@@ -565,14 +565,16 @@ def test_interrupted_by_a_signal(path: Path, words: tuple[str, ...]) -> None:
 
 def until_waiting(command: subprocess.Popen[str]) -> None:
     """Wait until a process has opened the lock of maintenance."""
-    for _ in range(6000):
+
+    def is_waiting() -> bool:
+        assert command.poll() is None, "the command ended before it waited"
+        opened = []
         for link in Path(f"/proc/{command.pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
-                if str(link.readlink()).endswith("maintenance.lock"):
-                    return
-        assert command.poll() is None, "the command ended before it waited"
-        time.sleep(0.01)
-    raise AssertionError("the command did not come to the lock")
+                opened.append(str(link.readlink()))
+        return any(name.endswith("maintenance.lock") for name in opened)
+
+    wait_until(is_waiting, "the command to come to the lock")
 
 
 # Progress

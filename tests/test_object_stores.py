@@ -32,16 +32,20 @@ from episodelake.terminal.app import app
 from object_server import BUCKET, FaultyProxy, ObjectServer, Rule, new_url, shared_server
 from real_environments import NUMBERED_SPACES, numbered_return, write_numbered
 from strategies import same
+from waiting import PATIENCE
 
 # A port of loopback that nobody listens on.
 NOBODY = "http://127.0.0.1:9"
-IMPATIENT = {"max_retries": "1", "retry_timeout": "2s", "connect_timeout": "1s", "timeout": "5s"}
+# A lost connection is noticed at once; limits in seconds would only strike on a slow machine.
+IMPATIENT = {"max_retries": "1", "retry_timeout": "60s", "connect_timeout": "60s", "timeout": "60s"}
 
 SCRIPT = """
 import json, os, sys, time
 import numpy as np
 import episodelake as el
 from real_environments import NUMBERED_SPACES, write_numbered
+from waiting import Path, wait_for_journal
+from waiting import PATIENCE
 url, options = sys.argv[1], json.loads(sys.argv[2])
 """
 
@@ -713,14 +717,15 @@ def test_patience_reaches_every_engine(backend: ObjectBackend) -> None:
 
 DYING = """
 store = el.open(url, storage_options=options)
-writer = store.writer(run="dying", flush_seconds=0.02)
+writer = store.writer(run="dying", flush_seconds=0.02, seal_seconds=1e6)
 write_numbered(writer, 0, 1)
 writer.seal()
 write_numbered(writer, 1, 2)
 episode = writer.begin(np.array([7, 0], np.float32), {"clock": 0}, seed=5)
 for t in range(3):
     episode.append(t, t / 2, np.array([7, t + 1], np.float32), info={"clock": t + 1})
-time.sleep(0.5)
+(journal,) = Path(os.environ["EPISODELAKE_SPOOL"]).rglob(writer.run_id)
+wait_for_journal(journal, 5, ended=1, first=1)
 print("ready", flush=True)
 time.sleep(600)
 """
@@ -831,7 +836,7 @@ def test_queries_in_threads_that_stop_early_neither_hang_nor_crash(backend: Obje
     """Queries at once over many files, which leave reads unfinished, end, and so does the process."""
     fill(backend.create(), range(12), seal_every=1)
     with start(STOPPING_EARLY, backend) as child:
-        assert child.communicate(timeout=120)[0] == "1\n"
+        assert child.communicate(timeout=PATIENCE)[0] == "1\n"
     assert child.returncode == 0
 
 

@@ -172,27 +172,28 @@ import os, sys, time
 from pathlib import Path
 import gymnasium, numpy as np
 import episodelake as el
+sys.path.insert(0, sys.argv[2])
+from waiting import wait_for_journal
 
 space = gymnasium.spaces.Box(0, 255, (64, 64, 3), np.uint8)
 store = el.create(sys.argv[1], observation_space=space, action_space=gymnasium.spaces.Discrete(2))
-writer = store.writer(flush_seconds=0.01)
+writer = store.writer(flush_seconds=0.01, seal_seconds=1e6)
 episode = writer.begin(np.zeros((64, 64, 3), np.uint8))
 sizes = []
 for t in range(1, 1001):
     noise = np.random.default_rng(t).integers(0, 256, (64, 64, 3), np.uint8)
     episode.append(0, float(t), noise if 300 <= t < 600 else np.full((64, 64, 3), t % 251, np.uint8))
-before = -1
-while before != (size := sum(file.stat().st_size for file in Path(sys.argv[1]).glob("journal/*/*.frames"))):
-    before = size
-    time.sleep(0.3)
-print(size, flush=True)
+journal = Path(sys.argv[1]) / "journal" / writer.run_id
+wait_for_journal(journal, 1000)
+print(sum(file.stat().st_size for file in journal.glob("*.frames")), flush=True)
 time.sleep(600)
 """
 
 
 def test_a_killed_writer_of_frames_loses_nothing(tmp_path: Path) -> None:
     """Frames that shrink and frames that do not come back from the journal of a killed process."""
-    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "store")]
+    tests = str(Path(__file__).parent)
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "store"), tests]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         size = int(child.stdout.readline())

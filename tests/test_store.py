@@ -19,6 +19,7 @@ from gymnasium import spaces
 
 import episodelake as el
 from real_environments import NUMBERED_SPACES, numbered_return, numbered_store, values_of, write_numbered
+from waiting import PATIENCE
 
 BOX = NUMBERED_SPACES["observation_space"]
 DISCRETE = NUMBERED_SPACES["action_space"]
@@ -219,7 +220,7 @@ def test_only_one_of_two_processes_creates_a_store(tmp_path: Path) -> None:
             assert len(store.refresh()) == 1
     finally:
         for racer in racers:
-            racer.communicate(timeout=60)
+            racer.communicate(timeout=PATIENCE)
 
 
 def line_of(process: subprocess.Popen[str]) -> str:

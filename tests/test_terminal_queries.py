@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import episodelake as el
 from episodelake.terminal.app import app
 from episodelake.terminal.sql_completion import SqlCompleter
-from terminal_sessions import RUN, TerminalSession, terminal
+from terminal_sessions import RUN, terminal
 from test_cli import call, no_terminal, printed, refused, table
 
 __all__ = ["no_terminal"]
@@ -207,26 +207,10 @@ def test_queries_see_nothing_but_the_store(path: Path, tmp_path: Path) -> None:
 def test_interrupting_a_query(path: Path, words: list[str]) -> None:
     """Ctrl-C ends a long query at once: one line, status 130, no trace."""
     with terminal("sql", path, f"{ENDLESS} -- ", *words) as session:
-        _wait_until_busy(session)
+        session.wait_until_computing()
         session.interrupt()
         assert session.end() == 130
         assert session.text == "Error: Interrupted. The store is as it was.\n"
-
-
-def _wait_until_busy(session: TerminalSession) -> None:
-    """Wait until the query runs: a thread besides the first is computing."""
-    tasks = Path(f"/proc/{session.process.pid}/task")
-    while True:
-        assert session.process.poll() is None, session.text
-        names = []
-        for task in tasks.iterdir():
-            try:
-                names.append((task / "stat").read_text().rpartition(")")[2].split())
-            except OSError:
-                continue
-        # Some thread besides the first is computing: its own time in ticks of 1/100 s.
-        if any(int(fields[11]) > 30 for fields in names[1:]):
-            return
 
 
 # The prompt
@@ -265,7 +249,7 @@ def test_the_prompt_outlives_an_interrupted_query(path: Path, prompt: dict[str, 
     with terminal("sql", path, **prompt) as session:
         at = session.wait_for("sql> ")
         session.type(f"{ENDLESS};\r")
-        _wait_until_busy(session)
+        session.wait_until_computing()
         session.interrupt()
         at = session.wait_for("sql> ", session.wait_for("Interrupted.", at))
         session.type("select 6 * 7 as answer;\r")

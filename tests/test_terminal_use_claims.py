@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -51,7 +50,7 @@ def test_ctrl_c_stops_a_query_and_the_prompt_goes_on(store: Path, tmp_path: Path
     session = TerminalSession("sql", store, width=200, environment={"EPISODELAKE_DATA": str(tmp_path)})
     session.wait_for("sql>")
     session.type(LONG_QUERY + ";\r")
-    time.sleep(1)
+    session.wait_until_computing()
     session.type("\x03")
     place = session.wait_for("sql>", session.wait_for("nterrupted"))
     session.type("select 40 + 2 as answer;\r")
@@ -117,12 +116,18 @@ def test_an_episode_that_a_crash_cut_off_is_listed_and_shown(tmp_path: Path) -> 
     code = f"""
 import os, gymnasium, episodelake as el
 make = lambda: gymnasium.make("CartPole-v1")
-env = el.create({str(tmp_path / "s")!r}, make()).record(make(), flush_seconds=0.05)
+store = el.create({str(tmp_path / "s")!r}, make())
+env = store.record(make(), flush_seconds=0.05, seal_seconds=1e6)
 for seed in range(2):
     env.reset(seed=seed)
     for step in range(5):
         env.step(step % 2)
-import time; time.sleep(0.3); env.step(0); time.sleep(0.3)
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from waiting import wait_for_journal
+journal = store.path / "journal" / env.run_id
+wait_for_journal(journal, 10, ended=1)
+env.step(0)
+wait_for_journal(journal, 11, ended=1)
 os._exit(9)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9

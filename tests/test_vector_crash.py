@@ -12,8 +12,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import episodelake as el
 from nasty_environments import Rollout, SmallEnv, assert_recorded
 from strategies import same
-from test_crash import BEGIN, PATIENCE, killed, process, said
+from test_crash import BEGIN, killed, process, said
 from vector_rollouts import MODES, alone
+from waiting import PATIENCE
 
 # `make test-crashes` runs them, and so does the continuous integration.
 pytestmark = pytest.mark.slow
@@ -29,20 +30,20 @@ mode = AutoresetMode(sys.argv[2])
 envs = SyncVectorEnv([lambda n=n: SmallEnv(n) for n in (3, 1, 7, 1000)], autoreset_mode=mode)
 recorder = store.record(envs, run="idle", metadata={"who": "idle"}, flush_seconds=0.02, seal_seconds=1e6)
 recorder.reset(seed=10, options={"o": 1})
-size = 0
 for step in range(60):
     recorder.log(step=np.full(4, step))
     done = np.logical_or(*recorder.step(np.full((4, 2), step / 100, np.float32))[2:4])
     if mode is AutoresetMode.DISABLED and done.any():
         recorder.reset(options={"reset_mask": done})
     if step % 20 == 19:
-        size = journalled(size)
+        journalled(recorder, recorder.transitions, ended=recorder.episodes)
 print("ready", flush=True)
 time.sleep(600)
 """
 )
 
-# Episodes without end, sealed and flushed as often as it goes.
+# Steps that are sealed and flushed as often as it goes: more than are waited for, and no more than these.
+LAST = 10_000
 BUSY = (
     BEGIN
     + """
@@ -50,12 +51,13 @@ from gymnasium.vector import SyncVectorEnv
 envs = SyncVectorEnv([lambda n=n: SmallEnv(n) for n in (3, 1, 7, 1000)])
 recorder = store.record(envs, run="busy", flush_seconds=0.005, seal_seconds=0.02, segment_bytes=20_000)
 recorder.reset(seed=10)
-for step in range(10**9):
+for step in range(LAST):
     recorder.step(np.full((4, 2), step % 1000 / 1000, np.float32))
     if step % 300 == 0:
         recorder.seal()
         print(step, flush=True)
-"""
+time.sleep(600)
+""".replace("LAST", str(LAST))
 )
 
 
@@ -107,7 +109,7 @@ def test_a_recorder_killed_at_any_moment_loses_only_its_last_steps(tmp_path: Pat
     el.recover(path)
     store = el.open(path)
     assert store.verify().faults == ()
-    plain = expected(10_000, AutoresetMode.NEXT_STEP, 1000)
+    plain = expected(LAST, AutoresetMode.NEXT_STEP, 1000)
     rows = []
     for index, rollouts in enumerate(plain):
         own = sorted((e for e in store if e.env_index == index), key=lambda e: e.number)
@@ -139,18 +141,26 @@ rng = random.Random(int(sys.argv[3]))
 envs = SyncVectorEnv([lambda n=n: SmallEnv(n) for n in (3, 1, 7, 1000)], autoreset_mode=mode)
 recorder = store.record(envs, flush_seconds=0.001, seal_seconds=0.01, segment_bytes=10_000)
 still = np.zeros((4, 2), np.float32)
-for attempt in range(40):
+
+def play():
+    recorder.reset(seed=10)
+    while True:
+        done = np.logical_or(*recorder.step(still)[2:4])
+        if mode is AutoresetMode.DISABLED and done.any():
+            recorder.reset(options={"reset_mask": done})
+
+attempt = 0
+while attempt < 40 or recorder.episodes < 60:
+    attempt += 1
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.002 + rng.random() * 0.02)
-        recorder.reset(seed=10)
-        while True:
-            done = np.logical_or(*recorder.step(still)[2:4])
-            if mode is AutoresetMode.DISABLED and done.any():
-                recorder.reset(options={"reset_mask": done})
+        # Longer each time: on a slow machine the first ones may come before the first step.
+        signal.setitimer(signal.ITIMER_REAL, (0.002 + rng.random() * 0.02) * (1 + attempt / 40))
+        try:
+            play()
+        except el.EpisodelakeError:
+            signal.setitimer(signal.ITIMER_REAL, 0)
     except Stop:
         pass
-    except el.EpisodelakeError:
-        signal.setitimer(signal.ITIMER_REAL, 0)
 recorder.close()
 """
 )

@@ -31,6 +31,7 @@ from nasty_environments import (
 )
 from strategies import same
 from vector_rollouts import MODES, Maker, alone, assert_all, batches, together
+from waiting import PATIENCE
 
 LENGTHS = (3, 1, 4, 2)
 MODE_NAMES = [mode.value for mode in MODES]
@@ -456,22 +457,25 @@ def test_an_environment_that_raises_keeps_what_was_recorded(tmp_path: Path, vect
 
 
 class Impatient(VectorWrapper):
-    """Waits only so long for worker processes."""
+    """Waits only so long for worker processes: patiently, and from the fourth step on no more."""
+
+    steps = 0
 
     def step(self, actions: Any) -> Any:
-        """Ask the workers, and give up soon."""
+        """Ask the workers, and give up."""
         envs: Any = self.env
         envs.step_async(actions)
-        return envs.step_wait(timeout=0.2)
+        self.steps += 1
+        return envs.step_wait(timeout=0.2 if self.steps > 3 else PATIENCE)
 
 
 class Slow(SmallEnv):
-    """Takes a second for its fourth step."""
+    """Does not come back from its fourth step."""
 
     def step(self, action: Any) -> Any:
         """Sleep in time."""
         if self.t == 3:
-            time.sleep(1.0)
+            time.sleep(100 * PATIENCE)
         return super().step(action)
 
 
@@ -629,8 +633,21 @@ def test_the_journal_thread_in_the_middle_of_a_flush_is_waited_for(
             # As `put` does it, with the other thread coming in between.
             block.counted = (count, len(block.begins), len(block.ends))
             inside.set()
-            go_on.wait(10)
+            go_on.wait(PATIENCE)
         put(self, block, count, state)
+
+    class Settling:
+        """The lock of whoever settles; the other thread goes on when the main thread asks for it."""
+
+        lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            if threading.current_thread() is threading.main_thread():
+                go_on.set()
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
 
     zero = np.zeros(3, np.int64)
     with store.record(envs, flush_seconds=1e6, seal_seconds=1e6) as recorder:
@@ -639,14 +656,15 @@ def test_the_journal_thread_in_the_middle_of_a_flush_is_waited_for(
             recorder.step(zero)
         recorder.step(zero)
         monkeypatch.setattr(EnvRecording, "_put", slow_put)
+        monkeypatch.setattr(recorder.recording, "_settling", Settling())
         flush = threading.Thread(target=recorder.recording.settle)
         flush.start()
-        assert inside.wait(10)
-        threading.Timer(0.2, go_on.set).start()
+        assert inside.wait(PATIENCE)
         if look == "step":
             recorder.log(value=zero)
             recorder.step(zero)
         found = recorder.ended if look == "ended" else None, recorder.transitions
+        go_on.set()
         flush.join()
         assert recorder.transitions == found[1]
         assert found[0] is recorder.ended or look != "ended"

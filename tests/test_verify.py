@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -24,11 +23,11 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from episodelake.store.journal_reading import PartReader
 from episodelake.store.maintenance.verification import _Inspection
 from episodelake.store.tables import Table
 from log_edits import append_actions, read_actions, write_actions
 from maintenance_stores import assert_contents, awkward_store, contents, crashed_copy, files_under, ids_of
+from waiting import PATIENCE, wait_for_journal
 
 SPACES: dict[str, spaces.Space] = {
     "observation_space": spaces.Box(-np.inf, np.inf, (2,), np.float32),
@@ -665,12 +664,6 @@ def test_a_damaged_file_that_a_tag_needs(store: el.EpisodeStore) -> None:
 # Journals, live writers, and company
 
 
-def journalled(folder: Path) -> int:
-    """Return how many rows a journal holds."""
-    readers = [PartReader(path) for path in folder.glob("*.frames")]
-    return sum(batch.rows.num_rows for reader in readers for batch in reader.batches())
-
-
 @pytest.fixture
 def orphaned(store: el.EpisodeStore, tmp_path: Path) -> el.EpisodeStore:
     """The store as it is when a writer dies that has three steps of an episode in its journal."""
@@ -678,8 +671,7 @@ def orphaned(store: el.EpisodeStore, tmp_path: Path) -> el.EpisodeStore:
         episode = writer.begin(np.zeros(2, np.float32))
         for _ in range(3):
             episode.append(0, 1.0, np.ones(2, np.float32))
-        while journalled(store.path / "journal" / writer.run_id) < 4:
-            time.sleep(0.01)
+        wait_for_journal(store.path / "journal" / writer.run_id, 3)
         return el.open(crashed_copy(store, tmp_path / "copy"))
 
 
@@ -779,7 +771,7 @@ def test_in_the_middle_of_a_compaction(store: el.EpisodeStore, monkeypatch: pyte
         replace(self, *arguments, **options)
         if self.path.name == "steps":
             watcher.start()
-            assert looked.wait(60)
+            assert looked.wait(PATIENCE)
 
     monkeypatch.setattr(_Inspection, "_look", watched_look)
     monkeypatch.setattr(Table, "replace", watched_replace)

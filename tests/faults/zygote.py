@@ -35,9 +35,9 @@ from faults.promises import PromiseLog, Promises
 from faults.recording import DIED, Context, describe, guarded
 from faults.shim import EXIT_CODE, Call, Shim, read_log
 from faults.workloads import BYSTANDER, TEMPLATES, WORKLOADS, Workload
+from waiting import PATIENCE
 
 IMPORTED = (duckdb, episodelake, polars, pyarrow.dataset, pyarrow.parquet)
-PATIENCE = 120.0
 
 
 @dataclass(frozen=True)
