@@ -121,7 +121,7 @@ def test_info_tells_what_the_store_holds(example: Example) -> None:
     head, reasons, runs, columns = printed("info", example.path).split("\n== ")
     told = dict(line.split("\t") for line in head.splitlines() if line)
     store = el.open(example.path)
-    size = sum(path.stat().st_size for path in example.path.rglob("*") if path.is_file())
+    files = [path.stat().st_size for path in example.path.rglob("*") if path.is_file()]
     assert told.pop("created")
     assert told == {
         "store": store.id,
@@ -131,7 +131,7 @@ def test_info_tells_what_the_store_holds(example: Example) -> None:
         "episodes": "3",
         "transitions": "15",
         "runs": "1",
-        "size": f"{size} bytes",
+        "size": f"{sum(files)} bytes in {len(files)} files",
         "returns": "lowest 0.5, mean 8.16667, highest 22.5",
         "lengths": "lowest 2, mean 5.0, highest 10",
         "observation space": "Box(-10.0, 10.0, (2,), float32)",

@@ -32,6 +32,7 @@ from episodelake.readers.plots.bins import bins_for
 from episodelake.readers.plots.episode_chart import reduced
 from picture_stores import HOSTILE, as_json, cartpole, drawn, pictures, play, raw, rows_of, scores, told
 from plain_agents import play_parallel, random_policy
+from real_environments import NUMBERED_SPACES
 
 RETURNS = {"ppo": [float(number) for number in range(40)], "dqn": [-1.5, 0.25, 7.0]}
 CHARTS = ("returns", "lengths", "return_histogram", "actions", "visitation")
@@ -379,12 +380,43 @@ def test_an_episode_is_its_signals(store: el.EpisodeStore) -> None:
     for row in lines:
         by_name.setdefault(row["signal"], []).append(row["value"])
     assert by_name["reward"] == episode.rewards.tolist()
-    assert by_name["action"] == episode.actions.tolist()
+    *actions, held = by_name["action"]
+    assert actions == episode.actions.tolist() and held == actions[-1]
     for index in range(2):
         assert by_name[f"observation[{index}]"] == episode.observations[:, index].tolist()
     assert episode.id in told(episode.plot())
     only = rows_of(episode.plot(["observation[1]", "reward"]), "line")
     assert {row["signal"] for row in only} == {"observation[1]", "reward"}
+
+
+def test_the_last_action_lasts_a_step_and_ticks_are_whole_steps(tmp_path: Path) -> None:
+    """Of an episode of two steps both actions are as wide, and no tick stands between two steps."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    with store.writer() as writer:
+        episode = writer.begin([0, 0])
+        for action in (0, 1):
+            episode.append(action, 1.0, [0, 0])
+        episode.end()
+    chart = store.refresh()[0].plot()
+    actions = [row for row in rows_of(chart, "line") if row["signal"] == "action"]
+    assert [(row["t"], row["value"]) for row in actions] == [(0, 0), (1, 1), (2, 1)]
+    for panel in chart.to_dict()["vconcat"]:
+        assert panel["encoding"]["x"]["scale"]["domain"] == [0, 2]
+        assert panel["encoding"]["x"]["axis"]["values"] == [0, 1, 2]
+
+
+def test_a_single_reason_has_a_legend(tmp_path: Path) -> None:
+    """The colour of a reason says something, where all episodes ended so too."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    with store.writer() as writer:
+        for _ in range(2):
+            episode = writer.begin([0, 0])
+            episode.append(0, 1.0, [0, 0])
+            episode.end()
+    plot = store.refresh().plot
+    for chart in (plot.lengths(by="end_reason"), plot.returns(by="end_reason")):
+        assert '"legend": {"title": "end reason"}' in json.dumps(chart.to_dict())
+    assert '"legend": {"title"' not in json.dumps(plot.returns().to_dict())
 
 
 def test_each_element_of_an_episode_has_a_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,13 +264,15 @@ def test_calls_that_cannot_be_meant_have_status_two(folder: Path, tmp_path: Path
 
 
 def test_an_empty_store_has_answers(folder: Path) -> None:
-    """Every look at a store without episodes ends quietly, and `show` says what is missing."""
-    for words in (["info"], ["ls"], ["head"], ["stats"], ["sql"], ["plot"]):
-        extra = {"sql": ["FROM returns_to_go()"], "plot": ["returns"]}.get(words[0], [])
+    """Every look at a store without episodes ends quietly; `show` and `plot` say what is missing."""
+    for words in (["info"], ["ls"], ["head"], ["stats"], ["sql"]):
+        extra = {"sql": ["FROM returns_to_go()"]}.get(words[0], [])
         assert command(*words, folder / "empty", *extra).status == 0
         assert command(*words, folder / "empty", *extra, "--json").json is not None
-    said = command("show", folder / "empty", 0)
-    assert said.status == 1 and "no episode" in said.err
+    assert command("plot", folder / "empty", "returns", "--json").json == []
+    for words in (["show", folder / "empty", 0], ["plot", folder / "empty", "returns"]):
+        said = command(*words)
+        assert said.status == 1 and "no episode" in said.err
 
 
 def test_text_of_a_store_stays_text(folder: Path) -> None:

@@ -20,7 +20,7 @@ from episodelake_command.completing import TABLE
 from episodelake_command.completing import completed as completed_early
 from terminal_sessions import ESCAPE, RUN, terminal
 from terminal_stores import MAKERS
-from test_cli import no_terminal, printed, refused
+from test_cli import call, no_terminal, printed, refused
 
 __all__ = ["no_terminal"]
 
@@ -335,3 +335,13 @@ def test_the_completion_script_names_the_program() -> None:
     )
     assert result.returncode == 0
     assert "_EPISODELAKE_COMPLETE=complete_bash" in result.stdout
+
+
+def test_explore_says_at_once_what_it_opens(tmp_path: Path) -> None:
+    """On a terminal, before the packages that take long to load; elsewhere nothing reads it."""
+    missing = tmp_path / "nothing"
+    with terminal("explore", missing, "--no-browser") as session:
+        opening = session.wait_for("Opening ")
+        session.wait_for("Error: ", opening)
+        assert session.end() == 1
+    assert "Opening" not in call("explore", missing, "--no-browser").stderr

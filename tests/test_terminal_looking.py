@@ -456,6 +456,47 @@ def test_plot_refuses_what_it_cannot_write(cartpole: RawStore, tmp_path: Path) -
     assert "--output" in refused(1, "plot", cartpole.path, "visitation")
 
 
+def test_stats_measure_one_element(cartpole: RawStore) -> None:
+    """`observation[2]` is the row of that element; beside the whole column it adds none."""
+    path = cartpole.path
+    whole = said("stats", path, "--columns", "observation")["columns"]
+    assert said("stats", path, "-c", "observation[2],observation[0]")["columns"] == [whole[0], whole[2]]
+    assert said("stats", path, "-c", "observation[2],observation")["columns"] == whole
+    told = refused(1, "stats", path, "-c", "observation[4]")
+    assert "There is no element 'observation[4]'. observation has 0, 1, 2, 3." in told
+    assert "There is no element 'reward[0]'. reward has none." in refused(1, "stats", path, "-c", "reward[0]")
+    assert "There is no column 'reward[x'" in refused(1, "stats", path, "-c", "reward[x")
+
+
+def test_the_first_heading_has_no_line_above_it(cartpole: RawStore) -> None:
+    """What begins with a heading begins with it, and later headings stand apart."""
+    told = printed("stats", cartpole.path).splitlines()
+    assert told[0] == "== Episodes ==" and told[told.index("== Columns of steps ==") - 1] == ""
+
+
+def test_info_of_a_store_without_a_card_has_none(cartpole: RawStore) -> None:
+    """A card that is empty is left out of the text; the size says in how many files it is."""
+    rows = dict(line.split("\t", 1) for line in printed("info", cartpole.path).split("\n\n")[0].splitlines())
+    report = said("info", cartpole.path)
+    assert "card" not in rows and report["card"] == {}
+    assert rows["size"] == f"{report['bytes']} bytes in {report['files']} files"
+
+
+def test_rows_that_a_pipe_leaves_out_are_told(cartpole: RawStore) -> None:
+    """Beside the table, whose rows stay rows of numbers."""
+    length = said("ls", cartpole.path)[0]["length"]
+    assert length + 1 > 6
+    told = call("show", cartpole.path, 0)
+    assert told.stderr == f"{length + 1 - 6} rows between them not shown; `episodelake sql` has all.\n"
+
+
+def test_lines_of_many_runs_say_that_each_has_its_own_scale(cartpole: RawStore) -> None:
+    """Where there is but one line there is nothing to compare it with."""
+    assert "Each line has a scale of its own" in call("plot", cartpole.path, "returns").stderr
+    one = call("plot", cartpole.path, "returns", "--filter", "run_id LIKE 'left%'")
+    assert (one.exit_code, one.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("kind", ["returns", "lengths", "histogram", "actions"])
 def test_plot_of_no_episode_is_an_error(stores: dict[str, RawStore], tmp_path: Path, kind: str) -> None:
     """With characters as to a file; for programs an empty list is an answer."""

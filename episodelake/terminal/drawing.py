@@ -71,6 +71,8 @@ def draw_over_time(page: Page, series: Sequence[Series], *, write: bool) -> list
         told.append({**_counts_of(each), **_spread(each.values), "points": _means(each.values)})
     if write and series:
         _write_over_time(page, series, told)
+        if len(series) > 1:
+            page.note("Each line has a scale of its own, from the lowest to the highest of its row.")
         _note_unbounded(page, told)
     return told
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from .arguments import StorageOptions, StorePath, open_store_at, split_version
 from .commands import LOOK, command
+from .grid import clean
 from .page import Page
 
 if TYPE_CHECKING:
@@ -63,6 +65,9 @@ def explore(
     store and changes nothing. It follows what is being written, unless PATH names a version or a tag.
     Ctrl-C ends it.
     """
+    if sys.stderr.isatty():
+        # What serves the page takes seconds to load on a slow machine, and silence looks like a hang.
+        print(f"Opening {clean(path)} ...", file=sys.stderr, flush=True)
     # Imported where it runs: no other command needs it.
     from ..readers.explorer.server import Options, check_packages, serve
 

@@ -166,7 +166,7 @@ def _amounts(page: Page, report: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("episodes", count_text(page, report["episodes"])),
         ("transitions", count_text(page, report["transitions"])),
         ("runs", count_text(page, len(report["runs"]))),
-        ("size", f"{size_text(size)} in {report['files']:,} files" if page.is_terminal else f"{size} bytes"),
+        ("size", f"{size_text(size) if page.is_terminal else f'{size} bytes'} in {report['files']:,} files"),
     ]
     for spread in report["returns"]:
         objective = spread["objective"]
@@ -204,10 +204,10 @@ def _card(page: Page, report: Mapping[str, Any]) -> list[tuple[str, str]]:
     card = report["card"]
     if card is None:
         return [("card", "damaged")]
+    if not card:
+        return []
     if not page.is_terminal:
         return [("card", json.dumps(card, ensure_ascii=False))]
-    if not card:
-        return [("card", "empty")]
     return [("card", "\n".join(f"{key}: {_plain_json(value)}" for key, value in card.items()))]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -38,6 +39,7 @@ class Page:
         self.console = Console(highlight=False, markup=False, emoji=False)
         self.is_terminal = self.console.is_terminal and not self.console.is_dumb_terminal
         self._tabs = tabs
+        self._begun = False
 
     @property
     def width(self) -> int:
@@ -72,15 +74,16 @@ class Page:
     def parts(self, *parts: tuple[str, str]) -> None:
         """Write one line of parts, each with its style."""
         if self.is_terminal:
-            self.console.print(Text.assemble(*((clean(text), style) for text, style in parts)))
+            self._print(Text.assemble(*((clean(text), style) for text, style in parts)))
         else:
             self._plain("".join(clean(text) for text, _ in parts))
 
     def heading(self, text: str) -> None:
-        """Begin a section."""
-        self.line()
+        """Begin a section; a line is left free above it."""
+        if self._begun:
+            self.line()
         if self.is_terminal:
-            self.console.print(Rule(Text(clean(text), "bold cyan"), align="left", style="cyan"))
+            self._print(Rule(Text(clean(text), "bold cyan"), align="left", style="cyan"))
         else:
             self._plain(f"== {clean(text)} ==")
 
@@ -96,7 +99,7 @@ class Page:
         for name, value in pairs:
             lines = [clean(line) for line in value.split("\n")]
             table.add_row(clean(name), Text("\n".join(lines)))
-        self.console.print(table, width=self.width)
+        self._print(table, width=self.width)
 
     def table(self, grid: Grid, style: str = "") -> None:
         """Write a table."""
@@ -109,11 +112,11 @@ class Page:
             return
         grid, left_out = fitted(grid, self.width, self.glyphs.cut)
         lines = aligned(grid)
-        self.console.print(Text(lines[0], "bold"), no_wrap=True)
+        self._print(Text(lines[0], "bold"), no_wrap=True)
         rule = self.glyphs.rule * max(len(line) for line in lines)
-        self.console.print(Text(rule[: self.width], "bright_black"), no_wrap=True)
+        self._print(Text(rule[: self.width], "bright_black"), no_wrap=True)
         for line in lines[1:]:
-            self.console.print(Text(line, style), no_wrap=True, overflow="crop")
+            self._print(Text(line, style), no_wrap=True, overflow="crop")
         if left_out:
             what = "1 column does" if len(left_out) == 1 else f"{len(left_out)} columns do"
             self.note(f"{what} not fit: {', '.join(left_out)}. A wider window or fewer columns show them.")
@@ -125,7 +128,7 @@ class Page:
             from rich.syntax import Syntax
 
             syntax = Syntax(text, language, theme="ansi_dark", background_color="default", word_wrap=True)
-            self.console.print(Padding(syntax, (0, 0, 0, INDENT)))
+            self._print(Padding(syntax, (0, 0, 0, INDENT)))
         else:
             for line in text.splitlines():
                 self._plain(" " * INDENT + line)
@@ -133,7 +136,7 @@ class Page:
     def note(self, text: str) -> None:
         """Say something beside the result; where there is no terminal, on standard error."""
         if self.is_terminal:
-            self.console.print(Text(clean(text), "bright_black"))
+            self._print(Text(clean(text), "bright_black"))
         else:
             print(clean(text), file=sys.stderr)
 
@@ -142,7 +145,13 @@ class Page:
 
         The caller has escaped control characters, as JSON and the texts of CSV do.
         """
+        self._begun = True
         print(text, file=self.console.file, end=end)
+
+    def _print(self, *parts: Any, **settings: Any) -> None:
+        """Write on the terminal."""
+        self._begun = True
+        self.console.print(*parts, **settings)
 
     def _plain(self, text: str) -> None:
         self.raw(text)

@@ -29,7 +29,8 @@ MeasuredColumns = Annotated[
         "--columns",
         "-c",
         metavar="NAMES",
-        help="Columns of steps to measure, separated by commas; may be repeated.",
+        help="Columns of steps to measure, or elements such as observation[2], separated by commas; may be "
+        "repeated.",
         show_default=False,
         autocompletion=complete_measured,
     ),

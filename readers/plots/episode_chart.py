@@ -28,6 +28,8 @@ MOST_PANELS = 12
 #: A line that jumps between kinds of actions more often than this fills its panel, and says nothing.
 _MOST_JUMPS = 150
 _MOST_KINDS = 20
+#: The steps of a shorter episode have a tick each.
+_EACH_TICK = 10
 _KINDS = ("reward", "action", "observation", "info", "policy")
 
 
@@ -40,7 +42,8 @@ def draw_episode(episode: Episode, wanted: Sequence[str] | None) -> AnyChart:
     drawn = list(groups.items())[:MOST_PANELS]
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
     moments = np.concatenate([signal.t for signals in groups.values() for signal in signals])
-    span = [int(moments.min()), max(int(moments.max()), int(moments.min()) + 1)]
+    last = max(int(signal.t.max()) + _is_outcome(signal) for signals in groups.values() for signal in signals)
+    span = [int(moments.min()), max(last, int(moments.min()) + 1)]
     panels = [
         _panel(index, name, signals, zoom, span, last=index == len(drawn) - 1)
         for index, (name, signals) in enumerate(drawn)
@@ -107,20 +110,21 @@ def _panels(signals: list[Signal], *, by_element: bool) -> dict[str, list[Signal
 
 def _panel(index: int, name: str, signals: list[Signal], zoom: Any, span: list[int], *, last: bool) -> Any:
     rows = [row for signal in signals for row in _rows(signal)]
-    column = signals[0].column
-    outcome = f".{ACTION}." in f".{column}."
+    outcome = _is_outcome(signals[0])
     legend = alt.selection_point(fields=["signal"], bind="legend", name=f"legend_{index}")
-    bare = alt.Chart(values_of(rows))
     if outcome and len(signals[0].t) > _MOST_JUMPS and _few_kinds(rows):
-        lines = bare.mark_tick(orient="vertical", size=14, thickness=1, clip=True)
+        lines = alt.Chart(values_of(rows)).mark_tick(orient="vertical", size=14, thickness=1, clip=True)
+    elif outcome:
+        held = values_of([*rows, *map(_held, signals)])
+        lines = alt.Chart(held).mark_line(strokeWidth=1.5, clip=True, interpolate="step-after")
     else:
-        lines = bare.mark_line(strokeWidth=1.5, clip=True, interpolate="step-after" if outcome else "linear")
+        lines = alt.Chart(values_of(rows)).mark_line(strokeWidth=1.5, clip=True, interpolate="linear")
     lines = lines.encode(
         alt.X(
             "t:Q",
             title="t (steps)" if last else None,
             scale=alt.Scale(nice=False, domain=span),
-            axis=alt.Axis(tickMinStep=1, labels=last, ticks=last),
+            axis=_moments(span, last_panel=last),
         ),
         alt.Y("value:Q", title=shown(name, 40), scale=alt.Scale(zero=False, padding=4), axis=_axis(rows)),
         color_channel("signal", name, [signal.name for signal in signals]),
@@ -129,6 +133,24 @@ def _panel(index: int, name: str, signals: list[Signal], zoom: Any, span: list[i
     )
     height = 110 if len(signals) > 1 else 70
     return lines.add_params(zoom, legend).properties(width=WIDTH, height=height)
+
+
+def _is_outcome(signal: Signal) -> bool:
+    """Whether a signal is what was done at each step, which holds until the next."""
+    return f".{ACTION}." in f".{signal.column}."
+
+
+def _held(signal: Signal) -> dict[str, Any]:
+    """The end of the last step: what was done there would else have no width."""
+    return {"signal": signal.name, "t": int(signal.t[-1]) + 1, "value": float(_drawable(signal)[-1])}
+
+
+def _moments(span: Sequence[int], *, last_panel: bool) -> alt.Axis:
+    """Ticks of whole steps; in a short episode one for each, since halves would have labels too."""
+    first, last = span
+    if last - first > _EACH_TICK:
+        return alt.Axis(tickMinStep=1, labels=last_panel, ticks=last_panel)
+    return alt.Axis(values=list(range(first, last + 1)), format="d", labels=last_panel, ticks=last_panel)
 
 
 def _few_kinds(rows: list[dict[str, Any]]) -> bool:
@@ -144,8 +166,12 @@ def _axis(rows: list[dict[str, Any]]) -> alt.Axis:
     return alt.Axis(tickCount=4)
 
 
+def _drawable(signal: Signal) -> np.ndarray:
+    return np.where(np.abs(signal.values) <= LARGEST, signal.values, np.nan)
+
+
 def _rows(signal: Signal) -> list[dict[str, Any]]:
-    values = np.where(np.abs(signal.values) <= LARGEST, signal.values, np.nan)
+    values = _drawable(signal)
     kept = reduced(values, MOST_STEPS)
     return [
         {"signal": signal.name, "t": int(signal.t[index]), "value": float(values[index])}

@@ -37,12 +37,16 @@ def _plain(value: Any) -> Any:
 
 
 def color_channel(field: str, title: str, names: Sequence[str]) -> Any:
-    """A colour for each of some names, in their order."""
+    """A colour for each of some names, in their order, with a legend where there are several.
+
+    Reasons of ends have colours that mean something: these are told of a single one too.
+    """
     told = [shown(name) for name in names]
     colors = [PALETTE[index % len(PALETTE)] for index in range(len(names))]
-    if set(names) <= set(END_COLORS):
+    reasons = bool(names) and set(names) <= set(END_COLORS)
+    if reasons:
         colors = [END_COLORS[name] for name in names]
-    legend = alt.Legend(title=shown(title)) if len(told) > 1 else None
+    legend = alt.Legend(title=shown(title)) if reasons or len(told) > 1 else None
     return alt.Color(f"{field}:N", scale=alt.Scale(domain=told, range=colors), legend=legend)
 
 
