@@ -50,7 +50,8 @@ from .options import SessionOptions
 from .seal_queue import SealQueue
 
 _FIRST_ROWS = 256
-_CLAIMS = 100
+#: Patient: a process that looks at a lock may be stopped while it has it.
+_CLAIMS = 3000
 _CLAIM_SECONDS = 0.01
 _FIRST_SEGMENT_BYTES = 16 << 20
 
@@ -409,7 +410,7 @@ def _claim(directory: Path) -> JournalLock:
 
 
 def _acquired(directory: Path) -> JournalLock | None:
-    """The lock of a new run; a recovery may hold it for a moment to see whether it is a stray one."""
+    """The lock of a new run; a recovery may hold it to see whether it is a stray one."""
     for _ in range(_CLAIMS):
         lock = JournalLock.acquire(directory)
         if lock is not None:
