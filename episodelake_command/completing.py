@@ -8,6 +8,7 @@ store, or is not plain, is left to the program.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from .folders import complete_stores
 TABLE = Path(__file__).with_name("commands.json")
 #: What stands in the table where folders are completed.
 STORES = "stores"
+#: What means something to the shell within a word.
+_SPECIAL = re.compile(r"([\s\\\"'`$&|;<>()\[\]{}*?!#])")
 
 
 def completed(instruction: str, variable: str) -> str | None:
@@ -42,8 +45,19 @@ def completed(instruction: str, variable: str) -> str | None:
     items = offered(json.loads(TABLE.read_text("utf-8")), args, incomplete)
     if items is None:
         return None
+    if shell == "bash":
+        items = [(escaped(name), told) for name, told in items]
     asked.get_completions = lambda args, incomplete: [CompletionItem(name, help=told) for name, told in items]
     return asked.complete()
+
+
+def escaped(name: str) -> str:
+    r"""A name as it is typed in bash, which takes what it is offered as text of the line.
+
+    >>> print(escaped("~/my stores/cart'pole"))
+    ~/my\ stores/cart\'pole
+    """
+    return _SPECIAL.sub(r"\\\1", name)
 
 
 def offered(

@@ -9,7 +9,22 @@ MANIFEST = "store.json"
 
 
 def complete_stores(incomplete: str) -> list[tuple[str, str]]:
-    """Folders that begin so; those that are stores say it."""
+    """Folders that begin so; those that are stores say it.
+
+    Behind a single name the shell sets a space. Where that is a folder on the way to a store, what lies in it
+    is offered instead.
+    """
+    found = _folders(incomplete)
+    while len(found) == 1 and found[0][0].endswith("/"):
+        within = _folders(found[0][0])
+        if not within:
+            break
+        found = within
+    return found
+
+
+def _folders(incomplete: str) -> list[tuple[str, str]]:
+    """Folders that begin so; the name of one that is no store ends in a slash."""
     folder, _, start = incomplete.rpartition("/")
     base = Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").expanduser()
     prefix = incomplete[: len(incomplete) - len(start)]

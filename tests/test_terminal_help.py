@@ -12,6 +12,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from episodelake.store import layout
+from episodelake.terminal import completion
 from episodelake.terminal.app import app
 from episodelake.terminal.command_table import command_table
 from episodelake.terminal.commands import BEGIN, CHECK, KEEP, LOOK
@@ -146,6 +147,45 @@ def test_completion_of_stores(path: Path) -> None:
     assert completed("info", f"{path.parent}/st") == [str(path)]
     (path.parent / "stuff").mkdir(exist_ok=True)
     assert completed("info", f"{path.parent}/st") == [str(path), f"{path.parent}/stuff/"]
+
+
+def test_completion_goes_through_folders_with_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bash gets names as they are typed there; a folder on the way to a store has no space behind it."""
+    for name in ("my stores/one", "my stores/two", "other/deep/three"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "store.json").touch()
+
+    def offered(typed: str) -> list[str]:
+        for name, value in shell_variables("bash", "info WORD").items():
+            monkeypatch.setenv(name, value.replace("WORD", typed))
+        return (completed_early("complete_bash", "_EPISODELAKE_COMPLETE") or "").splitlines()
+
+    spaced = f"{tmp_path}/my\\ stores"
+    assert offered(f"{tmp_path}/my") == [f"{spaced}/one", f"{spaced}/two"]
+    assert offered(f"{spaced}/t") == [f"{spaced}/two"]
+    assert offered(f"{tmp_path}/o") == [f"{tmp_path}/other/deep/three"]
+    assert offered(f"{tmp_path}/") == [f"{spaced}/", f"{tmp_path}/other/"]
+
+
+def test_completion_of_many_episodes_offers_what_they_begin_with(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No id is cut off in silence: where they are too many, a beginning stands for several."""
+    ids = sorted(row["episode_id"] for row in json.loads(printed("ls", path, "--json")))
+    monkeypatch.setattr(completion, "OFFERED", 3)
+    found = completed("show", path, "")
+    assert len(found) <= 3 and all(any(each.startswith(one) for one in found) for each in ids)
+    monkeypatch.setattr(completion, "OFFERED", len(ids))
+    assert completed("show", path, "") == ids
+
+
+def test_completion_behind_the_name_of_a_run(path: Path) -> None:
+    """`left/` offers the numbers of that run, as `show` takes them."""
+    ids = [row["episode_id"] for row in json.loads(printed("ls", path, "--json"))]
+    numbers = sorted(each.partition("/")[2] for each in ids if each.startswith("left"))
+    assert completed("show", path, "left/") == [f"left/{number}" for number in numbers]
+    assert completed("show", path, "left/000003") == ["left/000003"]
+    assert completed("show", path, "nobody/") == []
 
 
 def test_completion_of_episodes_columns_and_tables(path: Path) -> None:

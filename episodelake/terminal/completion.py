@@ -13,27 +13,53 @@ import polars as pl
 import polars.exceptions
 
 from .._store import EpisodeStore, open_store
+from ..readers.amounts import counted
 from ..store.errors import EpisodelakeError
 from ..store.layout import EPISODES, RUNS, STEPS
 
 #: How many ids are offered at once.
 OFFERED = 50
+#: Of the number at the end of an id.
+DIGITS = 6
 
 TABLE_NAMES = ("steps", "episodes", "runs", "transitions")
 
 
 def complete_episodes(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
-    """Ids that begin so, with how long the episodes were and how they ended."""
+    """Ids that begin so, with how long the episodes were and how they ended.
+
+    Where there are too many, what they begin with; behind the name of a run, its numbers.
+    """
     store = opened(ctx)
     if store is None:
         return []
-    found = store.episodes.filter(pl.col("episode_id").str.starts_with(incomplete))
-    columns = ("episode_id", "length", "end_reason")
     try:
-        rows = found.select(columns).head(OFFERED).collect().rows()
+        return _offered(store, incomplete, incomplete) or _offered_of_run(store, incomplete)
     except polars.exceptions.PolarsError:
         return []
-    return [(episode, f"{length} steps, {reason}") for episode, length, reason in rows]
+
+
+def _offered_of_run(store: EpisodeStore, incomplete: str) -> list[tuple[str, str]]:
+    """The episodes of the only run of a name, as `lean/000019`."""
+    name, slash, number = incomplete.partition("/")
+    runs = store.runs.filter(pl.col("name") == name).select("run_id").collect()["run_id"].to_list()
+    if not slash or len(runs) != 1:
+        return []
+    return _offered(store, f"{runs[0]}/{number}", incomplete)
+
+
+def _offered(store: EpisodeStore, begin: str, typed: str) -> list[tuple[str, str]]:
+    """What may follow: of ids that begin in a way, each with what was typed in place of that."""
+    ids = pl.col("episode_id")
+    found = store.episodes.filter(ids.str.starts_with(begin))
+    rows = found.select("episode_id", "length", "end_reason").head(OFFERED + 1).collect().rows()
+    if len(rows) <= OFFERED:
+        return [(typed + each.removeprefix(begin), f"{length} steps, {end}") for each, length, end in rows]
+    every, cut = found.select(ids).collect()["episode_id"], 1
+    while cut < DIGITS and every.str.head(-cut).n_unique() > OFFERED:
+        cut += 1
+    counts = every.str.head(-cut).value_counts(name="episodes").sort("episode_id").head(OFFERED)
+    return [(typed + each.removeprefix(begin), counted(number, "episode")) for each, number in counts.rows()]
 
 
 def complete_columns(ctx: Any, incomplete: str) -> list[str]:

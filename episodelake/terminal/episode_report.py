@@ -13,14 +13,13 @@ from ..readers.agents import MultiAgentEpisode
 from ..readers.amounts import counted
 from ..readers.episode import Episode
 from ..store.errors import EpisodeNotFoundError
+from .completion import DIGITS
 from .exploring import Explored
 from .reports import EpisodeLook
 
 #: Ids that are compared with one that is not there; in a larger store those of the nearest run.
 COMPARED = 20_000
 NEAREST = 3
-#: Of the number at the end of an id.
-DIGITS = 6
 
 
 def found_episode(opened: Explored, key: int | str, agent: str | None = None) -> Episode:
