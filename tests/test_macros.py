@@ -207,6 +207,15 @@ def test_places_that_are_none_are_told(ask: Any, text: str, told: str) -> None:
         ask(text)
 
 
+def test_positions_from_rows_are_told_of(store: el.EpisodeStore) -> None:
+    """The macro takes one position; episodes that are numbered, as the message has it, can be chosen by many."""
+    with pytest.raises(el.QueryError, match=r"number the episodes: SELECT row_number\(\) OVER \(\) - 1"):
+        store.query("select episode_id from range(3) chosen(place), lateral (from episode_at(place))")
+    numbered = "(select row_number() over () - 1 as place, episode_id from episodes)"
+    found = store.query(f"select episode_id from {numbered} where place in (0, 2) order by place")
+    assert found["episode_id"].to_list() == [store[0].id, store[2].id]
+
+
 def test_an_id_of_another_view_is_told(store: el.EpisodeStore) -> None:
     """An episode that the view leaves out is none of its own."""
     with pytest.raises(duckdb.Error, match=f"there is no episode {store[0].id} here"):

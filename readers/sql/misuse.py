@@ -13,6 +13,7 @@ _SUPPLIED = re.compile(r"Macro (\w+)\(\) does not support the supplied arguments
 _NAMED = re.compile(r"(\w+)\s*:=")
 #: How DuckDB says that an index of a list, or of what is computed of it, is none.
 _NO_INDEX = re.compile(r"argument types 'array_extract\(|function call \"\+\(STRING_LITERAL, INTEGER")
+_FROM_ROWS = "Correlated columns not supported in LIMIT/OFFSET"
 _LOCKED = re.compile(r'Permission Error: Cannot access \w+ "([^"]*)"')
 
 
@@ -29,6 +30,11 @@ def misuse(text: str, reason: str, macros: Sequence[Macro]) -> str | None:
         return (
             f"{locked[1]!r} is no part of the store, and this connection, read_only=True, sees nothing else. "
             f"Without read_only a query may read other files too.\n{reason}"
+        )
+    if _FROM_ROWS in reason and "episode_at" in named_words(text):
+        return (
+            "episode_at takes one position, and not one for each row. For several, number the episodes: "
+            f"SELECT row_number() OVER () - 1 AS place, episode_id FROM episodes.\n{reason}"
         )
     supplied = _SUPPLIED.search(reason)
     if supplied is not None:
