@@ -208,7 +208,7 @@ def test_places_that_are_none_are_told(ask: Any, text: str, told: str) -> None:
 
 
 def test_positions_from_rows_are_told_of(store: el.EpisodeStore) -> None:
-    """The macro takes one position; episodes that are numbered, as the message has it, can be chosen by many."""
+    """The macro takes one; episodes that are numbered, as the message has it, can be chosen by many."""
     with pytest.raises(el.QueryError, match=r"number the episodes: SELECT row_number\(\) OVER \(\) - 1"):
         store.query("select episode_id from range(3) chosen(place), lateral (from episode_at(place))")
     numbered = "(select row_number() over () - 1 as place, episode_id from episodes)"
