@@ -112,7 +112,8 @@ tr:hover .beside, tr.open-b .beside, .beside:focus { opacity: 1; }
   letter-spacing: .05em; margin: 6px 0 0; line-height: 1.6; font-weight: 600; }
 .timeline { position: sticky; top: 0; z-index: 5; display: flex; align-items: center; gap: 10px; padding:
   4px 12px; width: 100%; }
-.timeline .t { font-family: var(--mono); font-size: 12px; min-width: 92px; text-align: right; white-space: nowrap; }
+.timeline .t { font-family: var(--mono); font-size: 12px; min-width: 92px; text-align: right;
+  white-space: nowrap; }
 body.body--dark { --q-primary: #14b8a6 !important; }
 .empty { flex: 1; display: flex; flex-direction: column; align-items: center; justify-content: center;
   gap: 6px; color: var(--soft); text-align: center; }
