@@ -482,14 +482,6 @@ def test_info_of_a_store_without_a_card_has_none(cartpole: RawStore) -> None:
     assert rows["size"] == f"{report['bytes']} bytes in {report['files']} files"
 
 
-def test_rows_that_a_pipe_leaves_out_are_told(cartpole: RawStore) -> None:
-    """Beside the table, whose rows stay rows of numbers."""
-    length = said("ls", cartpole.path)[0]["length"]
-    assert length + 1 > 6
-    told = call("show", cartpole.path, 0)
-    assert told.stderr == f"{length + 1 - 6} rows between them not shown; `episodelake sql` has all.\n"
-
-
 def test_lines_of_many_runs_say_that_each_has_its_own_scale(cartpole: RawStore) -> None:
     """Where there is but one line there is nothing to compare it with."""
     assert "Each line has a scale of its own" in call("plot", cartpole.path, "returns").stderr

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from .._store import EpisodeStore
 from ..readers.agents import AgentEpisode, MultiAgentEpisode
-from ..readers.amounts import counted
 from ..readers.episode import Episode
 from ..readers.replaying.replay import ReplayReport
 from ..readers.signals import ROOTS, Signal, signals_of
@@ -86,7 +85,6 @@ def write_episode(page: Page, look: EpisodeLook) -> None:
     if ends is not None:
         page.heading("First and last rows" if episode.length + 1 > 2 * END_ROWS else "Rows")
         page.table(_with_gap(page, grid_of(ends, exact=not page.is_terminal), episode))
-        _note_gap(page, ends.num_rows, episode)
         page.heading("Over time")
     _write_signals(page, signals[:SIGNALS])
     if len(signals) > SIGNALS:
@@ -181,13 +179,6 @@ def _with_gap(page: Page, grid: Grid, episode: Episode) -> Grid:
         return grid
     gap = tuple(page.glyphs.cut for _ in grid.headers)
     return Grid(grid.headers, (*grid.rows[:END_ROWS], gap, *grid.rows[END_ROWS:]), grid.right)
-
-
-def _note_gap(page: Page, shown: int, episode: Episode) -> None:
-    """In a pipe, say beside the table that rows are left out: a row of dots would be one of no numbers."""
-    left_out = episode.length + 1 - shown
-    if left_out > 0 and not page.is_terminal:
-        page.note(f"{counted(left_out, 'row')} between them not shown; `episodelake sql` has all.")
 
 
 def _write_signals(page: Page, signals: list[Signal]) -> None:
