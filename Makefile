@@ -8,6 +8,13 @@ ARGS ?=
 JOBS ?= 2
 BIN := $(VENV)/bin
 PARALLEL := --numprocesses $(JOBS) --dist worksteal
+# What tests write is gone after them. Where the memory has room for it (KiB), none of the many small files that they
+# have synchronised waits for a disk; a TMPDIR of one's own is kept.
+MEMORY := /dev/shm
+ROOM := 8000000
+IN_MEMORY := $(if $(TMPDIR),,$(shell [ "$$(df --output=avail $(MEMORY) 2>/dev/null | tail -n 1)" -gt $(ROOM) ] 2>/dev/null && \
+  [ -w $(MEMORY) ] && echo TMPDIR=$(MEMORY)))
+PYTEST := $(IN_MEMORY) $(BIN)/python -m pytest
 
 # Nothing is asked of the index beyond the packages themselves, and nothing waits for an answer.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -25,29 +32,29 @@ demo: $(VENV)/.installed-demo ## record, query, rebuild and replay real episodes
 	$(BIN)/episodelake demo $(ARGS)
 
 test: $(VENV)/.installed-test ## run the tests, doctests and documentation examples
-	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+	$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-slow: $(VENV)/.installed-test ## run everything, with many more generated examples
-	EPISODELAKE_TEST_PROFILE=long $(BIN)/python -m pytest $(PARALLEL) -m "slow or not slow" $(ARGS)
+	EPISODELAKE_TEST_PROFILE=long $(PYTEST) $(PARALLEL) -m "slow or not slow" $(ARGS)
 
 test-crashes: $(VENV)/.installed-test ## crashes and failures at some points of every kind, and sixteen writers
-	$(BIN)/python -m pytest $(PARALLEL) -m slow tests/test_faults.py tests/test_vector_crash.py \
+	$(PYTEST) $(PARALLEL) -m slow tests/test_faults.py tests/test_vector_crash.py \
 	  tests/test_many_writers.py::test_sixteen_writers_some_of_them_killed $(ARGS)
 
 test-terminal: $(VENV)/.installed-test ## the command line on terminals, interrupted, and on an object store
-	$(BIN)/python -m pytest $(PARALLEL) -m slow tests/test_terminal_*.py $(ARGS)
+	$(PYTEST) $(PARALLEL) -m slow tests/test_terminal_*.py $(ARGS)
 
 test-faults: $(VENV)/.installed-test ## every crash and failure at every point, and combinations
-	EPISODELAKE_FAULT_TRIALS=$${EPISODELAKE_FAULT_TRIALS:-20000} $(BIN)/python -m pytest -m slow tests/test_faults_long.py $(ARGS)
+	EPISODELAKE_FAULT_TRIALS=$${EPISODELAKE_FAULT_TRIALS:-20000} $(PYTEST) -m slow tests/test_faults_long.py $(ARGS)
 
 test-hostile: $(VENV)/.installed-test ## read some hundred hostile stores, and as many damaged ones
-	EPISODELAKE_MUTATIONS=$${EPISODELAKE_MUTATIONS:-80} $(BIN)/python -m pytest $(PARALLEL) -m slow tests/test_safety.py tests/test_fuzzing.py $(ARGS)
+	EPISODELAKE_MUTATIONS=$${EPISODELAKE_MUTATIONS:-80} $(PYTEST) $(PARALLEL) -m slow tests/test_safety.py tests/test_fuzzing.py $(ARGS)
 
 test-training: $(VENV)/.installed-test ## train the examples' learners over several seeds, and run their notebook
-	$(BIN)/python -m pytest $(PARALLEL) -m slow tests/test_training.py tests/test_training_notebook.py $(ARGS)
+	$(PYTEST) $(PARALLEL) -m slow tests/test_training.py tests/test_training_notebook.py $(ARGS)
 
 test-notebooks: $(VENV)/.installed-test ## run the longer notebooks and look at what they say
-	$(BIN)/python -m pytest $(PARALLEL) -m slow tests/test_story_notebooks.py $(ARGS)
+	$(PYTEST) $(PARALLEL) -m slow tests/test_story_notebooks.py $(ARGS)
 
 docs: $(VENV)/.installed-test ## build the site of the documentation into build/docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs build/docs $(ARGS)
@@ -55,7 +62,7 @@ docs: $(VENV)/.installed-test ## build the site of the documentation into build/
 test-explorer: $(VENV)/.installed-test ## open the explorer in a headless Chromium; fails where there is none
 	@test -n "$$EPISODELAKE_CHROMIUM" || command -v chromium chromium-browser google-chrome >/dev/null || \
 	  { echo 'The explorer is tested in Chromium. Install it (Debian: apt-get install chromium), or set EPISODELAKE_CHROMIUM.' >&2; exit 1; }
-	$(BIN)/python -m pytest -m slow tests/test_explorer_page.py $(ARGS)
+	$(PYTEST) -m slow tests/test_explorer_page.py $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style and format with ruff
 	$(BIN)/ruff check .

@@ -232,7 +232,11 @@ class Visit:
 
 
 def unnamed(page: Page) -> list[str]:
-    """Buttons, boxes to tick and sliders in view that a screen reader has no name for, or that are tiny."""
+    """Buttons, boxes to tick and sliders in view that a screen reader has no name for, or that are tiny.
+
+    What grows as it opens is measured once it is open.
+    """
+    settle(page)
     return page.evaluate(
         """() => [...document.querySelectorAll("button, [role=button], [role=checkbox], [role=slider]")]
             .filter((each) => each.checkVisibility())

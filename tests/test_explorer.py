@@ -30,11 +30,11 @@ from episodelake.readers.explorer.exports import export_folder, ids_as, sql_of_i
 from episodelake.readers.explorer.frames import frame_source
 from episodelake.readers.explorer.listing import Choice, EpisodeList
 from episodelake.readers.explorer.moments import metadata_of, moment_of, summary_of, text_of
-from episodelake.readers.explorer.queries import Queries
+from episodelake.readers.explorer.queries import MOST_ROWS, Queries, Result
 from episodelake.readers.explorer.result_chart import result_spec
 from episodelake.readers.explorer.watching import Watch
 from plain_agents import play_parallel, random_policy
-from waiting import wait_until
+from waiting import PATIENCE, wait_until
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m"
 
@@ -315,15 +315,20 @@ def test_charts_of_results(store: el.EpisodeStore) -> None:
 # SQL
 
 
+def ask(queries: Queries, text: str, most: int = MOST_ROWS) -> Result:
+    """The result of a query that nobody stops."""
+    return queries.run(text, threading.Event(), most)
+
+
 def test_queries(store: el.EpisodeStore) -> None:
     """A query gives its first rows and says whether these are all; a limit of its own is obeyed."""
     queries = Queries(store)
     total = sum(len(episode) + 1 for episode in store)
-    whole = queries.run("SELECT * FROM steps", total)
-    part = queries.run("SELECT * FROM steps", 7)
+    whole = ask(queries, "SELECT * FROM steps", total)
+    part = ask(queries, "SELECT * FROM steps", 7)
     assert (whole.table.num_rows, whole.complete) == (total, True)
     assert (part.table.num_rows, part.complete) == (7, False)
-    assert queries.run("DESCRIBE episodes").table.num_rows > 5
+    assert ask(queries, "DESCRIBE episodes").table.num_rows > 5
     queries.close()
 
 
@@ -341,33 +346,49 @@ def test_bad_queries(store: el.EpisodeStore, text: str, told: str) -> None:
     """A query that cannot be run says why, and the next one runs."""
     queries = Queries(store)
     with pytest.raises(el.QueryError, match=told):
-        queries.run(text)
-    assert queries.run("SELECT 1").complete
+        ask(queries, text)
+    assert ask(queries, "SELECT 1").complete
     queries.close()
 
 
-def test_stopping_a_query(store: el.EpisodeStore) -> None:
-    """A long query ends when it is stopped, no second one starts beside it, and the next one runs."""
+LONG = "SELECT count(*) FROM range(1000000000000) AS many WHERE range % 7 = 3"
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_stopping_a_query(store: el.EpisodeStore, connected: bool) -> None:
+    """One word ends a long query, also while it connects; none starts beside it, and the next one runs."""
     queries = Queries(store)
-    queries.run("SELECT 1")
+    if connected:
+        ask(queries, "SELECT 1")
     problems: list[str] = []
+    stopped = threading.Event()
 
     def long() -> None:
         try:
-            queries.run("SELECT count(*) FROM range(1000000000000) AS many WHERE range % 7 = 3")
+            queries.run(LONG, stopped)
         except el.QueryError as error:
             problems.append(str(error))
 
-    thread = threading.Thread(target=long)
+    thread = threading.Thread(target=long, daemon=True)
     thread.start()
     wait_until(queries._busy.locked, "the query to begin")
     with pytest.raises(el.QueryError, match="is running"):
-        queries.run("SELECT 1")
-    while thread.is_alive():
-        queries.stop()
-        thread.join(0.05)
+        ask(queries, "SELECT 1")
+    stopped.set()
+    thread.join(PATIENCE)
     assert problems == ["The query was stopped."]
-    assert queries.run("SELECT 1").table.num_rows == 1
+    assert ask(queries, "SELECT 1").table.num_rows == 1
+    queries.close()
+
+
+def test_stopping_a_query_before_it_runs(store: el.EpisodeStore) -> None:
+    """A query that waits for its turn when it is stopped does not begin, and the next one runs."""
+    queries = Queries(store)
+    stopped = threading.Event()
+    stopped.set()
+    with pytest.raises(el.QueryError, match="was stopped"):
+        queries.run(LONG, stopped)
+    assert ask(queries, "SELECT 1").table.num_rows == 1
     queries.close()
 
 
@@ -491,7 +512,7 @@ def test_damaged_steps(store: el.EpisodeStore, tmp_path: Path) -> None:
     with pytest.raises(el.CorruptStoreError, match=Path(str(victim)).name):
         moment_of(broken[0], 0)
     with pytest.raises(el.CorruptStoreError):
-        Queries(broken).run("SELECT sum(reward) FROM steps")
+        ask(Queries(broken), "SELECT sum(reward) FROM steps")
     assert moment_of(broken[-1], 0).t == 0
 
 

@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from ...store.errors import QueryError
+from ..sql.interrupting import carry_out_until
 from ..sql.query import run_sql
 from ..view import EpisodeView
 
@@ -43,10 +44,14 @@ class Queries:
         self._view = view
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._busy = threading.Lock()
-        self._stopped = False
 
-    def run(self, text: str, most: int = MOST_ROWS) -> Result:
-        """Run a query and take its first rows. Called from a thread of its own; `stop` ends it.
+    def run(self, text: str, stopped: threading.Event, most: int = MOST_ROWS) -> Result:
+        """Run a query and take its first rows. Called from a thread of its own.
+
+        Args:
+            text: the query.
+            stopped: ends it when it is set, also before it has begun.
+            most: how many rows to take.
 
         Raises:
             QueryError: it is not valid, failed, was stopped, or another one of this page is running.
@@ -55,12 +60,20 @@ class Queries:
         if not self._busy.acquire(blocking=False):
             raise QueryError("A query is running. Wait for it, or stop it.")
         try:
-            self._stopped = False
             started = time.perf_counter()
-            table = self._rows(text, most + 1)
+            table = self._unless(stopped, text, most + 1)
             return Result(table.slice(0, most), table.num_rows <= most, time.perf_counter() - started)
         finally:
             self._busy.release()
+
+    def _unless(self, stopped: threading.Event, text: str, most: int) -> pa.Table:
+        try:
+            if not stopped.is_set():
+                return carry_out_until(stopped, lambda: self._rows(text, most), self._interrupt)
+        except QueryError:
+            if not stopped.is_set():
+                raise
+        raise QueryError("The query was stopped.")
 
     def _rows(self, text: str, most: int) -> pa.Table:
         if self._connection is None:
@@ -72,24 +85,15 @@ class Queries:
             reader: Any = relation.to_arrow_reader(most)
             return _first(reader, most)
         except (duckdb.Error, pa.ArrowException) as error:
-            raise QueryError(self._reason(error)) from error
-        except QueryError as error:
-            if self._stopped:
-                raise QueryError("The query was stopped.") from error
-            raise
+            raise QueryError(f"The query failed while it ran: {error}") from error
 
-    def _reason(self, error: Exception) -> str:
-        return "The query was stopped." if self._stopped else f"The query failed while it ran: {error}"
-
-    def stop(self) -> None:
-        """End the running query, if there is one."""
-        self._stopped = True
+    def _interrupt(self) -> None:
+        # While the connection is being made there is none; what stops the query asks again and again.
         if self._connection is not None:
             self._connection.interrupt()
 
     def close(self) -> None:
-        """End the running query and let go of the connection."""
-        self.stop()
+        """Let go of the connection, once no query runs."""
         with self._busy:
             if self._connection is not None:
                 self._connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ class SqlPane:
     def __init__(self, page: Page) -> None:
         self.page = page
         self._queries = Queries(page.shown.view)
+        self._stopped = threading.Event()
         self._outdated = False
         self._result: Result | None = None
         with ui.element("div").classes("pane scrolling"):
@@ -117,9 +119,10 @@ class SqlPane:
         if self._outdated:
             self._queries.close()
             self._queries, self._outdated = Queries(self.page.shown.view), False
+        self._stopped = threading.Event()
         self._running(True)
         try:
-            result = await run.io_bound(self._queries.run, self._text.value or "")
+            result = await run.io_bound(self._queries.run, self._text.value or "", self._stopped)
         except EpisodelakeError as error:
             self._problem.set_text(text_of(str(error), 4000))
             self._problem.set_visibility(True)
@@ -138,9 +141,9 @@ class SqlPane:
         if running:
             self._told.set_text("Running …")
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """End the running query."""
-        await run.io_bound(self._queries.stop)
+        self._stopped.set()
 
     def _clear(self) -> None:
         """Take the former result away: nobody shall read it as that of a query that failed."""
@@ -237,7 +240,7 @@ class SqlPane:
 
     def close(self) -> None:
         """The tab was closed: nothing goes on for nobody."""
-        self._queries.stop()
+        self.stop()
 
 
 _NUMBERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float", "double"}

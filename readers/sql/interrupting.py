@@ -31,15 +31,7 @@ def carry_out(work: Callable[[], Result], interrupt: Callable[[], None] = _go_on
     Raises:
         KeyboardInterrupt: the caller was interrupted; the work has ended.
     """
-    outcome: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(work())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, name="episodelake-query", daemon=True).start()
+    outcome = _begun(work)
     try:
         # In short waits: on some systems one without an end is not interrupted.
         while not outcome.done():
@@ -50,3 +42,29 @@ def carry_out(work: Callable[[], Result], interrupt: Callable[[], None] = _go_on
             wait([outcome], _SECONDS)
         raise
     return outcome.result()
+
+
+def carry_out_until(
+    stopped: threading.Event, work: Callable[[], Result], interrupt: Callable[[], None]
+) -> Result:
+    """The same for a thread that Ctrl-C does not reach: an event stops the work, whenever it is set."""
+    outcome = _begun(work)
+    while not outcome.done():
+        if stopped.is_set():
+            interrupt()
+        wait([outcome], _SECONDS)
+    return outcome.result()
+
+
+def _begun(work: Callable[[], Result]) -> Future[Any]:
+    """What work will have given, or raised, that is done in a thread of its own."""
+    outcome: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="episodelake-query", daemon=True).start()
+    return outcome
