@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -28,7 +29,7 @@ from episodelake.readers.explorer.charts import (
 from episodelake.readers.explorer.colors import SeriesColors
 from episodelake.readers.explorer.exports import export_folder, ids_as, sql_of_ids
 from episodelake.readers.explorer.frames import frame_source
-from episodelake.readers.explorer.listing import Choice, EpisodeList
+from episodelake.readers.explorer.listing import Choice, EpisodeList, sorted_positions
 from episodelake.readers.explorer.moments import metadata_of, moment_of, summary_of, text_of
 from episodelake.readers.explorer.queries import MOST_ROWS, Queries, Result
 from episodelake.readers.explorer.result_chart import result_spec
@@ -310,6 +311,37 @@ def test_charts_of_results(store: el.EpisodeStore) -> None:
         result_spec(table, "line", "a.b[0]", "many", None, SeriesColors())
     with pytest.raises(el.InvalidArgumentError, match="no column 'z'"):
         result_spec(table, "line", "z", "x:Q", None, SeriesColors())
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize(
+    "column",
+    [
+        pl.Series([], dtype=pl.Float64),
+        pl.Series([2.0, -1.0, 2.0, -0.0, 0.0, float("inf"), -1.0]),
+        pl.Series([2.0, float("nan"), 2.0, None, float("inf"), float("nan"), None]),
+        pl.Series([3, 1, 3, 2**63 - 1, -(2**63), 1]),
+        pl.Series([3, 1, 3, 0, 2**64 - 1, 1], dtype=pl.UInt64),
+        pl.Series([3, None, 3, 0, 1]),
+        pl.Series(["b", "a", None, "b", "aa"]),
+        pl.Series([True, False, True, None]),
+    ],
+    ids=lambda column: str(column.dtype),
+)
+def test_sorted_positions(column: pl.Series, descending: bool) -> None:
+    """The order is that of a plain stable sort, with nulls last and NaN above all numbers."""
+
+    def rank(position: int) -> Any:
+        value = column[position]
+        return (1, 0) if isinstance(value, float) and np.isnan(value) else (0, value)
+
+    places = [place for place in range(len(column)) if column[place] is not None]
+    wanted = sorted(places, key=rank)
+    if descending:
+        wanted = sorted(places[::-1], key=rank)[::-1]
+    wanted += [place for place in range(len(column)) if column[place] is None]
+    found = sorted_positions(column, descending)
+    assert (found.tolist(), found.dtype) == (wanted, np.int64)
 
 
 # SQL

@@ -174,8 +174,7 @@ class EpisodeList:
         if column == POSITION:
             order = np.arange(len(self))[:: -1 if descending else 1]
         elif self.sortable(column):
-            found = self.frame[column].arg_sort(descending=descending, nulls_last=True)
-            order = found.to_numpy().astype(np.int64)
+            order = sorted_positions(self.frame[column], descending)
         else:
             raise QueryError(f"The list cannot be sorted by {column!r}, which holds lists.")
         with self._lock:
@@ -245,6 +244,34 @@ class EpisodeList:
     def version(self) -> int:
         """The version that is shown."""
         return self.view._reader.snapshot.version
+
+
+def sorted_positions(column: pl.Series, descending: bool) -> np.ndarray:
+    """Positions, int64, in the order of a column: equal values by position, nulls last, NaN above numbers."""
+    kind = column.dtype
+    plain = kind.is_integer() or (kind.is_float() and not column.is_nan().any())
+    if plain and not column.null_count():
+        values = column.to_numpy()
+        if descending:
+            values = -values if kind.is_float() else ~values
+        return _sorted_numbers(values)
+    order = pl.arg_sort_by(_ROWS, descending=descending, nulls_last=True, maintain_order=True)
+    return column.alias(_ROWS).to_frame().select(order).to_series().to_numpy().astype(np.int64)
+
+
+def _sorted_numbers(values: np.ndarray) -> np.ndarray:
+    """Their positions from the lowest to the highest, equal ones by position.
+
+    numpy's unstable sort uses wide instructions: sorting twice takes half the time of one stable sort.
+    """
+    order = np.argsort(values)
+    ranked = values[order]
+    differs = np.zeros(len(order), np.int64)
+    differs[1:] = ranked[1:] != ranked[:-1]
+    groups = np.cumsum(differs) * len(order)
+    keys = groups + order
+    keys.sort()
+    return keys - groups
 
 
 def _connected(view: EpisodeView, frame: pl.DataFrame) -> duckdb.DuckDBPyConnection:
