@@ -16,7 +16,8 @@ CHANGING = (
     (r"\b[0-9a-f]{32}\b", "ID"),
     (r"-[0-9a-z]{5,15}(?=[/\s…\"]|$)", "-RUN"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?", "MOMENT"),
-    (r"^path .*$", "path PATH"),
+    # A long one goes on in lines below.
+    (r"^path .*(\n +\S.*)*$", "path PATH"),
     (r"/\S*/(cartpole|good)\b", r"/\1"),
     (r"\d+(\.\d+)? k?B\b", "SIZE"),
     (r"\d+\.\d%", "SHARE"),
