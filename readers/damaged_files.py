@@ -64,12 +64,15 @@ def steps_places(snapshot: Snapshot, segments: Iterable[str] | None = None) -> l
     Raises:
         CorruptStoreError: one is damaged or missing; the message names the file, and says how to go on.
     """
-    named = (file.name for file in snapshot.step_files) if segments is None else segments
-    found: list[Place] = []
-    for segment in snapshot.readable(named):
-        with _advised(STEPS, snapshot.segment_path(segment)):
-            found += snapshot.segment_places([segment])
-    return found
+    read = snapshot.readable((file.name for file in snapshot.step_files) if segments is None else segments)
+    try:
+        return snapshot.segment_places(read)
+    except CorruptStoreError:
+        # One by one only now: each query over steps comes here, and a store may have thousands of files.
+        for segment in read:
+            with _advised(STEPS, snapshot.segment_path(segment)):
+                snapshot.segment_places([segment])
+        raise
 
 
 def name_damaged(

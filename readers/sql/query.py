@@ -299,7 +299,8 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
     sources = Sources(snapshot, segments)
     try:
         found = carry_out(
-            lambda: _fulfilling(snapshot, sources, candidates, condition), sources.connection.interrupt
+            lambda: _fulfilling(snapshot, sources, candidates, condition, with_steps=with_steps),
+            sources.connection.interrupt,
         )
     except (duckdb.Error, ValueError) as error:
         if isinstance(error, QueryError):
@@ -316,9 +317,9 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, condition
 
 
 def _fulfilling(
-    snapshot: Snapshot, sources: Sources, candidates: np.ndarray | None, condition: str
+    snapshot: Snapshot, sources: Sources, candidates: np.ndarray | None, condition: str, *, with_steps: bool
 ) -> np.ndarray:
-    """Positions of the episodes that fulfil a condition, in their order."""
+    """Positions of the episodes that fulfil a condition, which may read steps, in their order."""
     connection = sources.connection
     columns = ", ".join(quote(field.name) for field in snapshot.episodes_schema)
     numbered = f"{columns}, row_number() OVER () - 1 AS {_POSITION}"
@@ -330,8 +331,8 @@ def _fulfilling(
     # So that a subquery in the condition sees the same episodes.
     connection.execute(f"CREATE VIEW {EPISODES} AS SELECT {columns} FROM _positioned")
     connection.execute(f"CREATE VIEW {RUNS} AS {sources.table(RUNS)}")
-    if _asks_steps(snapshot, condition):
-        _add_what_is_read(snapshot, sources, candidates)
+    if with_steps:
+        _add_what_is_read(snapshot, sources)
     rows = connection.view("_positioned")
     expression = duckdb.SQLExpression(condition)
     (kind,) = rows.select(expression).types
@@ -347,9 +348,9 @@ def _asks_steps(snapshot: Snapshot, condition: str) -> bool:
     return not named_words(condition).isdisjoint({STEPS, TRANSITIONS, WITH_NEXT} | macros)
 
 
-def _add_what_is_read(snapshot: Snapshot, sources: Sources, candidates: np.ndarray | None) -> None:
+def _add_what_is_read(snapshot: Snapshot, sources: Sources) -> None:
     """The steps of the episodes, and the macros."""
-    steps_places(snapshot, None if candidates is None else snapshot.segments_of(candidates))
+    steps_places(snapshot, sources.segments)
     _add_steps(snapshot, sources, f"SEMI JOIN {EPISODES} USING (episode_id)")
     position_of = f"SELECT episode_id FROM _positioned WHERE {_POSITION} = place"
     _add_macros(sources.connection, macros_of(snapshot.schema, position_of))

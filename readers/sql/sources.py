@@ -49,7 +49,7 @@ class Sources:
     ) -> None:
         self.connection = carry_out(lambda: _opened(confined))
         self._snapshot = snapshot
-        self._segments = segments
+        self.segments = segments
         self._through_arrow = confined or snapshot.layout.root.local is None
 
     def confine(self) -> None:
@@ -106,7 +106,7 @@ class Sources:
         return [FileGroup(tuple(places), columns) for columns, places in found.items() if places]
 
     def _is_read(self, segment: str) -> bool:
-        return self._segments is None or segment in self._segments
+        return self.segments is None or segment in self.segments
 
     def _files(self, name: str, schema: pa.Schema, groups: list[FileGroup]) -> str:
         if not groups:
