@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+LOWEST ?= .venv-lowest
+PEERS ?= .venv-peers
 ARGS ?=
 # How many processes run the tests; none waits for another, so two cores are used well by two.
 JOBS ?= 2
@@ -15,15 +17,19 @@ ROOM := 8000000
 IN_MEMORY := $(if $(TMPDIR),,$(shell [ "$$(df --output=avail $(MEMORY) 2>/dev/null | tail -n 1)" -gt $(ROOM) ] 2>/dev/null && \
   [ -w $(MEMORY) ] && echo TMPDIR=$(MEMORY)))
 PYTEST := $(IN_MEMORY) $(BIN)/python -m pytest
+# A test of the longer suites may take an hour; in the others pyproject.toml gives it ten minutes.
+LONGER := -o faulthandler_timeout=3600
 
 # Nothing is asked of the index beyond the packages themselves, and nothing waits for an answer.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# Some hundred processes import the library and pytest rewrites every test: both are compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-crashes test-terminal test-faults test-hostile test-training test-notebooks test-explorer docs lint format types wheel-check bench check clean
+.PHONY: help demo test test-cases test-slow test-crashes test-terminal test-faults test-hostile test-lowest test-peers test-training test-notebooks test-explorer docs lint format types wheel-check bench check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,27 +40,41 @@ demo: $(VENV)/.installed-demo ## record, query, rebuild and replay real episodes
 test: $(VENV)/.installed-test ## run the tests, doctests and documentation examples
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
+test-cases: $(VENV)/.installed-test ## the cases and generated examples that `make test` leaves out
+	EPISODELAKE_TEST_PROFILE=full $(PYTEST) $(PARALLEL) $(LONGER) -m "(further or hypothesis) and not slow" $(ARGS)
+
 test-slow: $(VENV)/.installed-test ## run everything, with many more generated examples
-	EPISODELAKE_TEST_PROFILE=long $(PYTEST) $(PARALLEL) -m "slow or not slow" $(ARGS)
+	EPISODELAKE_TEST_PROFILE=long $(PYTEST) $(PARALLEL) $(LONGER) -m "not peers" $(ARGS)
 
 test-crashes: $(VENV)/.installed-test ## crashes and failures at some points of every kind, and sixteen writers
-	$(PYTEST) $(PARALLEL) -m slow tests/test_faults.py tests/test_vector_crash.py \
+	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/test_faults.py tests/test_vector_crash.py tests/test_interrupts.py \
+	  tests/test_maintenance_interrupts.py tests/test_recorder.py \
 	  tests/test_many_writers.py::test_sixteen_writers_some_of_them_killed $(ARGS)
 
 test-terminal: $(VENV)/.installed-test ## the command line on terminals, interrupted, and on an object store
-	$(PYTEST) $(PARALLEL) -m slow tests/test_terminal_*.py $(ARGS)
+	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/test_terminal_*.py $(ARGS)
 
 test-faults: $(VENV)/.installed-test ## every crash and failure at every point, and combinations
-	EPISODELAKE_FAULT_TRIALS=$${EPISODELAKE_FAULT_TRIALS:-20000} $(PYTEST) -m slow tests/test_faults_long.py $(ARGS)
+	EPISODELAKE_FAULT_TRIALS=$${EPISODELAKE_FAULT_TRIALS:-20000} $(PYTEST) -o faulthandler_timeout=0 -m slow tests/test_faults_long.py $(ARGS)
 
 test-hostile: $(VENV)/.installed-test ## read some hundred hostile stores, and as many damaged ones
-	EPISODELAKE_MUTATIONS=$${EPISODELAKE_MUTATIONS:-80} $(PYTEST) $(PARALLEL) -m slow tests/test_safety.py tests/test_fuzzing.py $(ARGS)
+	EPISODELAKE_MUTATIONS=$${EPISODELAKE_MUTATIONS:-100} $(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/test_safety.py tests/test_fuzzing.py $(ARGS)
+
+# The core: recording, reading, SQL, loaders, maintenance, recovery.
+CORE := compatibility recorder episode_writer readers committed_store loose_columns namespaces sql query_parameters \
+  loader_order loader_units loader_stream compaction deletion_reach annotations tags
+
+test-lowest: $(LOWEST)/.installed-lowest ## run the core suite on the oldest supported releases of the dependencies
+	$(IN_MEMORY) $(LOWEST)/bin/python -m pytest $(PARALLEL) $(CORE:%=tests/test_%.py) $(ARGS)
+
+test-peers: $(PEERS)/.installed-peers ## run the examples and comparisons that need other libraries
+	$(IN_MEMORY) $(PEERS)/bin/python -m pytest $(PARALLEL) -m peers tests/test_peers.py $(ARGS)
 
 test-training: $(VENV)/.installed-test ## train the examples' learners over several seeds, and run their notebook
-	$(PYTEST) $(PARALLEL) -m slow tests/test_training.py tests/test_training_notebook.py $(ARGS)
+	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/test_training.py tests/test_training_notebook.py $(ARGS)
 
-test-notebooks: $(VENV)/.installed-test ## run the longer notebooks and look at what they say
-	$(PYTEST) $(PARALLEL) -m slow tests/test_story_notebooks.py $(ARGS)
+test-notebooks: $(VENV)/.installed-test ## run the notebooks and compare what they show with the committed outputs
+	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/test_notebooks.py tests/test_story_notebooks.py $(ARGS)
 
 docs: $(VENV)/.installed-test ## build the site of the documentation into build/docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs build/docs $(ARGS)
@@ -62,7 +82,7 @@ docs: $(VENV)/.installed-test ## build the site of the documentation into build/
 test-explorer: $(VENV)/.installed-test ## open the explorer in a headless Chromium; fails where there is none
 	@test -n "$$EPISODELAKE_CHROMIUM" || command -v chromium chromium-browser google-chrome >/dev/null || \
 	  { echo 'The explorer is tested in Chromium. Install it (Debian: apt-get install chromium), or set EPISODELAKE_CHROMIUM.' >&2; exit 1; }
-	$(PYTEST) -m slow tests/test_explorer_page.py $(ARGS)
+	$(PYTEST) $(LONGER) -m slow tests/test_explorer_page.py $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style and format with ruff
 	$(BIN)/ruff check .
@@ -81,16 +101,26 @@ wheel-check: $(VENV)/.installed-test ## build the wheel, install it in a clean e
 bench: $(VENV)/.installed-test ## measure against Minari and bare pyarrow, and print the table
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-check: test test-crashes test-terminal test-hostile test-training test-notebooks test-explorer lint types wheel-check ## all that the continuous integration checks
+check: test test-cases test-crashes test-terminal test-hostile test-lowest test-peers test-training test-notebooks test-explorer lint types wheel-check ## all that the continuous integration checks
 
 clean: ## remove the environments, builds and caches
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis benchmarks/.venv
+	rm -rf $(VENV) $(LOWEST) $(PEERS) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis benchmarks/.venv
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'Episodelake needs Python 3.11 or later; name one with: make PYTHON=python3.11' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(LOWEST)/.installed-lowest: pyproject.toml tests/lowest.txt
+	$(MAKE) --no-print-directory VENV=$(LOWEST) $(LOWEST)/bin/python
+	$(LOWEST)/bin/python -m pip install --quiet --constraint tests/lowest.txt --editable '.[lowest]'
+	@touch $@
+
+$(PEERS)/.installed-peers: pyproject.toml tests/peers.txt
+	$(MAKE) --no-print-directory VENV=$(PEERS) $(PEERS)/bin/python
+	$(PEERS)/bin/python -m pip install --quiet --requirement tests/peers.txt --editable .
+	@touch $@
 
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[$*]'

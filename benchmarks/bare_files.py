@@ -1,4 +1,4 @@
-"""The bare Parquet files of a store, found without Episodelake: what an outsider would read."""
+"""The bare Parquet files of a store, found without Episodelake."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The environments and the policy of the collecting benchmark, the same on both sides.
 
-Imported by the main process and by the peer, so it needs numpy and gymnasium and nothing else.
+Imported by the main process and by the peer, so it needs only numpy and gymnasium.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ def make_native(count: int) -> Any:
 
 
 def balance(observations: np.ndarray) -> np.ndarray:
-    """Push to where the pole falls; episodes then take about 200 steps."""
+    """Push towards the falling pole; episodes then take about 200 steps."""
     return (observations[:, 2] + observations[:, 3] > 0).astype(np.int64)

@@ -1,8 +1,8 @@
-"""Collecting: what `collect` adds to each transition of a bare loop, and what Tianshou's does.
+"""Collecting: the overhead of `collect` per transition over a bare loop, and Tianshou's.
 
 Both sides play 64 natively vectorised CartPoles. Ours writes every transition to disk and is measured until
 all is sealed; Tianshou's collector puts them into a replay buffer in memory. The overhead is the time of the
-collection less the time of the bare loop on the same side, resets included.
+collection minus the time of the bare loop on the same side, resets included.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORK = f"collect from {COUNT} native CartPoles"
 
 
 def run(setting: Setting) -> list[Row]:
-    """Measure both sides, and how much of ours is the recorder alone."""
+    """Measure both sides, and the share of the recorder alone."""
     steps = COUNT * setting.choose(20_000, 500)
     their_steps = COUNT * setting.choose(2_000, 200)
     ask = partial(setting.tianshou.ask, count=COUNT, steps=their_steps)
@@ -70,7 +70,7 @@ def _recorded(steps: int, setting: Setting) -> float:
 
 
 def _play(envs: Any, steps: int) -> None:
-    """Take at least so many transitions; a step that resets an environment is none."""
+    """Take at least `steps` transitions, not counting steps that reset."""
     observations, _ = envs.reset(seed=0)
     taken, resetting = 0, 0
     while taken < steps:

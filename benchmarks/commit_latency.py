@@ -1,8 +1,8 @@
-"""Commit latency: how long a seal of one short episode takes while a store grows old.
+"""Commit latency: the time to seal one short episode as the number of versions grows.
 
 Stores at version 10, 1,000 and 10,000 are sealed to in turn, in one run. Each sample is the median of twenty
 seals, each by the one writer that has been open since the start; five repeats cover the hundred commits
-between two checkpoints of a table. The slowest seal, which writes a checkpoint, is a row of its own.
+between two checkpoints of a table. The slowest seal, which writes a checkpoint, is a separate row.
 """
 
 from __future__ import annotations

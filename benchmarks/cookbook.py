@@ -1,6 +1,6 @@
-"""Questions of the cookbook: 10 million steps against DuckDB on the bare files, and a million episodes.
+"""Queries of the cookbook: 10 million steps against DuckDB on the bare files, and a million episodes.
 
-The bare side asks the same in DuckDB alone, on files listed by hand: what a macro stands for is written out.
+The bare side runs the same queries in DuckDB alone, on files listed by hand, with the macros written out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Record into a store and die: `python dying_writer.py STORE EPISODES LENGTH`.
+"""Record into a store and kill the process: `python dying_writer.py STORE EPISODES LENGTH`.
 
 Writes whole episodes that are never sealed, half of a last one, and kills itself when all of it is in the
 journal.

@@ -1,6 +1,6 @@
 """The environments of the recording benchmark and the loop that steps them, the same on both sides.
 
-Imported by the main process and by peer processes, so it needs numpy and gymnasium and nothing else.
+Imported by the main process and by peer processes, so it needs only numpy and gymnasium.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Synthetic(gym.Env):
 
 
 class Replay(gym.Env):
-    """One episode of another environment, played again from memory: real values and infos at no cost."""
+    """One episode of another environment, replayed from memory: real values and infos at no cost."""
 
     def __init__(self, env: gym.Env) -> None:
         self.observation_space, self.action_space = env.observation_space, env.action_space
@@ -80,7 +80,7 @@ def make(name: str) -> gym.Env:
 
 
 def make_actions(env: gym.Env) -> list[Any]:
-    """Sample the actions beforehand, so that sampling is no part of the measured loop."""
+    """Sample the actions beforehand, outside the measured loop."""
     env.action_space.seed(0)
     return [env.action_space.sample() for _ in range(1024)]
 

@@ -1,7 +1,7 @@
-"""The explorer on a million episodes: the first page in a new browser, and what a click takes, in Chromium.
+"""The explorer on a million episodes: latency of the first page and of clicks, in Chromium.
 
-Nothing of a visit is cached by an earlier one. Clicks are timed inside of the page, from the event to the
-frame in which the answer stands there. No peer shows episodes of a store in a browser.
+Each visit begins with an empty browser cache. Clicks are timed inside the page, from the event to the frame
+that shows the result. No peer shows episodes of a store in a browser.
 """
 
 from __future__ import annotations

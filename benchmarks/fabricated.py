@@ -1,8 +1,8 @@
 """Stores with a long history, made from one recorded segment instead of recorded at length.
 
 Ten thousand seals take minutes. Here one segment is recorded, its files are multiplied, and the tables' logs
-are continued with the entries that as many seals would have written, checkpoints included. What is measured
-on such a store goes through the public API.
+are continued with the entries that as many seals would have written, checkpoints included. Measurements
+on such a store use the public API.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from episodelake.store.checkpoints import write_checkpoint
-from episodelake.store.log_sums import commit_name, commit_text
 from episodelake.store.places import locate
+from episodelake.store.tables.checkpoints import write_checkpoint
+from episodelake.store.tables.checksums import commit_name, commit_text
 
 TABLES = ("steps", "episodes")
 #: A table gets a checkpoint at every multiple of this version.

@@ -1,4 +1,4 @@
-"""Measuring two sides fairly on a machine that is busy with other things, and the row that comes out.
+"""Fair measurement of two sides on a busy machine, and the resulting table row.
 
 Every number is a cost (seconds, bytes), so smaller is better everywhere and a ratio is ours over theirs.
 """
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Samples:
-    """What one side cost, once per repeat."""
+    """The cost of one side, once per repeat."""
 
     values: tuple[float, ...]
 
@@ -37,7 +37,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: what was done, what it cost on both sides, and what it should cost.
+    """One row of the table: the work, its cost on both sides, and the target.
 
     `ratio_target` bounds ours over theirs, `limit` bounds ours alone, in `unit`. A row with neither is there
     for information.
@@ -92,6 +92,6 @@ def scaled(values: Sequence[float], factor: float) -> Samples:
 
 
 def overhead(recorded: Sequence[float], bare: Sequence[float], steps: int) -> Samples:
-    """Microseconds per step that recording adds: each recorded loop less the bare loop of the same repeat."""
+    """Return the overhead in microseconds per step: recorded loop minus bare loop of the same repeat."""
     pairs = zip(recorded, bare, strict=True)
     return Samples(tuple((with_it - without) / steps * 1e6 for with_it, without in pairs))

@@ -2,7 +2,7 @@
 
 `python memory.py SMALL LARGE` opens and filters a small store first, so that code and thread pools are
 loaded, and then opens LARGE and counts its episodes. It prints JSON: bytes at the peak and bytes still held,
-both above what the process had before. Linux only.
+both above the process's memory before. Linux only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import episodelake as el
 
 
 def main() -> None:
-    """Open both stores and print what the second one took."""
+    """Open both stores and print the memory of the second one."""
     small, large = sys.argv[1:3]
     len(el.open(small).filter(pl.col("episode_return") > 0.0))
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak to what is held now

@@ -1,4 +1,4 @@
-"""A peer in a virtual environment and a process of its own, spoken to in lines of JSON."""
+"""A peer in its own virtual environment and process, controlled by lines of JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PEERS = Path(__file__).resolve().parent / "peers"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a peer's environment is made.
+    """Recipe of a peer's environment.
 
     Attributes:
         name: of its folder, and of its script, `peers/<name>_peer.py`.
@@ -61,7 +61,7 @@ LEROBOT = Recipe("lerobot", ("lerobot==0.3.2", "numpy==2.2.6", "torch==2.13.0"),
 
 
 class PeerError(RuntimeError):
-    """The peer's process ended, or its environment could not be made. Carries what it said last."""
+    """The peer's process ended, or its environment could not be made. The message has its last output."""
 
 
 class Peer:

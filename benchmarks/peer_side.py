@@ -1,4 +1,4 @@
-"""What the peer processes of the sampling benchmarks share: answering commands, timing, and their own memory.
+"""Shared parts of the sampling benchmarks' peers: commands, timing and memory.
 
 It is imported by the scripts in `peers/`, in their environments, so it needs the standard library only.
 """
@@ -30,7 +30,7 @@ def timed(draw: Callable[[], Any], batches: int) -> tuple[float, Any]:
 
 
 class Memory:
-    """What this process takes from now on, as the operating system sees it. Linux only."""
+    """Memory of this process from now on, as the operating system reports it. Linux only."""
 
     def __init__(self) -> None:
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak to what is held now

@@ -1,8 +1,8 @@
-"""Recording: what a recorder adds to each step of an environment, ours and Minari's `DataCollector`.
+"""Recording: the overhead of a recorder per step, ours and Minari's `DataCollector`.
 
-Overhead is the time of the loop with the recorder less the time of the same loop over the bare environment.
+Overhead is the time of the loop with the recorder minus the time of the same loop over the bare environment.
 Ours runs from the first reset until `seal` has committed everything. Minari's stepping includes writing each
-finished episode; with `create_dataset` it is a row of its own.
+finished episode; with `create_dataset` it is a separate row.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ import compaction
 import cookbook
 import exploring
 import filtering
+import growth
 import iteration
 import many_writers
 import opening
@@ -46,6 +47,7 @@ BENCHMARKS = {
     "cookbook": cookbook.run,
     "size": size.run,
     "opening": opening.run,
+    "growth": growth.run,
     "startup": startup.run,
     "commit-latency": commit_latency.run,
     "many-writers": many_writers.run,

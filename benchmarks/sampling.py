@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 import episodelake as el
 import sampling_data
-from episodelake.readers.loading.priorities import Priorities
+from episodelake.readers.loading.order.priorities import Priorities
 from measure import Row, Samples, interleave, scaled
 from sampling_peers import (
     CONTENDERS,
@@ -232,7 +232,7 @@ def _building(setting: Setting, path: Path) -> list[Row]:
 
 def _streaming(setting: Setting, path: Path) -> list[Row]:
     """An epoch of a shuffled stream, beside pyarrow's decoding of each row group in turn."""
-    loader = el.open(path).loader(SIZE, shuffle=True, cache="stream", buffer_bytes=_BUFFER)
+    loader = el.open(path).loader(SIZE, shuffle=True, cache=el.Cache("stream", buffer_bytes=_BUFFER))
     files = [pq.ParquetFile(file) for file in sorted(path.glob("steps/*.parquet"))]
 
     def decode() -> None:
@@ -255,7 +255,8 @@ def _priorities(setting: Setting, peers: Peers) -> list[Row]:
     rows = []
     for count in (setting.choose(1_000_000, 10_000), setting.choose(10_000_000, 100_000)):
         powers = np.random.default_rng(0).random(count)
-        ours, cumulated = Priorities(el.Prioritised(), powers), powers.copy()
+        ours, cumulated = Priorities(el.Prioritised(), seed=0), powers.copy()
+        ours.restore(powers)
         torchrl = prioritised(peers.of(CONTENDERS["torchrl-tensor"]), count)
         found = interleave(
             {
@@ -274,10 +275,10 @@ def _priorities(setting: Setting, peers: Peers) -> list[Row]:
 
 def _drawn(priorities: Priorities, batches: int) -> float:
     random = np.random.default_rng(0)
-    fractions, new = random.random((batches, SIZE)), random.random((batches, SIZE))
+    new = random.random((batches, SIZE))
     start = time.perf_counter()
-    for fraction, changed in zip(fractions, new, strict=True):
-        units, _ = priorities.draw(fraction)
+    for number, changed in enumerate(new):
+        units, _ = priorities.draw(0, np.arange(number * SIZE, (number + 1) * SIZE))
         priorities.change(units, changed)
     return (time.perf_counter() - start) / batches
 

@@ -1,4 +1,4 @@
-"""The other side of the sampling benchmark: what each peer is asked, and the bare gather as the limit.
+"""The peers of the sampling benchmark, and the bare gather as the limit.
 
 A contender is a peer's process and what it calls its kind of buffer. `prepare` fills it; `transitions`,
 `windows`, `first_batch` and `memory` then measure it. Every answer is in seconds for one batch, or in

@@ -1,4 +1,4 @@
-"""What every benchmark is handed: where to write, how often to repeat, the peers; and its common tools."""
+"""The setting of a benchmark run (scratch folder, repeats, peers) and common tools."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How long whole processes take: importing Episodelake, and its commands on a store of a million episodes.
+"""Start-up of whole processes: importing Episodelake, and its commands on a store of a million episodes.
 
-The other side of each row is a process that imports DuckDB, Polars and Arrow and ends: nobody who uses these
-is faster. The store is as a thousand seals leave it, never compacted.
+The peer of each row is a process that imports DuckDB, Polars and Arrow and ends, which is the lower limit.
+The store is as a thousand seals leave it, never compacted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Episodes as flat arrays: the data that both sides of a benchmark write and read.
 
 The main process makes the arrays once and saves them as `.npy` files; a peer process loads the same files.
-This module is imported on both sides, so it needs numpy and gymnasium and nothing else.
+This module is imported on both sides, so it needs only numpy and gymnasium.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def spaces(kind: str) -> tuple[gym.Space, gym.Space]:
 
 
 def control(episodes: int, length: int, seed: int = 0) -> Trajectories:
-    """Make float control data: each value drifts from step to step as a joint does, with noise in every bit.
+    """Make float control data: each value drifts from step to step like a joint, with noise in every bit.
 
     Observations are 17 float64 and actions 6 float32, as in HalfCheetah. The noise fills the mantissas, so
     the data does not compress better than that of a simulator.

@@ -1,13 +1,13 @@
-"""Recording of vector environments: what a recorder adds to each transition of the same loop.
+"""Recording of vector environments: the overhead of a recorder per transition.
 
 CartPole in Gymnasium's own vector code, 8, 64 and 1,024 at a time, played by random actions, so that episodes
 end after some 22 steps; 64 environments of 17 floats that cost nothing; 16 environments of stacked Breakout
-frames. Overhead is the time of the loop with the recorder less the time of the same loop without it, each
+frames. Overhead is the time of the loop with the recorder minus the time of the same loop without it, each
 transition its share. It is measured until the loop ends, and until everything is sealed and committed. The
 processor time of all threads stands beside, since much of the work is done in the background.
 
-Beside the frames stands what no recorder can do without: to copy them once, and to compress them once with
-the store's codec. Minari refuses vector environments; beside the others stands its overhead for a single one.
+Frames are compared with the minimum work of a recorder: copying them once and compressing them once with the
+store's codec. Minari refuses vector environments; the other rows show its overhead for a single one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PAGE_BYTES = 4 << 20
 
 
 class Costless(VectorEnv):
-    """Hands out batches of a table, so that a recorder's cost is plain to see; episodes have 1000 steps."""
+    """Returns batches of a table at no cost; episodes have 1000 steps."""
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
@@ -196,7 +196,7 @@ def _bound(frames: np.ndarray) -> float:
 
 
 def _actions(envs: VectorEnv) -> list[Any]:
-    """Sample the actions beforehand, so that sampling is no part of the measured loop."""
+    """Sample the actions beforehand, outside the measured loop."""
     envs.action_space.seed(0)
     return [envs.action_space.sample() for _ in range(_DIFFERENT)]
 

@@ -1,4 +1,4 @@
-"""One of several writers: reads `STORE STEPS` lines, records so many steps each time, and says `closed`."""
+"""One of several writers: reads `STORE STEPS` lines, records that many steps, and prints `closed`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import episodelake as el
 
 
 def main() -> None:
-    """Record as often as told to, until the input ends."""
+    """Record once per input line, until the input ends."""
     env = environments.make("synthetic")
     actions = environments.make_actions(env)
     for line in sys.stdin:

@@ -1,8 +1,8 @@
 """Settings of the documentation's site: Sphinx with MyST for the pages and furo for their looks.
 
-`make docs` builds it into `build/docs`. Nothing that it holds is fetched from elsewhere when it is viewed.
-Pages that belong to the repository as a whole (the changes, how to contribute, the benchmarks) stand outside
-this folder; `site_pages.py`, beside this file, brings them in and keeps their links right.
+`make docs` builds it into `build/docs`. The site loads nothing from other servers.
+`site_pages.py` includes pages from outside this folder (changes, contributing, benchmarks) and adjusts their
+links.
 """
 
 import sys
@@ -20,7 +20,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "site_
 exclude_patterns = ["**/.ipynb_checkpoints"]
 nitpicky = False
 
-# A block without a language is no program.
+# Blocks without a language are plain text.
 highlight_language = "text"
 
 # Pages are Markdown; `[text](page.md#heading)` works here and on a Git host, whose anchors these are.

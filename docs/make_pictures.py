@@ -1,11 +1,11 @@
-"""Make the pictures of the README and of the site again: charts, the terminal, the explorer.
+"""Generate the pictures of the README and the site: charts, the terminal, the explorer.
 
     python docs/make_pictures.py                     # all of them, into docs/figures
     python docs/make_pictures.py charts terminal     # only these
 
-Everything shown is real: a store is recorded, the commands run in a terminal of their own, and the explorer
-in a headless Chromium (`EPISODELAKE_CHROMIUM` names another one than that of the path). The extra `test` has
-what is needed.
+The pictures show real output: this script records a store, runs the commands in a pseudo-terminal, and the
+explorer in a headless Chromium (set `EPISODELAKE_CHROMIUM` to use another than that of the path). Install the
+extra `test`.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
-"""A committed notebook as a page of the site: its text, its code, and what its cells showed.
+"""Committed notebooks as pages of the site: text, code and outputs.
 
-The outputs are those in the file; nothing is executed here. Pictures and HTML stand in the page itself, so a
-chart is the picture that was saved beside its specification. (myst-nb does more, and brings a database and a
-kernel's machinery for what is one walk over a JSON file.)
+Nothing is executed here. Images and HTML are embedded, so a chart is the picture saved beside its
+specification. (myst-nb would add a database and a kernel for one walk over a JSON file.)
 """
 
 import json
@@ -15,7 +14,7 @@ _PICTURES = ("image/png", "image/jpeg", "image/gif")
 
 
 def as_markdown(text: str, source: str) -> str:
-    """A notebook as MyST Markdown.
+    """Return a notebook as MyST Markdown.
 
     Args:
         text: the file's content.
@@ -57,7 +56,7 @@ def _joined(text: str | list[str]) -> str:
 
 
 def _raw(html: str) -> str:
-    """HTML in a block of its own; an empty line within it would end nothing, but a fence might."""
+    """Return HTML in a fenced block, longer than any fence in it."""
     return _fenced("{raw} html", f'<div class="notebook-output">{html}</div>')
 
 

@@ -1,8 +1,8 @@
-"""What the site's Sphinx needs to know of this repository: pages outside `docs/`, notebooks, docstrings.
+"""Sphinx extension of the site: pages from outside `docs/`, notebooks, and docstring links.
 
-A page of the site may stand for a file elsewhere in the repository, such as CHANGELOG.md. On a Git host that
-page is a pointer to the file; while the site is built the file's text takes its place, with links that lead
-to the same things from there. `conf.py` loads this module as an extension.
+A page of the site may include a file from elsewhere in the repository, such as CHANGELOG.md. On a Git host
+that page is a pointer to the file; the build replaces it by the file's text and adjusts the links. `conf.py`
+loads this module as an extension.
 """
 
 import os
@@ -37,7 +37,6 @@ MIRRORS = {
 }
 #: Where a link to a file of the repository leads in the site.
 _PAGE_OF = {file: page for page, file in MIRRORS.items()} | {"README.md": "index"}
-_TABLE = re.compile(r"<!-- benchmarks:begin -->(.*)<!-- benchmarks:end -->", re.DOTALL)
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _FENCE = re.compile(r"(`{3,}|~{3,})")
 _NAME = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\(\))?")
@@ -56,17 +55,7 @@ def page_text(page: str, text: str) -> str:
     text = (REPOSITORY / source).read_text("utf-8")
     if source.endswith(".ipynb"):
         return relinked(notebook_pages.as_markdown(text, source), source, page)
-    text = relinked(text, source, page)
-    return _with_results(text, page) if page == "benchmarks" else text
-
-
-def _with_results(text: str, page: str) -> str:
-    """The page on benchmarks, with the table of the README before its first section."""
-    found = _TABLE.search((REPOSITORY / "README.md").read_text("utf-8"))
-    if found is None:
-        raise ValueError("README.md has no table between the marks benchmarks:begin and benchmarks:end.")
-    before, mark, after = text.partition("\n## ")
-    return f"{before}\n\n## Results\n{relinked(found[1], 'README.md', page)}{mark}{after}"
+    return relinked(text, source, page)
 
 
 def relinked(text: str, source: str, page: str) -> str:

@@ -9,17 +9,17 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from .store.agents import AgentGroup, group_agents
+from .store.agents.agents import AgentGroup, group_agents
 from .store.errors import InvalidArgumentError
 from .store.manifest import Manifest
-from .writers.pettingzoo_api import agent_spaces, pettingzoo_api
-from .writers.pool_recorder import is_pool, pool_spaces
+from .writers.recorders.pettingzoo_api import agent_spaces, pettingzoo_api
+from .writers.recorders.pool_recorder import is_pool, pool_spaces
 
 AgentSpaces = Mapping[str, tuple[gymnasium.Space, gymnasium.Space]]
 
 
 def agent_groups(env: object, agents: AgentSpaces | None) -> tuple[AgentGroup, ...]:
-    """The groups of the agents given, or of a PettingZoo environment's; empty for a single agent.
+    """Return the groups of the agents given, or of a PettingZoo environment's; empty for a single agent.
 
     Raises:
         InvalidArgumentError: the agents are no mapping from names to pairs of spaces, or cannot be found.
@@ -39,13 +39,13 @@ def agent_groups(env: object, agents: AgentSpaces | None) -> tuple[AgentGroup, .
 
 
 def renewed(manifest: Manifest) -> Manifest:
-    """The identity of a new store that holds what another one holds."""
+    """Return the identity of a new store that holds what another one holds."""
     fresh = Manifest.new(manifest.observation_space, manifest.action_space, manifest.reward_shape)
     return replace(fresh, groups=manifest.groups)
 
 
 def checked_reward_shape(shape: object) -> tuple[int, ...]:
-    """A reward shape that a caller gave.
+    """Return a reward shape that a caller gave.
 
     Raises:
         InvalidArgumentError: it is neither () nor (k,).
@@ -58,7 +58,8 @@ def checked_reward_shape(shape: object) -> tuple[int, ...]:
 def spaces_of(
     env: Any, observation: gymnasium.Space | None, action: gymnasium.Space | None
 ) -> tuple[gymnasium.Space, gymnasium.Space]:
-    """The spaces of an environment, of many those of a single one; spaces that were given count before them.
+    """Return the spaces of an environment, of many those of a single one; spaces that were given count before
+    them.
 
     Raises:
         InvalidArgumentError: it is no environment; or there is none, and a space is missing.

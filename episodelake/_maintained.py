@@ -13,6 +13,8 @@ from typing import Any, Self
 import polars as pl
 import pyarrow as pa
 
+from .readers.loading.columns.cache_folder import CacheFolder, chosen_folder
+from .readers.loading.columns.mapped import forget_vacuumed
 from .readers.view import EpisodeView
 from .store.errors import InvalidArgumentError
 from .store.handle import StoreHandle
@@ -24,11 +26,12 @@ from .store.maintenance.annotations import (
 )
 from .store.maintenance.compaction import CompactReport, compact
 from .store.maintenance.deletion import DeleteReport, delete
-from .store.maintenance.operation import Operation, Progress
+from .store.maintenance.operation import Operation
 from .store.maintenance.splitting import parts_of
 from .store.maintenance.tags import read_tags, remove_tag, write_tag
 from .store.maintenance.vacuum import VacuumReport, vacuum
 from .store.maintenance.verification import VerifyReport, verify
+from .store.progress import Progress, progress_meter
 from .store.snapshot import Snapshot
 
 _WEEK = timedelta(days=7)
@@ -49,7 +52,7 @@ class MaintainedStore(EpisodeView):
         segment_bytes: int = 256 << 20,
         order_by: str | None = None,
         descending: bool = False,
-        progress: Progress | None = None,
+        progress: bool | Progress = False,
     ) -> CompactReport:
         """Join small segments into large ones. Ids, contents and positions stay.
 
@@ -58,19 +61,21 @@ class MaintainedStore(EpisodeView):
             order_by: sort all episodes by this column of episodes instead, so that a filter on it reads few
                 files; positions then follow the new order. NULLs come last, NaN before them.
             descending: the largest first.
-            progress: called with the rows written so far and all rows.
+            progress: True for a bar on the terminal, or a function called with the rows written so far and
+                all rows.
 
         Raises:
             InvalidArgumentError: there is no such column.
             CorruptStoreError: a file is damaged; nothing was changed.
             StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
         """
-        report = compact(self.handle, segment_bytes, order_by, descending=descending, progress=progress)
+        with progress_meter(progress, "Compacting", "rows") as tell:
+            report = compact(self.handle, segment_bytes, order_by, descending=descending, progress=tell)
         self.refresh()
         return report
 
     def delete(
-        self, filter: pl.Expr | str, *, dry_run: bool = False, progress: Progress | None = None
+        self, filter: pl.Expr | str, *, dry_run: bool = False, progress: bool | Progress = False
     ) -> DeleteReport:
         """Take the episodes that fulfil a condition out of the newest version.
 
@@ -79,7 +84,8 @@ class MaintainedStore(EpisodeView):
         Args:
             filter: as for `EpisodeView.filter`.
             dry_run: only say what would go.
-            progress: called with the rows written so far and all rows.
+            progress: True for a bar on the terminal, or a function called with the rows written so far and
+                all rows.
 
         Raises:
             QueryError: the condition is not valid.
@@ -89,13 +95,14 @@ class MaintainedStore(EpisodeView):
         if not dry_run:
             self.refresh()
         ids = self.filter(filter).episodes.select("episode_id").collect()["episode_id"].to_list()
-        report = delete(self.handle, ids, dry_run=dry_run, progress=progress)
+        with progress_meter(progress, "Deleting", "rows") as tell:
+            report = delete(self.handle, ids, dry_run=dry_run, progress=tell)
         if not dry_run:
             self.refresh()
         return report
 
     def vacuum(
-        self, older_than: timedelta = _WEEK, *, dry_run: bool = False, progress: Progress | None = None
+        self, older_than: timedelta = _WEEK, *, dry_run: bool = False, progress: bool | Progress = False
     ) -> VacuumReport:
         """Delete the files that no retained version needs.
 
@@ -103,28 +110,36 @@ class MaintainedStore(EpisodeView):
         tagged ones. An object that still shows an older version can no longer read it.
 
         Args:
-            older_than: with timedelta(0), only the newest version and tagged ones are retained.
+            older_than: with timedelta(0), only the newest version and tagged ones are retained. What loaders
+                keep of the others in this machine's cache folder goes too; see docs/loading.md.
             dry_run: only say what would go.
-            progress: called with the files deleted so far and all of them.
+            progress: True for a bar on the terminal, or a function called with the files deleted so far and
+                all of them.
 
         Raises:
             InvalidArgumentError: `older_than` is negative.
             CorruptStoreError: a log or a tag is damaged; nothing was deleted.
             StoreAccessError: a file could not be deleted; call again.
         """
-        return vacuum(self.handle, older_than, dry_run=dry_run, progress=progress)
+        with progress_meter(progress, "Deleting", "files") as tell:
+            report = vacuum(self.handle, older_than, dry_run=dry_run, progress=tell)
+        if not dry_run:
+            forget_vacuumed(self.context.snapshot, CacheFolder(chosen_folder(None)))
+        return report
 
-    def verify(self, *, repair: bool = False, progress: Progress | None = None) -> VerifyReport:
+    def verify(self, *, repair: bool = False, progress: bool | Progress = False) -> VerifyReport:
         """Read everything in the newest version, and check it against everything else.
 
         Args:
             repair: mend what can be mended; see `VerifyReport`.
-            progress: called with the segments read so far and all of them.
+            progress: True for a bar on the terminal, or a function called with the segments read so far and
+                all of them.
 
         Raises:
             StoreAccessError: a file may not be read or cannot be reached.
         """
-        report = verify(self.handle, repair=repair, progress=progress)
+        with progress_meter(progress, "Reading", "segments") as tell:
+            report = verify(self.handle, repair=repair, progress=tell)
         if any(fault.mended for fault in report.faults):
             self.refresh()
         return report
@@ -149,7 +164,7 @@ class MaintainedStore(EpisodeView):
             VersionNotFoundError: there is no such version, or it was vacuumed.
         """
         with Operation.begin(self.handle, "tag"):
-            wanted = self._reader.snapshot.version if version is None else version
+            wanted = self.context.snapshot.version if version is None else version
             snapshot = Snapshot(self.handle.layout, self.handle.manifest, wanted)
             snapshot.check_retained()
             write_tag(self.handle.layout, name, snapshot.version)
@@ -167,7 +182,7 @@ class MaintainedStore(EpisodeView):
     @property
     def annotations(self) -> pl.DataFrame:
         """The annotations of this version: name, table (`episodes` or `steps`) and type."""
-        snapshot = self._reader.snapshot
+        snapshot = self.context.snapshot
         rows = annotation_list(snapshot.episodes_schema, snapshot.annotation_files.annotations)
         schema = {"name": pl.String, "table": pl.String, "type": pl.String}
         return pl.DataFrame(rows, schema=schema, orient="row")
@@ -228,7 +243,7 @@ class MaintainedStore(EpisodeView):
         """
         self.refresh()
         column = {"episode": "episode_id", "run": "run_id"}.get(by, by)
-        known = self._reader.snapshot.episodes_schema.names
+        known = self.context.snapshot.episodes_schema.names
         if column not in known:
             raise InvalidArgumentError(
                 f"Cannot split by {by!r}: expected 'episode', 'run' or a column of episodes: "
@@ -243,6 +258,11 @@ def _arrow_table(frame: Any) -> pa.Table:
     try:
         if isinstance(frame, pl.LazyFrame):
             frame = frame.collect()
+        # Polars before 2.0 ends the process when it hands them out.
+        if isinstance(frame, pl.DataFrame) and pl.Object in frame.dtypes:
+            raise InvalidArgumentError(
+                "The frame has a column of Python objects (Object), which no store holds."
+            )
         if hasattr(frame, "__arrow_c_stream__"):
             return pa.table(frame)
     except (pl.exceptions.PolarsError, pa.ArrowException) as error:

@@ -7,19 +7,33 @@ from os import PathLike
 from typing import Any, Unpack, overload
 
 import gymnasium
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 
+from .readers.loading.order.priorities import Prioritised
+from .readers.loading.output.outputs import Output, OutputName
 from .readers.view import EpisodeView
+from .replay_buffer.buffer import ReplayBuffer
+from .store.compatibility import AutoresetMode
 from .store.handle import StoreHandle
-from .writers.aec_recorder import AECRecorder
-from .writers.callbacks import EpisodeCallback, StepCallback
 from .writers.episode_writer import EpisodeWriter
-from .writers.options import Durability, SessionOptions
-from .writers.parallel_recorder import ParallelRecorder
-from .writers.pettingzoo_api import PettingZooEnv
-from .writers.recorder import Recorder
-from .writers.recorders import AnyRecorder, RecordOptions, TeamOptions, VectorOptions, recorder_of
-from .writers.vector_recorder import VectorRecorder
+from .writers.options import SessionKeywords, SessionOptions
+from .writers.recorders.aec_recorder import AECRecorder
+from .writers.recorders.callbacks import EpisodeCallback, StepCallback
+from .writers.recorders.choice import (
+    AnyRecorder,
+    RecordOptions,
+    RunObserver,
+    TeamOptions,
+    VectorOptions,
+    recorder_of,
+)
+from .writers.recorders.info_choice import RecordInfos
+from .writers.recorders.parallel_recorder import ParallelRecorder
+from .writers.recorders.pettingzoo_api import PettingZooEnv
+from .writers.recorders.recorder import Recorder
+from .writers.recorders.vector_recorder import VectorRecorder
+from .writers.source_keys import OnDuplicate
+from .writers.team_writer import TeamWriter
 
 
 class RecordingStore(EpisodeView):
@@ -46,14 +60,13 @@ class RecordingStore(EpisodeView):
         metadata: Mapping[str, Any] | None = None,
         step_callback: StepCallback | None = None,
         episode_callback: EpisodeCallback | None = None,
-        durability: Durability = "flush",
-        flush_seconds: float = 1.0,
-        seal_seconds: float = 60.0,
-        segment_bytes: int = 64 << 20,
         files: Mapping[str, str | PathLike[str]] | None = None,
         packages: Sequence[str] = (),
+        record_infos: RecordInfos = True,
         state: bool = False,
         autoreset_mode: AutoresetMode | str | None = None,
+        replay: RunObserver | None = None,
+        **options: Unpack[SessionKeywords],
     ) -> AnyRecorder:
         """Wrap an environment so that every episode is recorded.
 
@@ -64,11 +77,14 @@ class RecordingStore(EpisodeView):
             run: a readable name for the run.
             metadata: of the run.
             step_callback, episode_callback: see `StepData` and `EpisodeSummary`.
-            durability, flush_seconds, seal_seconds, segment_bytes: see `SessionOptions`.
             files, packages: what the environment needs beside its spec: files, by the names under which they
                 are to be unpacked, and distributions.
+            record_infos: whether to store the environment's infos, or the keys to store, such as
+                `("cost", "success")`. The others are never copied; the caller and the step callback see all.
             state: of PettingZoo: record `env.state()` as well.
-            autoreset_mode: of a vector environment that does not say it in its metadata.
+            autoreset_mode: of a vector environment whose metadata does not state it.
+            options: see `SessionOptions`: `durability`, `seal_seconds`, `cast` and the others.
+            replay: a `ReplayBuffer` of this store, which shows each step as soon as it is recorded.
 
         Raises:
             SpaceMismatchError: the environment's spaces are not the store's.
@@ -76,7 +92,6 @@ class RecordingStore(EpisodeView):
                 the environment has several, or vice versa; a file cannot be kept.
             StoreAccessError: the store cannot be written.
         """
-        options = SessionOptions(durability, flush_seconds, seal_seconds, segment_bytes)
         return recorder_of(
             env,
             self,
@@ -84,27 +99,71 @@ class RecordingStore(EpisodeView):
             metadata=metadata,
             step_callback=step_callback,
             episode_callback=episode_callback,
-            options=options,
+            options=SessionOptions(**options),
             files=files,
             packages=packages,
+            record_infos=record_infos,
             state=state,
             autoreset_mode=autoreset_mode,
+            replay=replay,
         )
+
+    def replay_buffer(
+        self,
+        capacity: int,
+        *,
+        seed: int = 0,
+        prioritised: Prioritised | None = None,
+        output: OutputName | Output = "numpy",
+    ) -> ReplayBuffer:
+        """Return a replay buffer with the newest transitions of this version, for recorders to go on with.
+
+        The newest transitions are those of the episodes committed last. Call `recover` before the store is
+        opened if its last writer was killed.
+
+        Args:
+            capacity: transitions. Memory for them is allocated at once.
+            seed: of the draws.
+            prioritised: draw by priority; None to draw all transitions alike.
+            output: "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict"; `Output` for a device.
+
+        Raises:
+            InvalidArgumentError: an argument makes no sense, values have no fixed shape, or episodes have
+                several agents.
+            MissingPackageError: the package of the output is not installed.
+            CorruptStoreError: a file of the store is damaged.
+        """
+        return ReplayBuffer(self.context, capacity, seed=seed, prioritised=prioritised, output=output)
 
     def writer(
         self,
         *,
         run: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-        durability: Durability = "flush",
-        flush_seconds: float = 1.0,
-        seal_seconds: float = 60.0,
-        segment_bytes: int = 64 << 20,
+        on_duplicate: OnDuplicate = "error",
+        **options: Unpack[SessionKeywords],
     ) -> EpisodeWriter:
-        """A writer that needs no environment; see `EpisodeWriter` and `SessionOptions`.
+        """Return a writer that needs no environment; see `EpisodeWriter` and `SessionOptions`.
 
         Raises:
+            InvalidArgumentError: an option has no such value.
             StoreAccessError: the store cannot be written.
         """
-        options = SessionOptions(durability, flush_seconds, seal_seconds, segment_bytes)
-        return EpisodeWriter(self, run=run, metadata=metadata, options=options)
+        return EpisodeWriter(
+            self, run=run, metadata=metadata, options=SessionOptions(**options), on_duplicate=on_duplicate
+        )
+
+    def team_writer(
+        self,
+        *,
+        run: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **options: Unpack[SessionKeywords],
+    ) -> TeamWriter:
+        """Return a writer of episodes with several agents; see `TeamWriter` and `SessionOptions`.
+
+        Raises:
+            InvalidArgumentError: the store is for a single agent.
+            StoreAccessError: the store cannot be written.
+        """
+        return TeamWriter(self, run=run, metadata=metadata, options=SessionOptions(**options))

@@ -6,7 +6,6 @@ Only this package knows both sides; it forwards, and decides nothing.
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -19,35 +18,34 @@ import polars as pl
 from ._environments import AgentSpaces, agent_groups, checked_reward_shape, renewed, spaces_of
 from ._maintained import MaintainedStore
 from ._recording import RecordingStore
+from ._saved import SavingStore
 from ._targets import check_outside, check_sources
+from .readers.context import ReadContext
 from .readers.intact import intact
-from .readers.view import EpisodeView, SnapshotReader
-from .store.agents import AgentGroup
+from .readers.view import EpisodeView
+from .store.agents.agents import AgentGroup
+from .store.creation import check_free, check_free_for_copy, made_whole, make_tables
 from .store.errors import (
     InvalidArgumentError,
-    StoreExistsError,
     StoreNotFoundError,
     VersionNotFoundError,
 )
-from .store.files import guard_access
 from .store.handle import StoreHandle
-from .store.layout import EPISODES, JOURNAL, MANIFEST, RUNS, STEPS, TABLES, Layout
+from .store.identity import check_identity
+from .store.journal.recovery import RecoveredRun
+from .store.journal.recovery import recover as recover_journals
+from .store.layout import Layout
 from .store.maintenance.merging import MergeReport
 from .store.maintenance.merging import merge as merge_stores
-from .store.maintenance.operation import Progress
+from .store.maintenance.operation import settle
 from .store.maintenance.tags import tagged_version
-from .store.manifest import Manifest, card_text, read_card, read_manifest, write_card, write_manifest
-from .store.recovery import RecoveredRun
-from .store.recovery import recover as recover_journals
-from .store.schema import RUNS_SCHEMA, StepSchema
+from .store.manifest import Manifest, card_bytes, read_card, read_manifest, write_card, write_manifest
+from .store.progress import Progress, progress_meter
 from .store.snapshot import Snapshot
-from .store.tables import Table
-from .writers.pettingzoo_api import reward_shape as found_reward_shape
-
-_LEFTOVER = re.compile(r"\.store\.json\.[0-9a-f]+\.tmp")
+from .writers.recorders.pettingzoo_api import reward_shape as found_reward_shape
 
 
-class EpisodeStore(RecordingStore, MaintainedStore):
+class EpisodeStore(RecordingStore, SavingStore, MaintainedStore):
     """A store, pinned at a version: a view of all its episodes, and the door to recording.
 
     Made by `create` and `open`. What it shows does not change until `refresh`.
@@ -55,7 +53,7 @@ class EpisodeStore(RecordingStore, MaintainedStore):
 
     def __init__(self, layout: Layout, manifest: Manifest, version: int | None = None) -> None:
         self.handle = StoreHandle(layout, manifest)
-        super().__init__(SnapshotReader(Snapshot(layout, manifest, version)))
+        super().__init__(ReadContext.of(Snapshot(layout, manifest, version)))
 
     @property
     def path(self) -> Path:
@@ -102,7 +100,7 @@ class EpisodeStore(RecordingStore, MaintainedStore):
     @property
     def version(self) -> int:
         """The version that this object shows; grows with every commit of episodes."""
-        return self._reader.snapshot.version
+        return self.context.snapshot.version
 
     @property
     def card(self) -> dict[str, Any]:
@@ -114,11 +112,15 @@ class EpisodeStore(RecordingStore, MaintainedStore):
 
     @card.setter
     def card(self, card: Mapping[str, Any]) -> None:
-        write_card(self.handle.layout, card_text(card))
+        check_identity(self.handle.layout)
+        write_card(self.handle.layout, card_bytes(card))
 
     def refresh(self) -> EpisodeStore:
-        """Move to the newest version and return this object; views made before keep theirs."""
-        self._show(Snapshot(self.handle.layout, self.handle.manifest))
+        """Move to the newest version and return this object; views made before keep theirs.
+
+        It costs what was committed since, unless files were rewritten.
+        """
+        self._show(Snapshot(self.handle.layout, self.handle.manifest, after=self.context.snapshot))
         return self
 
     def leave_out_damaged(self, *, steps: bool = False) -> list[str]:
@@ -134,15 +136,14 @@ class EpisodeStore(RecordingStore, MaintainedStore):
         Returns:
             For each file that is left out, what is wrong with it; empty if every one can be read.
         """
-        snapshot, told = intact(self._reader.snapshot, steps=steps)
+        snapshot, told = intact(self.context.snapshot, steps=steps)
         self._show(snapshot)
         return told
 
     def _show(self, snapshot: Snapshot) -> None:
-        self._reader = SnapshotReader(snapshot)
-        # Connections belong to the snapshot that was shown.
-        for name in ("_connection", "_confined"):
-            self.__dict__.pop(name, None)
+        self.context = ReadContext.of(snapshot)
+        # Their connections belong to the snapshot that was shown.
+        self.__dict__.pop("_queries", None)
 
     def copy(
         self,
@@ -151,6 +152,7 @@ class EpisodeStore(RecordingStore, MaintainedStore):
         *,
         link: bool = False,
         storage_options: Mapping[str, str] | None = None,
+        progress: bool | Progress = False,
     ) -> EpisodeStore:
         """Make a new store with the episodes of this version, under their ids, with their runs and card.
 
@@ -162,6 +164,8 @@ class EpisodeStore(RecordingStore, MaintainedStore):
             link: share files on the same file system instead of copying them.
             storage_options: how to reach the object store `into`; if they are not given, this store's own for
                 a URL of the same kind.
+            progress: True for a bar on the terminal, or a function called with the segments done and all
+                segments.
 
         Raises:
             StoreExistsError: there is a store already, or other files.
@@ -169,10 +173,11 @@ class EpisodeStore(RecordingStore, MaintainedStore):
             QueryError: the condition is not valid; nothing was created.
         """
         view = self if filter is None else self.filter(filter)
-        return copy_view(view, self, into, link=link, storage_options=storage_options)
+        with progress_meter(progress, "Copying", "segments") as tell:
+            return copy_view(view, self, into, link=link, storage_options=storage_options, progress=tell)
 
     def history(self) -> pl.DataFrame:
-        """The commits up to this version, newest first.
+        """Return the commits up to this version, newest first, back to the oldest one that was not vacuumed.
 
         Columns: version, timestamp (UTC), operation, and how many episodes and steps (transitions) the
         commit added; null where it added none.
@@ -185,7 +190,7 @@ class EpisodeStore(RecordingStore, MaintainedStore):
                 "episodes": _count(entry.get("episodelake.episodes")),
                 "steps": _count(entry.get("episodelake.steps")),
             }
-            for entry in self._reader.snapshot.history()
+            for entry in self.context.snapshot.history()
         ]
         moment = pl.Datetime("ms", "UTC")
         schema = {
@@ -255,37 +260,24 @@ def _made(
     storage_options: Mapping[str, str] | None = None,
 ) -> EpisodeStore:
     """Create the store that a manifest describes."""
-    text = card_text(card or {})
-    schema = StepSchema.of(manifest)
-    columns = {RUNS: RUNS_SCHEMA, EPISODES: schema.episodes, STEPS: schema.steps}
+    data = card_bytes({} if card is None else card)
     manifest.to_json()
-    layout = Layout.at(path, storage_options).of_store(manifest.store_id)
-    _check_free(layout)
-    with guard_access("create the store", layout.root):
-        for table, table_schema in columns.items():
-            Table.create(layout.table(table), table_schema)
-        layout.journals.mkdir(parents=True, exist_ok=True)
-    write_manifest(layout, manifest)
-    store = EpisodeStore(layout, manifest)
+    store = _new(path, manifest, storage_options)
+    check_free(store.layout)
+    make_tables(store)
+    write_manifest(store.layout, manifest)
     if card:
-        write_card(layout, text)
-    return store
+        write_card(store.layout, data)
+    return EpisodeStore(store.layout.of_store(manifest.store_id), manifest)
 
 
-def _check_free(layout: Layout) -> None:
-    with guard_access("create the store", layout.root):
-        found = layout.root.names()
-        if MANIFEST in found:
-            raise StoreExistsError(
-                f"{layout.root} is a store already. Open it with episodelake.open, or choose another path."
-            )
-        # What a creation that was cut short leaves behind is taken over.
-        ours = [name for name in TABLES if set(layout.table(name).names()) <= {"_delta_log"}]
-        others = [name for name in found if name not in (*ours, JOURNAL) and not _LEFTOVER.fullmatch(name)]
-    if others:
-        raise StoreExistsError(
-            f"{layout.root} is not empty (it holds {', '.join(others[:5])}). Choose a new or empty folder."
-        )
+def _new(
+    path: str | PathLike[str], manifest: Manifest, storage_options: Mapping[str, str] | None
+) -> StoreHandle:
+    """Return the store that a manifest describes, of which nothing is there yet."""
+    layout = Layout.at(path, storage_options).of_store(manifest.store_id)
+    # Its identity is checked by those who open it, once `store.json` is there.
+    return StoreHandle(replace(layout, store_id=None), manifest)
 
 
 def open_store(
@@ -301,9 +293,9 @@ def open_store(
         path: its folder or URL.
         version: a number or a tag; None for the newest.
         storage_options: how to reach an object store.
-        check_pages: read every file once and compare its checksums before DuckDB or Polars gets it. They
-            pass over the checksums of pages: what they read from a damaged one may be wrong, or end the
-            process. Episodes are always checked as they are read.
+        check_pages: read every file whole and compare its checksums before DuckDB or Polars gets it, also for
+            connections of `connect` and on object stores. By default a column's pages are checked before a
+            query, filter or local frame first reads it, and those of episodes and loaders as they are read.
 
     Raises:
         StoreNotFoundError: there is no store at `path`.
@@ -321,7 +313,7 @@ def open_store(
         raise VersionNotFoundError(f"There is no version {version!r}: expected a whole number.") from error
     store = EpisodeStore(layout.of_store(manifest.store_id), manifest, wanted)
     if wanted is not None:
-        store._reader.snapshot.check_retained()
+        store.context.snapshot.check_retained()
     return store
 
 
@@ -332,15 +324,19 @@ def copy_view(
     *,
     link: bool,
     storage_options: Mapping[str, str] | None,
+    progress: Progress,
 ) -> EpisodeStore:
-    """A new store with the episodes of a view."""
+    """Return a new store with the episodes of a view."""
     own = store.handle.layout.root
     check_outside(into, store.handle.layout)
     if storage_options is None and str(into).partition("://")[0] == str(own).partition("://")[0]:
         storage_options = own.options
-    target = _made(into, renewed(store.handle.manifest), store.card, storage_options)
-    merge_stores(target.handle, [view.selection()], link=link)
-    return target.refresh()
+    target = _new(into, renewed(store.handle.manifest), storage_options)
+    card = card_bytes(store.card) if store.card else None
+    check_free_for_copy(target.layout)
+    within = made_whole(target, card)
+    merge_stores(target, [view.selection()], link=link, progress=progress, within=within)
+    return EpisodeStore(target.layout.of_store(target.manifest.store_id), target.manifest)
 
 
 def merge(
@@ -349,7 +345,7 @@ def merge(
     *,
     link: bool = True,
     storage_options: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress = False,
 ) -> MergeReport:
     """Bring the episodes of other stores into one, under their own ids, in one commit.
 
@@ -361,7 +357,8 @@ def merge(
         into: an open store or its path; a path without a store is created with the first source's spaces.
         link: on the same file system, share the files with the sources, which takes no room.
         storage_options: how to reach those that are given as paths or URLs.
-        progress: called with the segments done and all segments.
+        progress: True for a bar on the terminal, or a function called with the segments done and all
+            segments.
 
     Raises:
         SpaceMismatchError: a source has other spaces; nothing was changed.
@@ -377,31 +374,47 @@ def merge(
     ]
     if not views:
         raise InvalidArgumentError("There is nothing to merge: sources is empty.")
-    target = into if isinstance(into, EpisodeStore) else _opened_or_made(into, views, storage_options)
-    report = merge_stores(target.handle, [view.selection() for view in views], link=link, progress=progress)
-    target.refresh()
-    return report
+    selections = [view.selection() for view in views]
+    with progress_meter(progress, "Merging", "segments") as tell:
+        if isinstance(into, EpisodeStore):
+            report = merge_stores(into.handle, selections, link=link, progress=tell)
+            into.refresh()
+            return report
+        target = _opened(into, storage_options)
+        if target is not None:
+            return merge_stores(target, selections, link=link, progress=tell)
+        snapshots = [selection.snapshot for selection in selections]
+        check_sources(into, snapshots)
+        target = _new(into, renewed(snapshots[0].manifest), storage_options)
+        check_free_for_copy(target.layout)
+        within = made_whole(target, None)
+        return merge_stores(target, selections, link=link, progress=tell, within=within)
 
 
-def _opened_or_made(
-    path: str | PathLike[str], views: Sequence[EpisodeView], storage_options: Mapping[str, str] | None
-) -> EpisodeStore:
-    """The target of a merge; a new one is made only once it is known that the sources fit together."""
+def _opened(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> StoreHandle | None:
+    """Return the store at a path; None if there is none."""
     try:
-        return open_store(path, storage_options=storage_options)
+        return open_store(path, storage_options=storage_options).handle
     except StoreNotFoundError:
-        snapshots = [view.selection().snapshot for view in views]
-        check_sources(path, snapshots)
-        manifest = snapshots[0].manifest
-        return _made(path, renewed(manifest), storage_options=storage_options)
+        return None
 
 
 def recover(
-    path: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None
+    path: str | PathLike[str],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    journals: str | PathLike[str] | None = None,
 ) -> list[RecoveredRun]:
     """Seal what dead writers left in their journals; live writers are not touched.
 
-    The next writer on the store does the same by itself.
+    The tables agree again afterwards if a maintenance operation was killed between its commits. The next
+    writer on the store does the same by itself.
+
+    Args:
+        path: the store's folder or URL.
+        storage_options: how to reach an object store.
+        journals: the folder with the journals of another store with the same spaces, such as one that was
+            deleted or replaced while a writer lived; None for the store's own.
 
     Raises:
         StoreNotFoundError, FormatVersionError, CorruptStoreError: as for `open`.
@@ -409,4 +422,10 @@ def recover(
     """
     layout = Layout.at(path, storage_options)
     manifest = read_manifest(layout)
-    return recover_journals(layout.of_store(manifest.store_id), StepSchema.of(manifest))
+    layout = layout.of_store(manifest.store_id)
+    if journals is not None:
+        layout = replace(layout, journals=Path(journals).absolute(), former_journals=None)
+    store = StoreHandle(layout, manifest)
+    runs = recover_journals(store.layout, store.schema)
+    settle(store)
+    return runs

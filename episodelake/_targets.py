@@ -9,7 +9,7 @@ from .store.errors import InvalidArgumentError
 from .store.handle import StoreHandle
 from .store.layout import Layout
 from .store.maintenance.merging import check_spaces
-from .store.places.place import locate
+from .store.places import locate
 from .store.snapshot import Snapshot
 
 

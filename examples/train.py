@@ -1,4 +1,4 @@
-"""Record CartPole, train three learners from the store, let them play, and draw how they came to it.
+"""Record CartPole, train three learners from the store, evaluate them, and draw their learning curves.
 
     python examples/train.py                        # all three, about a minute
     python examples/train.py cloning --seed 3
@@ -34,12 +34,12 @@ LEARNERS: dict[str, Callable[..., Trained]] = {
 
 
 def main(words: Sequence[str] | None = None) -> dict[str, float]:
-    """Run the command line; gives the mean return that each learner reached in 100 new episodes."""
+    """Run the command line; return each learner's mean return in 100 new episodes."""
     parser = _arguments()
     asked = parser.parse_args(words)
     if unknown := [name for name in asked.learners if name not in LEARNERS]:
         parser.error(f"no learner is called {unknown[0]!r}; there are {', '.join(LEARNERS)}")
-    # One thread: networks of this size gain nothing from more, and sums have one order.
+    # One thread: small networks gain nothing from more, and sums keep one order.
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         store = _store(asked.store or Path(folder) / "cartpole", asked.seed)
@@ -58,7 +58,7 @@ def main(words: Sequence[str] | None = None) -> dict[str, float]:
 
 
 def _store(folder: Path, seed: int) -> el.EpisodeStore:
-    """The store in a folder; it is recorded where there is none."""
+    """Open the store in a folder, or record one there."""
     return el.open(folder) if folder.exists() else record(folder, seed=seed)
 
 

@@ -1,10 +1,10 @@
-"""Run notebooks from top to bottom and keep what they show, as they are committed.
+"""Run notebooks from top to bottom and save their outputs for committing.
 
     python notebooks/run.py                  # all of them
     python notebooks/run.py sql dataframes   # only these
 
-Each runs in an empty folder. Beside the specification of every chart a picture of it is kept, for those who
-look at the file where nothing draws it. What editors add to a file is taken off.
+Each runs in an empty folder. Every chart's specification gets a picture beside it, for viewers that cannot
+draw it. Metadata added by editors is removed.
 """
 
 import base64

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from operator import attrgetter
+from typing import Any, Self
 
 import numpy as np
 
+from ..store.agents.lanes import Lanes, lanes_of
+from ..store.dynamic.column_groups import EXTRA, merge_rows
 from ..store.errors import InvalidArgumentError
-from ..store.families import EXTRA, merge_rows
-from ..store.lanes import Lanes, lanes_of
 from ..store.schema import ENV_STEP, StepSchema
-from .blocks import Block, LaneBlock
-from .episode import Episode, stack
+from .blocks import Block, BlockPart, BlockReader
+from .episode import Episode
+from .episode_data import stack
 from .episode_rows import EpisodeRowReader
 from .replaying.replay import ReplayReport
-from .replaying.run_envs import run_envs
-from .replaying.team_replay import api_of, replay_team
+from .replaying.team_replay import replay_team
 
 
 def make_episode(rows: EpisodeRowReader, position: int, block: Block, start: int, count: int) -> Episode:
-    """The episode at a position, whose `count` rows begin at row `start` of a block."""
+    """Return the episode at a position, whose `count` rows begin at row `start` of a block."""
     if rows.snapshot.schema.groups:
         return MultiAgentEpisode(rows, position, block, start, count)
     return Episode(rows, position, block, start, count - 1)
@@ -42,7 +43,7 @@ class AgentEpisode(Episode):
         group: the name of its group.
     """
 
-    def __init__(self, whole: MultiAgentEpisode, index: int, lanes: Lanes, block: LaneBlock) -> None:
+    def __init__(self, whole: MultiAgentEpisode, index: int, lanes: Lanes, block: BlockPart) -> None:
         super().__init__(whole._rows, whole.position, block, 0, int(lanes.length[index]))
         self._whole = whole
         self._index = index
@@ -51,6 +52,10 @@ class AgentEpisode(Episode):
         self._group_index = int(lanes.group[index])
         self.group = whole._rows.snapshot.schema.groups[lanes.group[index]].name
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the whole episode, and which agent this is."""
+        return self._whole.agent, (self.agent_id,)
+
     @property
     def episode_return(self) -> float | list[float]:
         """Sum of the agent's rewards in order of time; a list for vector rewards."""
@@ -58,17 +63,17 @@ class AgentEpisode(Episode):
 
     @property
     def terminated(self) -> bool:
-        """Whether the environment said that the agent has terminated."""
+        """True if the environment reported that the agent terminated."""
         return bool(self._flagged[0])
 
     @property
     def truncated(self) -> bool:
-        """Whether the environment said that the agent was truncated."""
+        """True if the environment reported that the agent was truncated."""
         return bool(self._flagged[1])
 
     @property
     def end_reason(self) -> str:
-        """What the agent's flags say; without any, `interrupted` if the episode was, else `cut`."""
+        """The reason that its flags imply; without any, `interrupted` if the episode was, else `cut`."""
         if self.terminated:
             return "terminated"
         if self.truncated:
@@ -77,7 +82,7 @@ class AgentEpisode(Episode):
 
     @cached_property
     def env_steps(self) -> np.ndarray:
-        """int64, shape (T+1,): how many steps the environment had made at each observation; read-only."""
+        """int64, shape (T+1,): the step of the environment at each observation; read-only."""
         field = self._rows.snapshot.schema.steps.field(ENV_STEP)
         found = self._block.table([field], 0, self.length + 1).column(0).to_numpy()
         found.flags.writeable = False
@@ -98,7 +103,7 @@ class AgentEpisode(Episode):
         return self.env_steps
 
     def replay(self, env: Any = None, *, rtol: float = 0.0, atol: float = 0.0) -> ReplayReport:
-        """Refused: what comes to one agent depends on what the others do.
+        """Raise an error: the values that come to one agent depend on the actions of the others.
 
         Raises:
             InvalidArgumentError: always; `MultiAgentEpisode.replay` replays all of them.
@@ -116,8 +121,15 @@ class AgentEpisode(Episode):
         )
 
 
+def _by_agent(name: str, doc: str) -> Any:
+    """Return a property of a multi-agent episode: an attribute of each agent, by agent."""
+    found = cached_property(lambda episode: episode._each(attrgetter(name)))
+    found.__doc__ = doc
+    return found
+
+
 class MultiAgentEpisode(Episode):
-    """An episode of several agents; `agent(name)` gives each as an episode of its own.
+    """An episode of several agents: `agents` names them, `agent(name)` gives each as an episode of its own.
 
     `length` is the number of steps that the environment made, `episode_return` the sum over the agents. What
     an `Episode` gives by step (`observations`, `actions`, `rewards`, flags, `infos`, `policy`, `extra`,
@@ -132,22 +144,17 @@ class MultiAgentEpisode(Episode):
         self._count = count
         self.length = self._value("length")
 
+    @classmethod
+    def _restored(cls, rows: EpisodeRowReader, position: int) -> Self:
+        block = BlockReader(rows.snapshot).episode_block(position)
+        return cls(rows, position, block, 0, block.count)
+
     @property
     def _row_count(self) -> int:
         return self._count
 
-    @cached_property
-    def _lanes(self) -> Lanes:
-        table, index = self._rows.find(self.position)
-        return lanes_of(table.slice(index, 1), self._rows.snapshot.schema)
-
-    @property
-    def agents(self) -> tuple[str, ...]:
-        """The agents, in the order in which they appeared."""
-        return tuple(self._members)
-
     def agent(self, agent_id: str) -> AgentEpisode:
-        """One agent as an episode of its own.
+        """Return one agent as an episode of its own.
 
         Raises:
             InvalidArgumentError: the episode has no such agent.
@@ -160,13 +167,18 @@ class MultiAgentEpisode(Episode):
 
     @cached_property
     def _members(self) -> dict[str, AgentEpisode]:
-        lanes, parts = self._lanes, self._rows.snapshot.schema.parts
-        found = {}
+        schema = self._rows.snapshot.schema
+        table, index = self._rows.find(self.position)
+        lanes, found = lanes_of(table.slice(index, 1), schema), {}
         for index, name in enumerate(lanes.agent.to_pylist()):
             start, count = self._start + int(lanes.offset[index]), int(lanes.length[index]) + 1
-            block = LaneBlock(self._block, start, count, parts[lanes.group[index]])
+            block = BlockPart(self._block, slice(start, start + count))
             found[name] = AgentEpisode(self, index, lanes, block)
         return found
+
+    def flattened(self, column: str = "observation") -> dict[str, Any]:
+        """By agent, its observations or actions as vectors; see `Episode.flattened`."""
+        return self._each(lambda agent: agent.flattened(column))
 
     def _each(self, get: Callable[[AgentEpisode], Any]) -> dict[str, Any]:
         return {name: get(member) for name, member in self._members.items()}
@@ -181,54 +193,19 @@ class MultiAgentEpisode(Episode):
         """Sum of the rewards of each agent."""
         return self._each(lambda agent: agent.episode_return)
 
-    @cached_property
-    def observations(self) -> Any:
-        """By agent, its T+1 observations; see `Episode.observations`."""
-        return self._each(lambda agent: agent.observations)
-
-    @cached_property
-    def actions(self) -> Any:
-        """By agent, its T actions."""
-        return self._each(lambda agent: agent.actions)
-
-    @cached_property
-    def rewards(self) -> Any:
-        """By agent, its T rewards."""
-        return self._each(lambda agent: agent.rewards)
-
-    @cached_property
-    def terminations(self) -> Any:
-        """By agent, its T flags `terminated`."""
-        return self._each(lambda agent: agent.terminations)
-
-    @cached_property
-    def truncations(self) -> Any:
-        """By agent, its T flags `truncated`."""
-        return self._each(lambda agent: agent.truncations)
-
-    @cached_property
-    def infos(self) -> Any:
-        """By agent, its T+1 infos."""
-        return self._each(lambda agent: agent.infos)
-
-    @cached_property
-    def policy(self) -> Any:
-        """By agent, what the policy said."""
-        return self._each(lambda agent: agent.policy)
-
-    @cached_property
-    def extra(self) -> Any:
-        """By agent, the user's own columns."""
-        return self._each(lambda agent: agent.extra)
-
-    @cached_property
-    def step_annotations(self) -> Any:
-        """By agent, the columns that its steps got later."""
-        return self._each(lambda agent: agent.step_annotations)
+    observations = _by_agent("observations", "By agent, its T+1 observations; see `Episode.observations`.")
+    actions = _by_agent("actions", "By agent, its T actions.")
+    rewards = _by_agent("rewards", "By agent, its T rewards.")
+    terminations = _by_agent("terminations", "By agent, its T flags `terminated`.")
+    truncations = _by_agent("truncations", "By agent, its T flags `truncated`.")
+    infos = _by_agent("infos", "By agent, its T+1 infos.")
+    policy = _by_agent("policy", "By agent, the outputs of the policy.")
+    extra = _by_agent("extra", "By agent, the user's own columns.")
+    step_annotations = _by_agent("step_annotations", "By agent, the columns that its steps got later.")
 
     @cached_property
     def states(self) -> Any:
-        """What the environment's `state()` was before its first step and after each, if that was recorded.
+        """The environment's `state()` before its first step and after each, if it was recorded.
 
         Stacked where the values are arrays of one shape, else a list; None if it was not recorded.
         """
@@ -262,8 +239,7 @@ class MultiAgentEpisode(Episode):
         """
         if env is None:
             return super().replay(env, rtol=rtol, atol=atol)
-        kept = run_envs(self._rows.snapshot).get(self.run_id)
-        return replay_team(self, env, api_of(kept.spec if kept else None), rtol, atol)
+        return replay_team(self, env, rtol, atol)
 
     def __repr__(self) -> str:
         """Id, length, return, end reason and agents in one line."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things with their name.
+    """Return a number of things with their name.
 
     >>> counted(1, "episode"), counted(2000, "episode")
     ('1 episode', '2,000 episodes')
@@ -13,7 +13,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def size_text(size: float) -> str:
-    """A number of bytes for people, in decimal units.
+    """Return a number of bytes for people, in decimal units.
 
     >>> size_text(999), size_text(1_234_567)
     ('999 B', '1.2 MB')

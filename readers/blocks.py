@@ -8,7 +8,7 @@ row groups that an episode lies in.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
@@ -16,12 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..store.annotation_files import StepAnnotation
+from ..store.dynamic.alignment import columns_or_nulls
+from ..store.dynamic.overflow import Overflow
 from ..store.errors import CorruptStoreError
-from ..store.parquet import open_parquet, reading_error
 from ..store.places import Place
-from ..store.schema import StepSchema
+from ..store.segments.parquet import open_parquet, reading_error
 from ..store.snapshot import Snapshot
+from ..store.spaces import SpaceCodec
+from ..store.tables.annotation_files import StepAnnotation
 
 _OPEN_FILES = 64
 
@@ -40,7 +42,7 @@ class SegmentFile:
         self._free = [self.parquet]
 
     def groups_of(self, row_start: int, row_count: int) -> range:
-        """The row groups that cover rows `[row_start, row_start + row_count)`.
+        """Return the row groups that cover rows `[row_start, row_start + row_count)`.
 
         Raises:
             CorruptStoreError: the file has fewer rows.
@@ -71,8 +73,13 @@ class SegmentFile:
         except IndexError:
             reader = open_parquet(self.path, self.parquet.metadata)
         try:
-            return reader.read_row_groups(list(groups), columns=wanted, use_threads=threads)
-        except (pa.ArrowException, OSError) as error:
+            found = reader.read_row_groups(list(groups), columns=wanted, use_threads=threads)
+            rows = sum(int(self.starts[group + 1] - self.starts[group]) for group in groups)
+            # Arrow takes the number of values from the headers of pages, which have no checksum.
+            if found.column_names != wanted or any(len(column) != rows for column in found.columns):
+                raise ValueError(f"a column does not have the {rows} values that the file's footer lists")
+            return found
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise reading_error(self.path, error) from error
         finally:
             self._free.append(reader)
@@ -85,15 +92,13 @@ class Block:
         file: the segment.
         groups: its row groups that are read.
         first, count: the rows that this block shows.
-        schema: the store's step schema.
     """
 
-    def __init__(self, file: SegmentFile, groups: range, first: int, count: int, schema: StepSchema) -> None:
+    def __init__(self, file: SegmentFile, groups: range, first: int, count: int) -> None:
         self.file = file
         self.groups = groups
         self.first = first
         self.count = count
-        self._schema = schema
         self._raw: dict[str, pa.ChunkedArray] = {}
         self._decoded: dict[str, Any] = {}
         self._added: dict[str, pa.ChunkedArray] = {}
@@ -113,23 +118,36 @@ class Block:
             self._raw[name] = column if whole else column.slice(offset, self.count)
 
     def table(self, columns: Sequence[pa.Field], start: int, count: int) -> pa.Table:
-        """Some rows as an Arrow table; columns that the file lacks are NULL."""
+        """Return some rows as an Arrow table; columns that the file lacks are NULL."""
         self.load(field.name for field in columns)
-        arrays = [
-            self._raw[field.name].slice(start, count)
-            if field.name in self._raw
-            else pa.nulls(count, field.type)
-            for field in columns
-        ]
+        here = {c.name: self._raw[c.name].slice(start, count) for c in columns if c.name in self._raw}
         try:
-            return pa.table(arrays, schema=pa.schema(list(columns)))
+            return pa.table(columns_or_nulls(here, columns, count), schema=pa.schema(list(columns)))
         except pa.ArrowException as error:
             raise reading_error(self.file.path, error) from error
+
+    def shown(
+        self, columns: Sequence[pa.Field], overflow: Mapping[str, Overflow], start: int, count: int
+    ) -> pa.Table:
+        """Return some rows as an Arrow table, all numbers of a column in it; see `table`."""
+        wanted = {column.name: column for column in columns}
+        beside = [overflow[name].json_column for name in wanted if name in overflow]
+        table = self.table(
+            [*wanted.values(), *(pa.field(name, pa.string()) for name in beside if name not in wanted)],
+            start,
+            count,
+        )
+        for index, column in enumerate(wanted.values()):
+            if column.name in overflow:
+                own = overflow[column.name]
+                cells = own.fill(table.column(index), table.column(own.json_column))
+                table = table.set_column(index, pa.field(column.name, own.type), cells)
+        return table.select(list(wanted))
 
     def added(
         self, snapshot: Snapshot, annotation: StepAnnotation, start: int, count: int
     ) -> pa.ChunkedArray:
-        """Some rows of a column that steps got later; NULL where it has no value.
+        """Return some rows of a column that steps got later; NULL where it has no value.
 
         Raises:
             CorruptStoreError: the annotation's file is damaged.
@@ -150,14 +168,21 @@ class Block:
             raise CorruptStoreError(f"The file {place} has no column {annotation.name!r}.")
         return table.column(0).slice(self.first - int(beside.starts[groups[0]]), self.count)
 
-    def observations(self) -> Any:
-        """All observations of the block, decoded."""
-        return self._decode("observation", self._schema.observation, None)
+    def part(self, codec: SpaceCodec, *, of_transitions: bool) -> Any:
+        """Return all observations, actions or rewards of the block, or a part of them, decoded.
 
-    def outcomes(self, root: str) -> Any:
-        """All actions or rewards of the block, decoded; the last row of each episode is left out."""
-        codec = self._schema.action if root == "action" else self._schema.reward
-        return self._decode(root, codec, self.stepped)
+        Args:
+            codec: of the values.
+            of_transitions: leave out the last row of each episode.
+        """
+        if codec.root not in self._decoded:
+            names = [field.name for field in codec.fields]
+            self.load([*names, "terminated"] if of_transitions else names)
+            arrays = [_single(self._column(name)) for name in names]
+            if of_transitions:
+                arrays = [_without_nulls(array, self.stepped) for array in arrays]
+            self._decoded[codec.root] = codec.decode(arrays)
+        return self._decoded[codec.root]
 
     def flags(self, name: str) -> np.ndarray:
         """`terminated` or `truncated` of every transition of the block."""
@@ -170,14 +195,14 @@ class Block:
 
     @property
     def stepped(self) -> np.ndarray:
-        """Bool, one per row: whether the row has a transition."""
+        """Bool, one per row: True where the row has a transition."""
         if "stepped" not in self._decoded:
             self.load(["terminated"])
             self._decoded["stepped"] = self._column("terminated").is_valid().to_numpy()
         return self._decoded["stepped"]
 
     def transitions_before(self, row: int) -> int:
-        """How many transitions stand before a row of this block."""
+        """Return how many transitions stand before a row of this block."""
         if "before" not in self._decoded:
             self._decoded["before"] = np.concatenate([[0], np.cumsum(self.stepped)])
         return int(self._decoded["before"][row])
@@ -188,30 +213,28 @@ class Block:
         except KeyError:
             raise CorruptStoreError(f"The file {self.file.path} has no column {name!r}.") from None
 
-    def _decode(self, root: str, codec: Any, mask: np.ndarray | None) -> Any:
-        if root not in self._decoded:
-            names = [field.name for field in codec.fields]
-            self.load([*names, "terminated"] if mask is not None else names)
-            arrays = [_single(self._column(name)) for name in names]
-            if mask is not None:
-                arrays = [_without_nulls(array, mask) for array in arrays]
-            self._decoded[root] = codec.decode(arrays)
-        return self._decoded[root]
 
-
-class LaneBlock(Block):
-    """The rows of one agent within a block; what it reads, the block keeps for the other agents.
+class BlockPart(Block):
+    """Some rows of a block, such as those of one agent; what it reads, the block keeps for other parts.
 
     Args:
         whole: the block.
-        start, count: the agent's rows in it.
-        schema: the columns of the agent's group.
+        rows: a slice of its rows, or bool, one per row.
     """
 
-    def __init__(self, whole: Block, start: int, count: int, schema: StepSchema) -> None:
-        super().__init__(whole.file, whole.groups, whole.first + start, count, schema)
+    def __init__(self, whole: Block, rows: slice | np.ndarray) -> None:
+        if isinstance(rows, slice):
+            start, count = rows.start, rows.stop - rows.start
+        else:
+            start, count = 0, int(np.count_nonzero(rows))
+        super().__init__(whole.file, whole.groups, whole.first + start, count)
         self._whole = whole
-        self._offset = start
+        self._rows = rows
+
+    def _chosen(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        if isinstance(self._rows, slice):
+            return column.slice(self._rows.start, self.count)
+        return column.filter(pa.array(self._rows))
 
     def load(self, columns: Iterable[str], *, threads: bool = True) -> None:
         """See `Block.load`."""
@@ -219,17 +242,14 @@ class LaneBlock(Block):
         self._whole.load(missing, threads=threads)
         for name in missing:
             if name in self._whole._raw:
-                self._raw[name] = self._whole._raw[name].slice(self._offset, self.count)
+                self._raw[name] = self._chosen(self._whole._raw[name])
 
-    def added(
-        self, snapshot: Snapshot, annotation: StepAnnotation, start: int, count: int
-    ) -> pa.ChunkedArray:
-        """See `Block.added`."""
-        return self._whole.added(snapshot, annotation, self._offset + start, count)
+    def _read_added(self, snapshot: Snapshot, annotation: StepAnnotation) -> pa.ChunkedArray:
+        return self._chosen(self._whole.added(snapshot, annotation, 0, self._whole.count))
 
 
 def _without_nulls(array: pa.Array | pa.ChunkedArray, valid: np.ndarray) -> pa.Array | pa.ChunkedArray:
-    """The rows of an array that are valid; lists that stand in one chunk keep their memory."""
+    """Return the rows of an array that are valid; lists that stand in one chunk keep their memory."""
     if isinstance(array, pa.ListArray) and array.null_count == len(array) - np.count_nonzero(valid):
         starts = array.offsets.to_numpy()
         # A NULL list takes no room between its neighbours, so leaving out its offset is enough.
@@ -244,13 +264,13 @@ def _single(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 
 class LostBlock:
-    """Stands for the rows of a file that cannot be read: whatever asks for them is told why."""
+    """Placeholder for the rows of a file that cannot be read; any access raises the reason."""
 
     def __init__(self, error: CorruptStoreError) -> None:
         self._error = error
 
     def __getattr__(self, name: str) -> Any:
-        """Raises the error."""
+        """Raise the error."""
         raise self._error
 
 
@@ -270,7 +290,7 @@ class BlockReader:
         return BlockReader, (self.snapshot,)
 
     def file(self, name: str) -> SegmentFile:
-        """The open file of a segment."""
+        """Return the open file of a segment."""
         with self._lock:
             if name in self._files:
                 self._files.move_to_end(name)
@@ -284,12 +304,12 @@ class BlockReader:
         return opened
 
     def block(self, file: SegmentFile, groups: range, first: int, count: int) -> Block:
-        """A block of rows of an open file."""
-        return Block(file, groups, first, count, self.snapshot.schema)
+        """Return a block of rows of an open file."""
+        return Block(file, groups, first, count)
 
     def episode_block(self, position: int) -> Block:
-        """A block that holds exactly one episode."""
+        """Return a block that holds exactly one episode."""
         pointers = self.snapshot.pointers
         start, count = int(pointers.row_start[position]), int(pointers.row_count[position])
         file = self.file(pointers.segments[pointers.segment[position]])
-        return self.block(file, file.groups_of(start, count), start, count)
+        return Block(file, file.groups_of(start, count), start, count)

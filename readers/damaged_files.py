@@ -1,20 +1,24 @@
-"""Which file it was: an engine that stumbled over a damaged file may not say so, or not which."""
+"""Find the damaged file behind an error of DuckDB or Polars, whose message may not name it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import duckdb
+import polars as pl
 
+from ..store.compatibility import duckdb_error
 from ..store.errors import CorruptStoreError
-from ..store.file_checks import check_pages
 from ..store.layout import STEPS, TABLES
-from ..store.parquet import open_parquet
 from ..store.places import Place
+from ..store.segments import page_checks
+from ..store.segments.file_checks import check_pages
+from ..store.segments.page_checks import FilePages
+from ..store.segments.parquet import open_parquet
 from ..store.snapshot import Snapshot
 
-#: What goes wrong before a file is read, or whatever the files hold.
+#: Errors that do not depend on the content of files.
 _OF_THE_TEXT = (
     duckdb.BinderException,
     duckdb.CatalogException,
@@ -22,26 +26,33 @@ _OF_THE_TEXT = (
     duckdb.ParserException,
     duckdb.PermissionException,
 )
-#: What goes wrong where the pages of the files are whole.
+#: Errors of queries whose files have intact pages.
 _OF_THE_QUERY = (
     duckdb.ConstraintException,
     duckdb.ConversionException,
     duckdb.NotImplementedException,
     duckdb.OutOfMemoryException,
     duckdb.OutOfRangeException,
-    duckdb.ResourceInUseException,
+    duckdb_error("ResourceInUseException"),
 )
-#: How DuckDB says that its input is a file, which it cannot read, and not what a query gives to a function.
+#: Texts by which DuckDB blames a file, and not the argument of a function.
 _OF_FILES = ("reading the stream", "Failed to read file")
 
 
-def check_files(snapshot: Snapshot, table: str) -> None:
-    """Open every file of a table.
+def check_files(snapshot: Snapshot, table: str, error: Exception | None = None) -> None:
+    """Open every file of a table, and read its pages where an error may come from them.
+
+    Args:
+        snapshot: what was read.
+        table: which table of it.
+        error: what an engine raised; where it is about names or types, the files' pages are not to blame.
 
     Raises:
         CorruptStoreError: a file is damaged; the message names it.
     """
     check_readable(snapshot, [table])
+    if isinstance(error, pl.exceptions.ComputeError | pl.exceptions.PanicException):
+        check_pages(table_places(snapshot, table))
 
 
 def check_readable(
@@ -53,13 +64,13 @@ def check_readable(
         CorruptStoreError: a file is damaged; the message names it.
     """
     for table in tables:
-        for place in _places(snapshot, table, segments):
+        for place in table_places(snapshot, table, segments):
             with _advised(table, place):
                 open_parquet(place)
 
 
 def steps_places(snapshot: Snapshot, segments: Iterable[str] | None = None) -> list[Place]:
-    """The files of some segments (None: all that the snapshot reads), checked for an engine.
+    """Return the files of some segments (None: all that the snapshot reads), checked for an engine.
 
     Raises:
         CorruptStoreError: one is damaged or missing; the message names the file, and says how to go on.
@@ -72,6 +83,21 @@ def steps_places(snapshot: Snapshot, segments: Iterable[str] | None = None) -> l
         for segment in read:
             with _advised(STEPS, snapshot.segment_path(segment)):
                 snapshot.segment_places([segment])
+        raise
+
+
+def check_column_pages(table: str, files: Sequence[FilePages]) -> None:
+    """Compare pages with their checksums before an engine reads them.
+
+    Raises:
+        CorruptStoreError: one is damaged; the message names the file, and says how to go on without it.
+    """
+    try:
+        page_checks.check(files)
+    except CorruptStoreError:
+        for file in files:
+            with _advised(table, file.place):
+                page_checks.check([file])
         raise
 
 
@@ -101,13 +127,13 @@ def name_damaged(
     if isinstance(error, duckdb.InvalidInputException) and not any(words in told for words in _OF_FILES):
         return
     for table in tables:
-        for place in _places(snapshot, table, segments):
+        for place in table_places(snapshot, table, segments):
             with _advised(table, place):
                 check_pages([place])
 
 
-def _places(snapshot: Snapshot, table: str, segments: frozenset[str] | None = None) -> list[Place]:
-    """The files of a table; of the steps, those of some segments."""
+def table_places(snapshot: Snapshot, table: str, segments: frozenset[str] | None = None) -> list[Place]:
+    """Return the files of a table; of the steps, those of some segments."""
     found = [place for group in snapshot.groups(table) for place in group.places]
     return [place for place in found if table != STEPS or segments is None or place.name in segments]
 

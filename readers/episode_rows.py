@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from ..store.agents.lanes import lanes_of
+from ..store.dynamic.alignment import align_to_schema
 from ..store.errors import CorruptStoreError
-from ..store.file_checks import check_listed
-from ..store.lanes import lanes_of
 from ..store.layout import EPISODES
-from ..store.parquet import open_parquet, reading_error
+from ..store.segments.file_checks import check_listed
+from ..store.segments.parquet import open_parquet, reading_error
 from ..store.snapshot import Snapshot
 
 _KEPT_FILES = 4
@@ -30,8 +32,12 @@ class EpisodeRowReader:
         self._tables: OrderedDict[int, pa.Table] = OrderedDict()
         self._lock = Lock()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rows in memory stay in this process."""
+        return EpisodeRowReader, (self.snapshot,)
+
     def find(self, position: int) -> tuple[pa.Table, int]:
-        """The table of one file, with every column of the snapshot, and the episode's row in it.
+        """Return the table of one file, with every column of the snapshot, and the episode's row in it.
 
         Raises:
             CorruptStoreError: the file is damaged or has another number of rows than was committed.
@@ -52,9 +58,7 @@ class EpisodeRowReader:
         try:
             found = open_parquet(path).read()
         except (pa.ArrowException, OSError) as error:
-            raise CorruptStoreError(
-                f"The file {path} is damaged: {error}. Other files are not affected."
-            ) from error
+            raise reading_error(path, error) from error
         if found.num_rows != file.rows:
             raise CorruptStoreError(f"{path} has {found.num_rows} rows; {file.rows} were committed.")
         missing = {field.name for field in self.snapshot.schema.episodes}.difference(found.column_names)
@@ -65,19 +69,13 @@ class EpisodeRowReader:
         check_listed(path, file, self.snapshot.episodes_schema)
         if found.column("episode_id").null_count or not self._fitting(found):
             raise CorruptStoreError(f"{path} has an episode without an id, or with an impossible length.")
-        arrays = [
-            found.column(field.name)
-            if field.name in found.column_names
-            else pa.nulls(found.num_rows, field.type)
-            for field in self.snapshot.episodes_schema
-        ]
         try:
-            return pa.table(arrays, schema=self.snapshot.episodes_schema)
+            return align_to_schema(found, self.snapshot.episodes_schema)
         except pa.ArrowException as error:
             raise reading_error(path, error) from error
 
     def _fitting(self, rows: pa.Table) -> bool:
-        """Whether the lengths go with the numbers of rows."""
+        """Return whether the lengths go with the numbers of rows."""
         schema = self.snapshot.schema
         if schema.groups:
             return not lanes_of(rows, schema).bad.any()

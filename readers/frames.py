@@ -3,42 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import polars as pl
+import polars.exceptions
 import pyarrow as pa
 
+from ..store.dynamic.overflow import Overflow
 from ..store.layout import EPISODES, RUNS, STEPS
 from ..store.places import Place
 from ..store.snapshot import Snapshot
-from ..store.table_logs import check_process
-from .damaged_files import steps_places
+from ..store.tables.listed_files import TableFile
+from ..store.tables.opening import check_process
+from .damaged_files import check_files, steps_places
+from .page_guard import guarded_scan
 
 POSITION = "_position"
+_ROW = "_row"
 
 
 def polars_schema(schema: pa.Schema) -> pl.Schema:
-    """The Polars types of an Arrow schema."""
+    """Return the Polars types of an Arrow schema."""
     # Not empty_table(), which imports pandas to make its arrays.
     frame = pl.from_arrow(pa.RecordBatchReader.from_batches(schema, []).read_all())
     assert isinstance(frame, pl.DataFrame)
     return frame.schema
 
 
-def table_frame(snapshot: Snapshot, table: str) -> pl.LazyFrame:
-    """All files of one table; columns that a file lacks are null. Rows come in commit order."""
-    schema = polars_schema(snapshot.table_schema(table))
-    places = steps_places(snapshot) if table == STEPS else snapshot.places(table)
-    return _scan(snapshot, places, schema)
+def table_frame(snapshot: Snapshot, table: str, files: Sequence[TableFile] | None = None) -> pl.LazyFrame:
+    """Return all rows of one table, in commit order; columns that a file lacks are null.
+
+    Args:
+        files: read these of the snapshot's files only; not for steps.
+    """
+    places = steps_places(snapshot) if table == STEPS else snapshot.places(table, files)
+    return _table(snapshot, table, places)
 
 
-def _scan(snapshot: Snapshot, places: list[Place], schema: pl.Schema) -> pl.LazyFrame:
+def _table(snapshot: Snapshot, table: str, places: list[Place]) -> pl.LazyFrame:
+    """Return some files of a table, all numbers of a column in it."""
+    frame = _scan(snapshot, table, places, polars_schema(snapshot.table_schema(table)))
+    overflow = snapshot.overflow(table)
+    return frame.with_columns(map(_filled, overflow.values())) if overflow else frame
+
+
+def _filled(overflow: Overflow) -> pl.Expr:
+    """Return the column with the numbers that the JSON column has; a predicate on it cannot skip files."""
+    kind = polars_schema(pa.schema([(overflow.column.name, overflow.type)]))[overflow.column.name]
+
+    def numbers(texts: pl.Series) -> pl.Series:
+        found = pl.from_arrow(overflow.numbers(texts.to_arrow()))
+        assert isinstance(found, pl.Series)
+        return found
+
+    others = pl.col(overflow.json_column).map_batches(numbers, return_dtype=kind, is_elementwise=True)
+    return pl.coalesce(pl.col(overflow.column.name).cast(kind), others).alias(overflow.column.name)
+
+
+def _scan(snapshot: Snapshot, table: str, places: list[Place], schema: pl.Schema) -> pl.LazyFrame:
     # In a forked child Polars would wait for threads that are not there.
     check_process()
     if not places:
         return pl.LazyFrame(schema=schema)
-    return pl.scan_parquet(
+    scan = partial(
+        pl.scan_parquet,
         [str(place) for place in places],
         schema=schema,
         missing_columns="insert",
@@ -46,6 +76,7 @@ def _scan(snapshot: Snapshot, places: list[Place], schema: pl.Schema) -> pl.Lazy
         hive_partitioning=False,
         storage_options=_options(snapshot),
     )
+    return guarded_scan(table, places, schema, scan)
 
 
 def _options(snapshot: Snapshot) -> dict[str, Any] | None:
@@ -55,7 +86,7 @@ def _options(snapshot: Snapshot) -> dict[str, Any] | None:
 
 
 def episodes_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFrame:
-    """The episodes at `positions` (None: all), in the order of the positions."""
+    """Return the episodes at `positions` (None: all), in the order of the positions."""
     frame = table_frame(snapshot, EPISODES)
     if positions is None:
         return frame
@@ -63,50 +94,71 @@ def episodes_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyF
 
 
 def positioned_episodes(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFrame:
-    """The same with the column `POSITION` in front."""
-    frame = table_frame(snapshot, EPISODES).with_row_index(POSITION)
+    """Return the same with the column `POSITION` in front."""
     if positions is None:
-        return frame
-    order = pl.LazyFrame({POSITION: pl.Series(positions, dtype=frame.collect_schema()[POSITION])})
-    return order.join(frame, on=POSITION, how="left", maintain_order="left")
+        return table_frame(snapshot, EPISODES).with_row_index(POSITION)
+    # Only the files with these rows: another one may be damaged, and takes its time.
+    ends = np.cumsum([file.rows for file in snapshot.episode_files], dtype=np.int64)
+    used, holders = np.unique(np.searchsorted(ends, positions, side="right"), return_inverse=True)
+    files = [snapshot.episode_files[index] for index in used]
+    sizes = np.array([file.rows for file in files], np.int64)
+    # Rows before each file that are not read.
+    skipped = ends[used] - np.cumsum(sizes)
+    frame = table_frame(snapshot, EPISODES, files).with_row_index(_ROW)
+    rows = pl.Series(positions - skipped[holders], dtype=frame.collect_schema()[_ROW])
+    order = pl.LazyFrame({POSITION: pl.Series(positions, dtype=rows.dtype), _ROW: rows})
+    return order.join(frame, on=_ROW, how="left", maintain_order="left").drop(_ROW)
+
+
+def collect_episodes(snapshot: Snapshot, frame: pl.LazyFrame) -> pl.DataFrame:
+    """Collect a frame over the episodes table.
+
+    Raises:
+        CorruptStoreError: a file of the table is damaged; the message names it.
+        polars.exceptions.PolarsError: the frame itself fails.
+    """
+    try:
+        return frame.collect()
+    except polars.exceptions.PolarsError as error:
+        check_files(snapshot, EPISODES, error)
+        raise
 
 
 def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFrame:
-    """The steps of the episodes at `positions` (None: all of the snapshot), in the files' order.
+    """Return the steps of the episodes at `positions` (None: all of the snapshot), in the files' order.
 
     Only the files that these episodes point at are scanned; rows of other episodes in them are left out.
     """
     if positions is None and not snapshot.hidden_rows:
         return _annotated(snapshot, table_frame(snapshot, STEPS), snapshot.pointers.segments)
-    schema = polars_schema(snapshot.steps_schema)
     pointers = snapshot.pointers
     chosen = np.arange(len(pointers.segment)) if positions is None else np.unique(positions)
     used = np.unique(pointers.segment[chosen])
     segments = snapshot.readable(pointers.segments[index] for index in used)
     places = steps_places(snapshot, segments)
     ids = positioned_episodes(snapshot, chosen).select("episode_id")
-    steps = _scan(snapshot, places, schema).join(ids, on="episode_id", how="semi", maintain_order="left")
+    steps = _table(snapshot, STEPS, places).join(ids, on="episode_id", how="semi", maintain_order="left")
     return _annotated(snapshot, steps, segments)
 
 
 def _annotated(snapshot: Snapshot, steps: pl.LazyFrame, segments: Sequence[str]) -> pl.LazyFrame:
-    """The steps with the columns that annotations add."""
+    """Return the steps with the columns that annotations add."""
     keys = snapshot.schema.step_keys
     for annotation in snapshot.annotation_files.annotations.values():
         places = snapshot.annotation_places(annotation.name, segments)
-        added = _scan(snapshot, places, polars_schema(annotation.schema(keys)))
+        added = _scan(snapshot, STEPS, places, polars_schema(annotation.schema(keys)))
         steps = steps.drop(annotation.name, strict=False)
         steps = steps.join(added, on=[name for name, _ in keys], how="left", maintain_order="left")
     return steps
 
 
 def transitions_only(steps: pl.LazyFrame) -> pl.LazyFrame:
-    """The rows that have a transition: all but the last of each episode."""
+    """Return the rows that have a transition: all but the last of each episode."""
     return steps.filter(pl.col("terminated").is_not_null())
 
 
 def runs_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFrame:
-    """The runs; for a view, and for an older version, only those that its episodes come from."""
+    """Return the runs; for a view, and for an older version, only those that its episodes come from."""
     frame = table_frame(snapshot, RUNS)
     if positions is None and snapshot.newest:
         return frame

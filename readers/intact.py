@@ -1,4 +1,4 @@
-"""What of a snapshot can still be read where files of its small tables are damaged.
+"""The part of a snapshot that stays readable when files of its small tables are damaged.
 
 The rest of a store stays explorable: files of episodes and of runs that cannot be read are left out, with the
 episodes and runs in them. Steps are found through the episodes, one file at a time, so that a damaged file of
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..store.errors import CorruptStoreError, StoreAccessError
-from ..store.file_checks import check_listed, check_pages
 from ..store.layout import EPISODES, RUNS, STEPS
-from ..store.listed_files import TableFile
+from ..store.segments.file_checks import check_listed, check_pages
 from ..store.snapshot import Snapshot
+from ..store.tables.listed_files import TableFile
 
 
 def intact(snapshot: Snapshot, *, steps: bool = False) -> tuple[Snapshot, list[str]]:
-    """The same version without the files of episodes and runs that cannot be read.
+    """Return the same version without the files of episodes and runs that cannot be read.
 
     Every page of these files is read. Positions count the episodes that are left.
 
@@ -26,21 +26,21 @@ def intact(snapshot: Snapshot, *, steps: bool = False) -> tuple[Snapshot, list[s
         steps: leave out files of steps too; the episodes in them stay, without rows of steps.
 
     Returns:
-        The snapshot, and for each file that was left out what is wrong with it and how many rows it had.
+        The snapshot, and for each file that was left out its fault and its number of rows.
     """
     whole = Snapshot(snapshot.layout, snapshot.manifest, snapshot.version)
     told = {**_damaged(whole, EPISODES, whole.episode_files), **_damaged(whole, RUNS, whole.run_files)}
     found = Snapshot(snapshot.layout, snapshot.manifest, snapshot.version, frozenset(told))
     if not steps:
         return found, list(told.values())
-    # Which files of steps there are, only readable episodes say.
+    # Only readable episodes list the files of steps.
     lost = _damaged(found, STEPS, found.step_files)
     found = Snapshot(snapshot.layout, snapshot.manifest, snapshot.version, frozenset(told), frozenset(lost))
     return found, [*told.values(), *lost.values()]
 
 
 def _damaged(snapshot: Snapshot, table: str, files: Sequence[TableFile]) -> dict[str, str]:
-    """What is wrong with each file that cannot be read, by its name."""
+    """Return the fault of each file that cannot be read, by its name."""
     folder, schema = snapshot.layout.table(table), snapshot.table_schema(table)
     told = {}
     for file in files:

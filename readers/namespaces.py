@@ -1,30 +1,28 @@
 """Polars that knows episodes: the namespace `rl` on expressions, LazyFrames and DataFrames.
 
-`import episodelake` registers it, so `pl.col("reward").rl.discounted(0.99).over("episode_id")` works on every
-frame. Everything is made of Polars' own expressions: lazy, in Rust, with no Python call per episode.
-docs/polars.md says what streams. The frame methods take frames like `store.steps` and find the episodes by
-`episode_id` (and `agent_id`) and `t`; the order of the rows does not matter to them.
+`import episodelake` registers it (`episodelake/_polars_namespace.py`), so
+`pl.col("reward").rl.discounted(0.99).over("episode_id")` works on every frame. Everything is made of
+Polars' own expressions: lazy, in Rust, with no Python call per episode. docs/polars.md says what streams.
+The frame methods take frames like `store.steps` and find the episodes by `episode_id` (and `agent_id`) and
+`t`; the order of the rows does not matter to them.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import polars as pl
 
 from ..store.errors import InvalidArgumentError, QueryError
+from ..store.reserved import next_name
 from .loading.arguments import discount_factor
-from .sql.elements import next_name
-from .sql.names_nearby import near_names
+from .suggestions import suggest
 
 _FOLLOWED = "_followed"
-_OBSERVATION = re.compile(r"(?:(?!info\.|policy\.|metadata\.)[^.]+\.)?observation(?:\..*)?")
 
 
-@pl.api.register_expr_namespace("rl")
 class EpisodeExpr:
-    """`pl.col("reward").rl`: what to work out along an episode. Put `.over("episode_id")` behind it.
+    """`pl.col("reward").rl`: expressions along an episode. Put `.over("episode_id")` behind it.
 
     Over what, and so where an episode begins and ends, is yours to say: `.over("episode_id", "agent_id")` in
     a multi-agent store, `order_by="t"` where the rows may be in another order than `store.steps` has them.
@@ -34,7 +32,7 @@ class EpisodeExpr:
         self._expression = expression
 
     def discounted(self, gamma: float = 1.0) -> pl.Expr:
-        """The discounted sum from each row to the last: `R_t = x_t + gamma * R_(t+1)`; float64.
+        """Return the discounted sum from each row to the last: `R_t = x_t + gamma * R_(t+1)`; float64.
 
         Null counts as 0 and stays null, as on the last row of an episode. NaN and infinities reach all rows
         before them. Nothing is divided by a power of gamma, so long episodes are as exact as short ones: the
@@ -55,7 +53,8 @@ class EpisodeExpr:
         return pl.when(values.is_not_null()).then(_discounted(finite, gamma) + ahead)
 
     def n_step(self, n: int, gamma: float = 1.0) -> pl.Expr:
-        """The discounted sum of each row and the n - 1 after it; fewer where the episode ends; float64.
+        """Return the discounted sum of each row and the n - 1 after it; fewer where the episode ends;
+        float64.
 
         Null counts as 0 and stays null.
 
@@ -71,7 +70,8 @@ class EpisodeExpr:
         return pl.when(values.is_not_null()).then(_window_sums(values.fill_null(0.0), n, gamma))
 
     def ema(self, alpha: float) -> pl.Expr:
-        """The exponential moving average: `y_0 = x_0`, `y_t = alpha * x_t + (1 - alpha) * y_(t-1)`; float64.
+        """Return the exponential moving average: `y_0 = x_0`, `y_t = alpha * x_t + (1 - alpha) * y_(t-1)`;
+        float64.
 
         Null is passed over and stays null.
 
@@ -88,32 +88,34 @@ class EpisodeExpr:
         return pl.when(values.is_not_null()).then(average)
 
     def next(self, n: int = 1) -> pl.Expr:
-        """The value n rows later; null where the episode has ended."""
+        """Return the value n rows later; null where the episode has ended."""
         return self._expression.shift(-_at_least_one("n", n))
 
     def previous(self, n: int = 1) -> pl.Expr:
-        """The value n rows earlier; null where the episode had not begun."""
+        """Return the value n rows earlier; null where the episode had not begun."""
         return self._expression.shift(_at_least_one("n", n))
 
     def first_hit(self, t: str = "t") -> pl.Expr:
-        """Of a condition: the first `t` at which it holds, for `group_by(...).agg(...)`; null if never."""
+        """Return the first `t` at which a condition holds, for `group_by(...).agg(...)`; null if never."""
         return pl.col(t).filter(self._expression).min()
 
 
-@pl.api.register_lazyframe_namespace("rl")
 class EpisodeLazyFrame:
-    """`store.steps.rl`: what is worked out for whole episodes. Every method gives a new LazyFrame."""
+    """`store.steps.rl`: frames computed for whole episodes. Every method gives a new LazyFrame."""
 
     def __init__(self, frame: pl.LazyFrame) -> None:
         self._frame = frame
 
     def transitions(self) -> pl.LazyFrame:
-        """The rows that have a transition: all but the last of each episode, or of each agent in it."""
+        """Return the rows that have a transition: all but the last of each episode, or of each agent in
+        it.
+        """
         self._keys("terminated")
         return self._frame.filter(pl.col("terminated").is_not_null())
 
     def with_next_observation(self) -> pl.LazyFrame:
-        """The transitions with the observation that followed each: `next_observation`, or a column per leaf.
+        """Return the transitions with what came with the next observation: `next_observation`, or a column
+        for each part of it, `next_info.<key>` and `next_policy.<key>`.
 
         Start from `store.steps`, and filter afterwards: the last observation of an episode stands on the row
         that `store.transitions` lacks.
@@ -123,22 +125,22 @@ class EpisodeLazyFrame:
                 follows a transition in the frame, so its next observation is not known.
         """
         keys = self._keys("t", "terminated")
-        observations = [name for name in self._schema if _OBSERVATION.fullmatch(name)]
-        if not observations:
+        names = {name: following for name in self._schema if (following := next_name(name))}
+        if not names:
             raise QueryError(f"The frame has no column observation; it has {', '.join(self._schema)}.")
         following = [
-            pl.col(name).shift(-1).over(keys, order_by="t").alias(next_name(name)) for name in observations
+            pl.col(name).shift(-1).over(keys, order_by="t").alias(alias) for name, alias in names.items()
         ]
         followed = pl.col("t").shift(-1).over(keys, order_by="t").is_not_null()
         complete = (followed | pl.col("terminated").is_null()).alias(_FOLLOWED)
-        # As a part of the filter, since a column that nobody selects would not be worked out, nor checked.
+        # As a part of the filter, since Polars does not compute, and so not check, an unused column.
         kept = pl.col("terminated").is_not_null() & pl.col(_FOLLOWED).map_batches(
             _all_followed, return_dtype=pl.Boolean, is_elementwise=True
         )
         return self._frame.with_columns(*following, complete).filter(kept).drop(_FOLLOWED)
 
     def returns_to_go(self, gamma: float = 1.0, name: str = "return_to_go") -> pl.LazyFrame:
-        """The frame with the discounted sum of the rewards from each row to its episode's end.
+        """Return the frame with the discounted sum of the rewards from each row to its episode's end.
 
         A list of them where rewards are vectors. To know how long those are, one reward is read at once.
 
@@ -149,7 +151,7 @@ class EpisodeLazyFrame:
         return self._with_sums(name, lambda reward: EpisodeExpr(reward).discounted(gamma))
 
     def n_step(self, n: int, gamma: float = 1.0, name: str = "n_step_return") -> pl.LazyFrame:
-        """The frame with the discounted sum of each reward and the n - 1 after it in its episode.
+        """Return the frame with the discounted sum of each reward and the n - 1 after it in its episode.
 
         Args:
             n: how many, at least 1.
@@ -159,7 +161,7 @@ class EpisodeLazyFrame:
         return self._with_sums(name, lambda reward: EpisodeExpr(reward).n_step(n, gamma))
 
     def discounted_return(self, gamma: float = 1.0) -> pl.LazyFrame:
-        """One row per episode (or agent): its keys and `discounted_return`, of `gamma^t * reward`."""
+        """Return one row per episode (or agent): its keys and `discounted_return`, of `gamma^t * reward`."""
         gamma = discount_factor("gamma", gamma)
         keys = self._keys("t", "reward")
         weight = pl.lit(gamma).pow(pl.col("t"))
@@ -173,7 +175,8 @@ class EpisodeLazyFrame:
         return self._frame.group_by(keys).agg(self._each_objective(total).alias("discounted_return"))
 
     def first_hit(self, condition: pl.Expr) -> pl.LazyFrame:
-        """One row per episode (and agent): its keys, and the first `t` at which a condition holds; else null.
+        """Return one row per episode (and agent): its keys, and the first `t` at which a condition holds;
+        else null.
 
         Args:
             condition: over the columns of the frame. On the last row of an episode only the observation is
@@ -184,7 +187,7 @@ class EpisodeLazyFrame:
         return self._frame.group_by(self._keys("t")).agg(EpisodeExpr(condition).first_hit())
 
     def step_percentiles(self, value: pl.Expr | str) -> pl.LazyFrame:
-        """How a value is spread over the episodes at each `t`, in the order of `t`.
+        """Return how a value is spread over the episodes at each `t`, in the order of `t`.
 
         Columns: `t`, `episodes` (how many have the value there), `mean`, `minimum`, `p10`, `p25`, `median`,
         `p75`, `p90`, `maximum`; float64, interpolated between the two nearest values.
@@ -206,7 +209,8 @@ class EpisodeLazyFrame:
         return found.group_by("t").agg(*counted, *spread).sort("t")
 
     def moving_return(self, episodes: int = 100) -> pl.LazyFrame:
-        """A frame of episodes with `moving_return`: the mean return of each and those before it in its run.
+        """Return a frame of episodes with `moving_return`: the mean return of each and those before it in its
+        run.
 
         Args:
             episodes: over how many, itself included; at the beginning of a run over those that there are.
@@ -229,7 +233,7 @@ class EpisodeLazyFrame:
         return self._frame.collect_schema()
 
     def _keys(self, *others: str) -> list[str]:
-        """The columns that tell episodes (and agents) apart; the others must be there too."""
+        """Return the columns that tell episodes (and agents) apart; the others must be there too."""
         self._need("episode_id", *others)
         return ["episode_id", *(["agent_id"] if "agent_id" in self._schema else [])]
 
@@ -237,15 +241,14 @@ class EpisodeLazyFrame:
         missing = [name for name in names if name not in self._schema]
         if missing:
             there = list(self._schema)
-            near = near_names(missing[0], there)
-            nearest = f" Nearest: {', '.join(near)}." if near else ""
             raise QueryError(
-                f"The frame has no column {missing[0]!r}.{nearest} It has {', '.join(there)}. "
+                f"The frame has no column {missing[0]!r}.{suggest(missing[0], there)} "
+                f"It has {', '.join(there)}. "
                 "Expected a frame like store.steps or, for returns of runs, store.episodes."
             )
 
     def _each_objective(self, make: Callable[[pl.Expr], pl.Expr], column: str = "reward") -> pl.Expr:
-        """What is made of a column; for a vector, the list of what is made of each of its numbers."""
+        """Apply `make` to a column; to each number of a vector, as a list."""
         values = pl.col(column)
         if not isinstance(self._schema[column], pl.List):
             return make(values)
@@ -255,7 +258,6 @@ class EpisodeLazyFrame:
         return pl.when(parts[0].is_not_null()).then(together) if column == "reward" else together
 
 
-@pl.api.register_dataframe_namespace("rl")
 class EpisodeFrame:
     """`frame.rl`: the methods of `EpisodeLazyFrame` on a DataFrame, carried out at once."""
 
@@ -315,7 +317,7 @@ def _window_sums(values: pl.Expr, n: int, gamma: float) -> pl.Expr:
 
 
 def _all_followed(followed: pl.Series) -> pl.Series:
-    """What it is given, if that is true everywhere."""
+    """Return the argument if it is true everywhere."""
     if not followed.all():
         raise QueryError(
             "with_next_observation: the frame lacks rows that hold the next observation of its transitions. "

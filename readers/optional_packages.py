@@ -1,4 +1,4 @@
-"""Packages that some features need and Episodelake does not bring along: imported when first asked for."""
+"""Optional dependencies, imported on first use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import ModuleType
 
 from ..store.errors import MissingPackageError
 
-#: What `pip install` gets for everything that draws, plays and browses.
+#: The extra for everything that draws, plays and browses.
 EXPLORE = "'episodelake[explore]'"
 #: Packages whose names differ from what is imported.
 _INSTALLED_AS = {"PIL": "pillow", "vl_convert": "vl-convert-python"}

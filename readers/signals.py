@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..store.families import STEP_FAMILIES
+from ..store.dynamic.column_groups import STEP_FAMILIES
 from ..store.schema import ACTION, OBSERVATION, REWARD
+from .episode_data import EpisodeData
 
-if TYPE_CHECKING:
-    from .episode import Episode
-
-#: What is shown if nothing is named.
+#: Columns that are shown by default.
 ROOTS = (REWARD, ACTION, OBSERVATION)
 WIDEST = 8
 
@@ -43,8 +41,8 @@ class Signal:
     column: str
 
 
-def signals_of(episode: Episode, roots: Sequence[str] = ROOTS, widest: int = WIDEST) -> list[Signal]:
-    """The signals of an episode, in the order of `roots`.
+def signals_of(episode: EpisodeData, roots: Sequence[str] = ROOTS, widest: int = WIDEST) -> list[Signal]:
+    """Return the signals of an episode, in the order of `roots`.
 
     Args:
         episode: of one agent or of several; of several, those of each agent.
@@ -61,15 +59,14 @@ def signals_of(episode: Episode, roots: Sequence[str] = ROOTS, widest: int = WID
     if not episode.agents:
         return list(_of_one(episode, roots, widest))
     found = []
-    for name in episode.agents:
-        member = episode.agent(name)
+    for name, member in episode._members.items():
         found += [
             replace(signal, name=f"{name}: {signal.name}") for signal in signals_of(member, roots, widest)
         ]
     return found
 
 
-def _of_one(episode: Episode, roots: Sequence[str], widest: int) -> Iterator[Signal]:
+def _of_one(episode: EpisodeData, roots: Sequence[str], widest: int) -> Iterator[Signal]:
     fields = _chosen(_narrow(episode, widest), roots)
     if not fields:
         return
@@ -85,13 +82,13 @@ def _of_one(episode: Episode, roots: Sequence[str], widest: int) -> Iterator[Sig
             yield Signal(name, values, t[: len(column)], field.name)
 
 
-def _narrow(episode: Episode, widest: int) -> list[pa.Field]:
-    """The columns that may be signals, as far as can be told without reading them."""
+def _narrow(episode: EpisodeData, widest: int) -> list[pa.Field]:
+    """Return the columns that may be signals, as far as can be told without reading them."""
     schema = episode._own_schema
     leaves = [leaf for codec in (schema.reward, schema.action, schema.observation) for leaf in codec.leaves]
     fixed = [leaf.fields[0] for leaf in leaves if leaf.size <= widest]
-    loose = [field for field in episode._columns if any(family.owns(field) for family in STEP_FAMILIES)]
-    return [field for field in (*fixed, *loose) if _is_numeric(field.type)]
+    dynamic = [field for field in episode._columns if any(family.owns(field) for family in STEP_FAMILIES)]
+    return [field for field in (*fixed, *dynamic) if _is_numeric(field.type)]
 
 
 def _chosen(fields: Iterable[pa.Field], roots: Sequence[str]) -> list[pa.Field]:
@@ -101,7 +98,7 @@ def _chosen(fields: Iterable[pa.Field], roots: Sequence[str]) -> list[pa.Field]:
 
 
 def _belongs(name: str, root: str) -> bool:
-    """Whether a column is a root, or a part of it; in groups of agents, after the group's name."""
+    """Return whether a column is a root, or a part of it; in groups of agents, after the group's name."""
     return name == root or name.startswith(f"{root}.") or f".{root}." in f".{name}."
 
 
@@ -112,7 +109,9 @@ def _is_numeric(kind: pa.DataType) -> bool:
 
 
 def _parts(column: pa.ChunkedArray, widest: int) -> list[np.ndarray]:
-    """The numbers of a column, float64, by element; none if its lists vary in length, or are too wide."""
+    """Return the numbers of a column, float64, by element; none if its lists vary in length, or are too
+    wide.
+    """
     if not pa.types.is_list(column.type):
         return [_floats(column)]
     lengths = pc.call_function("list_value_length", [column])
@@ -127,3 +126,27 @@ def _parts(column: pa.ChunkedArray, widest: int) -> list[np.ndarray]:
 
 def _floats(column: pa.ChunkedArray) -> np.ndarray:
     return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(), np.float64)
+
+
+def reduced(values: np.ndarray, most: int) -> np.ndarray:
+    """Positions that show a long line as it looks: in each of equal stretches the smallest and the largest
+    value.
+
+    Args:
+        values: float64, shape (n,); NaN where there is none.
+        most: how many positions there may be.
+
+    Returns:
+        int64, ascending; all of them if there are no more than `most`.
+    """
+    if len(values) <= most:
+        return np.arange(len(values))
+    starts = np.linspace(0, len(values), most // 2 + 1).astype(np.int64)
+    kept = set()
+    for start, stop in pairwise(starts):
+        part = values[start:stop]
+        if np.isnan(part).all():
+            kept.add(int(start))
+        else:
+            kept.update((int(start + np.nanargmin(part)), int(start + np.nanargmax(part))))
+    return np.array(sorted(kept))

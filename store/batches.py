@@ -10,7 +10,7 @@ from typing import Any
 
 
 def single_value(values: Any, index: int) -> Any:
-    """Value `index` of a batch: of an array or list directly, of nested dicts and tuples in each part."""
+    """Return value `index` of a batch: of an array or list, or of each part of nested dicts and tuples."""
     if isinstance(values, Mapping):
         return {key: single_value(part, index) for key, part in values.items()}
     if isinstance(values, tuple):
@@ -19,7 +19,7 @@ def single_value(values: Any, index: int) -> Any:
 
 
 def slice_batch(values: Any, start: int, stop: int) -> Any:
-    """Values `[start, stop)` of a batch: of nested dicts and tuples in each part."""
+    """Return the values `[start, stop)` of a batch: of nested dicts and tuples in each part."""
     if isinstance(values, Mapping):
         return {key: slice_batch(part, start, stop) for key, part in values.items()}
     if isinstance(values, tuple):

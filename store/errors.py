@@ -15,7 +15,7 @@
     ├── NothingToDrawError      (ValueError)              no picture can be made of this
     ├── QueryError              (ValueError)              a filter or an SQL text cannot be run
     ├── EnvUnavailableError     (RuntimeError)            a run's environment cannot be made again
-    │   └── UntrustedEnvError                             ... without trusting whoever wrote the store
+    │   └── UntrustedEnvError                             ... without trusting the writer of the store
     ├── UnitNotFoundError       (IndexError)              a dataset has no unit of that number
     ├── MissingPackageError     (ImportError)             an optional package is not installed
     ├── LoaderStateError        (ValueError)              a loader's state belongs to another loader
@@ -28,30 +28,6 @@ This module stands below everything else and imports nothing.
 """
 
 from __future__ import annotations
-
-__all__ = [
-    "ConcurrentCommitError",
-    "CorruptStoreError",
-    "EnvUnavailableError",
-    "EpisodeNotFoundError",
-    "EpisodeTimeoutError",
-    "EpisodelakeError",
-    "FormatVersionError",
-    "InvalidArgumentError",
-    "LoaderStateError",
-    "MissingPackageError",
-    "NothingToDrawError",
-    "QueryError",
-    "RecorderStateError",
-    "SpaceMismatchError",
-    "StoreAccessError",
-    "StoreExistsError",
-    "StoreNotFoundError",
-    "UnitNotFoundError",
-    "UnsupportedSpaceError",
-    "UntrustedEnvError",
-    "VersionNotFoundError",
-]
 
 
 class EpisodelakeError(Exception):
@@ -114,7 +90,7 @@ class InvalidArgumentError(EpisodelakeError, ValueError):
 
 
 class NothingToDrawError(EpisodelakeError, ValueError):
-    """What was asked for cannot be a picture: no episodes, images instead of numbers, no frames to show."""
+    """No picture can be drawn: there are no episodes, images instead of numbers, or no frames to show."""
 
 
 class QueryError(EpisodelakeError, ValueError):
@@ -134,7 +110,7 @@ class UnitNotFoundError(EpisodelakeError, IndexError):
 
 
 class MissingPackageError(EpisodelakeError, ImportError):
-    """What was asked for needs a package that is not installed; the message says how to install it."""
+    """An optional package is not installed; the message says how to install it."""
 
 
 class LoaderStateError(EpisodelakeError, ValueError):

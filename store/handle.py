@@ -1,4 +1,4 @@
-"""What writers and readers need to know of an open store, whoever opened it."""
+"""Handle of an open store: its layout, manifest and schema, for writers and readers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from typing import Protocol
 from .layout import Layout
 from .manifest import Manifest
 from .schema import StepSchema
+from .spaces.coerce import Cast
 
 
 @dataclass(frozen=True)
 class StoreHandle:
-    """Where a store is and what it holds."""
+    """The layout and the identity of a store.
+
+    Attributes:
+        cast: which conversions of dtype values to write may need; see `SessionOptions`.
+    """
 
     layout: Layout
     manifest: Manifest
+    cast: Cast = "no"
 
     @cached_property
     def schema(self) -> StepSchema:
-        """The step columns that the store's spaces decide."""
-        return StepSchema.of(self.manifest)
+        """The columns of steps that follow from the store's spaces."""
+        return StepSchema.of(self.manifest, self.cast)
 
 
 class OpenStore(Protocol):

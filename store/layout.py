@@ -1,6 +1,6 @@
-"""Where everything of a store lies below its root directory.
+"""The paths of a store below its root directory.
 
-Every other module asks here for a path, so the directory layout of format 1 is written once.
+All other modules take their paths from here, so the directory layout of format 1 is written once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
+
+import platformdirs
 
 from .places import Place, locate
 
@@ -24,43 +26,70 @@ STEPS = "steps"
 JOURNAL = "journal"
 ANNOTATIONS = "annotations"
 ARTIFACTS = "artifacts"
+ARTIFACT_NAMES = "artifact_names"
+ENVIRONMENTS = "environments"
 TAGS = "tags"
 TABLES = (RUNS, EPISODES, STEPS)
 
+_APPLICATION = "episodelake"
 #: Names the folder below which journals of remote stores lie.
 SPOOL_VARIABLE = "EPISODELAKE_SPOOL"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parts of one store lie.
+    """The places of the parts of one store.
 
     Attributes:
         root: the store's folder or URL.
         journals: the local folder with one folder of journal parts per run; for a remote store a spool
             folder of this machine.
+        former_journals: where earlier versions of Episodelake put the journals of a remote store, if that is
+            another folder; what lies there is recovered, and nothing new comes there.
         check_pages: whether every page of a file is checked before an engine gets the file.
+        store_id: the identity of the store that was opened there; None before `store.json` was read.
     """
 
     root: Place
     journals: Path
     check_pages: bool = False
+    store_id: str | None = None
+    former_journals: Path | None = None
 
     @staticmethod
     def at(path: str | PathLike[str], storage_options: Mapping[str, str] | None = None) -> Layout:
-        """The layout of the store at a path or URL.
+        """Return the layout of the store at a path or URL.
 
         Raises:
             InvalidArgumentError: see `locate`.
         """
         root = locate(path, storage_options)
-        return Layout(root, _spool(str(root)) if root.local is None else root.local / JOURNAL)
+        if root.local is not None:
+            return Layout(root, root.local / JOURNAL)
+        chosen = os.environ.get(SPOOL_VARIABLE)
+        if chosen is not None:
+            return Layout(root, _spool(Path(chosen), str(root)))
+        durable = platformdirs.user_state_path(_APPLICATION, appauthor=False)
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", _APPLICATION)
+        journals, former = (_spool(folder / "spool", str(root)) for folder in (durable, cache))
+        return Layout(root, journals, former_journals=former)
 
     def of_store(self, store_id: str) -> Layout:
-        """The same for a store whose identity is known: another one at that URL has other journals."""
+        """Return the same for a store whose identity is known: another one at that URL has other journals."""
+        known = replace(self, store_id=store_id)
         if self.root.local is not None:
-            return self
-        return replace(self, journals=self.journals.parent / store_id / JOURNAL)
+            return known
+        former = self.former_journals
+        return replace(
+            known,
+            journals=self.journals.parent / store_id / JOURNAL,
+            former_journals=None if former is None else former.parent / store_id / JOURNAL,
+        )
+
+    @property
+    def journal_places(self) -> tuple[Path, ...]:
+        """All folders in which journals of the store may lie on this machine."""
+        return (self.journals,) if self.former_journals is None else (self.journals, self.former_journals)
 
     @property
     def manifest(self) -> Place:
@@ -88,25 +117,23 @@ class Layout:
         return self.root / ARTIFACTS
 
     def table(self, name: str) -> Place:
-        """The directory of the Delta table `name` (one of `TABLES`)."""
+        """Return the directory of the Delta table `name` (one of `TABLES`)."""
         return self.root / name
 
 
-def _spool(url: str) -> Path:
-    """The folder of this machine for the journals of a remote store."""
-    base = os.environ.get(SPOOL_VARIABLE)
-    if base is None:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        base = str(Path(cache, "episodelake", "spool"))
+def _spool(base: Path, url: str) -> Path:
+    """Return the folder below a spool folder for the journals of a remote store."""
     digest = hashlib.sha256(url.encode()).hexdigest()[:16]
     return Path(base, f"{url.rpartition('/')[2]}-{digest}", JOURNAL).absolute()
 
 
 def segment_name(run_id: str, segment: int) -> str:
-    """The file name that the steps and the episodes of one segment share."""
+    """Return the file name that the steps and the episodes of one segment share."""
     return f"{run_id}-{segment:06d}.parquet"
 
 
 def episode_id(run_id: str, number: int) -> str:
-    """The id of episode `number` of a run; sorts by number within a run of up to a million episodes."""
+    """Return the id of episode `number` of a run; sorts by number within a run of up to a million
+    episodes.
+    """
     return f"{run_id}/{number:06d}"

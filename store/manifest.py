@@ -1,4 +1,4 @@
-"""`store.json` and `card.json`: what a store is, and what its makers say of it.
+"""`store.json` and `card.json`: the identity of a store, and its description by its makers.
 
 The manifest is written once, when the store is created, and is the last file to appear: a directory without
 it is no store. The card may change and is replaced as a whole.
@@ -6,10 +6,7 @@ it is no store. The card may change and is replaced as a whole.
 
 from __future__ import annotations
 
-import json
-import re
 import uuid
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,7 +14,8 @@ from typing import Any
 
 import gymnasium
 
-from .agents import AgentGroup, check_groups, column_prefix, joint_spaces
+from .agents.agents import AgentGroup, check_groups, column_prefix, joint_spaces
+from .card import check_card
 from .errors import (
     CorruptStoreError,
     FormatVersionError,
@@ -26,16 +24,12 @@ from .errors import (
     StoreNotFoundError,
 )
 from .files import guard_access
+from .json_files import CHECKSUM, checked_json, read_json
 from .layout import FORMAT_VERSION, MANIFEST, Layout
 from .places import Place
 from .spaces import SpaceCodec, space_from_json, space_to_json
 
-_LARGEST = 64 << 20
-_SUM = b'"crc32": '
-_END = re.compile(_SUM + rb'"([0-9a-f]{8})"\n\}')
-_END_BYTES = len('"01234567"\n}')
-
-#: Names of a folder that is no store that a message tells.
+#: How many names a message lists for a folder that is no store.
 _NAMED = 8
 
 
@@ -63,17 +57,17 @@ class Manifest:
     def new(
         observation_space: gymnasium.Space, action_space: gymnasium.Space, reward_shape: tuple[int, ...]
     ) -> Manifest:
-        """The identity of a store that is about to be created."""
+        """Return the identity of a store that is about to be created."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         return Manifest(uuid.uuid4().hex, now, observation_space, action_space, reward_shape)
 
     @staticmethod
     def of_agents(groups: tuple[AgentGroup, ...], reward_shape: tuple[int, ...]) -> Manifest:
-        """The identity of a multi-agent store that is about to be created."""
+        """Return the identity of a multi-agent store that is about to be created."""
         return replace(Manifest.new(*joint_spaces(groups), reward_shape), groups=groups)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of `store.json`."""
+        """Return the content of `store.json`."""
         spaces = {"observation": self.observation_space, "action": self.action_space}
         roots = dict(spaces)
         if self.groups:
@@ -105,14 +99,19 @@ def write_manifest(layout: Layout, manifest: Manifest) -> None:
         StoreExistsError: another process was first.
         StoreAccessError: the file system refused.
     """
-    text = _summed(json.dumps({**manifest.to_json(), "crc32": "0" * 8}, indent=1, allow_nan=False).encode())
+    text = checked_json(manifest.to_json())
     with guard_access("write", layout.manifest):
         try:
             layout.manifest.write(text, exclusive=True)
         except FileExistsError as error:
-            raise StoreExistsError(
-                f"{layout.root} is a store already. Open it with episodelake.open, or choose another path."
-            ) from error
+            raise exists_error(layout) from error
+
+
+def exists_error(layout: Layout) -> StoreExistsError:
+    """Return the error for a place of a new store that holds a store."""
+    return StoreExistsError(
+        f"{layout.root} is a store already. Open it with episodelake.open, or choose another path."
+    )
 
 
 def read_manifest(layout: Layout) -> Manifest:
@@ -148,10 +147,20 @@ def read_manifest(layout: Layout) -> Manifest:
         ) from error
 
 
+def read_store_id(layout: Layout) -> str:
+    """Read the identity of a store alone.
+
+    Raises:
+        StoreNotFoundError: there is no store.
+        CorruptStoreError: `store.json` is damaged.
+    """
+    return str(_read_object(layout.manifest, missing=lambda: _not_found(layout.root)).get("store_id"))
+
+
 def _spaces(
     content: Mapping[str, Any],
 ) -> tuple[tuple[AgentGroup, ...], tuple[gymnasium.Space, gymnasium.Space]]:
-    """The groups of a multi-agent store, and the spaces of every store."""
+    """Return the groups of a multi-agent store, and the spaces of every store."""
     if "agents" not in content:
         found = content["spaces"]
         return (), (space_from_json(found["observation"]), space_from_json(found["action"]))
@@ -170,35 +179,41 @@ def read_card(layout: Layout) -> dict[str, Any]:
         return {}
 
 
-def card_text(card: Mapping[str, Any]) -> str:
-    """The text of `card.json`.
+def card_bytes(card: Mapping[str, Any]) -> bytes:
+    """Return the content of `card.json`.
 
     Raises:
-        InvalidArgumentError: the card is not plain JSON.
+        InvalidArgumentError: the card is no mapping of plain JSON, a key with a meaning (see `card`) holds
+            something else, or it has the key of the checksum.
     """
+    if not isinstance(card, Mapping):
+        raise InvalidArgumentError(
+            f"The card must be a mapping such as {{'title': 'Pong'}}, got {type(card).__name__}."
+        )
+    check_card(card)
+    if CHECKSUM in card:
+        raise InvalidArgumentError(
+            f"The card has the key {CHECKSUM!r}, under which card.json keeps its checksum. Rename it."
+        )
     try:
-        return json.dumps(dict(card), indent=1, allow_nan=False)
+        return checked_json(card)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"The card is not plain JSON: {error}. Use text, numbers, lists and mappings with text as keys."
         ) from error
 
 
-def write_card(layout: Layout, text: str) -> None:
+def write_card(layout: Layout, data: bytes) -> None:
     """Replace `card.json` as a whole.
+
+    Args:
+        data: from `card_bytes`.
 
     Raises:
         StoreAccessError: the file system refused; the old card stays.
     """
     with guard_access("write", layout.card):
-        layout.card.write(text.encode())
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("an object has a key twice")
-    return found
+        layout.card.write(data)
 
 
 def _not_found(root: Place) -> str:
@@ -221,38 +236,10 @@ def _not_found(root: Place) -> str:
 
 def _read_object(path: Place, missing: Callable[[], str]) -> dict[str, Any]:
     try:
-        with guard_access("read", path):
-            if path.local is not None and path.local.is_file() and path.size() > _LARGEST:
-                raise CorruptStoreError(f"{path} has {path.size()} bytes; {_LARGEST} are the most.")
-            data = path.read()
+        return read_json(path)
     except OSError as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             with guard_access("look for a store", path):
                 message = missing()
             raise StoreNotFoundError(message) from None
         raise
-    try:
-        content = json.loads(data, object_pairs_hook=_without_repeats)
-    except (ValueError, RecursionError) as error:
-        raise CorruptStoreError(
-            f"{path} is no valid JSON ({error}). Restore the file from a copy."
-        ) from error
-    if not isinstance(content, dict):
-        raise CorruptStoreError(f"{path} holds {type(content).__name__}; expected a JSON object.")
-    if not _fits(data):
-        raise CorruptStoreError(
-            f"{path} is not as it was written: its checksum does not fit. Restore the file from a copy."
-        )
-    return content
-
-
-def _summed(text: bytes) -> bytes:
-    """The text of an object whose last member is to be the CRC-32 of what stands before its value."""
-    before = text[:-_END_BYTES]
-    return before + b'"%08x"\n}' % zlib.crc32(before)
-
-
-def _fits(text: bytes) -> bool:
-    """Whether an object is what was summed up; one that ends otherwise has no sum."""
-    found = _END.fullmatch(text[-len(_SUM) - _END_BYTES :])
-    return found is None or int(found[1], 16) == zlib.crc32(text[:-_END_BYTES])

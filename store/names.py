@@ -17,8 +17,6 @@ from collections.abc import Iterable, Iterator
 
 from .errors import InvalidArgumentError
 
-__all__ = ["escape", "escape_distinct", "has_utf8", "join", "split", "time_ordered_suffix", "unescape"]
-
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _EMPTY = "%"
 _RESERVED = frozenset("%. ,;{}()=") | {chr(code) for code in range(32)} | {chr(127)}
@@ -103,7 +101,7 @@ def escape_distinct(keys: Iterable[str]) -> dict[str, str]:
 
 
 def has_utf8(key: str) -> bool:
-    """Tell whether a text can be stored at all: False if it holds a lone surrogate.
+    """Return whether a text can be stored at all: False if it holds a lone surrogate.
 
     >>> has_utf8("é"), has_utf8(chr(0xD800))
     (True, False)
@@ -141,7 +139,7 @@ def _segment_bytes(segment: str) -> Iterator[bytes]:
 
 
 def time_ordered_suffix() -> str:
-    """Fifteen characters that grow with time and are unique: for names that nobody else may choose.
+    """Return fifteen characters that grow with time and are unique, for names that no other process chooses.
 
     The time in milliseconds and 25 random bits in Crockford's base 32 (https://www.crockford.com/base32.html).
     """

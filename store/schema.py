@@ -8,31 +8,27 @@ row* pairs observation t with the action taken there; sealing shifts the action 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from .agents import AgentGroup, GroupedCodec, column_prefix
-from .families import POLICY
+from .agents.agents import AgentGroup, GroupedCodec, column_prefix
+from .dynamic.column_groups import POLICY
+from .errors import CorruptStoreError
 from .manifest import Manifest
+from .reserved import ACTION, AGENT_ID, FLAGS, OBSERVATION, REWARD
 from .spaces import SpaceCodec
+from .spaces.coerce import Cast
+from .spaces.stored_types import STORED_TYPES, inner_type
 
-OBSERVATION = "observation"
-ACTION = "action"
-REWARD = "reward"
-TERMINATED = "terminated"
-TRUNCATED = "truncated"
-FLAGS = (TERMINATED, TRUNCATED)
-
-AGENT_ID = "agent_id"
 ENV_STEP = "env_step"
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
-#: What arrived with a journal row: the first observation, a step, or what was logged after the last step.
+#: The arrival of a journal row: the first observation, a step, or values logged after the last step.
 RESET_ROW, STEP_ROW, LATE_ROW = 0, 1, 2
 
 JOURNAL_NUMBER = pa.field("_number", pa.int64())
@@ -50,6 +46,7 @@ class StepSchema:
         reward_shape: () for a scalar reward, (k,) for a vector of k objectives.
         groups: the groups of agents of a multi-agent store; else empty.
         prefix: what the names of observation and action columns begin with.
+        cast: which conversions of dtype values to write may need; see `SessionOptions`.
     """
 
     observation_space: gymnasium.Space
@@ -57,12 +54,13 @@ class StepSchema:
     reward_shape: tuple[int, ...] = field(default=())
     groups: tuple[AgentGroup, ...] = field(default=())
     prefix: str = field(default="")
+    cast: Cast = field(default="no")
 
     @staticmethod
-    def of(manifest: Manifest) -> StepSchema:
-        """The schema that a store's identity file describes."""
+    def of(manifest: Manifest, cast: Cast = "no") -> StepSchema:
+        """Return the schema that a store's identity file describes."""
         spaces = (manifest.observation_space, manifest.action_space)
-        return StepSchema(*spaces, manifest.reward_shape, manifest.groups)
+        return StepSchema(*spaces, manifest.reward_shape, manifest.groups, cast=cast)
 
     @cached_property
     def parts(self) -> tuple[StepSchema, ...]:
@@ -75,6 +73,7 @@ class StepSchema:
                 group.action_space,
                 self.reward_shape,
                 prefix=column_prefix(self.groups, index),
+                cast=self.cast,
             )
             for index, group in enumerate(self.groups)
         )
@@ -85,20 +84,23 @@ class StepSchema:
         if len(self.groups) > 1:
             codecs = [part.observation for part in self.parts]
             return GroupedCodec(self.observation_space, OBSERVATION, codecs)
-        return SpaceCodec(self.observation_space, f"{self.prefix}{OBSERVATION}")
+        return SpaceCodec(self.observation_space, f"{self.prefix}{OBSERVATION}", self.cast)
 
     @cached_property
     def action(self) -> SpaceCodec:
         """Columns of the action."""
         if len(self.groups) > 1:
             return GroupedCodec(self.action_space, ACTION, [part.action for part in self.parts])
-        return SpaceCodec(self.action_space, f"{self.prefix}{ACTION}")
+        return SpaceCodec(self.action_space, f"{self.prefix}{ACTION}", self.cast)
 
     @cached_property
     def reward(self) -> SpaceCodec:
         """The reward's column: double, or a list of doubles for several objectives."""
         space = gymnasium.spaces.Box(-np.inf, np.inf, self.reward_shape, np.float64)
-        return SpaceCodec(space, REWARD)
+        codec = SpaceCodec(space, REWARD, self.cast)
+        (leaf,) = codec.leaves
+        leaf.coerce = replace(leaf.coerce, one_item=True)
+        return codec
 
     @cached_property
     def flag_fields(self) -> tuple[pa.Field, ...]:
@@ -112,7 +114,7 @@ class StepSchema:
 
     @cached_property
     def journal(self) -> pa.Schema:
-        """A journal row without loose columns."""
+        """A journal row without dynamic columns."""
         agent = [JOURNAL_AGENT, pa.field(ENV_STEP, pa.int64())] if self.groups else []
         return pa.schema(
             [JOURNAL_NUMBER, JOURNAL_KIND, *agent, *self.observation.fields, *self.outcome_fields]
@@ -120,12 +122,12 @@ class StepSchema:
 
     @cached_property
     def journal_row_bytes(self) -> int:
-        """About how many bytes a journal row takes, without loose columns."""
+        """About how many bytes a journal row takes, without dynamic columns."""
         return self.observation.row_bytes + self.action.row_bytes + 32
 
     @cached_property
     def steps(self) -> pa.Schema:
-        """The steps table without loose columns."""
+        """The steps table without dynamic columns."""
         columns = [*self.observation.fields, *self.outcome_fields]
         keys = [pa.field(name, kind) for name, kind in self.step_keys]
         step = [pa.field(ENV_STEP, pa.int64())] if self.groups else []
@@ -139,7 +141,7 @@ class StepSchema:
 
     @cached_property
     def episodes(self) -> pa.Schema:
-        """The episodes table without loose columns."""
+        """The episodes table without dynamic columns."""
         returned = pa.list_(pa.float64()) if self.reward_shape else pa.float64()
         columns = [(name, returned if name == "episode_return" else kind) for name, kind in _EPISODES]
         if self.groups:
@@ -148,7 +150,7 @@ class StepSchema:
         return pa.schema(columns)
 
     def is_outcome(self, column: str) -> bool:
-        """Whether a steps column belongs to the transition (and not to the observation) of its row."""
+        """Return whether a steps column belongs to the transition (and not to the observation) of its row."""
         return column in self._outcome_names or column.startswith(POLICY.prefix)
 
     @cached_property
@@ -198,3 +200,18 @@ RUNS_SCHEMA = pa.schema(
 
 #: A column that `runs` gets with the first run that has a bundle; stores of earlier writers lack it.
 ENV_BUNDLE = pa.field("env_bundle", pa.string())
+
+
+def check_stored_type(table: object, column: pa.Field) -> None:
+    """Refuse a column of a type that no store has, such as a date.
+
+    Raises:
+        CorruptStoreError: it has one.
+    """
+    if inner_type(column.type) not in STORED_TYPES:
+        expected = ", ".join(map(str, STORED_TYPES))
+        raise CorruptStoreError(
+            f"The table {table} has {column.type} as its column {column.name!r}, which no store has. "
+            f"Its log is damaged, or another program wrote it. Expected {expected}, or lists of them: keep "
+            "other values as an annotation of such a type."
+        )

@@ -1,4 +1,4 @@
-"""A snapshot: what one version of a store shows.
+"""A snapshot: one version of a store.
 
 It is one version of the episodes table; its steps are exactly the rows that its episodes point at. Opening it
 reads the tables' logs only. Readers start here; nothing in it changes while writers go on.
@@ -6,7 +6,7 @@ reads the tables' logs only. Readers start here; nothing in it changes while wri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,27 +14,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from . import kinds
-from .annotation_files import PROPERTY, AnnotationFiles, parse_annotations
+from .dynamic import logical_types as kinds
+from .dynamic.overflow import Overflow, overflow_of
 from .errors import CorruptStoreError, VersionNotFoundError
-from .file_checks import check_beside, check_listed, check_pages
 from .files import guard_access
+from .identity import check_identity
 from .layout import EPISODES, RUNS, STEPS, Layout
-from .listed_files import TableFile
 from .manifest import Manifest
-from .parquet import open_parquet, reading_error
 from .places import Place
-from .schema import RUNS_SCHEMA, StepSchema
-from .tables import Table
-
-_POINTERS = ["segment", "row_start", "row_count"]
-_POINTER_SCHEMA = pa.schema(
-    [
-        ("segment", pa.dictionary(pa.int32(), pa.string())),
-        ("row_start", pa.int64()),
-        ("row_count", pa.int64()),
-    ]
-)
+from .schema import RUNS_SCHEMA, StepSchema, check_stored_type
+from .segments.file_checks import check_beside, check_listed, check_pages
+from .segments.parquet import open_parquet
+from .tables.annotation_files import PROPERTY, AnnotationFiles, parse_annotations
+from .tables.listed_files import TableFile
+from .tables.pointers import Pointers, read_pointers
+from .tables.version import TableVersion
 
 
 @dataclass(frozen=True)
@@ -45,22 +39,6 @@ class FileGroup:
     columns: frozenset[str]
 
 
-@dataclass(frozen=True)
-class Pointers:
-    """Where the steps of each episode are; one entry per position.
-
-    Attributes:
-        segments: names of the steps files.
-        segment: int32, index into `segments`.
-        row_start, row_count: int64, rows in that file.
-    """
-
-    segments: tuple[str, ...]
-    segment: np.ndarray
-    row_start: np.ndarray
-    row_count: np.ndarray
-
-
 class Snapshot:
     """One version of a store.
 
@@ -69,10 +47,12 @@ class Snapshot:
         version: a version of the episodes table; None for the newest.
         left_out: names of files of episodes and of runs that are not shown, since they are damaged.
         lost_segments: segments whose files of steps are left out: frames and queries have no rows of them.
+        after: an earlier snapshot of the store; the newest version then costs what was committed since.
 
     Raises:
         VersionNotFoundError: there is no such version.
         CorruptStoreError: a table's log cannot be read.
+        StoreNotFoundError: another store stands in the place of this one.
     """
 
     def __init__(
@@ -82,6 +62,8 @@ class Snapshot:
         version: int | None = None,
         left_out: frozenset[str] = frozenset(),
         lost_segments: frozenset[str] = frozenset(),
+        *,
+        after: Snapshot | None = None,
     ) -> None:
         self.layout = layout
         self.manifest = manifest
@@ -89,13 +71,31 @@ class Snapshot:
         # Episodes first: a segment's steps are committed before its episodes, so the steps table read
         # afterwards has every file that these episodes point at.
         self._left_out = left_out
-        self._episodes = Table(layout.table(EPISODES), version)
-        self._steps = Table(layout.table(STEPS))
-        self._runs = Table(layout.table(RUNS))
+        try:
+            if after is None:
+                self._episodes = TableVersion(layout.table(EPISODES), version)
+                self._steps = TableVersion(layout.table(STEPS))
+                self._runs = TableVersion(layout.table(RUNS))
+            else:
+                self._episodes = after._episodes.advanced()
+                self._steps = after._steps.advanced()
+                self._runs = after._runs.advanced()
+        except (CorruptStoreError, VersionNotFoundError):
+            check_identity(layout)
+            raise
+        # Afterwards: the tables of a store are made before its `store.json`.
+        check_identity(layout)
         self.version = self._episodes.version
         #: Whether this was the newest version when the snapshot was taken.
         self.newest = self._episodes.newest
         self.lost_segments = lost_segments
+        self._overflow: dict[str, Mapping[str, Overflow]] = {}
+        # The files of episodes that an earlier snapshot has read the row pointers of, and these.
+        self._known: tuple[list[str], Pointers] | None = None
+        if after is not None:
+            read = "pointers" in after.__dict__
+            names = [file.name for file in after.episode_files] if read else []
+            self._known = (names, after.pointers) if read else after._known
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As the same version of the same store, opened again where it is unpickled."""
@@ -106,7 +106,7 @@ class Snapshot:
         """Files of the episodes table in commit order."""
         return self._shown(self._episodes)
 
-    def _shown(self, table: Table) -> list[TableFile]:
+    def _shown(self, table: TableVersion) -> list[TableFile]:
         return [file for file in table.files() if file.name not in self._left_out]
 
     @cached_property
@@ -116,8 +116,18 @@ class Snapshot:
 
     @cached_property
     def steps_schema(self) -> pa.Schema:
-        """Columns of the steps table with their kinds."""
-        return checked_schema(self._steps, self.schema.steps)
+        """Columns of the steps table with their kinds; of an older version, as its own files have them."""
+        schema = checked_schema(self._steps, self.schema.steps)
+        if not any(map(kinds.former_kinds, schema)):
+            return schema
+        listed = {file.name for file in self.listed_steps}
+        files = [file for file in self.step_files if file.name not in listed]
+        types: dict[str, pa.DataType] = {}
+        for file in files:
+            if not file.columns <= types.keys():
+                found = open_parquet(self.segment_path(file.name)).schema_arrow
+                types |= dict(zip(found.names, found.types, strict=True))
+        return pa.schema([kinds.as_in_file(c, types.get(c.name, c.type)) for c in schema])
 
     @cached_property
     def runs_schema(self) -> pa.Schema:
@@ -136,12 +146,13 @@ class Snapshot:
         return AnnotationFiles(self.layout, parse_annotations(text, self.layout.root))
 
     def newer_version(self) -> int | None:
-        """The store's newest version now, if that is a newer one than this snapshot's."""
-        newest = Table(self.layout.table(EPISODES)).version
+        """Return the store's newest version now, if that is a newer one than this snapshot's."""
+        check_identity(self.layout)
+        newest = self._episodes.advanced().version
         return newest if newest > self.version else None
 
     def history(self) -> list[dict]:
-        """Commits of the episodes table up to this version, newest first."""
+        """Return the commits of the episodes table up to this version, newest first."""
         return self._episodes.history()
 
     @property
@@ -151,34 +162,31 @@ class Snapshot:
 
     @cached_property
     def pointers(self) -> Pointers:
-        """Where each episode's steps are; reads three small columns once.
+        """The row pointers of all episodes; reads three small columns once.
 
         Raises:
             CorruptStoreError: an episodes file cannot be read, or a pointer leads out of the store.
         """
-        tables = [self._read_episodes(file.name, _POINTERS) for file in self.episode_files]
-        if not tables:
-            return pointers_of(_POINTER_SCHEMA.empty_table(), self.layout.root)
-        return pointers_of(pa.concat_tables(tables), self.layout.root)
+        names = [file.name for file in self.episode_files]
+        (before, known), self._known = self._known or ([], None), None
+        if known is not None and names[: len(before)] == before:
+            new = self._read_pointers(names[len(before) :])
+            if not set(new.segments).intersection(known.segments):
+                return known.extended(new)
+        return self._read_pointers(names)
+
+    def _read_pointers(self, names: Sequence[str]) -> Pointers:
+        folder = self.layout.table(EPISODES)
+        return read_pointers([folder / name for name in names], self.layout.root)
 
     def segments_of(self, positions: np.ndarray) -> frozenset[str]:
-        """The names of the steps files that hold the episodes at some positions."""
+        """Return the names of the steps files that hold the episodes at some positions."""
         return frozenset(
             self.pointers.segments[index] for index in np.unique(self.pointers.segment[positions])
         )
 
-    def _read_episodes(self, name: str, columns: Sequence[str]) -> pa.Table:
-        path = self.layout.table(EPISODES) / name
-        try:
-            found = open_parquet(path, dictionaries=["segment"]).read(columns=list(columns))
-            if found.schema.types != _POINTER_SCHEMA.types:
-                raise ValueError(f"it has {found.schema.types} for the row pointers")
-            return found
-        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            raise reading_error(path, error) from error
-
     def segment_path(self, name: str) -> Place:
-        """The steps file of a segment."""
+        """Return the steps file of a segment."""
         return self.layout.table(STEPS) / name
 
     @cached_property
@@ -193,17 +201,17 @@ class Snapshot:
         return [known.get(name) or self._unlisted(name) for name in self.pointers.segments]
 
     def readable(self, segments: Iterable[str]) -> list[str]:
-        """Those of some segments that were not left out."""
+        """Return those of some segments that were not left out."""
         return [name for name in segments if name not in self.lost_segments]
 
     def _unlisted(self, name: str) -> TableFile:
-        """A steps file that a later version no longer lists."""
+        """Return a steps file that a later version no longer lists."""
         place = self.segment_path(name)
         file = open_parquet(place)
         return TableFile(name, file.metadata.num_rows, place.size(), 0, frozenset(file.schema_arrow.names))
 
     def check_segment(self, name: str) -> None:
-        """Compare a segment's footer with what the log says of it, once in this process.
+        """Compare a segment's footer with its entry in the log, once in this process.
 
         Raises:
             CorruptStoreError: they differ, or the file is damaged.
@@ -215,7 +223,7 @@ class Snapshot:
         return {file.name: file for file in self.step_files}
 
     def annotation_places(self, name: str, segments: Iterable[str]) -> list[Place]:
-        """The files with the values of a step annotation for some segments, their footers checked.
+        """Return the files with the values of a step annotation for some segments, their footers checked.
 
         Raises:
             CorruptStoreError: one is damaged, or belongs to another segment.
@@ -227,7 +235,7 @@ class Snapshot:
         return self._handed_out([place for _, place in places])
 
     def segment_places(self, segments: Sequence[str]) -> list[Place]:
-        """The files of some segments, checked for an engine.
+        """Return the files of some segments, checked for an engine.
 
         Raises:
             CorruptStoreError: one is damaged or missing; the message names the file.
@@ -237,7 +245,7 @@ class Snapshot:
         return self._handed_out([self.segment_path(segment) for segment in segments])
 
     def _handed_out(self, places: list[Place]) -> list[Place]:
-        """Files that an engine is about to get."""
+        """Return files for an engine, their pages checked if the layout asks for it."""
         if self.layout.check_pages:
             check_pages(places)
         return places
@@ -249,7 +257,7 @@ class Snapshot:
         return bool(self.lost_segments) or bool(self.pointers.row_count.sum() != rows)
 
     def groups(self, table: str) -> Iterator[FileGroup]:
-        """The files of a table as runs of consecutive files with the same columns."""
+        """Yield the files of a table as runs of consecutive files with the same columns."""
         files = self._files(table)
         folder = self.layout.table(table)
         start = 0
@@ -259,17 +267,23 @@ class Snapshot:
                 yield FileGroup(places, files[start].columns)
                 start = stop
 
-    def places(self, table: str) -> list[Place]:
-        """The files of a table that this snapshot shows, their footers checked: engines do not do that.
+    def places(self, table: str, files: Sequence[TableFile] | None = None) -> list[Place]:
+        """Return the files of a table that this snapshot shows, their footers checked: engines do not do
+        that.
+
+        Args:
+            files: only these; None for all.
 
         Raises:
             CorruptStoreError: one is damaged or missing; the message names the file.
         """
         folder = self.layout.table(table)
         schema = self.table_schema(table)
-        for file in self._files(table):
-            check_listed(folder / file.name, file, schema)
-        return self._handed_out([place for group in self.groups(table) for place in group.places])
+        places = []
+        for file in self._files(table) if files is None else files:
+            places.append(folder / file.name)
+            check_listed(places[-1], file, schema)
+        return self._handed_out(places)
 
     def _files(self, table: str) -> list[TableFile]:
         if table == STEPS:
@@ -277,12 +291,37 @@ class Snapshot:
         return {EPISODES: self.episode_files, RUNS: self.run_files}[table]
 
     def table_schema(self, table: str) -> pa.Schema:
-        """Columns of one of the three tables."""
+        """Return the columns of one of the three tables as its files have them."""
         return {EPISODES: self.episodes_schema, RUNS: self.runs_schema, STEPS: self.steps_schema}[table]
 
-    def shown_schema(self, table: str) -> pa.Schema:
-        """The same with the columns that annotations add to steps, as frames and queries show them."""
+    def overflow(self, table: str) -> Mapping[str, Overflow]:
+        """Return the columns of a table some of whose numbers stand in a JSON column only, by name.
+
+        Raises:
+            CorruptStoreError: a file of an earlier writer, which has to be read to know, is damaged.
+        """
+        if table not in self._overflow:
+            self._overflow[table] = overflow_of(
+                self.table_schema(table), self.layout.table(table), lambda: self._files(table)
+            )
+        return self._overflow[table]
+
+    def marked_schema(self, table: str) -> pa.Schema:
+        """Return the columns of one of the three tables as its files have them, all with overflow marked."""
+        marks = {name: kinds.field(name, of.kind, of.kind) for name, of in self.overflow(table).items()}
         schema = self.table_schema(table)
+        return pa.schema([kinds.with_overflow(c, marks[c.name]) if c.name in marks else c for c in schema])
+
+    def filled_schema(self, table: str) -> pa.Schema:
+        """Return the columns of one of the three tables, those with overflow in the type that shows it."""
+        overflow, schema = self.overflow(table), self.table_schema(table)
+        return pa.schema(
+            [kinds.field(c.name, overflow[c.name].kind) if c.name in overflow else c for c in schema]
+        )
+
+    def shown_schema(self, table: str) -> pa.Schema:
+        """Return the columns as frames and queries show them, with those that annotations add to steps."""
+        schema = self.filled_schema(table)
         if table != STEPS:
             return schema
         added = self.annotation_files.annotations.values()
@@ -307,11 +346,12 @@ class Snapshot:
             )
 
 
-def checked_schema(table: Table, standard: pa.Schema) -> pa.Schema:
-    """The columns of a table.
+def checked_schema(table: TableVersion, standard: pa.Schema) -> pa.Schema:
+    """Return the columns of a table.
 
     Raises:
-        CorruptStoreError: a standard column is missing or has another type; a kind does not fit its type.
+        CorruptStoreError: a standard column is missing or has another type; a column has a type that no store
+            has; a kind does not fit its type.
     """
     schema = table.schema
     known = {column.name: column.type for column in schema}
@@ -322,6 +362,7 @@ def checked_schema(table: Table, standard: pa.Schema) -> pa.Schema:
                 f"{column.name!r}; expected {column.type}. Its log is damaged."
             )
     for column in schema:
+        check_stored_type(table.path, column)
         kind = kinds.field_kind(column)
         if kind is not None and kinds.physical_type(kind) != column.type:
             raise CorruptStoreError(
@@ -342,47 +383,3 @@ class Selection:
 
     snapshot: Snapshot
     ids: pa.Array | None = None
-
-
-def pointers_of(table: pa.Table, root: Place) -> Pointers:
-    """The row pointers among the columns of rows of the episodes table.
-
-    Raises:
-        CorruptStoreError: a pointer leads out of the store, or cannot be one.
-    """
-    if any(table.column(name).null_count for name in _POINTERS):
-        raise CorruptStoreError(f"The episodes table of {root} has row pointers that are NULL.")
-    table = table.select(_POINTERS).cast(_POINTER_SCHEMA).unify_dictionaries().combine_chunks()
-    if not table.num_rows:
-        empty = np.zeros(0, np.int64)
-        return Pointers((), empty.astype(np.int32), empty, empty)
-    encoded = table.column("segment").combine_chunks()
-    names = tuple(encoded.dictionary.to_pylist())
-    for name in names:
-        _check_segment(name, root)
-    starts, counts = (table.column(name).to_numpy() for name in _POINTERS[1:])
-    if encoded.null_count or (starts < 0).any() or (counts < 2).any():
-        raise CorruptStoreError(f"The episodes table of {root} has impossible row pointers.")
-    segment = encoded.indices.to_numpy()
-    _check_apart(segment, starts, counts, root)
-    return Pointers(names, segment, starts, counts)
-
-
-def _check_apart(segment: np.ndarray, starts: np.ndarray, counts: np.ndarray, root: Place) -> None:
-    """Refuse two episodes that share rows."""
-    stops = starts + counts
-    together = segment[1:] == segment[:-1]
-    ordered = not (together & (starts[1:] < stops[:-1])).any()
-    if not ordered or np.count_nonzero(~together) + 1 != len(np.unique(segment)):
-        order = np.lexsort((starts, segment))
-        segment, starts, stops = segment[order], starts[order], stops[order]
-        if ((segment[1:] == segment[:-1]) & (starts[1:] < stops[:-1])).any() or (stops < 0).any():
-            raise CorruptStoreError(f"The episodes table of {root} has episodes that share rows.")
-
-
-def _check_segment(name: object, root: Place) -> None:
-    if type(name) is not str or "/" in name or "\\" in name or name in ("", ".", ".."):
-        raise CorruptStoreError(
-            f"An episode of {root} points at the segment {name!r}; expected the name of a file in "
-            f"its steps table."
-        )

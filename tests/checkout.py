@@ -4,12 +4,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from waiting import PATIENCE
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # The folders of the library and the names under which their modules are imported.
 PACKAGES = {
     "episodelake": "episodelake",
-    "episodelake_command": "episodelake_command",
     "readers": "episodelake.readers",
     "store": "episodelake.store",
     "writers": "episodelake.writers",
@@ -19,7 +20,9 @@ PACKAGES = {
 def project_files() -> list[str]:
     """The files of the project: those that git tracks and those that it would, as paths from the root."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listing = subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
+    listing = subprocess.run(
+        command, cwd=REPOSITORY, check=True, capture_output=True, text=True, timeout=PATIENCE
+    ).stdout
     names = sorted(set(listing.split("\0")) - {""})
     return [name for name in names if (REPOSITORY / name).exists() or (REPOSITORY / name).is_symlink()]
 

@@ -48,7 +48,7 @@ def treasure(path: Path, seeds: int) -> el.EpisodeStore:
 def cartpole(path: Path, seeds: int = 8) -> el.EpisodeStore:
     """Two runs of CartPole: terminated, truncated and cut episodes, and metadata on one run only."""
     store = el.create(path, gymnasium.make("CartPole-v1"))
-    play(store.record(gymnasium.make("CartPole-v1"), run="loose"), seeds, 30)
+    play(store.record(gymnasium.make("CartPole-v1"), run="dynamic"), seeds, 30)
     short = gymnasium.make("CartPole-v1", max_episode_steps=9)
     play(store.record(short, run="short", metadata={"algo": "random"}), seeds, 30, 1)
     return store.refresh()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from nasty_environments import Nested, SmallEnv, assert_recorded, play, seeds
 from object_server import BUCKET, ObjectServer, new_url
 from real_environments import NUMBERED_SPACES, numbered_return, values_of, write_numbered
 from strategies import same
+from waiting import PATIENCE
 
 
 class Backend(ABC):
@@ -141,6 +143,16 @@ class ObjectBackend(Backend):
 
 
 # What tests put in and look for
+
+
+def abandon(writer: el.EpisodeWriter) -> None:
+    """Have a writer that cannot be closed do now what it does when it is garbage collected."""
+    session = writer._session
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session._abandon()
+        session._keeper.join(PATIENCE)
+    assert session.closed
 
 
 def fill(
@@ -294,7 +306,7 @@ class Conformance(Place):
         start = threading.Barrier(4)
 
         def attempt(_: int) -> str | None:
-            start.wait()
+            start.wait(PATIENCE)
             try:
                 return backend.create().id
             except el.StoreExistsError:
@@ -600,7 +612,7 @@ class MaintenanceConformance(Place):
                 fill(store, range(5), seal_every=1)
             finally:
                 done.set()
-            cleaning.result()
+            cleaning.result(PATIENCE)
         assert_numbered(backend.open(), range(5))
         assert backend.open().verify().ok
 
@@ -756,7 +768,7 @@ class MaintenanceConformance(Place):
                 fill(store, range(10, 15), seal_every=1)
             finally:
                 done.set()
-            maintaining.result()
+            maintaining.result(PATIENCE)
         found = backend.open()
         assert_numbered(found, [0, 2, 3, *range(10, 15)], ordered=False, engines=True)
         assert found.verify().ok

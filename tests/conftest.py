@@ -1,10 +1,11 @@
 """Settings and fixtures for the tests.
 
-Hypothesis runs in one of two profiles. `ordinary` derives its examples from the test alone, so that a run
-says the same every time; `long` (`make test-slow`) draws many fresh ones. Neither measures time: how fast the
-machine is decides nothing.
+Hypothesis runs in one of three profiles. `ordinary` and `full` (`make test-cases`) derive their examples from
+the test alone, so that a run gives the same result every time; `long` (`make test-slow`) draws many fresh
+ones. None measures time: how fast the machine is decides nothing.
 """
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -16,11 +17,66 @@ from hypothesis import HealthCheck, settings
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Garbage of earlier tests, such as connections of DuckDB, waits for its threads when it is collected. A
+# forked child has none of them and would hang or crash, so it never collects what its parent made.
+os.register_at_fork(after_in_child=gc.freeze)
+
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 
-settings.register_profile("ordinary", parent=UNTIMED, derandomize=True)
+settings.register_profile("ordinary", parent=UNTIMED, derandomize=True, max_examples=20)
+settings.register_profile("full", parent=UNTIMED, derandomize=True)
 settings.register_profile("long", parent=UNTIMED, max_examples=1000)
 settings.load_profile(os.environ.get("EPISODELAKE_TEST_PROFILE", "ordinary"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Iterator[None]:
+    """Collect no doctests here: there are none, and looking for them imports what tests run elsewhere."""
+    found = yield
+    return [node for node in found if type(node) is pytest.Module]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Mark the cases of a test with the mark `sample` as `further`, but for those of the ordinary suite."""
+    tests: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") and not item.get_closest_marker("slow"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        count = cases[0].get_closest_marker("sample").args
+        ordinary = _spread(len(cases), *count) if count else _each_value_once(cases)
+        for place in set(range(len(cases))) - ordinary:
+            cases[place].add_marker("further")
+
+
+def _spread(length: int, count: int) -> set[int]:
+    """`count` places of `length`, the first and the last among them."""
+    return {round(place * (length - 1) / max(count - 1, 1)) for place in range(count)}
+
+
+def _each_value_once(cases: list[pytest.Function]) -> set[int]:
+    """Places of cases that have each value of each parameter: first those where all are new."""
+    values = [{(name, id(value)) for name, value in case.callspec.params.items()} for case in cases]
+    seen: set[tuple[str, int]] = set()
+    chosen: set[int] = set()
+    for enough in (set.isdisjoint, lambda new, old: not new <= old):
+        for place, new in enumerate(values):
+            if enough(new, seen):
+                chosen.add(place)
+                seen |= new
+    return chosen
+
+
+def pytest_collection_finish() -> None:
+    """Keep the many objects of the modules out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Let the interpreter free these objects at its end."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

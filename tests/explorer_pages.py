@@ -146,7 +146,7 @@ def explored(store: Path, folder: Path, *options: str) -> Iterator[Explorer]:
         yield Explorer(process, url, folder)
     finally:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=PATIENCE)
 
 
 @dataclass

@@ -61,7 +61,7 @@ def _spread_graph(space: spaces.Graph, value: GraphInstance) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """A loose value as the independent reader gives it."""
+    """A dynamic value as the independent reader gives it."""
     match value:
         case np.ndarray():
             name = value.dtype.name if value.dtype.kind in "biuf" else value.dtype.str[1:]

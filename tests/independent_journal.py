@@ -106,7 +106,7 @@ def _read_parts(parts: Sequence[Path]) -> tuple[dict[str, Any], dict[str, str], 
     kinds: dict[str, str] = {}
     found: dict[int, Unsealed] = {}
     lost: set[int] = set()
-    seen, gap = 0, False
+    seen, gap, unended = 0, False, False
     for part in parts:
         schemas: dict[int, pa.Schema] = {}
         ended = False
@@ -124,14 +124,14 @@ def _read_parts(parts: Sequence[Path]) -> tuple[dict[str, Any], dict[str, str], 
             elif frame.kind == b"B" and frame.schema not in schemas:
                 gap = True
             elif frame.kind == b"B":
-                if gap:
+                if gap or (unended and frame.before > seen):
                     lost |= {number for number, each in found.items() if each.end is None}
-                gap = False
+                gap = unended = False
                 batch = pa.ipc.read_record_batch(pa.py_buffer(frame.body), schemas[frame.schema])
                 rows = batch_rows(batch)[max(seen - frame.before, 0) :]
                 seen = max(seen, frame.before + batch.num_rows)
                 _take(found, lost, json.loads(frame.events or b"[]"), rows)
-        gap = not ended
+        gap, unended = False, not ended
     return header, kinds, found
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from independent_tables import Refused, Table, read_manifest, read_parquet, read_table
-from independent_values import family, loose_values, segment, space_value, tagged
+from independent_tables import Refused, Table, read_json, read_manifest, read_parquet, read_table
+from independent_values import dynamic_values, family, segment, space_value, tagged
 
 
 @dataclass
@@ -96,6 +96,8 @@ def _segment_rows(
         folders = [store / "annotations" / each for each in told["ids"]]
         if not all((folder / "annotation.json").exists() for folder in folders):
             raise Refused(f"the annotation {annotation} was vacuumed")
+        if any(read_json(folder / "annotation.json")["name"] != annotation for folder in folders):
+            raise Refused(f"the marker of another annotation than {annotation}")
         place = next((folder / name for folder in folders if (folder / name).exists()), None)
         values = [None] * len(rows) if place is None else read_parquet(place)[annotation]
         for row, value in zip(rows, values, strict=True):
@@ -121,7 +123,7 @@ def _episode(
     if any(each["episode_id"] != row["episode_id"] for each in own):
         raise Refused("rows of another episode")
     added = {name: [each[name] for each in own] for name in annotations_of(episodes)}
-    metadata = loose_values("metadata.", family("metadata.", episodes.kinds()), row)
+    metadata = dynamic_values("metadata.", family("metadata.", episodes.kinds()), row)
     options = None if row["options"] is None else tagged(row["options"])
     lanes = {
         agent: lane_of(own[start:stop], roots, steps.kinds())
@@ -155,7 +157,7 @@ def lane_of(rows: Sequence[Mapping[str, Any]], roots: Roots, kinds: Mapping[str,
         [row["terminated"] for row in rows[:count]],
         [row["truncated"] for row in rows[:count]],
         *(
-            [loose_values(prefix, family(prefix, kinds), row) for row in rows]
+            [dynamic_values(prefix, family(prefix, kinds), row) for row in rows]
             for prefix in ("info.", "policy.", "")
         ),
         [row["env_step"] for row in rows] if rows and "env_step" in rows[0] else None,

@@ -22,13 +22,31 @@ class Refused(Exception):
     """Something that the page says a reader must refuse."""
 
 
-def read_manifest(store: Path) -> dict[str, Any]:
-    """`store.json`, checked."""
-    text = (store / "store.json").read_bytes()
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file, compared with its checksum if it has one."""
+    text = path.read_bytes()
     found = re.fullmatch(rb'(.*"crc32": )"([0-9a-f]{8})"\n}', text, re.DOTALL)
     if found is not None and int(found[2], 16) != zlib.crc32(found[1]):
-        raise Refused("store.json does not fit its sum")
-    manifest = json.loads(text)
+        raise Refused(f"{path.name} does not match its checksum")
+    return json.loads(text)
+
+
+def read_card(store: Path) -> dict[str, Any]:
+    """The card without its checksum."""
+    return {key: value for key, value in read_json(store / "card.json").items() if key != "crc32"}
+
+
+def tagged_version(store: Path, tag: str) -> int:
+    """The version of `episodes` that a tag names."""
+    content = read_json(store / "tags" / f"{tag}.json")
+    if content.get("tag", tag) != tag:
+        raise Refused(f"the tag {tag} is the file of {content['tag']}")
+    return content["version"]
+
+
+def read_manifest(store: Path) -> dict[str, Any]:
+    """`store.json`, checked."""
+    manifest = read_json(store / "store.json")
     if manifest["format"] > 1:
         raise Refused(f"format {manifest['format']}")
     return manifest
@@ -64,7 +82,7 @@ class Table:
         return sorted(self.files.values(), key=lambda add: (add["modificationTime"], add["path"]))
 
     def kinds(self) -> dict[str, str]:
-        """The loose columns and their kinds."""
+        """The dynamic columns and their kinds."""
         found = {column["name"]: column["metadata"].get("kind") for column in self.fields}
         return {name: kind for name, kind in found.items() if kind is not None}
 
@@ -93,6 +111,8 @@ def read_table(store: Path, name: str, version: int | None = None) -> Table:
             table.apply(action)
     for number in range(start + 1, table.version + 1):
         commit = f"{number:020d}.json"
+        if number not in commits:
+            raise Refused(f"the commit {number} of {name} is not there, nor a checkpoint behind it")
         data = (log / commit).read_bytes()
         fits.append(_commit_fits(f"{name}/{commit}", data))
         try:

@@ -1,4 +1,4 @@
-"""From cells of columns to values: names, spaces and loose columns, read by docs/format.md alone.
+"""From cells of columns to values: names, spaces and dynamic columns, read by docs/format.md alone.
 
 The middle part of `independent_reader.py`. Values are plain Python ones, arrays of spaces nested lists.
 """
@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
 from math import prod
 from typing import Any
 
@@ -19,7 +20,7 @@ from independent_tables import Refused
 
 @dataclass(frozen=True)
 class Array:
-    """An array of a loose column: its dtype's name, its shape, its elements in C order."""
+    """An array of a dynamic column: its dtype's name, its shape, its elements in C order."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -155,14 +156,14 @@ def nested(flat: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
     return [nested(flat[index * step : (index + 1) * step], sizes[1:]) for index in range(sizes[0])]
 
 
-def loose_values(prefix: str, kinds: Mapping[str, str], row: Mapping[str, Any]) -> dict[Any, Any]:
+def dynamic_values(prefix: str, kinds: Mapping[str, str], row: Mapping[str, Any]) -> dict[Any, Any]:
     """What the columns of a family say on one row, its JSON column merged in."""
     found: dict[Any, Any] = {}
     for name, kind in kinds.items():
         if row.get(name) is None or name == f"{prefix}_json":
             continue
         path = [key_of(part) for part in name.removeprefix(prefix).split(".")]
-        _merge(found, path, _loose_value(kind, row[name]))
+        _merge(found, path, _dynamic_value(kind, row[name]))
     if row.get(f"{prefix}_json") is not None:
         for key, value in tagged(row[f"{prefix}_json"]).items():
             _merge(found, [key], value)
@@ -170,7 +171,7 @@ def loose_values(prefix: str, kinds: Mapping[str, str], row: Mapping[str, Any]) 
 
 
 def family(prefix: str, kinds: Mapping[str, str]) -> dict[str, str]:
-    """The loose columns of a family; the user's own have no prefix."""
+    """The dynamic columns of a family; the user's own have no prefix."""
     others = ("info.", "policy.", "metadata.")
     if prefix:
         return {name: kind for name, kind in kinds.items() if name.startswith(prefix)}
@@ -187,7 +188,7 @@ def _merge(target: dict[Any, Any], path: Sequence[Any], value: Any) -> None:
         target[path[-1]] = value
 
 
-def _loose_value(kind: str, cell: Any) -> Any:
+def _dynamic_value(kind: str, cell: Any) -> Any:
     if not kind.startswith("array:"):
         return cell
     _, dtype, sizes = kind.split(":")
@@ -199,12 +200,13 @@ def _loose_value(kind: str, cell: Any) -> Any:
 
 def tagged(text: str) -> Any:
     """A value from tagged JSON."""
-    return _untagged(json.loads(text))
+    return untagged(json.loads(text))
 
 
-def _untagged(value: Any) -> Any:
+def untagged(value: Any) -> Any:
+    """A value of tagged JSON."""
     if isinstance(value, list):
-        return [_untagged(item) for item in value]
+        return [untagged(item) for item in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
@@ -217,18 +219,22 @@ def _untagged(value: Any) -> Any:
             case "$array":
                 return _tagged_array(*content)
             case "$tuple":
-                return tuple(map(_untagged, content))
+                return tuple(map(untagged, content))
             case "$set":
-                return frozenset(map(_untagged, content))
+                return frozenset(map(untagged, content))
             case "$bytes":
                 return base64.b64decode(content)
             case "$complex":
-                return complex(*map(_untagged, content))
+                return complex(*map(untagged, content))
             case "$dict":
-                return {_untagged(key): _untagged(item) for key, item in content}
+                return {untagged(key): untagged(item) for key, item in content}
+            case "$datetime":
+                return datetime.fromisoformat(content)
+            case "$date":
+                return date.fromisoformat(content)
             case "$object":
                 return ("an object", *content)
-    return {key: _untagged(item) for key, item in value.items()}
+    return {key: untagged(item) for key, item in value.items()}
 
 
 def _tagged_array(code: str, shape: list[int], data: str) -> Array:

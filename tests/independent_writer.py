@@ -126,9 +126,21 @@ def create(store: Path) -> None:
         "columns": {"observation": {"observation": "list<item: float>"}, "action": {"action": "int64"}},
         "made_by": "a key that readers do not know",
     }
-    text = json.dumps(manifest)[:-1] + ', "crc32": '
-    whole = f'{text}"{zlib.crc32(text.encode()):08x}"\n}}'
-    _appear(store / "store.json", whole.encode())
+    _appear(store / "store.json", _checked(manifest))
+
+
+def tag(store: Path, name: str, version: int) -> None:
+    """Name a version of the table `episodes`."""
+    created_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
+    (store / "tags").mkdir(exist_ok=True)
+    content = {"tag": name, "version": version, "created_at": created_at}
+    _appear(store / "tags" / f"{name}.json", _checked(content))
+
+
+def _checked(content: dict[str, Any]) -> bytes:
+    """An object as JSON with its checksum at the end."""
+    text = json.dumps(content)[:-1] + ', "crc32": '
+    return f'{text}"{zlib.crc32(text.encode()):08x}"\n}}'.encode()
 
 
 def new_run_id(name: str) -> str:
@@ -325,13 +337,24 @@ def _commit(
     operation: str,
     told: Mapping[str, str],
 ) -> bool:
-    """Make a commit with its sum; False if another took its number."""
+    """Make a commit with its sum; False if another took its number, or cleaning freed it meanwhile."""
+    log = store / table / "_delta_log"
+    before = _bytes_of(log / f"{version - 1:020d}.json")
     name = f"{version:020d}.json"
     info = {"timestamp": _now() // 1000, "operation": operation, "operationParameters": {}, **told}
     lines = [*actions, {"commitInfo": info}]
     text = "\n".join(map(json.dumps, lines))[:-2] + ', "episodelake.crc32": "'
     check = zlib.crc32(text.encode(), zlib.crc32(f"{table}/{name}".encode()))
-    return _appear(store / table / "_delta_log" / name, f'{text}{check:08x}"}}}}'.encode())
+    if not _appear(log / name, f'{text}{check:08x}"}}}}'.encode()):
+        return False
+    if _bytes_of(log / f"{version - 1:020d}.json") != before:
+        (log / name).unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
 
 
 def _appear(path: Path, data: bytes) -> bool:

@@ -22,7 +22,7 @@ __all__ = ["store"]
 def test_jax_arrays_hold_what_the_arrays_hold(store: el.EpisodeStore, kind: str) -> None:
     """The same nesting and values; types of 64 bits are JAX's of 32."""
     narrow = {"float64": "float32", "int64": "int32"}
-    loader = store.loader(4, output="jax", device="cpu", **UNITS[kind])
+    loader = store.loader(4, output=el.Output("jax", device="cpu"), **UNITS[kind])
     for plain, batch in zip(store.loader(4, **UNITS[kind]), loader, strict=True):
         assert list(batch) == list(plain) and isinstance(batch["observation"]["pair"][1], jax.Array)
         assert batch["observation"]["image"].devices() == {jax.devices("cpu")[0]}
@@ -61,12 +61,12 @@ def test_what_is_no_number_is_refused_by_name(store: el.EpisodeStore, value: Any
 def test_a_device_that_is_not_here_is_refused(store: el.EpisodeStore, device: Any) -> None:
     """When the loader is made; the message names those that are here."""
     with pytest.raises(el.InvalidArgumentError, match="There are: cpu:0"):
-        store.loader(4, output="jax", device=device)
+        store.loader(4, output=el.Output("jax", device=device))
 
 
 def test_a_loader_can_be_pickled(store: el.EpisodeStore) -> None:
     """With a device too; the copy yields the same batches."""
-    loader = store.loader(4, columns=["t"], output="jax", device=jax.devices()[0])
+    loader = store.loader(4, columns=["t"], output=el.Output("jax", device=jax.devices()[0]))
     copy = pickle.loads(pickle.dumps(loader))
     for one, other in zip(loader, copy, strict=True):
         assert isinstance(other["t"], jax.Array) and one["t"].tolist() == other["t"].tolist()

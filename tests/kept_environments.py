@@ -16,10 +16,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
 
 import episodelake as el
 from episodelake.writers.run import run_header
 from episodelake.writers.session import RunSession
+from episodelake.writers.step_rows import StepRows
 
 EVERYTHING = spaces.Dict(
     {
@@ -155,13 +157,13 @@ def claiming_store(
         versions=json.dumps(versions or {}),
         env_bundle=json.dumps(bundle),
     )
-    session = RunSession(store.handle, header, el.SessionOptions())
+    session = RunSession(store.handle, header, el.SessionOptions(), StepRows, env)
     observation = np.zeros(4, np.float32)
-    episode = session.begin(observation, {}, seed=1)
-    buffer = session.room()
+    episode = session.rows.begin(observation, {}, seed=1)
+    buffer = session.rows.room()
     buffer.put_action(buffer.count, 0)
     buffer.add_step(episode, 1.0, observation, False, False, {}, None)
-    session.end(episode)
+    session.rows.end(episode)
     session.close()
     return store.refresh()
 
@@ -169,3 +171,11 @@ def claiming_store(
 def all_files(folder: Path) -> set[str]:
     """The files and folders below a folder."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+
+
+class Tabled(CartPoleEnv):
+    """CartPole with any argument."""
+
+    def __init__(self, table: Any = None, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.table = table

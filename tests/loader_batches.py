@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import episodelake as el
-from episodelake.store import sealing
+from episodelake.store.segments import steps_file as sealing
 
 #: One of each kind of unit.
 KINDS: dict[str, dict[str, Any]] = {
     "transitions": {},
     "n-step": {"n_step": 3, "gamma": 0.9},
-    "windows": {"window": 4, "stride": 2, "pad": "left", "burn_in": 1},
-    "deltas": {"deltas": {"observation": [-2, 0], "action": [0, 1, 5]}},
-    "whole episodes": {"whole_episodes": True},
-    "returns to go": {"window": 3, "pad": "left", "transforms": [el.ReturnToGo(0.9)]},
+    "windows": {"units": el.Windows(4, stride=2, pad="left", burn_in=1)},
+    "deltas": {"units": el.Deltas({"observation": [-2, 0], "action": [0, 1, 5]})},
+    "whole episodes": {"units": el.WholeEpisodes()},
+    "returns to go": {"units": el.Windows(3, pad="left"), "transforms": [el.ReturnToGo(0.9)]},
 }
 PLACES = ["episode", "t"]
 

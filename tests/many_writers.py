@@ -129,7 +129,7 @@ class Cast:
     def kill(self, name: str) -> None:
         """Kill a process with SIGKILL, wherever it is."""
         self._processes[name].kill()
-        self._processes[name].join()
+        self._processes[name].join(PATIENCE)
 
     def wait(self, reached: Callable[[], bool], what: str) -> None:
         """Wait until something holds; fail with what a process raised meanwhile."""

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
 
 import episodelake as el
+from episodelake.store.compatibility import AutoresetMode
 from strategies import same, stack
 
 FLOATS = spaces.Box(-np.inf, np.inf, (3,), np.float32)

@@ -31,10 +31,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
+from waiting import PATIENCE, line_of
+
 Action = Literal[
-    "answer", "lose request", "cut request", "lose answer", "cut answer", "spoil answer", "stall"
+    "answer",
+    "lose request",
+    "cut request",
+    "lose answer",
+    "cut answer",
+    "spoil answer",
+    "stall",
+    "forget condition",
 ]
-AFTERWARDS = ("lose answer", "cut answer", "spoil answer")
+AFTERWARDS = ("lose answer", "cut answer", "spoil answer", "forget condition")
+CONDITION = "If-None-Match"
 HOST = "127.0.0.1"
 BUCKET = "episodes"
 REGION = "us-east-1"
@@ -80,9 +90,8 @@ class Child:
 
     def line(self) -> str:
         """The next line that it prints."""
-        assert self._process.stdout is not None
-        found = self._process.stdout.readline()
-        assert found, f"the process ended with {self._process.wait()}"
+        found = line_of(self._process)
+        assert found, f"the process ended with {self._process.wait(PATIENCE)}"
         return found
 
     def say(self, line: str) -> None:
@@ -94,7 +103,7 @@ class Child:
     def close(self) -> None:
         """Let it end."""
         with contextlib.suppress(BrokenPipeError):
-            self._process.communicate()
+            self._process.communicate(timeout=PATIENCE)
 
     def storage_options(self, **changes: str) -> dict[str, str]:
         """What clients need to reach it, with some options changed or added."""
@@ -211,12 +220,13 @@ class Rule:
             reset), `cut request` (reset after half of its body), `lose answer` (the server has done it, and
             the connection is reset), `cut answer` (reset after half of its body), `spoil answer` (the
             server has done it, and the status is given instead of its answer), `stall` (nothing is said until
-            the client gives up).
+            the client gives up), `forget condition` (the server has done it whatever its headers demand).
         method: a regular expression that the whole method matches.
         path: a regular expression that is found in the path with its query.
         skip: how many matching requests pass before the first that is treated so.
         times: how many are treated so; None for all that follow.
         status: for `answer` and `spoil answer`.
+        conditional: whether only requests match that are to be done only if there is no such object.
     """
 
     action: Action
@@ -225,6 +235,7 @@ class Rule:
     skip: int = 0
     times: int | None = 1
     status: int = 503
+    conditional: bool = False
 
 
 @dataclass(frozen=True)
@@ -309,10 +320,12 @@ class Faults:
         with self._lock:
             self._rules, self._matched, self._seen = rules, [0] * len(rules), []
 
-    def decide(self, method: str, path: str) -> Rule | None:
+    def decide(self, method: str, path: str, *, conditional: bool) -> Rule | None:
         """The rule that treats this request, if one does."""
         with self._lock:
             for index, rule in enumerate(self._rules):
+                if rule.conditional and not conditional:
+                    continue
                 if re.fullmatch(rule.method, method) and re.search(rule.path, path):
                     number = self._matched[index] - rule.skip
                     self._matched[index] += 1
@@ -350,10 +363,10 @@ class ProxyHandler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def _treat(self) -> None:
-        rule = self.faults.decide(self.command, self.path)
+        rule = self.faults.decide(self.command, self.path, conditional=CONDITION in self.headers)
         action = rule.action if rule else ""
         if rule is None or action in AFTERWARDS:
-            status, headers, content = self._pass_on()
+            status, headers, content = self._pass_on({CONDITION} if action == "forget condition" else set())
             self._note(action, status, len(content))
             if action == "lose answer":
                 self._reset()
@@ -379,7 +392,7 @@ class ProxyHandler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _treat
 
     def _note(self, action: str, status: int, size: int = 0) -> None:
-        conditional = "If-None-Match" in self.headers
+        conditional = CONDITION in self.headers
         self.faults.note(self.command, self.path, action, status, conditional, size)
 
     def _body(self) -> bytes:
@@ -396,10 +409,10 @@ class ProxyHandler(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             super().finish()
 
-    def _pass_on(self) -> tuple[int, list[tuple[str, str]], bytes]:
+    def _pass_on(self, forgotten: set[str]) -> tuple[int, list[tuple[str, str]], bytes]:
         self._server.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
-            if name.lower() not in NOT_PASSED_ON:
+            if name.lower() not in NOT_PASSED_ON | {each.lower() for each in forgotten}:
                 self._server.putheader(name, value)
         self._server.endheaders(self._body())
         answer = self._server.getresponse()

@@ -11,9 +11,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
-from gymnasium.vector import AutoresetMode
 
 import episodelake as el
+from episodelake.store.compatibility import AutoresetMode
 
 MODES = tuple(AutoresetMode)
 

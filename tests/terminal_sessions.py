@@ -19,7 +19,7 @@ from pathlib import Path
 
 from waiting import PATIENCE, wait_until
 
-RUN = ["-c", "from episodelake_command import main; main()"]
+RUN = ["-c", "from episodelake.terminal.app import main; main()"]
 ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-Z0-9]|[=>78])")
 
 
@@ -132,4 +132,4 @@ def terminal(*words: object, **settings: object) -> Iterator[TerminalSession]:
     finally:
         if session.process.poll() is None:
             session.process.kill()
-            session.process.wait()
+            session.process.wait(PATIENCE)

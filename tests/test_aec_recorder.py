@@ -39,6 +39,7 @@ def record(store: el.EpisodeStore, env: Any, seeds: range, **options: Any) -> el
     return store.refresh()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", REAL)
 def test_real_environments_are_recorded_as_a_plain_loop_sees_them(name: str, tmp_path: Path) -> None:
     """Every agent's observations (with masks), actions, cumulative rewards, flags and infos come back."""
@@ -100,6 +101,7 @@ def test_the_last_observation_of_every_agent_is_kept(tmp_path: Path) -> None:
     assert not store.verify().faults
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("turns", [1, 2, 3, 4, 6, 8])
 def test_a_cut_keeps_every_turn(turns: int, tmp_path: Path) -> None:
     """After a cut at any turn each turn is a transition, and agents that waited have their observation."""
@@ -185,8 +187,7 @@ def test_flags_of_an_agent_that_never_acted_survive_a_crash(tmp_path: Path) -> N
     recorder = el.create(tmp_path / "store", env).record(env)
     for seed in range(2):
         play_turns(recorder, random_policy(recorder, seed), seed)
-    with recorder._session._lock:
-        recorder._session._flush()
+    recorder.session.flush()
     shutil.copytree(tmp_path / "store", tmp_path / "killed")
     recorder.close()
     el.recover(tmp_path / "killed")
@@ -313,6 +314,7 @@ def test_agents_that_are_gone_at_once_have_their_last_turns(length: int, tmp_pat
     assert not store.verify().faults
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("calls", range(4, 16))
 def test_a_callback_that_ends_the_episode_keeps_every_turn(calls: int, tmp_path: Path) -> None:
     """Turns that waited for their outcome are settled as of now, as a reset would settle them."""

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from pettingzoo import ParallelEnv
 
 import episodelake as el
+from effort import examples
 from plain_agents import check_agents, play_parallel, random_policy
+from waiting import PATIENCE
 
 #: Fixed and ragged spaces; observations are made of a number, so that the same moment gives the same value.
 OBSERVATIONS: list[tuple[Space, Any]] = [
@@ -111,12 +113,12 @@ teams = st.dictionaries(st.sampled_from(["a_0", "a_1", "b", "B.x", "c d"]), part
     st.lists(st.tuples(st.integers(1, 20), st.booleans()), min_size=1, max_size=4),
     st.sampled_from([3, 131_072]),
 )
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_schedule_is_recorded_as_a_plain_loop_sees_it(
     team: dict[str, Part], plan: list[tuple[int, bool]], group_rows: int
 ) -> None:
     """Whoever comes and goes, wherever a reset or a seal falls, each agent has what a plain loop saw."""
-    from episodelake.store import sealing
+    from episodelake.store.segments import steps_file as sealing
 
     kept = sealing.GROUP_ROWS
     sealing.GROUP_ROWS = group_rows
@@ -151,5 +153,7 @@ def test_importing_does_not_import_pettingzoo() -> None:
         "import sys, episodelake; "
         "print([name for name in sys.modules if name.startswith(('pettingzoo', 'mo_gymnasium'))])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
     assert done.stdout.strip() == "[]"

@@ -23,6 +23,7 @@ import episodelake as el
 from agent_environments import SPACES, Comings, Turns
 from plain_agents import check_agents, play_parallel, play_turns, random_policy
 from test_verify import put, rewrite
+from waiting import PATIENCE
 
 
 def comings(path: Path, seeds: range = range(4), **options: Any) -> el.EpisodeStore:
@@ -253,8 +254,8 @@ def test_annotations_that_mean_no_row(rows: dict, message: str, copied: el.Episo
 
 def test_an_episode_longer_than_a_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents' rows that go over several row groups, and over many journal batches, come back whole."""
-    from episodelake.store import sealing
     from episodelake.store.maintenance import rows
+    from episodelake.store.segments import steps_file as sealing
 
     for module in (sealing, rows):
         monkeypatch.setattr(module, "GROUP_ROWS", 7)
@@ -289,13 +290,16 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["parallel", "aec"])
 def test_a_killed_recorder_is_recovered(kind: str, tmp_path: Path) -> None:
     """After SIGKILL the finished episode is whole; the other is interrupted, up to each agent's last row."""
     env: Any = Comings() if kind == "parallel" else Turns()
     store = el.create(tmp_path / "store", env)
     program = textwrap.dedent(KILLED).format(tests=str(Path(__file__).parent), state=kind == "parallel")
-    done = subprocess.run([sys.executable, "-c", program, str(store.path), kind], check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(store.path), kind], check=False, timeout=PATIENCE
+    )
     assert done.returncode == -signal.SIGKILL
     (run,) = el.recover(store.path)
     assert (run.episodes, run.interrupted) == (2, 1)
@@ -317,6 +321,7 @@ def test_a_killed_recorder_is_recovered(kind: str, tmp_path: Path) -> None:
     assert el.recover(store.path) == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["parallel", "aec"])
 def test_a_recorder_killed_at_any_moment_is_recovered(kind: str, tmp_path: Path) -> None:
     """Of any prefix of the journal, each agent has a prefix of its rows, and no step is there by half."""
@@ -329,8 +334,7 @@ def test_a_recorder_killed_at_any_moment_is_recovered(kind: str, tmp_path: Path)
 
     def step_and_flush(action: Any) -> Any:
         result = step(action)
-        with session._lock:
-            session._flush()
+        session.flush()
         return result
 
     recorder.step = step_and_flush
@@ -441,10 +445,10 @@ def test_groups_get_names_that_cannot_clash(agents: list[str], names: list[str],
 
 def _journal_with(path: Path, events: list[dict]) -> None:
     """A dead writer's journal of a store for `Comings`: one scout with one transition, and these events."""
-    from episodelake.store.agent_arrivals import AgentArrivals, Arrival, LiveAgent
-    from episodelake.store.families import STEP_FAMILIES, ColumnSet
-    from episodelake.store.journal import PartWriter, RunHeader, part_path
-    from episodelake.store.records import EpisodeFacts
+    from episodelake.store.dynamic.column_groups import STEP_FAMILIES, ColumnSet
+    from episodelake.store.journal.run_journal import PartWriter, RunHeader, part_path
+    from episodelake.store.segments.episode_record import EpisodeFacts
+    from episodelake.writers.buffers.agent_arrivals import AgentArrivals, Arrival, LiveAgent
 
     schema = el.create(path, Comings()).handle.schema
     facts = EpisodeFacts.of(None, None, None)

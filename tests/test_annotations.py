@@ -8,6 +8,7 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -89,6 +90,7 @@ def advantages(store: el.EpisodeView, name: str) -> list[list[Any]]:
     return result
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", FRAMES)
 def test_episodes_by_every_kind_of_frame(store: el.EpisodeStore, kind: str) -> None:
     """Labels from a frame in another order land on their episodes, for filters, SQL, Polars and episodes."""
@@ -108,6 +110,7 @@ def test_episodes_by_every_kind_of_frame(store: el.EpisodeStore, kind: str) -> N
     assert_faces_agree(store)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", FRAMES)
 def test_steps_by_every_kind_of_frame(store: el.EpisodeStore, kind: str) -> None:
     """Values from a shuffled frame of steps land on their rows."""
@@ -161,6 +164,7 @@ VALUES: dict[str, tuple[pl.Series, list[Any]]] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", VALUES)
 def test_values_of_every_type(store: el.EpisodeStore, kind: str) -> None:
     """Every plain type, with NULLs, comes back by every way of reading, for episodes and for steps."""
@@ -186,6 +190,7 @@ def test_nan_is_not_null(store: el.EpisodeStore, on: Any) -> None:
     assert values.is_nan().to_list() == [True, None, False, False]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "series",
     [
@@ -284,6 +289,7 @@ def test_other_keys(store: el.EpisodeStore, on: Any) -> None:
         assert store.annotations.height > 0
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "name",
     [
@@ -386,6 +392,7 @@ def test_in_an_empty_store(tmp_path: Path) -> None:
     assert_faces_agree(store)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("on", ["episode_id", STEP], ids=["episodes", "steps"])
 def test_part_and_then_the_rest(store: el.EpisodeStore, on: Any) -> None:
     """Rows that a frame leaves out keep what they have; given rows are overwritten, with NULL too."""
@@ -416,6 +423,7 @@ def test_part_and_then_the_rest(store: el.EpisodeStore, on: Any) -> None:
     assert store.annotations.height == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("on", ["episode_id", STEP], ids=["episodes", "steps"])
 def test_another_type(store: el.EpisodeStore, on: Any) -> None:
     """Another type under the same name is refused until it is dropped; older versions show the older one."""
@@ -637,3 +645,18 @@ def test_an_annotation_of_episodes_has_no_name_of_steps(tmp_path: Path) -> None:
         store.annotate(pl.DataFrame({"episode_id": ids, "t": [0, 0], "advantage": [1.0, 2.0]}))
     assert store.refresh().version == el.open(store.path).version
     assert "advantage" not in store.episodes.collect_schema()
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    ("first", "second"), [(False, 2), ("a", True), (1, "7"), (1, 1.5), (2**53 + 1, 0.5), (1.5, 2**53 + 1)]
+)
+def test_values_of_another_type_are_refused_and_not_changed(tmp_path: Path, first: Any, second: Any) -> None:
+    """`annotate` never turns a value into one of the type that the annotation has."""
+    store = el.create(tmp_path / "store", gymnasium.make("CartPole-v1"))
+    el.collect(gymnasium.make("CartPole-v1"), None, store, episodes=1, seed=0)
+    ids = [store.refresh()[0].id]
+    store.annotate(pl.DataFrame({"episode_id": ids, "label": [first]}))
+    with pytest.raises(el.InvalidArgumentError, match="label"):
+        store.annotate(pl.DataFrame({"episode_id": ids, "label": [second]}))
+    assert store[0].annotations == {"label": first} and type(store[0].annotations["label"]) is type(first)

@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as arrays
 
 import episodelake as el
 from test_loader_units import NESTED, random_store
+from waiting import PATIENCE
 
 DISCRETE = gym.spaces.Discrete(4, start=2)
 
@@ -135,11 +136,11 @@ def test_one_hot_of_padding(tmp_path: Path) -> None:
                 truncations=False,
             )
     one_hot = el.OneHot(["observation", "action"], 4, start=2)
-    loader = store.refresh().loader(10, window=3, pad="left", transforms=[one_hot])
+    loader = store.refresh().loader(10, el.Windows(3, pad="left"), transforms=[one_hot])
     for batch in loader:
         for key in ("observation", "action"):
             np.testing.assert_array_equal(batch[key].sum(axis=-1), batch["mask"])
-    (batch,) = store.loader(2, whole_episodes=True, transforms=[one_hot])
+    (batch,) = store.loader(2, el.WholeEpisodes(), transforms=[one_hot])
     assert batch["observation"].sum(axis=-1).tolist() == [[1, 1, 1, 0, 0, 0], [1] * 6]
     np.testing.assert_array_equal(batch["action"].sum(axis=-1), batch["mask"])
 
@@ -201,7 +202,7 @@ def test_normalise_by_statistics(store: el.EpisodeStore) -> None:
     keys = ["observation.pair.1", "reward"]
     for method in ("standard", "range"):
         transform = el.Normalise.from_stats(stats, keys, method)
-        (batch,) = store.loader(100, whole_episodes=True, transforms=[transform])
+        (batch,) = store.loader(100, el.WholeEpisodes(), transforms=[transform])
         rewards = batch["reward"][batch["mask"]]
         real = np.concatenate([np.ones((3, 1), bool), batch["mask"]], axis=1)
         pairs = batch["observation"]["pair"][1][real]
@@ -286,7 +287,7 @@ def test_they_go_together_and_into_a_new_process(store: el.EpisodeStore, tmp_pat
         "(batch,) = el.open(path).loader(100, transforms=transforms)\n"
         "pickle.dump(batch, open('found', 'wb'))"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=PATIENCE)
     found = pickle.loads((tmp_path / "found").read_bytes())
     for key in batch:
         np.testing.assert_array_equal(found[key], batch[key])

@@ -205,6 +205,7 @@ def test_the_card_of_a_store_needs_no_steps(store: el.EpisodeStore, tmp_path: Pa
     assert card(el.open(copy)).text == before
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("table", ["episodes", "runs", "steps"])
 @pytest.mark.parametrize("how", ["gone", "cut", "zeros", "other"])
 def test_a_damaged_file_is_told_and_the_rest_is_shown(

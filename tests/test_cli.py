@@ -21,9 +21,10 @@ from typer.testing import CliRunner, Result
 import episodelake as el
 from episodelake.readers.amounts import size_text
 from episodelake.terminal.app import app
-from episodelake.terminal.charts import ASCII, BLOCKS, histogram, sparkline
-from episodelake.terminal.grid import Grid, aligned, clean, fitted
-from episodelake.terminal.page import Page
+from episodelake.terminal.output.charts import ASCII, BLOCKS, histogram, sparkline
+from episodelake.terminal.output.grid import Grid, aligned, clean, fitted
+from episodelake.terminal.output.page import Page
+from waiting import PATIENCE
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 BOX_DRAWING = re.compile("[\u2500-\u257f]")
@@ -32,7 +33,7 @@ UNSEEN = (
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"
 )
-RUN = ["-c", "from episodelake_command import main; main()"]
+RUN = ["-c", "from episodelake.terminal.app import main; main()"]
 
 
 @pytest.fixture(autouse=True)
@@ -389,7 +390,9 @@ writer.seal()
 os._exit(9)
 """
     path = tmp_path / "s"
-    subprocess.run([sys.executable, "-c", program, str(path)], check=False, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-c", program, str(path)], check=False, stdin=subprocess.DEVNULL, timeout=PATIENCE
+    )
     told = printed("info", path)
     assert "journals\t1 of writers that are gone; `episodelake recover`" in told
     assert "recording\t" not in told
@@ -435,7 +438,11 @@ def test_output_that_cannot_be_encoded_is_spelled_out(example: Example) -> None:
     environment = {"PYTHONIOENCODING": "ascii", "PATH": ""}
     outputs = [
         subprocess.run(
-            [sys.executable, *RUN, *words], env=environment, capture_output=True, stdin=subprocess.DEVNULL
+            [sys.executable, *RUN, *words],
+            env=environment,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=PATIENCE,
         )
         for words in (["sql", str(example.path), "SELECT '雪' AS snow"], ["show", str(example.path), "0"])
     ]
@@ -444,6 +451,7 @@ def test_output_that_cannot_be_encoded_is_spelled_out(example: Example) -> None:
     assert b"reward\t_#\t0.0\t0.5" in outputs[1].stdout
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "words",
     [
@@ -464,10 +472,13 @@ def test_a_reader_that_has_gone_ends_every_command_alike(example: Example, words
     os.close(reading)
     command = [sys.executable, *RUN, *(str(example.path) if word == "STORE" else word for word in words)]
     with os.fdopen(writing, "wb") as closed:
-        ended = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        ended = subprocess.run(
+            command, stdout=closed, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=PATIENCE
+        )
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 @pytest.mark.parametrize(
     "words",
@@ -479,17 +490,23 @@ def test_a_full_disk_is_told(example: Example, words: tuple[str, ...]) -> None:
     command = [sys.executable, *RUN, *(str(example.path) if word == "STORE" else word for word in words)]
     with open("/dev/full", "wb") as full:
         ended = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+            command,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=PATIENCE,
         )
     assert ended.returncode == 1
     assert ended.stderr == (
-        "Error: Could not write to standard output: No space left on device. What was written is not whole.\n"
+        "Error: Could not write to standard output: No space left on device. The output is incomplete.\n"
     )
 
 
 # On a terminal
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "words",
     [("info",), ("sql", "SELECT * FROM steps"), ("sql", "SELECT * FROM episodes"), ("show", "1")],

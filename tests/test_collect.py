@@ -124,7 +124,34 @@ def test_state_begins_with_the_initial_one(tmp_path: Path) -> None:
     for episode in store.refresh():
         expected = [[10 + t] for t in range(episode.length)]
         assert episode.policy["seen"].tolist() == expected
-        assert [state["count"].tolist() for state in episode.policy["state"]] == expected
+        assert episode.policy["state"]["count"].tolist() == expected
+
+
+@pytest.mark.parametrize("initial", [True, False])
+def test_the_state_of_an_lstm_comes_back_as_a_tuple(tmp_path: Path, initial: bool) -> None:
+    """A tuple of arrays of T rows where each step has a state, else a list with a tuple for each state."""
+
+    def policy(observation: Any, info: Any, state: Any) -> Any:
+        h, c = (np.zeros(2), {"cell": np.zeros((1, 3))}) if state is None else state
+        extras = {"h": h.copy(), "deep": {"h": h.copy(), "one": {"t": int(h[0])}}}
+        return np.zeros(2, np.float32), extras, (h + 1, {"cell": c["cell"] + 2})
+
+    store = new_store(tmp_path, VaryingEnv())
+    begin = (np.zeros(2), {"cell": np.zeros((1, 3))}) if initial else None
+    el.collect(VaryingEnv(), policy, store, episodes=4, initial_state=begin, record_state=True)
+    for episode in store.refresh():
+        found, rows = episode.policy, np.arange(episode.length)
+        assert found["deep"]["h"].tolist() == found["h"].tolist() == [[t, t] for t in rows]
+        assert found["deep"]["one"]["t"].tolist() == rows.tolist()
+        if initial:
+            h, c = found["state"]
+            assert np.array_equal(h, found["h"]) and c["cell"].shape == (episode.length, 1, 3)
+            assert np.array_equal(c["cell"][:, 0, 0], 2 * rows)
+        else:
+            states = found.get("state", [None])  # an episode of one step has none
+            assert states[0] is None and len(states) == episode.length
+            for t, (h, c) in enumerate(states[1:], 1):
+                assert h.tolist() == [t, t] and c["cell"].tolist() == [[2 * t] * 3]
 
 
 def test_hooks_change_the_action_and_keep_the_raw_one(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from collecting_parts import CoinEnv, Tensor, VaryingEnv, make_varying_pair, plain_steps, tilt, tilting_many
+from effort import examples
 from nasty_environments import Rollout, assert_recorded, new_store
 
 MODES = list(AutoresetMode)
@@ -54,13 +55,14 @@ def assert_policy_columns(episode: el.Episode) -> None:
     assert list(episode.policy["temperature"])[:length] == [0.5] * length
     sums = np.vstack([np.zeros((1, 3)), np.cumsum(episode.observations[: length - 1], axis=0, dtype=float)])
     assert np.allclose(np.stack(list(episode.policy["summed"])[:length]), sums[:length])
-    means = [each["mean"] for each in list(episode.policy["distribution"])[:length]]
+    means = list(episode.policy["distribution"]["mean"])[:length]
     assert np.array_equal(np.stack(means)[:, 0], 2 * episode.actions[:, 0])
 
 
 # What is recorded
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("steps", [1, 150])
 def test_steps_are_those_of_single_environments(tmp_path: Path, mode: AutoresetMode, steps: int) -> None:
@@ -80,6 +82,7 @@ def test_steps_are_those_of_single_environments(tmp_path: Path, mode: AutoresetM
     assert (stats.terminated, stats.truncated) == (finished["terminated"].sum(), finished["truncated"].sum())
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("unbiased", [False, True])
 @pytest.mark.parametrize("episodes", [3, 23])
@@ -103,6 +106,7 @@ def test_episodes_are_those_of_single_environments(
     assert steps.fetchall() == [(stats.steps,)]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("share", [3, 7])
 def test_a_recorder_goes_on_without_a_gap(tmp_path: Path, mode: AutoresetMode, share: int) -> None:
@@ -128,6 +132,7 @@ def test_a_recorder_goes_on_without_a_gap(tmp_path: Path, mode: AutoresetMode, s
     assert store.sql(query).fetchall() == whole.refresh().sql(query).fetchall()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_episodes_are_counted_alike_late_and_at_once(tmp_path: Path, mode: AutoresetMode) -> None:
     """A hook that wants to know of each episode at once changes nothing of what is counted."""
@@ -240,6 +245,7 @@ def test_processes_and_native_batches(tmp_path: Path) -> None:
 # State, extras, hooks
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("given", [False, True])
 def test_rows_of_tensors_are_replaced(tmp_path: Path, mode: AutoresetMode, given: bool) -> None:
@@ -561,7 +567,7 @@ CALLS = st.lists(
 
 
 @given(mode=st.sampled_from(MODES), num_envs=st.integers(1, 5), calls=CALLS)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_calls_of_all_kinds_count_exactly(mode: AutoresetMode, num_envs: int, calls: list) -> None:
     """Whatever is asked of one recorder in whatever order, the counts are exact and each episode is whole."""
     with tempfile.TemporaryDirectory() as folder:
@@ -592,6 +598,7 @@ def test_calls_of_all_kinds_count_exactly(mode: AutoresetMode, num_envs: int, ca
             assert not done[:-1].any() and done[-1] == (episode.end_reason != "cut")
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("longest", [1, 3, 4])
 @pytest.mark.parametrize("episodes", [1, 7, 10])

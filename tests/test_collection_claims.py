@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
+from effort import examples
 from scripted_environment import (
     MODES,
     Played,
@@ -62,7 +63,7 @@ def step_by_table(recorder: Any, table: np.ndarray, mode: AutoresetMode, seed: i
             recorder.reset(options={"reset_mask": ended})
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(
     mode=st.sampled_from(MODES),
     envs=st.integers(1, 5),
@@ -86,6 +87,7 @@ def test_a_vector_is_recorded_as_its_environments_alone(
     assert_table_played(of_run(store, run), table, mode, seed, longest)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("shared_memory", [True, False])
 def test_worker_processes_are_recorded_as_environments_alone(
@@ -103,7 +105,7 @@ def test_worker_processes_are_recorded_as_environments_alone(
     assert_table_played(of_run(store, run), table, mode, 3, 4)
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(mode=st.sampled_from(MODES), seed=st.integers(0, 2**31), longest=st.integers(1, 4))
 def test_recording_changes_nothing_of_a_vector(
     new_store: Stores, mode: AutoresetMode, seed: int, longest: int
@@ -133,7 +135,7 @@ def copied_output(output: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(copied(item) for item in output)
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(
     seed=st.integers(0, 2**31),
     picks=st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=3, max_size=12),
@@ -176,7 +178,7 @@ def test_masks_reset_exactly_the_masked(new_store: Stores, seed: int, picks: lis
         assert [episode.seed for episode in episodes] == [episode.seed for episode in alone]
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     mode=st.sampled_from(MODES),
     envs=st.integers(1, 5),
@@ -209,7 +211,7 @@ def test_steps_are_exact_and_go_on(
         assert_prefix(episodes, alone_by_place(index, seed, mode, 2 * totals + 2, longest))
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     mode=st.sampled_from(MODES),
     envs=st.integers(1, 5),
@@ -257,7 +259,7 @@ def test_episodes_are_exact(
     assert (row["episodes"], row["steps"], row["return_mean"]) == (episodes, stats.steps, stats.return_mean)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     seed=st.integers(0, 2**31),
     amount=st.integers(1, 12),
@@ -281,7 +283,7 @@ def test_a_single_environment_is_collected_as_by_a_plain_loop(
     assert (len(stored) if whole else stats.steps) == amount
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(mode=st.sampled_from(MODES), envs=st.integers(1, 4), seed=st.integers(0, 2**31), started=st.booleans())
 def test_recurrent_state_begins_where_an_episode_begins(
     new_store: Stores, mode: AutoresetMode, envs: int, seed: int, started: bool

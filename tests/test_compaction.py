@@ -29,7 +29,7 @@ from maintenance_stores import (
     write_awkward,
 )
 from real_environments import NUMBERED_SPACES, numbered_store, values_of, write_numbered
-from waiting import PATIENCE
+from waiting import PATIENCE, line_of
 
 
 def steps_bytes(store: el.EpisodeStore) -> int:
@@ -120,6 +120,7 @@ def ordered(rows: list[tuple[Any, str]], descending: bool) -> list[str]:
     return [name for _, name in there] + nans + nulls
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("descending", [False, True])
 def test_order_by_any_plain_column(tmp_path: Path, descending: bool) -> None:
     """Episodes are sorted by numbers, NaN, NULLs, texts, flags, times and metadata; ties keep their order."""
@@ -164,6 +165,7 @@ def test_order_by_makes_filters_read_few_files(tmp_path: Path) -> None:
     assert all(high <= low for high, low in zip(spans["high"], spans["low"][1:], strict=False))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("column", ["no_such", "", "reward", "steps", "length desc", "position"])
 def test_order_by_a_column_that_is_not_there(tmp_path: Path, column: str) -> None:
     """A wrong column is an error of ours, and nothing was changed."""
@@ -419,7 +421,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
         for what in ("compact", "delete", "compact")
     ]
     for child in children:
-        assert child.stdout and child.stdout.readline() == "ready\n"
+        assert line_of(child) == "ready"
     outputs = []
     for child in children:
         assert child.stdin

@@ -15,15 +15,21 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
 import independent_journal
+from episodelake.store.dynamic import values
+from episodelake.store.journal import reading as journal_reading
+from episodelake.store.spaces import describe
 from nasty_environments import SmallEnv, assert_recorded, new_store, play, seeds
 from strategies import same
-from waiting import PATIENCE, steps_told
+from waiting import PATIENCE, line_of, steps_told
 
 PUSH = np.zeros(2, np.float32)
 LENGTH = 40
@@ -94,10 +100,9 @@ def process(script: str, path: Path, *arguments: str) -> Iterator[subprocess.Pop
 
 def said(child: subprocess.Popen[str]) -> str:
     """Wait for the next line that a process prints."""
-    assert child.stdout is not None
-    line = child.stdout.readline()
-    assert line, f"the process ended with {child.wait()}"
-    return line.strip()
+    line = line_of(child)
+    assert line, f"the process ended with {child.wait(PATIENCE)}"
+    return line
 
 
 def killed(script: str, path: Path, lines: int = 1) -> None:
@@ -106,7 +111,7 @@ def killed(script: str, path: Path, lines: int = 1) -> None:
         for _ in range(lines):
             said(child)
         child.send_signal(signal.SIGKILL)
-        child.wait()
+        child.wait(PATIENCE)
 
 
 def run(script: str, path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -345,6 +350,50 @@ def test_a_damaged_journal_never_gives_wrong_steps(dead: Path) -> None:
     assert wrong == []
 
 
+READINGS = [
+    (describe, "_build"),
+    (values, "_from_json"),
+    (journal_reading, "expanded"),
+    (pa.ipc, "read_schema"),
+    (pa.ipc, "read_record_batch"),
+    (pq.ParquetFile, "read"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), READINGS, ids=[name for _, name in READINGS])
+def test_a_shortage_of_memory_is_no_damage(
+    dead: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    """Whatever recovery cannot read for want of memory, it raises MemoryError and sets no journal aside."""
+    # Its episodes are in the store already, so that recovery reads files of each kind.
+    shutil.copytree(dead / "journal", tmp_path / "journal")
+    el.recover(dead)
+    shutil.copytree(tmp_path / "journal", dead / "journal", dirs_exist_ok=True)
+    real = getattr(owner, name)
+    calls = 0
+
+    def short(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == failing:
+            raise pa.ArrowMemoryError("malloc of size 64 failed")
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, short)
+    failing = 0
+    while failing <= calls:
+        calls, failing = 0, failing + 1
+        try:
+            el.recover(dead)
+        except MemoryError:
+            assert list((dead / "journal").glob("*/*.frames"))
+            assert not list((dead / "journal").glob("*.damaged"))
+    monkeypatch.undo()
+    assert calls == failing - 1 > 0
+    assert_idle_recovered(dead)
+    assert not list((dead / "journal").iterdir())
+
+
 def test_strange_files_among_the_journals_do_not_stop_recovery(dead: Path) -> None:
     """Files of no journal are neither recovered nor a hindrance."""
     (dead / "journal" / "notes.txt").write_text("not a journal")
@@ -362,7 +411,7 @@ def test_several_dead_writers_are_all_recovered(path: Path) -> None:
             assert said(child) == "ready"
         for child in (one, two):
             child.kill()
-            child.wait()
+            child.wait(PATIENCE)
     recovered = el.recover(path)
     assert len({found.run_id for found in recovered}) == 2
     store = el.open(path)
@@ -406,6 +455,7 @@ def test_two_recoveries_at_once_add_everything_once(dead: Path) -> None:
     assert_idle_recovered(dead)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pause", [0.0, 0.013, 0.031, 0.057, 0.083])
 def test_a_kill_at_any_moment_neither_loses_nor_doubles(path: Path, pause: float) -> None:
     """Killed while it flushes and seals all the time, its episodes are there once each, without gaps."""
@@ -413,7 +463,7 @@ def test_a_kill_at_any_moment_neither_loses_nor_doubles(path: Path, pause: float
         sealed = [int(said(child)) for _ in range(3)][-1]
         time.sleep(pause)
         child.send_signal(signal.SIGKILL)
-        child.wait()
+        child.wait(PATIENCE)
     assert len(el.open(path)) >= sealed
     el.recover(path)
     assert len(el.open(path)) > sealed
@@ -427,6 +477,7 @@ RECOVER = (
 )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("pause", [0.0, 0.01, 0.02, 0.04, 0.06, 0.1])
 def test_a_recovery_that_is_killed_is_repeated(dead: Path, pause: float) -> None:
     """A recovery that dies at any moment is finished by the next one, and nothing is there twice."""
@@ -434,7 +485,7 @@ def test_a_recovery_that_is_killed_is_repeated(dead: Path, pause: float) -> None
         said(child)
         time.sleep(pause)
         child.send_signal(signal.SIGKILL)
-        child.wait()
+        child.wait(PATIENCE)
     el.recover(dead)
     assert_idle_recovered(dead)
 
@@ -465,6 +516,7 @@ def test_rows_reach_the_journal_without_further_steps(path: Path) -> None:
     assert_true(el.open(path)[0])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("ending", "code"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError('mine')", 1), ("del recorder", 0)]
 )
@@ -529,6 +581,7 @@ recorder.close()
 )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     "how", ["os._exit(0)", "sys.exit(0)", "del recorder; import gc; gc.collect(); os._exit(0)"]
@@ -565,7 +618,7 @@ def test_an_orphan_does_not_keep_a_dead_writer_alive(path: Path) -> None:
     with process(ORPHAN, path) as child:
         orphan = int(said(child))
         child.send_signal(signal.SIGKILL)
-        child.wait()
+        child.wait(PATIENCE)
         try:
             el.recover(path)
             assert [(episode.length, episode.end_reason) for episode in el.open(path)] == [

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +14,7 @@ import polars as pl
 import pytest
 
 import episodelake as el
+from episodelake.store.tables.table import Table
 from maintenance_stores import (
     INFOS,
     assert_contents,
@@ -17,13 +23,15 @@ from maintenance_stores import (
     contents,
     crashed_copy,
     ids_of,
+    raw_frame,
     segments_of,
     write_awkward,
 )
 from real_environments import NUMBERED_SPACES, numbered_store, values_of, write_numbered
-from waiting import wait_for_journal
+from waiting import PATIENCE, wait_for_journal
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "condition",
     [
@@ -108,6 +116,7 @@ def test_deleting_in_an_empty_store(tmp_path: Path) -> None:
         store.delete("no_such > 1")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "condition",
     [
@@ -222,6 +231,7 @@ def test_beside_an_open_writer(tmp_path: Path) -> None:
     assert_faces_agree(store)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("compacted", [False, True])
 def test_deleted_episodes_do_not_come_back_from_a_journal(tmp_path: Path, compacted: bool) -> None:
     """A journal that has the rows of deleted episodes brings none back, however often it is recovered."""
@@ -322,3 +332,82 @@ def test_what_went_leaves_no_row_in_raw_tables(tmp_path: Path) -> None:
     for table in ("steps", "episodes"):
         frame = pl.read_delta(str(store.path / table))
         assert gone not in frame["episode_id"].to_list()
+
+
+KILLED = """
+import os, sys
+import episodelake as el
+from episodelake.store.tables.table import Table
+
+real = Table.replace
+
+def replace(self, *words, **named):
+    if self.path.name == 'episodes':
+        os._exit(9)
+    real(self, *words, **named)
+
+Table.replace = replace
+store = el.open(sys.argv[1])
+store.delete("length > 3")
+"""
+AFTERWARDS: dict[str, Callable[[el.EpisodeStore], object]] = {
+    "recover": lambda store: el.recover(store.path),
+    "a writer": lambda store: store.writer().close(),
+    "tag": lambda store: store.tag("now"),
+    "annotate": lambda store: store.annotate(store.episodes.select("episode_id", x=pl.lit(1))),
+    "vacuum": lambda store: store.vacuum(timedelta(0)),
+    "delete": lambda store: store.delete("false"),
+    "repair": lambda store: store.verify(repair=True),
+}
+
+
+@pytest.fixture(scope="module")
+def half_done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a store whose process was killed between the two commits of a deletion."""
+    store = awkward_store(tmp_path_factory.mktemp("half") / "store")
+    words = [sys.executable, "-c", KILLED, str(store.path)]
+    assert subprocess.run(words, timeout=PATIENCE, check=False).returncode == 9
+    return store.path
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("next_one", AFTERWARDS)
+def test_after_a_kill_between_the_commits_the_tables_agree_again(
+    half_done: Path, tmp_path: Path, next_one: str
+) -> None:
+    """Other engines find every step of every episode again after whatever comes next, and no others."""
+    store = el.open(shutil.copytree(half_done, tmp_path / "store"))
+    assert set(raw_frame(store, "steps")["episode_id"]) < set(raw_frame(store, "episodes")["episode_id"])
+    before = contents(store)
+    AFTERWARDS[next_one](store)
+    assert_contents(store.refresh(), before, without=("annotations",))
+    assert_faces_agree(store)
+    assert store.verify().ok
+    assert not list((store.path / "journal").glob("*.unfinished"))
+
+
+def test_an_error_between_the_commits_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is raised between the commits, before or after the second, the tables agree at once."""
+    real = Table.replace
+    for error, late in ((KeyboardInterrupt, False), (OSError, True)):
+        store = awkward_store(tmp_path / error.__name__)
+        before = contents(store)
+
+        def replace(
+            self: Table, *words: object, error: type = error, late: bool = late, **named: object
+        ) -> None:
+            if self.path.name == "episodes" and not late:
+                raise error
+            real(self, *words, **named)  # type: ignore[arg-type]
+            if self.path.name == "episodes":
+                raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Table, "replace", replace)
+            with pytest.raises(error):
+                store.delete("length > 3")
+        assert_contents(store.refresh(), [one for one in before if not late or one["length"] <= 3])
+        assert_faces_agree(store)
+        assert not list((store.path / "journal").glob("*.unfinished"))
+        store.delete("length > 3")
+        assert_faces_agree(store)

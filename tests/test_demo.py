@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 import episodelake as el
 from episodelake.readers.replaying.replay import replay
 from episodelake.terminal.app import app
-from episodelake.terminal.demo import QUESTIONS, TASKS, Task, next_commands
+from episodelake.terminal.reports.demo import QUESTIONS, TASKS, Task, next_commands
+from waiting import PATIENCE
 
 EPISODES = 6
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -172,7 +173,9 @@ def test_next_commands_are_printed_for_a_shell(demo: Demo) -> None:
     """A shell reads the printed commands, line breaks and quotes included, as the words that are meant."""
     printed = demo.output[demo.output.index("Try next") :].split("\n", 1)[1]
     program = f"episodelake() {{ printf '%s\\n' \"$@\"; }}\n{printed}"
-    shell = subprocess.run(["sh", "-c", program], capture_output=True, text=True, check=True)
+    shell = subprocess.run(
+        ["sh", "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
     words = shell.stdout.splitlines()
     assert words == [word for command in next_commands(demo.path) for word in command[1:]]
 
@@ -201,7 +204,7 @@ def test_replay_notices_an_episode_that_goes_on(demo: Demo) -> None:
 
 def test_a_difference_ends_the_demo_with_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If an episode does not replay, the demo says how many and fails."""
-    import episodelake.terminal.demo as module
+    import episodelake.terminal.reports.demo as module
 
     def in_weak_gravity(episode: el.Episode, env: gymnasium.Env) -> object:
         env.unwrapped.gravity = 1.0

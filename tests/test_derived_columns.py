@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import episodelake as el
-from episodelake.readers.loading.step_arrays import StepArrays
+from episodelake.readers.loading.columns.step_arrays import StepArrays
 
 SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 ENDINGS = ("terminated", "truncated", "cut", "both")
@@ -88,7 +88,7 @@ def whole(loader: el.Loader, key: str) -> list[np.ndarray]:
 @given(drawn_stores, factors, st.integers(1, 4))
 def test_returns_to_go(store: el.EpisodeStore, gamma: float, batch_size: int) -> None:
     """Each step has the discounted sum of the rewards to its episode's end."""
-    loader = store.loader(batch_size, whole_episodes=True, transforms=[el.ReturnToGo(gamma)])
+    loader = store.loader(batch_size, el.WholeEpisodes(), transforms=[el.ReturnToGo(gamma)])
     for found, episode in zip(whole(loader, "return_to_go"), store, strict=True):
         np.testing.assert_allclose(found, plain_returns(episode.rewards, gamma), rtol=1e-12, atol=1e-12)
 
@@ -96,7 +96,7 @@ def test_returns_to_go(store: el.EpisodeStore, gamma: float, batch_size: int) ->
 @given(drawn_stores, factors, factors)
 def test_advantages(store: el.EpisodeStore, gamma: float, lam: float) -> None:
     """Advantages and value targets follow the paper; 0 stands for the value after a termination only."""
-    loader = store.loader(3, whole_episodes=True, transforms=[el.GAE(gamma, lam)])
+    loader = store.loader(3, el.WholeEpisodes(), transforms=[el.GAE(gamma, lam)])
     batches = list(loader)
     expected = [plain_advantages(e.rewards, e.policy["value"], e.terminated, gamma, lam) for e in store]
     for key, column in (("advantage", 0), ("value_target", 1)):
@@ -113,8 +113,7 @@ def test_windows_have_the_return_of_the_whole_episode(store: el.EpisodeStore, wi
         window = 1
     loader = store.loader(
         5,
-        window=window,
-        pad=pad,
+        el.Windows(window, pad=pad),
         columns=["episode", "t", "mask"],
         transforms=[el.ReturnToGo(0.9, key="discounted"), el.ReturnToGo()],
     )
@@ -144,7 +143,7 @@ def test_what_is_no_number_stays_in_its_episode(tmp_path: Path) -> None:
                 terminations=True,
                 truncations=False,
             )
-    loader = store.refresh().loader(4, whole_episodes=True, transforms=[el.ReturnToGo(0.5)])
+    loader = store.refresh().loader(4, el.WholeEpisodes(), transforms=[el.ReturnToGo(0.5)])
     for found, values in zip(whole(loader, "return_to_go"), rewards, strict=True):
         np.testing.assert_array_equal(found, plain_returns(values, 0.5))
 
@@ -152,7 +151,7 @@ def test_what_is_no_number_stays_in_its_episode(tmp_path: Path) -> None:
 def test_long_episodes_keep_their_precision(tmp_path: Path) -> None:
     """Sixty thousand steps: the sums are those of exact arithmetic, to the last few bits."""
     store = write(tmp_path / "store", [60_000, 3], ["terminated", "cut"])
-    (batch,) = store.loader(2, whole_episodes=True, transforms=[el.ReturnToGo()])
+    (batch,) = store.loader(2, el.WholeEpisodes(), transforms=[el.ReturnToGo()])
     rewards = store[0].rewards
     for t in (0, 1, 33_333, 59_999):
         exact = math.fsum(rewards[t:])
@@ -172,7 +171,7 @@ def test_each_objective_has_its_own_return(tmp_path: Path) -> None:
             terminations=True,
             truncations=False,
         )
-    (batch,) = store.refresh().loader(2, whole_episodes=True, transforms=[el.ReturnToGo(0.9)])
+    (batch,) = store.refresh().loader(2, el.WholeEpisodes(), transforms=[el.ReturnToGo(0.9)])
     for part in range(2):
         np.testing.assert_allclose(batch["return_to_go"][0, :, part], plain_returns(rewards[:, part], 0.9))
 
@@ -185,7 +184,7 @@ def test_a_missing_last_value_is_an_error_unless_something_stands_for_it(tmp_pat
         store.loader(transforms=[el.GAE()])
     assert len(list(store.filter("terminated").loader(transforms=[el.GAE()]))) == 1
     for missing in ("zero", "repeat"):
-        (batch,) = store.loader(9, whole_episodes=True, transforms=[el.GAE(0.9, 0.8, missing=missing)])
+        (batch,) = store.loader(9, el.WholeEpisodes(), transforms=[el.GAE(0.9, 0.8, missing=missing)])
         for number, episode in enumerate(store):
             logged = np.array(episode.policy["value"][: episode.length], float)
             last = {0: 0.0, 1: 0.0 if missing == "zero" else logged[-1], 2: episode.policy["value"][-1]}
@@ -346,7 +345,10 @@ def test_they_can_be_pickled() -> None:
 def test_deltas_of_a_derived_column() -> None:
     """A derived column has relative steps as others have, and ends with its episode."""
     for batch in _made[1].loader(
-        4, deltas={"return_to_go": [0, 2]}, columns=["episode", "t", "mask"], transforms=[el.ReturnToGo()]
+        4,
+        units=el.Deltas({"return_to_go": [0, 2]}),
+        columns=["episode", "t", "mask"],
+        transforms=[el.ReturnToGo()],
     ):
         for episode, t, mask, values in zip(
             batch["episode"], batch["t"], batch["mask"]["return_to_go"], batch["return_to_go"], strict=True
@@ -380,7 +382,9 @@ class Nothing(Numbered):
 def test_derived_values_may_be_nested_and_lie_anyhow() -> None:
     """Windows show the rows in order; no columns at all are refused."""
     view = _made[1]
-    batch = next(iter(view.loader(1, window=2, pad="right", columns=["reward"], transforms=[Numbered()])))
+    batch = next(
+        iter(view.loader(1, el.Windows(2, pad="right"), columns=["reward"], transforms=[Numbered()]))
+    )
     assert batch["numbered"]["array"][0, 0].tolist() == [0, 0]
     assert batch["numbered"]["list"][0, 0] == 0
     windows = view.filter("length >= 3").loader(1, window=3, columns=["reward"], transforms=[Numbered()])

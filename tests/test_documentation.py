@@ -48,6 +48,7 @@ def examples(text: str) -> list[Example]:
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every example of the page runs, in order, after those before it."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     namespace: dict[str, object] = {"__name__": "documentation"}
     for example in examples(page.read_text("utf-8")):
         if example.runs:

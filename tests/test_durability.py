@@ -4,10 +4,13 @@ got lost.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,8 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from waiting import PATIENCE, wait_until
+import independent_journal
+from waiting import PATIENCE, await_end, wait_until
 
 SPACES: dict[str, Any] = {
     "observation_space": spaces.Box(-1e9, 1e9, (2,), np.float32),
@@ -67,7 +71,12 @@ def test_reading_the_lock_does_not_give_it_up(store: el.EpisodeStore) -> None:
     assert store.refresh()[0].rewards.tolist() == [float(value) for value in range(1, 21)]
 
 
-def test_writers_that_come_and_go_beside_a_recovery(store: el.EpisodeStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("writers", "recoveries"), [(10, 20), pytest.param(40, 100, marks=pytest.mark.further)]
+)
+def test_writers_that_come_and_go_beside_a_recovery(
+    store: el.EpisodeStore, tmp_path: Path, writers: int, recoveries: int
+) -> None:
     """Writers open and close while another process recovers all the time: no error, no episode lost or
     doubled.
     """
@@ -89,10 +98,10 @@ def test_writers_that_come_and_go_beside_a_recovery(store: el.EpisodeStore, tmp_
             with store.writer() as writer:
                 fill(writer.begin(row(0)), 1, 4)
             count += 1
-            return other.poll() is not None or (count >= 40 and marks.stat().st_size >= 100)
+            return other.poll() is not None or (count >= writers and marks.stat().st_size >= recoveries)
 
         try:
-            wait_until(write_one, "40 writers beside 100 recoveries")
+            wait_until(write_one, f"{writers} writers beside {recoveries} recoveries")
         finally:
             stop.touch()
     assert other.returncode == 0
@@ -116,11 +125,46 @@ def test_a_forked_child_cannot_write_into_the_journal(store: el.EpisodeStore) ->
             except el.RecorderStateError:
                 os._exit(7)
             os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert await_end(child) == 7
         fill(episode, 100, 6000)
     found = store.refresh()[0]
     assert found.rewards.tolist() == [float(value) for value in range(1, 6000)]
     assert not found.actions.any()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_forked_in_the_middle_of_a_flush_does_not_hang(store: el.EpisodeStore) -> None:
+    """A child whose copy of the lock the background thread holds for ever is refused all the same."""
+    held, over = threading.Event(), threading.Event()
+    with store.writer() as writer:
+        session, episode = writer._session, writer.begin(row(0))
+
+        def hold() -> None:
+            with session.lock:
+                held.set()
+                over.wait(PATIENCE)
+
+        calls = (
+            lambda: fill(episode, 1, 20_000),
+            lambda: session.rows.discard(session.rows._live[0]),
+            writer.flush,
+            writer.seal,
+            episode.end,
+        )
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert held.wait(PATIENCE)
+        for call in calls:
+            child = os.fork()
+            if child == 0:
+                try:
+                    call()
+                except el.RecorderStateError:
+                    os._exit(7)
+                os._exit(0)
+            assert await_end(child) == 7
+        over.set()
+        thread.join(PATIENCE)
 
 
 def test_an_interrupt_after_the_journal_was_written(store: el.EpisodeStore, monkeypatch: Any) -> None:
@@ -202,6 +246,7 @@ def test_a_journal_damaged_in_the_middle_keeps_what_is_behind(tmp_path: Path) ->
             observations = np.full((1001, 2), number, np.float32)
             writer.write_episode(observations=observations, actions=np.zeros(1000, np.int64),
                                  rewards=np.ones(1000), terminations=True, truncations=False)
+            writer.flush()
         os._exit(0)
     """
     el.create(path, **SPACES)
@@ -308,3 +353,79 @@ def test_large_infos_are_recorded_in_bounded_memory(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
         peaks.append(int(done.stdout) / 1024)
     assert peaks[1] < peaks[0] + 150
+
+
+def failing_fsync(monkeypatch: pytest.MonkeyPatch, ending: str, log: list[str]) -> None:
+    """Let the next fsync of a path with this ending fail, once; the log gets all of them."""
+    fsync, failed = os.fsync, []
+
+    def synced(descriptor: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        if name.endswith(ending) and not failed:
+            failed.append(name)
+            log.append(f"failed {name}")
+            raise OSError(errno.EIO, "Input/output error")
+        log.append(f"fsync {name}")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced)
+
+
+def test_rows_whose_sync_failed_go_to_a_fresh_part(
+    store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failed fsync the kernel may have dropped rows: no later fsync of the same file counts."""
+    log: list[str] = []
+    writer = store.writer(durability="fsync", flush_seconds=1e5, seal_seconds=1e5)
+    episode = writer.begin(row(0))
+    fill(episode, 1, 3)
+    writer.flush()
+    failing_fsync(monkeypatch, ".frames", log)
+    fill(episode, 3, 5)
+    with pytest.raises(el.StoreAccessError, match="Input/output"):
+        writer.flush()
+    journal = store.path / "journal" / writer.run_id
+    assert independent_journal.told(journal)[0].transitions == 2
+    writer.flush()
+    fill(episode, 5, 7)
+    writer.flush()
+    first, second = sorted(journal.glob("*.frames"))
+    assert log[0] == f"failed {first}"
+    assert f"fsync {first}" not in log and log.count(f"fsync {second}") == 2
+    # With a power loss, the end mark of the first part may be gone too: its rows end where the next begin.
+    lost = tmp_path / "lost"
+    shutil.copytree(store.path, lost)
+    part = lost / "journal" / writer.run_id / first.name
+    data = part.read_bytes()
+    part.write_bytes(data[: data.rindex(data[:4])])
+    assert independent_journal.told(part.parent)[0].transitions == 6
+    assert recover_elsewhere(lost) == "[6]"
+    writer.close()
+    for found in (el.open(lost), store.refresh()):
+        assert found[0].rewards.tolist() == [float(value) for value in range(1, 7)]
+
+
+@pytest.mark.parametrize("table", ["runs", "steps", "episodes"])
+def test_a_commit_whose_sync_failed_is_synced_before_its_journal_goes(
+    store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    """A commit that is there although its folder could not be synced is not taken for a durable one."""
+    log: list[str] = []
+    unlink = Path.unlink
+
+    def removed(path: Path, **options: Any) -> None:
+        log.append(str(path))
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", removed)
+    writer = store.writer(flush_seconds=1e5, seal_seconds=1e5)
+    with writer:
+        fill(writer.begin(row(0)), 1, 3)
+        failing_fsync(monkeypatch, f"{table}/_delta_log", log)
+        writer.session.rows.end_all()
+        with pytest.raises(el.StoreAccessError, match="Input/output"):
+            writer.seal()
+        writer.seal()
+    folder = store.path / table / "_delta_log"
+    gone = min(log.index(line) for line in log if line.endswith(".frames") and line.startswith("/"))
+    assert log.index(f"failed {folder}") < log.index(f"fsync {folder}") < gone

@@ -20,20 +20,16 @@ from mpe2 import simple_spread_v3
 from PIL import Image
 
 import episodelake as el
-from episodelake.readers.explorer.charts import (
-    OVERVIEWS,
-    conditions_of,
-    episode_spec,
-    overview_spec,
-)
-from episodelake.readers.explorer.colors import SeriesColors
-from episodelake.readers.explorer.exports import export_folder, ids_as, sql_of_ids
-from episodelake.readers.explorer.frames import frame_source
-from episodelake.readers.explorer.listing import Choice, EpisodeList, sorted_positions
-from episodelake.readers.explorer.moments import metadata_of, moment_of, summary_of, text_of
-from episodelake.readers.explorer.queries import MOST_ROWS, Queries, Result
-from episodelake.readers.explorer.result_chart import result_spec
-from episodelake.readers.explorer.watching import Watch
+from episodelake.explorer.charts import OVERVIEWS, conditions_of, episode_spec, overview_spec
+from episodelake.explorer.colors import SeriesColors
+from episodelake.explorer.exports import export_folder, ids_as, sql_of_ids
+from episodelake.explorer.frames import frame_source
+from episodelake.explorer.listing import POSITION, Choice, EpisodeList
+from episodelake.explorer.moments import metadata_of, moment_of, summary_of, text_of
+from episodelake.explorer.queries import MOST_ROWS, Queries, Result
+from episodelake.explorer.result_chart import result_spec
+from episodelake.explorer.watching import Watch
+from episodelake.readers.ordering import sorted_positions
 from plain_agents import play_parallel, random_policy
 from waiting import PATIENCE, wait_until
 
@@ -73,7 +69,7 @@ def plain_rows(store: el.EpisodeStore) -> list[dict[str, Any]]:
     """What a loop over the episodes finds, in the order of positions."""
     return [
         {
-            "position": index,
+            POSITION: index,
             "episode_id": episode.id,
             "run_id": episode.run_id,
             "length": len(episode.rewards),
@@ -89,7 +85,7 @@ def plain_rows(store: el.EpisodeStore) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "column", ["position", "episode_id", "length", "episode_return", "end_reason", "metadata.level"]
+    "column", [POSITION, "episode_id", "length", "episode_return", "end_reason", "metadata.level"]
 )
 @pytest.mark.parametrize("descending", [True, False])
 def test_order(store: el.EpisodeStore, episodes: EpisodeList, column: str, descending: bool) -> None:
@@ -114,7 +110,7 @@ def test_filter(store: el.EpisodeStore, episodes: EpisodeList, low: float, longe
     )
     found = episodes.positions(Choice(conditions, descending=False)).tolist()
     assert found == [
-        row["position"]
+        row[POSITION]
         for row in plain_rows(store)
         if row["episode_return"] >= low and row["length"] <= longest and row["end_reason"] == ended
     ]
@@ -135,10 +131,10 @@ def test_pages(store: el.EpisodeStore, episodes: EpisodeList) -> None:
     positions = episodes.positions(Choice(sort="episode_return"))
     pages = [episodes.rows(positions[start : start + 7]) for start in range(0, len(positions), 7)]
     rows = [row for page in pages for row in page]
-    plain = {row["position"]: row for row in plain_rows(store)}
+    plain = {row[POSITION]: row for row in plain_rows(store)}
     assert len(rows) == 40
     for row in rows:
-        expected = plain[row["position"]]
+        expected = plain[row[POSITION]]
         assert row["episode_return"] == pytest.approx(expected["episode_return"])
         assert {name: row[name] for name in expected if name != "episode_return"} == {
             name: value for name, value in expected.items() if name != "episode_return"
@@ -157,8 +153,8 @@ def test_runs_and_columns(episodes: EpisodeList) -> None:
 @pytest.mark.parametrize(
     ("condition", "told"),
     [
-        ("lenght > 3", "no column 'lenght'. Did you mean length"),
-        ("levle > 3", "no column 'levle'. Did you mean metadata.level"),
+        ("lenght > 3", "no column 'lenght'. Nearest: length"),
+        ("levle > 3", "no column 'levle'. Nearest: metadata.level"),
         ("end_reason = truncated", "Texts stand in single quotes"),
         ("length", "gives BIGINT; expected a comparison"),
         ("length >", "syntax error"),
@@ -280,7 +276,7 @@ def test_brush_as_condition(episodes: EpisodeList, store: el.EpisodeStore) -> No
     found = episodes.positions(Choice(tuple(conditions), descending=False)).tolist()
     rows = plain_rows(store)
     assert found == [
-        row["position"]
+        row[POSITION]
         for row in rows
         if 3.5 <= int(row["episode_id"][-6:]) <= 9.2 and -0.5 <= row["episode_return"] <= 1.5
     ]

@@ -8,10 +8,10 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
-from episodelake.readers.explorer.charts import OVERVIEWS, episode_spec, overview_spec
-from episodelake.readers.explorer.colors import SeriesColors
-from episodelake.readers.explorer.result_chart import result_spec
-from episodelake.readers.explorer.watching import Watch
+from episodelake.explorer.charts import OVERVIEWS, episode_spec, overview_spec
+from episodelake.explorer.colors import SeriesColors
+from episodelake.explorer.result_chart import result_spec
+from episodelake.explorer.watching import Watch
 from episodelake.readers.plots.theme import END_COLORS, PALETTE
 
 
@@ -60,6 +60,7 @@ def colours_of(specification: Any) -> dict[str, str]:
     return found
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", list(OVERVIEWS))
 def test_series_keep_their_colours(store: el.EpisodeStore, name: str) -> None:
     """A run has one colour in all charts, whatever the filter leaves of it and of others; so has an end."""
@@ -96,7 +97,7 @@ def test_colours_while_recording(tmp_path: Path) -> None:
     add_run(el.open(tmp_path / "growing"), "run1", [5.0, 6.0])
     shown = watch.look(lambda: 1000.0)
     labels = {run.run_id: run.label for run in shown.episodes.runs}
-    after = colours_of(overview_spec("returns", shown.view, watch.colors))
+    after = colours_of(overview_spec("returns", shown.store, watch.colors))
     assert list(labels.values())[1].startswith("run1-")
     assert [after[label] for label in labels.values()] == list(PALETTE[:4])
 

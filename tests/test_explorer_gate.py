@@ -1,8 +1,13 @@
 """The explorer's gate and its start: who gets in, which port it takes, bad input."""
 
 import asyncio
+import email.message
+import http.cookiejar
+import re
 import socket
 import sys
+import types
+import urllib.request
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +17,8 @@ from gymnasium.spaces import Discrete
 from typer.testing import CliRunner
 
 import episodelake as el
-from episodelake.readers.explorer.gate import Gate, new_token
-from episodelake.readers.explorer.server import USUAL_PORT, Options, hosts_of, is_loopback, listen, serve
+from episodelake.explorer.gate import Gate, new_token
+from episodelake.explorer.server import USUAL_PORT, Options, hosts_of, is_loopback, listen, serve
 from episodelake.terminal.app import app
 
 
@@ -37,10 +42,15 @@ async def _inside(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"inside"})
 
 
+def gate() -> Gate:
+    """A gate before an application that answers everything."""
+    return Gate(_inside, TOKEN, 8000)
+
+
 def ask(
-    path: str = "/", query: str = "", kind: str = "http", **headers: str
+    gate: Gate, path: str = "/", query: str = "", kind: str = "http", **headers: str
 ) -> list[MutableMapping[str, Any]]:
-    """What the gate answers to one request."""
+    """What a gate answers to one request."""
     sent: list[MutableMapping[str, Any]] = []
     given = {"host": "127.0.0.1:8000", **headers}
     scope = {
@@ -56,20 +66,47 @@ def ask(
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.disconnect"}
 
-    asyncio.run(Gate(_inside, TOKEN, 8000)(scope, receive, send))
+    asyncio.run(gate(scope, receive, send))
     return sent
 
 
+def welcomed(gate: Gate) -> tuple[str, str]:
+    """The path of the page and the cookie that the first visit gets."""
+    (start, body) = ask(gate, query=f"token={TOKEN}")
+    assert start["status"] == 200
+    (path,) = re.findall(r"url=(/[^/]+/)\"", body["body"].decode())
+    return path, dict(start["headers"])[b"set-cookie"].decode()
+
+
 def test_first_visit_gets_a_cookie() -> None:
-    """The token in the address becomes a cookie that other sites and scripts cannot use."""
-    (start, _) = ask(query=f"token={TOKEN}")
-    headers = dict(start["headers"])
-    assert (start["status"], headers[b"location"]) == (303, b"/")
-    cookie = headers[b"set-cookie"].decode()
-    assert cookie.startswith(f"episodelake-8000={TOKEN};") and "HttpOnly" in cookie and "SameSite" in cookie
-    (start, body) = ask(cookie=cookie.partition(";")[0])
+    """The token leads to the page and gets a cookie that other sites, ports and scripts cannot use."""
+    there = gate()
+    path, cookie = welcomed(there)
+    pair, *attributes = cookie.split("; ")
+    assert attributes == ["HttpOnly", "SameSite=Strict", f"Path={path.rstrip('/')}"]
+    assert len(path) >= 32 and pair.startswith("episodelake-8000=") and len(pair) >= 48
+    assert TOKEN not in cookie and TOKEN not in path and path.strip("/") not in pair
+    (start, body) = ask(there, path, cookie=pair)
     assert (start["status"], body["body"]) == (200, b"inside")
     assert b"default-src 'self'" in dict(start["headers"])[b"content-security-policy"]
+    assert welcomed(gate()) != (path, cookie)
+
+
+def test_other_ports_get_nothing() -> None:
+    """A browser that has visited the page sends a server on another port of the host no cookie."""
+    there = gate()
+    path, cookie = welcomed(there)
+    jar = http.cookiejar.CookieJar()
+    request = urllib.request.Request(f"http://127.0.0.1:8000/?token={TOKEN}")
+    answer = email.message.Message()
+    answer["Set-Cookie"] = cookie
+    jar.extract_cookies(types.SimpleNamespace(info=lambda: answer), request)  # pyright: ignore[reportArgumentType]
+    sent = {}
+    for url in (f"http://127.0.0.1:8000{path}", "http://127.0.0.1:9999/", "http://127.0.0.1:9999/vega.js"):
+        asked = urllib.request.Request(url)
+        jar.add_cookie_header(asked)
+        sent[url] = asked.get_header("Cookie")
+    assert list(sent.values()) == [cookie.partition(";")[0], None, None]
 
 
 @pytest.mark.parametrize(
@@ -80,28 +117,44 @@ def test_first_visit_gets_a_cookie() -> None:
         ({"query": f"token={TOKEN[:-1]}"}, 403),
         ({"query": "token=%C3%A9%00"}, 403),
         ({"path": "/vega.js", "query": f"token={TOKEN}"}, 403),
-        ({"cookie": f"episodelake-8001={TOKEN}"}, 403),
-        ({"cookie": "episodelake-8000=wrong"}, 403),
-        ({"cookie": "\x00;=;;episodelake-8000"}, 403),
-        ({"cookie": f"episodelake-8000={TOKEN}", "host": "evil.example"}, 421),
-        ({"cookie": f"episodelake-8000={TOKEN}", "host": "127.0.0.1:8001"}, 421),
-        ({"cookie": f"episodelake-8000={TOKEN}", "host": ""}, 421),
-        ({"cookie": f"episodelake-8000={TOKEN}", "origin": "http://localhost:9999"}, 421),
-        ({"cookie": f"episodelake-8000={TOKEN}", "origin": "null"}, 421),
+        ({"path": "{path}", "query": f"token={TOKEN}"}, 403),
+        ({"path": "{path}", "cookie": f"episodelake-8000={TOKEN}"}, 403),
+        ({"path": "{path}", "cookie": "episodelake-8001={secret}"}, 403),
+        ({"path": "{path}", "cookie": "episodelake-8000={secret}x"}, 403),
+        ({"path": "{path}", "cookie": "episodelake-8000="}, 403),
+        ({"path": "{path}", "cookie": "\x00;=;;episodelake-8000"}, 403),
+        ({"path": "/", "cookie": "{pair}"}, 403),
+        ({"path": "/vega.js", "cookie": "{pair}"}, 403),
+        ({"path": "/_nicegui_ws/socket.io/", "cookie": "{pair}"}, 403),
+        ({"path": "//{path}", "cookie": "{pair}"}, 403),
+        ({"path": "{path}", "cookie": "{pair}", "host": "evil.example"}, 421),
+        ({"path": "{path}", "cookie": "{pair}", "host": "127.0.0.1:8001"}, 421),
+        ({"path": "{path}", "cookie": "{pair}", "host": ""}, 421),
+        ({"path": "{path}", "cookie": "{pair}", "origin": "http://localhost:9999"}, 421),
+        ({"path": "{path}", "cookie": "{pair}", "origin": "http://127.0.0.1:9999"}, 421),
+        ({"path": "{path}", "cookie": "{pair}", "origin": "null"}, 421),
     ],
 )
 def test_refused(request_: dict[str, str], status: int) -> None:
-    """Without the token, under another name or from another page nothing is reached, by HTTP or WebSocket."""
-    (start, body) = ask(**request_)
+    """Without the path, the cookie, the name and the origin nothing is reached, by HTTP or WebSocket."""
+    there = gate()
+    path, cookie = welcomed(there)
+    pair = cookie.partition(";")[0]
+    filled = {"path": path, "pair": pair, "secret": pair.partition("=")[2]}
+    given = {name: text.format(**filled) for name, text in request_.items()}
+    (start, body) = ask(there, **given)
     assert start["status"] == status and body["body"] != b"inside"
-    (closed,) = ask(kind="websocket", **{**request_, "path": "/_nicegui_ws/socket.io/"})
+    (closed,) = ask(there, kind="websocket", **given)
     assert closed["type"] == "websocket.close"
 
 
 def test_let_in_by_websocket() -> None:
     """With the cookie a WebSocket from the page itself is let in."""
-    headers = {"cookie": f"a=b; episodelake-8000={TOKEN}", "origin": "http://127.0.0.1:8000"}
-    assert ask(kind="websocket", **headers) == [{"type": "websocket.accept"}]
+    there = gate()
+    path, cookie = welcomed(there)
+    headers = {"cookie": f"a=b; {cookie.partition(';')[0]}", "origin": "http://127.0.0.1:8000"}
+    sent = ask(there, f"{path}_nicegui_ws/socket.io/", kind="websocket", **headers)
+    assert sent == [{"type": "websocket.accept"}]
 
 
 def test_tokens() -> None:

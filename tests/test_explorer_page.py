@@ -1,10 +1,13 @@
 """The explorer in a real, headless Chromium: `make test-explorer`."""
 
 import http.client
+import http.server
 import re
 import socket
 import subprocess
 import sys
+import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -55,7 +58,9 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
     """120 episodes of three runs, with images."""
-    return make_store(tmp_path_factory.mktemp("page") / "lake")
+    store = make_store(tmp_path_factory.mktemp("page") / "lake")
+    store.card = {"title": HOSTILE, "description": "Random pixels. " * 20, "author": [HOSTILE, "B"]}
+    return store
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +99,7 @@ def test_it_opens(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> No
     expect(seen.canvas(".overview")).to_be_visible()
     expect(seen.page.locator(".episode-id")).to_have_text(store[-1].id)
     assert colours(seen.canvas(".overview")) > 20
-    assert seen.page.url == f"{explorer.origin}/"
+    assert re.fullmatch(re.escape(explorer.origin) + "/[^/?]{32}/", seen.page.url)
     expect(seen.page.locator("header")).to_contain_text("120 episodes · 3 runs")
 
 
@@ -106,7 +111,7 @@ def test_filter(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None
     expect(seen.count).to_contain_text(f"of {len(wanted)}")
     assert set(seen.column("end")) == {"truncated"}
     seen.filter("lenght > 3")
-    expect(seen.page.locator(".problem", has_text="Did you mean length?")).to_be_visible()
+    expect(seen.page.locator(".problem", has_text="Nearest: length.")).to_be_visible()
     expect(seen.count).to_contain_text(f"of {len(wanted)}")
     seen.filter("")
     expect(seen.count).to_contain_text("of 120")
@@ -459,6 +464,8 @@ def test_hostile_texts(explorer: Explorer, visit: Open) -> None:
     """Texts of the store are shown as they are, and nothing in them runs."""
     seen = visit(explorer)
     expect(seen.page.locator(".first dt:text-is('note') + dd").first).to_have_text(HOSTILE)
+    seen.page.locator(".overview .q-expansion-item__container").get_by_text(HOSTILE).first.click()
+    expect(seen.page.locator(".overview dt:text-is('author') + dd")).to_have_text(f"{HOSTILE}, B")
     _ask(seen, "SELECT '<img src=x onerror=alert(3)>' AS \"<script>alert(4)</script>\", 1 AS one")
     expect(seen.page.locator(".result-table td", has_text="onerror")).to_be_visible()
     assert seen.page.locator("img[src='x']").count() == 0
@@ -557,15 +564,51 @@ def test_refusals(explorer: Explorer, browser: Browser) -> None:
     assert answer is not None and answer.status == 403
     assert "token" in page.content() and "episodes" not in page.content()
     context.close()
-    cookie = f"episodelake-{explorer.port}={explorer.url.partition('token=')[2]}"
+    path, cookie = _admitted(explorer)
     host = f"127.0.0.1:{explorer.port}"
-    assert _status(explorer, {"Host": host, "Cookie": cookie}) == 200
-    assert _status(explorer, {"Host": host, "Cookie": cookie[:-1]}) == 403
-    assert _status(explorer, {"Host": "evil.example", "Cookie": cookie}) == 421
-    assert _handshake(explorer, f"Host: {host}") == 403
-    assert _handshake(explorer, f"Host: {host}\r\nCookie: {cookie}\r\nOrigin: http://evil.example") == 403
-    assert _handshake(explorer, f"Host: evil.example\r\nCookie: {cookie}") == 403
-    assert _handshake(explorer, f"Host: {host}\r\nCookie: {cookie}\r\nOrigin: {explorer.origin}") == 101
+    assert _status(explorer, path, {"Host": host, "Cookie": cookie}) == 200
+    assert _status(explorer, "/", {"Host": host, "Cookie": cookie}) == 403
+    assert _status(explorer, path, {"Host": host, "Cookie": cookie[:-1]}) == 403
+    assert _status(explorer, path, {"Host": "evil.example", "Cookie": cookie}) == 421
+    assert _handshake(explorer, path, f"Host: {host}") == 403
+    own = f"Host: {host}\r\nCookie: {cookie}"
+    assert _handshake(explorer, path, f"{own}\r\nOrigin: http://evil.example") == 403
+    assert _handshake(explorer, path, f"Host: evil.example\r\nCookie: {cookie}") == 403
+    assert _handshake(explorer, "/", f"{own}\r\nOrigin: {explorer.origin}") == 403
+    assert _handshake(explorer, path, f"{own}\r\nOrigin: {explorer.origin}") == 101
+
+
+def test_other_ports_and_sites(explorer: Explorer, browser: Browser) -> None:
+    """Chromium sends a server on another port no cookie, and opens the page from another site's link."""
+    sent: list[str | None] = []
+
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            """Take note of the cookies and answer with a link to the page."""
+            sent.append(self.headers.get("cookie"))
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(f'<a href="{explorer.url}">open</a>'.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Print nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        port = other.server_address[1]
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"http://localhost:{port}/")
+        page.get_by_text("open").click()
+        expect(page.locator(".brand")).to_be_visible()
+        assert "token" not in page.url and len(page.url) > len(explorer.origin) + 32
+        page.reload()
+        expect(page.locator(".brand")).to_be_visible()
+        page.goto(f"http://127.0.0.1:{port}/")
+        context.close()
+        other.shutdown()
+    assert sent and not any(sent)
 
 
 def test_interrupt(store: el.EpisodeStore, visit: Open, tmp_path: Path) -> None:
@@ -592,9 +635,16 @@ def _ask(seen: Visit, query: str) -> None:
     seen.page.get_by_role("button", name="Run").click()
 
 
-def _status(explorer: Explorer, headers: dict[str, str]) -> int:
+def _admitted(explorer: Explorer) -> tuple[str, str]:
+    """The path of the page and the cookie, as the first visit gets them."""
+    with urllib.request.urlopen(explorer.url, timeout=PATIENCE) as answer:
+        cookie = answer.headers["set-cookie"].partition(";")[0]
+        return answer.read().decode().partition("url=")[2].partition('"')[0], cookie
+
+
+def _status(explorer: Explorer, path: str, headers: dict[str, str]) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", explorer.port, timeout=PATIENCE)
-    connection.putrequest("GET", "/", skip_host=True)
+    connection.putrequest("GET", path, skip_host=True)
     for name, value in headers.items():
         connection.putheader(name, value)
     connection.endheaders()
@@ -603,10 +653,10 @@ def _status(explorer: Explorer, headers: dict[str, str]) -> int:
     return status
 
 
-def _handshake(explorer: Explorer, headers: str) -> int:
+def _handshake(explorer: Explorer, path: str, headers: str) -> int:
     """The status of the answer to a WebSocket's handshake."""
     text = (
-        "GET /_nicegui_ws/socket.io/?EIO=4&transport=websocket HTTP/1.1\r\n"
+        f"GET {path}_nicegui_ws/socket.io/?EIO=4&transport=websocket HTTP/1.1\r\n"
         "Upgrade: websocket\r\nConnection: Upgrade\r\n"
         f"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{headers}\r\n\r\n"
     )

@@ -31,6 +31,7 @@ KILLED = {
     "record": 25,
     "roll_out": 10,
     "record_busily": 10,
+    "record_in_bulk": 12,
     "record_team": 6,
     "take_turns": 5,
     "take_turns_busily": 4,
@@ -55,6 +56,7 @@ FAILING = {
     "record": 13,
     "roll_out": 5,
     "record_busily": 4,
+    "record_in_bulk": 6,
     "record_team": 5,
     "take_turns": 5,
     "recover a team": 2,
@@ -240,7 +242,7 @@ def test_a_failure_loses_and_doubles_nothing(harness: Campaign, name: str) -> No
     assert_right(harness.run(failing(PLAIN[name], choose(harness.survey(PLAIN[name]), FAILING[name]))))
 
 
-@pytest.mark.parametrize("name", ["record", "record_busily"])
+@pytest.mark.parametrize("name", ["record", "record_busily", "record_in_bulk"])
 def test_a_kill_after_a_failure(harness: Campaign, name: str) -> None:
     """A writer that went on after a failure and is killed soon after keeps every invariant too."""
     assert_right(harness.run(after_a_failure(PLAIN[name], harness.survey(PLAIN[name]), 14)))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,22 @@ import gymnasium as gym
 import numpy as np
 import polars as pl
 import pytest
+from gymnasium.spaces import Box, Discrete
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
 from checkout import REPOSITORY
-from episodelake.readers.loading import follow_feed
+from effort import examples
+from episodelake.readers.loading.following import feed as follow_feed
+from episodelake.writers import session, step_rows
 from test_loader_priorities import chi_squared_fits
 from waiting import PATIENCE
 
 SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
 KEYS = ["observation", "next_observation", "reward", "t", "episode", "truncated"]
 #: Looks for new episodes before each batch.
-AT_ONCE: dict[str, Any] = {"follow": True, "refresh_seconds": 0, "wait_seconds": 0}
+AT_ONCE: dict[str, Any] = {"refresh_seconds": 0, "wait_seconds": 0}
 
 
 def new_store(path: Path) -> el.EpisodeStore:
@@ -66,8 +70,11 @@ def shown(loader: el.Loader, batches: int = 20) -> set[int]:
 
 
 def following(view: el.EpisodeView, **options: Any) -> el.FollowingLoader:
-    """A loader that follows."""
-    loader = view.loader(**{"batch_size": 32, "columns": KEYS, **AT_ONCE, **options})
+    """A loader that follows; options of `Follow` go there."""
+    own = {field.name: options.pop(field.name) for field in fields(el.Follow) if field.name in options}
+    loader = view.loader(
+        **{"batch_size": 32, "columns": KEYS, "follow": el.Follow(**AT_ONCE | own), **options}
+    )
     assert isinstance(loader, el.FollowingLoader)
     return loader
 
@@ -121,6 +128,7 @@ def test_it_looks_no_more_often_than_asked(store: el.EpisodeStore) -> None:
     assert shown(late) == {0, 1, 2, 3, 4}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("window", "expected"),
     [
@@ -142,6 +150,24 @@ def test_the_window_moves_on(store: el.EpisodeStore, window: dict[str, int], exp
     assert shown(loader) == expected == shown(following(store, **window))
 
 
+def test_the_window_reaches_back_by_commits(store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer whose clock is an hour ahead, or a day behind, fills no window that others should fill."""
+    clock = time.time_ns
+    loaders = [following(store, newest_episodes=2), following(store, newest_steps=8)]
+    for number, hours in enumerate([1, 0, -24, 0], 3):
+        moment = clock() + hours * 3600 * 10**9
+        monkeypatch.setattr(time, "time_ns", lambda moment=moment: moment)
+        for module in (session, step_rows):
+            monkeypatch.setattr(module, "timestamp_now", lambda moment=moment: moment // 1000)
+        record(store, number, [4])
+        for loader in [*loaders, following(store, newest_episodes=2)]:
+            loader.refresh()
+            if number > 3:
+                assert shown(loader) == {number - 1, number}
+    ended = store.refresh().episodes.collect()["ended_at"]
+    assert not ended.is_sorted()
+
+
 def test_its_memory_is_bounded_by_the_window(store: el.EpisodeStore) -> None:
     """However many episodes went through; and what stayed was not moved wrongly."""
     loader = following(store, newest_episodes=5, columns=KEYS)
@@ -155,7 +181,7 @@ def test_its_memory_is_bounded_by_the_window(store: el.EpisodeStore) -> None:
 
 
 @given(st.data())
-@settings(max_examples=8, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=examples(8), phases=[Phase.explicit, Phase.generate])
 def test_whatever_happens_it_shows_the_newest_version(data: st.DataObject) -> None:
     """Recording, deletion, compaction, sorting and vacuum, in any order: as a loader made anew does."""
     path = _FOLDER[0] / str(len(list(_FOLDER[0].iterdir())))
@@ -163,7 +189,7 @@ def test_whatever_happens_it_shows_the_newest_version(data: st.DataObject) -> No
     record(store, 0, [3, 2])
     number = 2
     options = data.draw(
-        st.sampled_from([{}, {"newest_episodes": 3}, {"newest_steps": 8}, {"prioritised": el.Prioritised()}])
+        st.sampled_from([{}, {"newest_episodes": 3}, {"newest_steps": 8}, {"weights": el.Prioritised()}])
     )
     store.refresh()
     view = data.draw(st.sampled_from([store, store.filter('"metadata.number" % 3 <> 1')]))
@@ -185,7 +211,7 @@ def test_whatever_happens_it_shows_the_newest_version(data: st.DataObject) -> No
         one, other = shown(loader, 4), shown(fresh, 4)
         assert loader.episodes == fresh.episodes and loader.units == fresh.units
         assert one <= set(range(number)) and other <= set(range(number))
-        if "prioritised" not in options:
+        if "weights" not in options:
             loader.load_state_dict(fresh.state_dict())
             np.testing.assert_array_equal(loader.take(50)["observation"], fresh.take(50)["observation"])
 
@@ -272,7 +298,9 @@ def test_weights_follow_too(store: el.EpisodeStore) -> None:
         following(store, weights=pl.col("lengthh")).take(1)
 
 
-@pytest.mark.parametrize("options", [{"window": 3}, {"n_step": 2, "gamma": 0.5}, {"whole_episodes": True}])
+@pytest.mark.parametrize(
+    "options", [{"window": 3}, {"n_step": 2, "gamma": 0.5}, {"units": el.WholeEpisodes()}]
+)
 def test_other_units(store: el.EpisodeStore, options: dict[str, Any]) -> None:
     """Each is one that a loader of the newest version has."""
     loader = following(store, columns=["observation", "episode", "reward"], **options)
@@ -315,7 +343,7 @@ def named_units(batch: dict[str, Any]) -> dict[tuple[int, int], int]:
 def test_new_units_get_the_largest_priority(store: el.EpisodeStore) -> None:
     """Units keep their numbers and priorities while episodes come and go; those that went are passed over."""
     rule = el.Prioritised(alpha=1.0, epsilon=0.0)
-    loader = following(store, prioritised=rule, newest_episodes=3)
+    loader = following(store, weights=rule, newest_episodes=3)
     batch = loader.take(200)
     units = {
         (number, t): unit for number, t, unit in zip(numbers(batch), batch["t"], batch["unit"], strict=True)
@@ -345,7 +373,7 @@ def test_new_units_get_the_largest_priority(store: el.EpisodeStore) -> None:
 def test_it_resumes(store: el.EpisodeStore, rule: el.Prioritised | None) -> None:
     """The same batches while the store is the same; otherwise episodes that stayed keep their priorities."""
     record(store, 3, [5, 5])
-    options = {"prioritised": rule, "newest_episodes": 4}
+    options = {"weights": rule, "newest_episodes": 4}
     loader = following(store, **options)
     for _ in range(5):
         batch = loader.take(20)
@@ -372,18 +400,18 @@ def test_it_resumes(store: el.EpisodeStore, rule: el.Prioritised | None) -> None
 def test_a_state_of_another_follower_is_refused(store: el.EpisodeStore, tmp_path: Path) -> None:
     """Of another store, version, window, filter or order, or of a loader that does not follow."""
     rule = el.Prioritised()
-    loader = following(store, prioritised=rule)
+    loader = following(store, weights=rule)
     loader.take(3)
     before = loader.state_dict()
     other = new_store(tmp_path / "other")
     record(other, 0, [3])
     for state, text in [
-        (following(other, prioritised=rule), "store"),
-        (following(store, prioritised=rule, newest_steps=5), "newest"),
-        (following(store.refresh().filter("length > 1"), prioritised=rule), "followed"),
-        (following(store, prioritised=el.Prioritised(alpha=0.1)), "order"),
-        (following(store), "no state of a loader that draws by priority"),
-        (store.loader(columns=KEYS), "no state of a loader that follows"),
+        (following(other, weights=rule), "store"),
+        (following(store, weights=rule, newest_steps=5), "newest"),
+        (following(store.refresh().filter("length > 1"), weights=rule), "followed"),
+        (following(store, weights=el.Prioritised(alpha=0.1)), "alpha: 0.1 there"),
+        (following(store), "order: None there, 'Prioritised' here"),
+        (store.loader(columns=KEYS), "followed: None there"),
         ({**before, "version": before["version"] + 1}, "newest version of the store is"),
         ({**before, "episodes": before["episodes"][1:]}, "belong to no episodes"),
         ({**before, "counts": b""}, "belong to no episodes"),
@@ -409,11 +437,8 @@ def test_what_makes_no_sense_is_refused(store: el.EpisodeStore) -> None:
         ({"refresh_seconds": -1}, "refresh_seconds=-1"),
         ({"wait_seconds": float("nan")}, "wait_seconds=nan"),
         ({"columns": ["observatoin"]}, "There is no column 'observatoin'"),
-        ({"prioritised": el.Prioritised(), "weights": "episodes"}, "prioritised and weights"),
-        (
-            {"follow": False, "newest_steps": 3, "refresh_seconds": None, "wait_seconds": None},
-            "belongs to follow",
-        ),
+        ({"weights": el.Prioritised(), "shuffle": True}, "Leave out one"),
+        ({"follow": True}, r"follow=True: expected el\.Follow"),
     ]
     for options, text in cases:
         with pytest.raises(el.InvalidArgumentError, match=text):
@@ -483,7 +508,7 @@ def writing(tmp_path: Path) -> Iterator[tuple[el.EpisodeStore, subprocess.Popen[
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     yield store, process
     process.kill()
-    process.communicate()
+    process.communicate(timeout=PATIENCE)
 
 
 def test_a_writer_of_another_process(writing: tuple[el.EpisodeStore, subprocess.Popen[str]]) -> None:
@@ -499,7 +524,92 @@ def test_a_writer_of_another_process(writing: tuple[el.EpisodeStore, subprocess.
         assert len(loader.episodes) == len(set(loader.episodes)) > int(line)
     assert shown(loader, 30) == set(range(10))
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.wait(PATIENCE)
     assert shown(loader, 5) <= set(range(10))
     el.recover(store.path)
     assert shown(loader, 30) == {*range(10), 99}
+
+
+# What a look costs
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("condition", [None, pl.col("length") > 0], ids=["all", "filtered"])
+@pytest.mark.parametrize("newest", [None, 5])
+def test_old_files_are_not_read_again(tmp_path: Path, newest: int | None, condition: pl.Expr | None) -> None:
+    """A look reads what was committed since: it works when all older files and commits are gone."""
+    store = el.create(tmp_path / "s", observation_space=Box(-9, 9, (1,)), action_space=Discrete(2))
+    with store.writer() as writer:
+
+        def seal(first: int, stop: int) -> None:
+            for number in range(first, stop):
+                writer.write_episode(
+                    observations=np.full((3, 1), number, np.float32),
+                    actions=[0, 1],
+                    rewards=[number, 0],
+                    terminations=True,
+                    truncations=False,
+                )
+            writer.seal()
+
+        for number in range(0, 8, 2):
+            seal(number, number + 2)
+        view = store.refresh() if condition is None else store.refresh().filter(condition)
+        loader = view.loader(64, follow=el.Follow(refresh_seconds=0, newest_episodes=newest))
+        next(iter(loader))
+        assert len(loader.episodes) == (newest or 8)
+        known = store.version
+        tables = [store.path / table for table in ("steps", "episodes")]
+        files = [file for table in tables for file in table.glob("*.parquet")]
+        # Writers and readers compare the last commit that they know (decision 051, logs are cleaned);
+        # they read none before it.
+        seal(8, 10)
+        for file in files:
+            file.unlink()
+        for table in tables:
+            for commit in sorted((table / "_delta_log").glob("*.json"))[:known]:
+                commit.write_bytes(b"")
+        assert set(next(iter(loader))["reward"].tolist()) >= {8.0, 9.0}
+        assert [int(name[-6:]) for name in loader.episodes] == list(range(10))[-(newest or 10) :]
+        assert len(store.refresh()) == 10 and store.version == known + 1
+
+
+CONDITIONS = [
+    pl.col("length") >= pl.col("length").mean(),
+    pl.col("episode_return").rank() > 3,
+    pl.col("length").shift(1) > 2,
+    pl.col("length") >= pl.Series([3] * 12),
+    pl.col("episode_id").is_in(["x"]),
+    pl.col("length").is_between(3, 4),
+    (pl.col("length") > 3) & ~pl.col("terminated"),
+    pl.col("seed").is_null(),
+    pl.col("length") % 2 == 0,
+    pl.lit(True),
+    pl.col("end_reason") == "terminated",
+    pl.int_range(pl.len()) > 6,
+    pl.col("length") == pl.col("length").max(),
+]
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("condition", CONDITIONS, ids=str)
+def test_filters_of_followers(tmp_path: Path, condition: pl.Expr) -> None:
+    """A follower shows what the same filter of the whole store gives, whatever rows the filter looks at."""
+    store = el.create(tmp_path / "s", observation_space=Box(-9, 9, (1,)), action_space=Discrete(2))
+    with store.writer() as writer:
+        for number in range(12):
+            length = 2 + number % 4
+            writer.write_episode(
+                observations=np.zeros((length + 1, 1), np.float32),
+                actions=np.zeros(length, np.int64),
+                rewards=np.full(length, number),
+                terminations=number % 3 > 0,
+                truncations=number % 3 == 0,
+            )
+            if number % 4 == 3:
+                writer.seal()
+    expected = store.refresh().filter(condition).episodes.collect()["episode_id"].to_list()
+    for newest in (None, 3):
+        loader = store.filter(condition).loader(8, follow=el.Follow(newest_episodes=newest))
+        loader.refresh()
+        assert loader.episodes == expected[-(newest or 12) :]

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 import episodelake as el
 import strategies
+from effort import examples
 from independent_checks import assert_agree, play_some
 from independent_reader import read_store
-from independent_tables import Refused
+from independent_tables import Refused, read_card, tagged_version
 from maintenance_stores import awkward_store
 from nasty_environments import ChangingInfos, TwoGoals
 
@@ -50,7 +51,7 @@ def test_awkward_episodes_through_maintenance(tmp_path: Path) -> None:
         assert len(assert_agree(store.path, version)) == count
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(data=st.data())
 def test_any_space_is_read(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Values of any nest of spaces come back from the columns that the page gives them."""
@@ -136,6 +137,25 @@ def test_sums_are_where_the_page_says(pattern: str, at: int, tmp_path: Path) -> 
         read_store(store.path)
     with pytest.raises(el.EpisodelakeError):
         list(map(lambda episode: episode.observations, el.open(store.path)))
+
+
+def test_checksums_of_cards_and_tags_are_where_the_page_says(tmp_path: Path) -> None:
+    """Cards and tags of ours are read by the page's rules, which see one changed bit in them as we do."""
+    env = gymnasium.make("CartPole-v1")
+    store = el.create(tmp_path / "store", env, card={"about": "poles"})
+    with store.record(env) as recorder:
+        play_some(recorder, range(2), 0)
+    store.refresh().tag("paper")
+    assert read_card(store.path) == store.card == {"about": "poles"}
+    assert tagged_version(store.path, "paper") == store.version
+    changed(store.path / "card.json", 6)
+    changed(store.path / "tags" / "paper.json", 30)
+    for read in (lambda: read_card(store.path), lambda: tagged_version(store.path, "paper")):
+        with pytest.raises(Refused):
+            read()
+    for read in (lambda: store.card, lambda: store.tags):
+        with pytest.raises(el.CorruptStoreError, match="checksum"):
+            read()
 
 
 def imported(source: str) -> set[str]:

@@ -63,6 +63,21 @@ def test_a_store_of_a_writer_of_the_page_is_one_of_ours(tmp_path: Path) -> None:
     assert len(assert_agree(path)) == 9
 
 
+def test_a_tag_of_a_writer_of_the_page_is_one_of_ours(tmp_path: Path) -> None:
+    """A tag written by the page's rules opens its version, and its changed byte is an error."""
+    path = tmp_path / "store"
+    independent_writer.create(path)
+    run = independent_writer.begin_run(path, "other")
+    for number in range(2):
+        independent_writer.add_segment(run, number, number, [played(number)])
+    independent_writer.tag(path, "first", el.open(path).version - 1)
+    assert len(el.open(path, version="first")) == 1 and el.open(path).verify().ok
+    file = path / "tags" / "first.json"
+    file.write_bytes(file.read_bytes().replace(b'"version": 1', b'"version": 2'))
+    with pytest.raises(el.CorruptStoreError, match="checksum"):
+        el.open(path, version="first")
+
+
 def test_two_writers_of_the_page_commit_one_after_the_other(tmp_path: Path) -> None:
     """A number of a commit that is taken is left to the other, and the next one is tried."""
     path = tmp_path / "store"

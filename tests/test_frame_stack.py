@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import episodelake as el
 import plain_units
-from episodelake.readers.loading.episode_index import EpisodeIndex
-from episodelake.readers.loading.step_arrays import StepArrays
-from episodelake.readers.loading.transforms.on_read import Stages
+from episodelake.readers.loading.columns.episode_index import EpisodeIndex
+from episodelake.readers.loading.columns.step_arrays import StepArrays
+from episodelake.readers.loading.transforms.on_read import TransformPipeline
 from test_loader_units import BOX, ENDINGS, NESTED, assert_same, random_store, row, units_of
 
 Pad = Literal["first", "zero"]
@@ -70,9 +70,7 @@ def test_windows(store: el.EpisodeStore, k: int, pad: Pad, size: int, side: Any,
     """Stacks reach before a window's beginning, not before the episode's; the padding of windows is zero."""
     loader = store.loader(
         4,
-        window=size,
-        pad=side,
-        burn_in=burn_in,
+        el.Windows(size, pad=side, burn_in=burn_in),
         columns=["observation", "next_observation", "mask"],
         transforms=[el.FrameStack(k, pad=pad)],
     )
@@ -94,12 +92,14 @@ def test_windows(store: el.EpisodeStore, k: int, pad: Pad, size: int, side: Any,
 @given(stores, sizes, pads)
 def test_whole_episodes_and_deltas(store: el.EpisodeStore, k: int, pad: Pad) -> None:
     """Every observation of an episode is a stack, the last one too."""
-    found = units_of(store.loader(2, whole_episodes=True, transforms=[el.FrameStack(k, pad=pad)]))
+    found = units_of(store.loader(2, el.WholeEpisodes(), transforms=[el.FrameStack(k, pad=pad)]))
     for one, episode in zip(found, store, strict=True):
         for t in range(episode.length + 1):
             assert_same(row(one["observation"], t), stack(episode.observations, t, k, pad))
     steps = [-2, 0, 3]
-    found = units_of(store.loader(5, deltas={"observation": steps}, transforms=[el.FrameStack(k, pad=pad)]))
+    found = units_of(
+        store.loader(5, el.Deltas({"observation": steps}), transforms=[el.FrameStack(k, pad=pad)])
+    )
     for one, (episode, t) in zip(found, [(e, t) for e in store for t in range(e.length)], strict=True):
         for number, step in enumerate(steps):
             near = min(max(t + step, 0), episode.length)
@@ -152,7 +152,7 @@ def test_stacked_rows_are_pickled_as_their_source() -> None:
     columns = {"observation": np.arange(7.0), "reward": np.array([1.0, 2, 3, 0, 4, 5, 0])}
     index = EpisodeIndex(np.array([3, 2]), np.array([1, 3], np.int8))
     for source in (StepArrays(index, columns), Mapped(index, columns)):
-        stages = Stages.of([el.FrameStack(2, pad="zero"), el.ReturnToGo()])
+        stages = TransformPipeline.of([el.FrameStack(2, pad="zero"), el.ReturnToGo()])
         made = stages.prepare(source, ["observation", "return_to_go"])
         _pickled.clear()
         again = pickle.loads(pickle.dumps(made))
@@ -162,7 +162,7 @@ def test_stacked_rows_are_pickled_as_their_source() -> None:
             stacks = arrays.columns["observation"].take(np.array([[0, 3], [4, 5]]))
             assert stacks.tolist() == [[[0, 0], [2, 3]], [[0, 4], [4, 5]]]
             assert arrays.nbytes == 7 * (8 + 8 + 1)
-    assert Stages.of([]).prepare(source, ["observation"]) is source
+    assert TransformPipeline.of([]).prepare(source, ["observation"]) is source
 
 
 _pickled: list[Any] = []

@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -108,31 +108,98 @@ def test_a_wrong_import_is_seen(module: str, source: str, right: bool) -> None:
     assert (wrong_imports(module, False, source) == []) is right
 
 
-def test_the_program_begins_with_nothing_of_the_library() -> None:
-    """What starts before the library imports it nowhere but where it hands over."""
-    found = [
-        (module, target, node.col_offset > 0)
-        for module, path in library_modules()
-        if module.split(".")[0] == "episodelake_command"
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for _, target, _ in imported_modules(module, path.name == "__init__.py", node)
-        if target.split(".")[0] == "episodelake"
-    ]
-    assert found == [("episodelake_command", "episodelake.terminal.app", True)]
+def import_graph(sources: Mapping[str, tuple[bool, str]]) -> dict[str, set[str]]:
+    """What each module imports of the others, at whatever depth of its code; packages by their own names.
+
+    Args:
+        sources: by dotted name, whether it is a package, and its text.
+    """
+    graph: dict[str, set[str]] = {}
+    for module, (is_package, source) in sources.items():
+        targets = {target for _, target, _ in imported_modules(module, is_package, ast.parse(source))}
+        # What is no module is a name that one defines.
+        graph[module] = {name if name in sources else name.rpartition(".")[0] for name in targets} & {
+            *sources
+        }
+    return graph
+
+
+def cycles(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """Groups of modules that reach each other: the strongly connected components that hold an import."""
+    reached = {module: _reached(graph, module) for module in graph}
+    groups = {
+        frozenset(other for other in found if module in reached[other])
+        for module, found in reached.items()
+        if module in found
+    }
+    return sorted(map(set, groups), key=sorted)
+
+
+def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    ahead = [start]
+    while ahead:
+        new = graph[ahead.pop()] - found
+        found |= new
+        ahead += new
+    return found
+
+
+def test_no_import_cycles() -> None:
+    """No modules import each other, imports inside functions and for type checkers counted."""
+    graph = import_graph(
+        {module: (path.name == "__init__.py", path.read_text("utf-8")) for module, path in library_modules()}
+    )
+    assert cycles(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "found"),
+    [
+        ({"b": "from . import c", "c": "from . import d", "d": ""}, []),
+        ({"b": "from . import c", "c": "from . import b"}, [{"a.b", "a.c"}]),
+        (
+            {"b": "from .c import name", "c": "from .d import name", "d": "import a.b"},
+            [{"a.b", "a.c", "a.d"}],
+        ),
+        ({"b": "def f():\n    from .c import name", "c": "from .b import f"}, [{"a.b", "a.c"}]),
+        ({"b": "if TYPE_CHECKING:\n    from .c import C", "c": "from .b import f"}, [{"a.b", "a.c"}]),
+        ({"b": "from . import name", "c": "from .b import f"}, [{"a", "a.b"}]),
+        (
+            {"b": "from .c import x", "c": "from .b import y", "d": "from .e import x", "e": "import a.d"},
+            [{"a.b", "a.c"}, {"a.d", "a.e"}],
+        ),
+    ],
+)
+def test_a_cycle_is_seen(sources: dict[str, str], found: list[set[str]]) -> None:
+    """The search finds the modules of each cycle, lazy imports and those for types too, and no others."""
+    package = {"a": (True, "from .b import f")}
+    assert (
+        cycles(import_graph(package | {f"a.{name}": (False, text) for name, text in sources.items()}))
+        == found
+    )
 
 
 def test_public_names_are_sorted_and_real() -> None:
-    """`__all__` is sorted and names exactly what the package defines in public."""
+    """`__all__` is sorted and names exactly what the package defines in public, once all of it is loaded."""
+    names = list(episodelake.__all__)
+    assert [name for name in names if not hasattr(episodelake, name)] == []
     public = {
         name
         for name, value in vars(episodelake).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType | __future__._Feature)
     }
-    names = list(episodelake.__all__)
     assert names == sorted(names)
     assert public == {name for name in names if not name.startswith("__")}
-    assert [name for name in names if not hasattr(episodelake, name)] == []
+    with pytest.raises(AttributeError, match="module 'episodelake' has no attribute 'nothing'"):
+        _ = episodelake.nothing
+
+
+def test_the_stub_names_what_is_loaded() -> None:
+    """`__init__.py` loads the names that `__init__.pyi` imports, which are exactly those of its `__all__`."""
+    tree = ast.parse((REPOSITORY / "episodelake" / "__init__.pyi").read_text("utf-8"))
+    (listed,) = [ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign)]
+    assert listed == episodelake.__all__
 
 
 def test_public_names_are_documented() -> None:
@@ -186,9 +253,26 @@ def test_every_test_says_what_it_proves() -> None:
     assert bare == []
 
 
-def test_the_map_has_every_module() -> None:
-    """CONTRIBUTING.md says of every module what it is for."""
+def packages() -> dict[str, list[str]]:
+    """The modules of each package of the library, by its folder in the repository."""
+    found: dict[str, list[str]] = {}
+    for _, path in library_modules():
+        found.setdefault(str(path.parent.relative_to(REPOSITORY)), []).append(path.name)
+    return found
+
+
+def test_the_map_has_every_package() -> None:
+    """CONTRIBUTING.md says of every package what it is for."""
     text = (REPOSITORY / "CONTRIBUTING.md").read_text()
-    names = [path.name for _, path in library_modules() if path.name != "__init__.py"]
-    lost = [name for name in names if name not in text]
-    assert not lost
+    inner = {"readers/loading": r"`{}/`", "episodelake/terminal": r"`{}/`"}
+    lost = []
+    for folder in packages():
+        parent, _, name = folder.rpartition("/")
+        if f"`{folder}/`" not in text and inner.get(parent, "?").format(name) not in text:
+            lost.append(folder)
+    assert lost == []
+
+
+def test_no_folder_is_a_wall_of_files() -> None:
+    """No package has more than 24 modules side by side."""
+    assert {folder: len(names) for folder, names in packages().items() if len(names) > 24} == {}

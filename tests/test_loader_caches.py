@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,13 @@ from typer.testing import CliRunner
 
 import episodelake as el
 import plain_units
-from episodelake.readers.loading import cache_folder, step_arrays
-from episodelake.readers.loading.cache_folder import CacheFolder
+from episodelake.readers.loading.columns import cache_folder, step_arrays
+from episodelake.readers.loading.columns.cache_folder import CacheFolder
 from episodelake.terminal.app import app
 from loader_batches import KINDS, PLACES, assert_identical, flat, segmented_store, small_row_groups
+from real_environments import numbered_store
 from test_loader_units import BOX, NESTED
+from waiting import PATIENCE
 
 _kept: list[el.EpisodeStore] = []
 _folders: list[Path] = []
@@ -55,9 +58,9 @@ def store(tmp_path: Path) -> el.EpisodeStore:
     return segmented_store(tmp_path / "store", [5, 9, 3, 12], NESTED)
 
 
-def mapped(view: el.EpisodeView, folder: Path, **more: Any) -> el.Loader:
+def mapped(view: el.EpisodeView, folder: Path, max_bytes: int | None = None, **more: Any) -> el.Loader:
     """A loader of mapped columns."""
-    return view.loader(4, cache="mmap", cache_folder=folder, **more)
+    return view.loader(4, cache=el.Cache("mmap", folder=folder, max_bytes=max_bytes), **more)
 
 
 def files(folder: Path) -> dict[str, int]:
@@ -73,7 +76,7 @@ def files(folder: Path) -> dict[str, int]:
     st.sampled_from(list(KINDS)).map(lambda name: KINDS[name]),
     st.integers(1, 30),
     st.tuples(st.integers(0, 4), st.integers(5, 9), st.sampled_from([1, 2])),
-    st.sampled_from([{}, {"shuffle": True}, {"replacement": True}, {"weights": pl.col("length")}]),
+    st.sampled_from([{}, {"shuffle": True}, {"weights": "steps"}, {"weights": pl.col("length")}]),
 )
 def test_mapped_batches_are_those_of_memory(
     store: el.EpisodeStore, kind: dict[str, Any], size: int, some: tuple[int, int, int], how: dict[str, Any]
@@ -82,7 +85,7 @@ def test_mapped_batches_are_those_of_memory(
     view = store[slice(*some)]
     options: dict[str, Any] = {**kind, **how, "seed": 2}
     expected = view.loader(size, **options)
-    found = view.loader(size, cache="mmap", cache_folder=_folders[0], **options)
+    found = view.loader(size, cache=el.Cache("mmap", folder=_folders[0]), **options)
     for _ in range(2):
         assert assert_identical(found, expected) == len(expected)
     found.load_state_dict(expected.state_dict())
@@ -93,7 +96,7 @@ def test_mapped_batches_are_those_of_memory(
     assert_identical(found, expected)
 
 
-def test_loose_columns_and_annotations_are_mapped(store: el.EpisodeStore, tmp_path: Path) -> None:
+def test_dynamic_columns_and_annotations_are_mapped(store: el.EpisodeStore, tmp_path: Path) -> None:
     """Infos, policy values and added columns too; a version in which an annotation changed has its own."""
     keys = ["info.x", "info.x_present", "policy.value", "quality", *PLACES]
     frame = store.steps.select("episode_id", "t", quality=pl.col("t") * 0.5)
@@ -161,7 +164,7 @@ def test_processes_share_the_files(store: el.EpisodeStore, tmp_path: Path) -> No
     batches = iter(loader)
     assert_identical([next(batches)], [next(iter(expected))])
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        rest = pool.submit(list, pickle.loads(pickle.dumps(loader))).result()
+        rest = pool.submit(list, pickle.loads(pickle.dumps(loader))).result(PATIENCE)
     assert_identical(rest, expected)
 
 
@@ -180,13 +183,13 @@ def test_a_memory_loader_can_be_pickled(store: el.EpisodeStore) -> None:
 KILLED = """
 import os, signal, sys
 import episodelake as el
-from episodelake.readers.loading import mapped
+from episodelake.readers.loading.columns import mapped
 
 def die(*args):
     os.kill(os.getpid(), signal.SIGKILL)
 
 mapped.read_arrays = die
-el.open(sys.argv[1]).loader(4, cache="mmap", cache_folder=sys.argv[2])
+el.open(sys.argv[1]).loader(4, cache=el.Cache("mmap", folder=sys.argv[2]))
 """
 
 
@@ -194,7 +197,7 @@ def test_a_killed_builder_leaves_nothing_that_counts(store: el.EpisodeStore, tmp
     """Its unfinished files are no entries, hold nobody up, and go when the next one builds."""
     folder = tmp_path / "cache"
     command = [sys.executable, "-c", KILLED, str(tmp_path / "store"), str(folder)]
-    assert subprocess.run(command).returncode == -signal.SIGKILL
+    assert subprocess.run(command, timeout=PATIENCE).returncode == -signal.SIGKILL
     left = set(os.listdir(folder))
     assert any(name.endswith(".building") for name in left) and not CacheFolder(folder).entries()
     assert_identical(mapped(store, folder), store.loader(4))
@@ -260,7 +263,7 @@ def test_a_full_disk_is_told(store: el.EpisodeStore, tmp_path: Path, monkeypatch
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(cache_folder.os, "posix_fallocate", full)
-    with pytest.raises(el.StoreAccessError, match=r"cache_folder=.*cache='memory'"):
+    with pytest.raises(el.StoreAccessError, match=r"folder=.*cache='memory'"):
         mapped(store, folder)
     assert os.listdir(folder) == []
 
@@ -270,7 +273,7 @@ def test_a_folder_that_cannot_be_written_is_told(
 ) -> None:
     """A file in its place, or a folder without permission; but what is there already is read."""
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(el.StoreAccessError, match=r"cache_folder=.*EPISODELAKE_CACHE.*cache='memory'"):
+    with pytest.raises(el.StoreAccessError, match=r"folder=.*EPISODELAKE_CACHE.*cache='memory'"):
         mapped(store, tmp_path / "file")
     folder = tmp_path / "cache"
     mapped(store, folder, columns=["reward"])
@@ -305,20 +308,20 @@ def test_the_cache_is_bounded(tmp_path: Path) -> None:
     kept = {entry.path for entry in one.entries() if entry.used > 2 or entry.in_use}
     assert len(kept) == 2
     bound = size * 7 // 2
-    reward(3, cache_bytes=bound)
-    reward(4, cache_bytes=bound)
+    reward(3, max_bytes=bound)
+    reward(4, max_bytes=bound)
     assert kept & {entry.path for entry in one.entries()} >= {
         entry.path for entry in one.entries() if entry.in_use
     }
     assert sum(entry.bytes for entry in one.entries()) <= bound
     before = os.listdir(folder)
-    with pytest.raises(el.StoreAccessError, match="cache_bytes="):
-        reward(5, cache_bytes=size * 3 // 2)
+    with pytest.raises(el.StoreAccessError, match="max_bytes="):
+        reward(5, max_bytes=size * 3 // 2)
     assert [entry.in_use for entry in one.entries()] == [True] and len(before) == 3
     assert_identical(held, store[:1].loader(4, columns=["reward"]))
     held = None
     gc.collect()
-    reward(5, cache_bytes=size * 3 // 2)
+    reward(5, max_bytes=size * 3 // 2)
     assert len(one.entries()) == 1
 
 
@@ -335,15 +338,18 @@ def test_where_the_cache_is(store: el.EpisodeStore, tmp_path: Path, monkeypatch:
 
 def test_arguments_that_do_not_go_together(store: el.EpisodeStore, tmp_path: Path) -> None:
     """An unknown cache, and options of another one than is asked for."""
-    for options, text in [
-        ({"cache": "disk"}, "'memory', 'mmap' or 'stream'"),
-        ({"cache_folder": tmp_path}, "cache_folder belong"),
-        ({"cache": "stream", "cache_bytes": 5}, "cache_bytes belong"),
-        ({"cache": "mmap", "buffer_bytes": 5}, "buffer_bytes belong"),
-        ({"cache": "mmap", "cache_folder": tmp_path, "cache_bytes": 0}, "cache_bytes=0"),
-    ]:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"kind": "disk"}, "'memory', 'mmap', 'stream' or"),
+        ({"folder": tmp_path}, "folder belong"),
+        ({"kind": "stream", "max_bytes": 5}, "max_bytes belong"),
+        ({"kind": "mmap", "buffer_bytes": 5}, "buffer_bytes belong"),
+        ({"kind": "mmap", "folder": tmp_path, "max_bytes": 0}, "max_bytes=0"),
+    ]
+    for options, text in wrong:
         with pytest.raises(el.InvalidArgumentError, match=text):
-            store.loader(4, **options)
+            el.Cache(**options)
+    with pytest.raises(el.InvalidArgumentError, match="cache='disk'"):
+        store.loader(4, cache="disk")  # pyright: ignore[reportArgumentType]
 
 
 def test_values_without_elements_are_mapped(tmp_path: Path) -> None:
@@ -383,3 +389,40 @@ def test_arrays_are_read_into_place(store: el.EpisodeStore) -> None:
         for _, array in flat(feed.arrays.columns[name]):
             assert not array[feed.arrays.index.padding].any()
     assert step_arrays.empty_arrays([], 5, step_arrays.pooled) == {}
+
+
+def test_vacuum_removes_cached_columns_of_what_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After deletion and vacuum no file of the cache has a deleted value, even one that is mapped."""
+    monkeypatch.setenv("EPISODELAKE_CACHE", str(tmp_path / "cache"))
+    store = numbered_store(tmp_path / "store", [3, 4])
+    other = numbered_store(tmp_path / "other", [2])
+    loaders = [each.loader(2, cache="mmap", columns=["reward"]) for each in (store, other)]
+    assert all(list(loader) for loader in loaders)
+    assert len(list((tmp_path / "cache").glob("*.column"))) == 2
+    store.delete("true")
+    store.vacuum(timedelta(0))
+    (left,) = CacheFolder(tmp_path / "cache").entries()
+    assert left.facts["store"] == other.selection().snapshot.manifest.store_id
+
+
+def test_vacuumed_versions_leave_other_caches_with_the_next_column(tmp_path: Path) -> None:
+    """A cache that a vacuum does not know loses vacuumed versions once a loader adds a column to it."""
+    store = numbered_store(tmp_path / "store", [3, 4])
+    folder = tmp_path / "elsewhere"
+    list(store.loader(2, cache=el.Cache("mmap", folder=folder), columns=["reward"]))
+    store.delete("length = 3")
+    store.vacuum(timedelta(0))
+    list(store.loader(2, cache=el.Cache("mmap", folder=folder), columns=["reward"]))
+    (left,) = CacheFolder(folder).entries()
+    assert left.facts["version"] == store.version
+
+
+def test_cached_columns_are_private(tmp_path: Path) -> None:
+    """The folder of a cache and the files in it can be read by their user alone, whatever the umask."""
+    store = numbered_store(tmp_path / "store", [3])
+    folder = tmp_path / "cache"
+    list(store.loader(2, cache=el.Cache("mmap", folder=folder), columns=["reward"]))
+    found = [folder, *folder.iterdir()]
+    assert [path.stat().st_mode & 0o077 for path in found] == [0] * len(found)

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
+from waiting import PATIENCE
 
 END_REASONS = {"terminated": 1, "truncated": 2, "cut": 3, "interrupted": 4}
 COLUMNS = ["observation", "action", "reward", "terminated", "truncated", "end_reason", "episode", "t"]
@@ -191,7 +192,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
                 if number == 5:
                     writer.seal()
     result = subprocess.run(
-        [sys.executable, "-c", KILLED, str(path), str(Path(__file__).parent)], check=False
+        [sys.executable, "-c", KILLED, str(path), str(Path(__file__).parent)], check=False, timeout=PATIENCE
     )
     assert result.returncode == 9
     el.recover(path)
@@ -298,10 +299,7 @@ def test_windows_stay_in_their_episode(
         return
     loader = view.loader(
         8,
-        window=window,
-        stride=stride,
-        pad=pad,
-        burn_in=burn_in,
+        el.Windows(window, stride=stride, pad=pad, burn_in=burn_in),
         columns=[*COLUMNS, "next_observation", "mask"],
     )
     got = joined(loader)
@@ -346,7 +344,7 @@ def test_deltas_are_clamped_and_masked(
     world: World, name: str, observation: list[int], action: list[int]
 ) -> None:
     """Each key has the values at its own steps, or the nearest of the episode with a False in its mask."""
-    got = joined(world.views[name].loader(16, deltas={"observation": observation, "action": action}))
+    got = joined(world.views[name].loader(16, el.Deltas({"observation": observation, "action": action})))
     row = 0
     for plain in world.plain(name):
         for step in range(plain.length):
@@ -368,7 +366,7 @@ def test_deltas_are_clamped_and_masked(
 def test_whole_episodes_are_whole(world: World, name: str, batch_size: int) -> None:
     """Padded batches of episodes hold T transitions and T+1 observations of each, and zeros beside them."""
     plains = iter(world.plain(name))
-    for batch in world.views[name].loader(batch_size, whole_episodes=True):
+    for batch in world.views[name].loader(batch_size, el.WholeEpisodes()):
         for row, length in enumerate(batch["length"]):
             plain = next(plains)
             assert length == plain.length == batch["mask"][row].sum()
@@ -385,9 +383,11 @@ def test_whole_episodes_are_whole(world: World, name: str, batch_size: int) -> N
 
 
 CACHES = st.sampled_from(["memory", "mmap"])
-UNITS = st.sampled_from([{}, {"n_step": 3}, {"window": 3, "pad": "left"}, {"whole_episodes": True}])
+UNITS = st.sampled_from(
+    [{}, {"n_step": 3}, {"units": el.Windows(3, pad="left")}, {"units": el.WholeEpisodes()}]
+)
 ORDERS = st.sampled_from(
-    [{}, {"shuffle": True}, {"replacement": True}, {"weights": "episodes"}, {"weights": pl.col("length")}]
+    [{}, {"shuffle": True}, {"weights": "steps"}, {"weights": "episodes"}, {"weights": pl.col("length")}]
 )
 
 
@@ -448,8 +448,7 @@ def test_shards_together_are_the_epoch(
                 seed=5,
                 columns=["episode", "t"],
                 cache=cache,
-                shard=(rank, world_size),
-                uneven=uneven,
+                shard=el.Shard(rank, world_size, uneven=uneven),
                 **unit,
                 **order,
             )
@@ -545,8 +544,7 @@ def test_a_stream_has_each_unit_once(
             batch_size,
             shuffle=shuffle,
             seed=3,
-            cache="stream",
-            buffer_bytes=buffer_bytes,
+            cache=el.Cache("stream", buffer_bytes=buffer_bytes),
             columns=["episode", "t", "reward", "observation"],
             shard=(rank, count),
             **unit,
@@ -602,7 +600,7 @@ def assert_shares(counts: np.ndarray, shares: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("order", "weight"),
     [
-        ({"replacement": True}, lambda plain: plain.length),
+        ({"weights": "steps"}, lambda plain: plain.length),
         ({"weights": "steps"}, lambda plain: plain.length),
         ({"weights": "episodes"}, lambda plain: 1),
         ({"weights": pl.col("length") ** 2}, lambda plain: plain.length**2),
@@ -626,7 +624,7 @@ def test_priorities_hold_in_distribution(world: World, zeros: int) -> None:
 
     def make() -> Any:
         prioritised = el.Prioritised(alpha=0.7, beta=0.5, epsilon=0.0)
-        return view.loader(64, prioritised=prioritised, columns=["episode", "t"], seed=2)
+        return view.loader(64, weights=prioritised, columns=["episode", "t"], seed=2)
 
     loader = make()
     priorities = np.random.default_rng(0).uniform(0.1, 3, loader.units)
@@ -768,22 +766,22 @@ GOOD = {"batch_size": 4, "shuffle": True, "seed": 0}
         {"window": 10_000},
         {"window": 2**70},
         {"n_step": 2**70},
-        {"window": 3, "burn_in": 2**70},
-        {"window": 3, "stride": -1},
+        lambda: {"units": el.Windows(3, burn_in=2**70)},
+        lambda: {"units": el.Windows(3, stride=-1)},
         {"n_step": 3, "gamma": np.nan},
-        {"deltas": {"action": None}},
-        {"deltas": {"action": 3}},
-        {"deltas": {"action": []}},
-        {"deltas": {"nothing": [0]}},
-        {"deltas": {"action": [2**70]}},
-        {"deltas": {"t": [0, 1]}},
-        {"deltas": {"end_reason": [0, 1]}},
-        {"deltas": {"mask": [0]}},
+        lambda: {"units": el.Deltas({"action": None})},  # pyright: ignore[reportArgumentType]
+        lambda: {"units": el.Deltas({"action": 3})},  # pyright: ignore[reportArgumentType]
+        lambda: {"units": el.Deltas({"action": []})},
+        {"units": el.Deltas({"nothing": [0]})},
+        lambda: {"units": el.Deltas({"action": [2**70]})},
+        lambda: {"units": el.Deltas({"t": [0, 1]})},
+        lambda: {"units": el.Deltas({"end_reason": [0, 1]})},
+        lambda: {"units": el.Deltas({"mask": [0]})},
         {"columns": ["observation", 3]},
         {"columns": "observation"},
         {"columns": []},
         {"columns": ["nothing"]},
-        {"shuffle": True, "replacement": True},
+        {"shuffle": True, "weights": "steps"},
         {"shuffle": True, "weights": "episodes"},
         {"shuffle": False, "weights": pl.lit(-1)},
         {"shuffle": False, "weights": pl.lit(np.nan)},
@@ -796,18 +794,23 @@ GOOD = {"batch_size": 4, "shuffle": True, "seed": 0}
         {"shard": (-1, 2)},
         {"shard": None},
         {"cache": "disk"},
-        {"cache": "mmap", "cache_folder": 3},
-        {"cache": "mmap", "cache_folder": ""},
-        {"cache": "mmap", "cache_bytes": -1},
-        {"cache": "stream", "buffer_bytes": 0},
+        lambda: {"cache": el.Cache("mmap", folder=3)},  # pyright: ignore[reportArgumentType]
+        lambda: {"cache": el.Cache("mmap", folder="")},
+        lambda: {"cache": el.Cache("mmap", max_bytes=-1)},
+        lambda: {"cache": el.Cache("stream", buffer_bytes=0)},
         {"transforms": [lambda batch: None]},
-        {"shuffle": False, "prioritised": el.Prioritised(), "weights": pl.col("length")},
+        {"shuffle": True, "weights": el.Prioritised()},
+        {"units": el.Windows(3), "window": 3},
+        {"units": 3},
+        {"output": 3},
+        {"follow": True},
     ],
 )
-def test_wrong_arguments_are_errors_of_ours(world: World, arguments: dict[str, Any]) -> None:
+def test_wrong_arguments_are_errors_of_ours(world: World, arguments: Any) -> None:
     """Nothing silly passes in silence or ends in an error of another library."""
     with pytest.raises(el.EpisodelakeError):
-        next(iter(world.views["all"].loader(**{**GOOD, **arguments})))
+        made = arguments() if callable(arguments) else arguments
+        next(iter(world.views["all"].loader(**{**GOOD, **made})))
 
 
 @pytest.mark.parametrize(

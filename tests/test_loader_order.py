@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import episodelake as el
-from episodelake.readers.loading.episode_index import EpisodeIndex
-from episodelake.readers.loading.permutation import Permutation
-from episodelake.readers.loading.unit_index import UnitIndex
+from episodelake.readers.loading.columns.episode_index import EpisodeIndex
+from episodelake.readers.loading.order.permutation import Permutation
+from episodelake.readers.loading.order.unit_index import UnitIndex
 from episodelake.readers.loading.units.windows import Windows
 from test_loader_units import BOX, random_store
 
@@ -150,7 +150,9 @@ def _keep(store: el.EpisodeStore) -> None:
 def test_shards_share_an_epoch(store: el.EpisodeStore, world: int, uneven: Any) -> None:
     """They are equally long; together they have each unit, but for the few that are padded or dropped."""
     shards = [
-        places(store.loader(4, columns=KEYS, shuffle=True, seed=2, shard=(rank, world), uneven=uneven))
+        places(
+            store.loader(4, columns=KEYS, shuffle=True, seed=2, shard=el.Shard(rank, world, uneven=uneven))
+        )
         for rank in range(world)
     ]
     assert len({len(shard) for shard in shards}) == 1
@@ -214,32 +216,36 @@ def test_weights_are_met(store: el.EpisodeStore) -> None:
         ({"weights": "length"}, "expected 'steps'"),
         ({"shard": (2, 2)}, "0 <= rank < world"),
         ({"shard": (-1, 2)}, "0 <= rank < world"),
-        ({"uneven": "wrap"}, "'pad' or 'drop'"),
+        (lambda: {"shard": el.Shard(0, 2, uneven="wrap")}, "'pad' or 'drop'"),  # pyright: ignore
+        ({"shard": (0.5, 2)}, "two whole numbers"),
+        ({"shard": 3}, "expected .rank, world."),
         ({"batch_size": 0}, "batch_size=0"),
         ({"n_step": 0}, "n_step=0"),
-        ({"n_step": 2, "window": 3}, "n_step and window"),
-        ({"stride": 2}, "belong to window"),
+        ({"n_step": 2, "window": 3}, "window and n_step"),
+        ({"units": el.Windows(2), "window": 3}, "units and window"),
+        ({"units": 64}, "units=64: expected el.Windows"),
+        (lambda: {"batch_size": el.Batches(0)}, "size=0"),
         ({"gamma": 0.9}, "belongs to n_step"),
         ({"n_step": 2, "gamma": 1.5}, "gamma=1.5"),
-        ({"window": 2, "pad": "both"}, "pad='both'"),
-        ({"deltas": {"observation": [0.5]}}, "one or more whole numbers"),
-        ({"deltas": {}}, "relative steps by key"),
-        ({"deltas": {"observation": 3}}, "one or more whole numbers"),
-        ({"deltas": {"observation": [2**70]}}, "one or more whole numbers"),
-        ({"deltas": {"end_reason": [0, 1]}}, "no values at other steps"),
-        ({"deltas": {3: [0]}}, "expected a list of names"),
+        (lambda: {"units": el.Windows(2, pad="both")}, "pad='both'"),  # pyright: ignore
+        (lambda: {"units": el.Deltas({"observation": [0.5]})}, "one or more whole numbers"),  # pyright: ignore
+        (lambda: {"units": el.Deltas({})}, "relative steps by key"),
+        (lambda: {"units": el.Deltas({"observation": 3})}, "one or more whole numbers"),  # pyright: ignore
+        (lambda: {"units": el.Deltas({"observation": [2**70]})}, "one or more whole numbers"),
+        (lambda: {"units": el.Deltas({"end_reason": [0, 1]})}, "no values at other steps"),
+        (lambda: {"units": el.Deltas({3: [0]})}, "expected a list of names"),  # pyright: ignore
         ({"columns": []}, "a batch needs a key"),
         ({"columns": "reward"}, r"expected a list of names: \['reward'\]"),
         ({"columns": [3]}, "expected a list of names"),
         ({"columns": 3}, "expected a list of names"),
-        ({"cache": "mmap", "cache_folder": 5}, "expected the path"),
+        (lambda: {"cache": el.Cache("mmap", folder=5)}, "The cache folder 5 is no path"),  # pyright: ignore
         ({"seed": -1}, "seed=-1"),
     ],
 )
-def test_what_makes_no_sense_is_refused(store: el.EpisodeStore, options: dict[str, Any], text: str) -> None:
+def test_what_makes_no_sense_is_refused(store: el.EpisodeStore, options: Any, text: str) -> None:
     """The error says what was wrong and what there is."""
     with pytest.raises(el.EpisodelakeError, match=text):
-        store.loader(**options)
+        store.loader(**(options() if callable(options) else options))
 
 
 def test_an_empty_view_is_refused(store: el.EpisodeStore) -> None:

@@ -20,9 +20,9 @@ torch = pytest.importorskip("torch")
 UNITS: dict[str, dict[str, Any]] = {
     "transitions": {},
     "n-step": {"n_step": 3},
-    "windows": {"window": 4, "pad": "left"},
-    "deltas": {"deltas": {"observation": [-1, 0], "action": [0, 1, 2]}},
-    "episodes": {"whole_episodes": True},
+    "windows": {"units": el.Windows(4, pad="left")},
+    "deltas": {"units": el.Deltas({"observation": [-1, 0], "action": [0, 1, 2]})},
+    "episodes": {"units": el.WholeEpisodes()},
 }
 
 NO_NUMBERS: list[Any] = [np.array(["a", "b"]), np.array([{}, None]), "text", [[1], [2, 3]], None]
@@ -69,7 +69,7 @@ def test_tensors_share_the_memory_of_the_arrays(store: el.EpisodeStore) -> None:
         kept.append(batch)
         return batch
 
-    batch = next(iter(store.loader(4, output="torch", device="cpu", transforms=[keep])))
+    batch = next(iter(store.loader(4, output=el.Output("torch", device="cpu"), transforms=[keep])))
     kept[0]["reward"][2] = 77.0
     kept[0]["observation"]["image"][1] = 9
     assert batch["reward"][2] == 77.0 and (batch["observation"]["image"][1] == 9).all()
@@ -109,12 +109,12 @@ def test_what_is_no_number_is_refused_by_name(store: el.EpisodeStore, value: Any
 
 def test_tensors_go_to_another_device(store: el.EpisodeStore) -> None:
     """With torch's device that has no memory: every tensor is there, with its dtype and shape."""
-    batch = next(iter(store.loader(4, output="torch", device="meta")))
+    batch = next(iter(store.loader(4, output=el.Output("torch", device="meta"))))
     plain = next(iter(store.loader(4)))
     image, pair = batch["observation"]["image"], batch["observation"]["pair"]
     assert image.device.type == pair[0].device.type == batch["reward"].device.type == "meta"
     assert image.dtype == torch.uint8 and image.shape == plain["observation"]["image"].shape
-    found = next(iter(store.loader(4, output="tensordict", device=torch.device("meta"))))
+    found = next(iter(store.loader(4, output=el.Output("tensordict", device=torch.device("meta")))))
     assert found.device.type == "meta" and found["observation", "pair", "1"].shape == (4, 3)
 
 
@@ -135,7 +135,7 @@ class _Watched:
 
 def test_a_gpu_fetches_from_pinned_memory() -> None:
     """For CUDA a tensor is pinned first and copied without waiting; for other devices it is only copied."""
-    from episodelake.readers.loading.torch_output import moved
+    from episodelake.readers.loading.output.torch_output import moved
 
     for device, calls in {"cuda:1": ["pinned", ("cuda:1", True)], "meta": [("meta", False)]}.items():
         watched: Any = _Watched()
@@ -149,13 +149,13 @@ def test_a_device_that_is_not_here_is_refused(store: el.EpisodeStore, output: An
     """When the loader is made, and not at the first batch."""
     pytest.importorskip(output)
     with pytest.raises(el.InvalidArgumentError, match="device="):
-        store.loader(4, output=output, device=device)
+        store.loader(4, output=el.Output(output, device=device))
 
 
 def test_numpy_has_no_device_and_other_outputs_do_not_exist(store: el.EpisodeStore) -> None:
     """Both errors name what there is."""
     with pytest.raises(el.InvalidArgumentError, match="main memory"):
-        store.loader(4, device="cpu")
+        store.loader(4, output=el.Output(device="cpu"))
     with pytest.raises(el.InvalidArgumentError, match="'numpy', 'torch', 'jax', 'tensordict'"):
         store.loader(4, output="tensorflow")  # pyright: ignore[reportArgumentType]
 
@@ -227,7 +227,7 @@ def test_numpy_batches_need_no_other_package(store: el.EpisodeStore, tmp_path: P
     """A program that feeds numpy arrays imports neither torch nor JAX nor tensordict, which are there."""
     program = (
         "import sys, episodelake as el\n"
-        "loader = el.open(sys.argv[1]).loader(4, shuffle=True, prefetch=1)\n"
+        "loader = el.open(sys.argv[1]).loader(el.Batches(4, prefetch=1), shuffle=True)\n"
         "assert sum(1 for _ in loader) == len(loader) > 0\n"
         "print(sorted({'torch', 'jax', 'tensordict', 'torchdata'} & sys.modules.keys()))\n"
     )
@@ -238,7 +238,7 @@ def test_numpy_batches_need_no_other_package(store: el.EpisodeStore, tmp_path: P
 
 def test_tensors_of_whole_episodes_are_unpadded(store: el.EpisodeStore) -> None:
     """A list of episodes of tensors holds what the episodes hold."""
-    batches = store.loader(3, whole_episodes=True, output="torch")
+    batches = store.loader(3, el.WholeEpisodes(), output="torch")
     found = [each for batch in batches for each in el.unpadded(batch)]
     for one, episode in zip(found, store, strict=True):
         assert_same(with_numpy(one["observation"]), episode.observations)

@@ -27,9 +27,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
     return random_store(path, LENGTHS, ["terminated"] * 7, NESTED)
 
 
-def loader_of(store: el.EpisodeStore, **options: Any) -> el.Loader:
+def loader_of(store: el.EpisodeStore, prefetch: int = 0, **options: Any) -> el.Loader:
     """19 batches an epoch, the last one smaller."""
-    return store.loader(4, columns=["episode", "t", "observation"], shuffle=True, seed=2, **options)
+    return store.loader(
+        el.Batches(4, prefetch=prefetch),
+        columns=["episode", "t", "observation"],
+        shuffle=True,
+        seed=2,
+        **options,
+    )
 
 
 def threads() -> list[threading.Thread]:
@@ -174,7 +180,7 @@ def test_the_interpreter_ends_with_a_thread_at_work(store: el.EpisodeStore, tmp_
     """A program that ends in the middle of an iteration ends well, and says nothing."""
     program = (
         "import sys, episodelake as el\n"
-        "loader = el.open(sys.argv[1]).loader(4, prefetch=3)\n"
+        "loader = el.open(sys.argv[1]).loader(el.Batches(4, prefetch=3))\n"
         "iterator = iter(loader)\n"
         "print(len(next(iterator)['reward']))\n"
     )
@@ -187,4 +193,4 @@ def test_the_interpreter_ends_with_a_thread_at_work(store: el.EpisodeStore, tmp_
 def test_a_depth_is_a_whole_number(store: el.EpisodeStore, depth: Any) -> None:
     """Anything else is refused before a file is read."""
     with pytest.raises(el.InvalidArgumentError, match="prefetch"):
-        store.loader(4, prefetch=depth)
+        store.loader(el.Batches(4, prefetch=depth))

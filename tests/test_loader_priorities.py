@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import episodelake as el
-from episodelake.readers.loading.sum_tree import SumTree
+from episodelake.readers.loading.order.sum_tree import SumTree
 from test_loader_units import BOX, random_store
 
 LENGTHS = [5, 1, 17, 9, 30, 2, 11]
@@ -90,7 +89,7 @@ def test_one_value_is_always_found(size: int) -> None:
 
 def test_units_come_as_their_priorities_say(store: el.EpisodeStore) -> None:
     """All alike at first; after an update in proportion to the power alpha of the priorities."""
-    loader = store.loader(256, columns=KEYS, prioritised=el.Prioritised(alpha=0.7, epsilon=0.0), seed=3)
+    loader = store.loader(256, columns=KEYS, weights=el.Prioritised(alpha=0.7, epsilon=0.0), seed=3)
     assert isinstance(loader, el.PrioritisedLoader)
     assert chi_squared_fits(drawn(loader, 40_000), np.ones(UNITS))
     priorities = np.random.default_rng(1).random(UNITS) * 4
@@ -105,7 +104,7 @@ def test_the_units_of_a_batch_are_what_it_holds(store: el.EpisodeStore) -> None:
     for options in ({}, {"window": 4}, {"n_step": 3}):
         batches = list(store.loader(9, columns=keys, **options))
         plain = {key: np.concatenate([batch[key] for batch in batches]) for key in keys}
-        loader = store.loader(50, columns=keys, prioritised=el.Prioritised(), **options)
+        loader = store.loader(50, columns=keys, weights=el.Prioritised(), **options)
         for batch in loader:
             for key, values in plain.items():
                 np.testing.assert_array_equal(batch[key], values[batch["unit"]])
@@ -116,7 +115,7 @@ def test_the_units_of_a_batch_are_what_it_holds(store: el.EpisodeStore) -> None:
 def test_weights_are_those_of_the_paper(store: el.EpisodeStore, scale: Any) -> None:
     """(N P(i)) ** -beta, over the largest of all units or of the batch."""
     rule = el.Prioritised(alpha=0.6, beta=0.5, epsilon=0.01, weights=scale)
-    loader = store.loader(16, columns=KEYS, prioritised=rule)
+    loader = store.loader(16, columns=KEYS, weights=rule)
     assert isinstance(loader, el.PrioritisedLoader)
     priorities = np.random.default_rng(2).random(UNITS)
     loader.update_priorities(np.arange(UNITS), priorities)
@@ -133,7 +132,7 @@ def test_weights_are_those_of_the_paper(store: el.EpisodeStore, scale: Any) -> N
 
 def test_the_last_of_duplicates_counts(store: el.EpisodeStore) -> None:
     """A unit that is named twice gets the later priority."""
-    loader = store.loader(64, columns=KEYS, prioritised=el.Prioritised(epsilon=0.0))
+    loader = store.loader(64, columns=KEYS, weights=el.Prioritised(epsilon=0.0))
     assert isinstance(loader, el.PrioritisedLoader)
     loader.update_priorities(np.arange(UNITS), np.zeros(UNITS))
     loader.update_priorities([4, 9, 4, 9], [1.0, 0.0, 0.0, 2.0])
@@ -164,7 +163,7 @@ def test_an_update_that_makes_no_sense_changes_nothing(
     store: el.EpisodeStore, units: Any, priorities: Any, text: str
 ) -> None:
     """The error says which unit, and every priority is what it was."""
-    loader = store.loader(8, columns=KEYS, prioritised=el.Prioritised())
+    loader = store.loader(8, columns=KEYS, weights=el.Prioritised())
     assert isinstance(loader, el.PrioritisedLoader)
     before = loader.state_dict()
     with pytest.raises(el.InvalidArgumentError, match=text):
@@ -175,9 +174,8 @@ def test_an_update_that_makes_no_sense_changes_nothing(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"prioritised": True}, "expected Prioritised"),
-        ({"prioritised": el.Prioritised(), "shuffle": True}, "prioritised and shuffle"),
-        ({"prioritised": el.Prioritised(), "weights": "episodes"}, "prioritised and weights"),
+        ({"weights": True}, "weights has the shape"),
+        ({"weights": el.Prioritised(), "shuffle": True}, "Leave out one of them"),
     ],
 )
 def test_what_makes_no_sense_is_refused(store: el.EpisodeStore, options: dict[str, Any], text: str) -> None:
@@ -211,7 +209,7 @@ def train(loader: el.PrioritisedLoader, batches: int) -> list[list[int]]:
 def test_a_resumed_loader_draws_the_same(stop: int) -> None:
     """With the priorities in its state, whenever it stopped."""
     rule = el.Prioritised(alpha=0.9)
-    made = [_KEPT[0].loader(7, columns=KEYS, prioritised=rule, seed=8) for _ in range(3)]
+    made = [_KEPT[0].loader(7, columns=KEYS, weights=rule, seed=8) for _ in range(3)]
     whole, interrupted, resumed = made
     assert all(isinstance(loader, el.PrioritisedLoader) for loader in made)
     expected = train(whole, 30) if stop == 0 else train(whole, stop)  # pyright: ignore[reportArgumentType]
@@ -232,13 +230,13 @@ def _keep(store: el.EpisodeStore) -> None:
 
 def test_a_state_without_these_priorities_is_refused(store: el.EpisodeStore, tmp_path: Path) -> None:
     """Of a loader of another kind, rule or store, or a damaged one; and nothing changes."""
-    loader = store.loader(8, columns=KEYS, prioritised=el.Prioritised())
+    loader = store.loader(8, columns=KEYS, weights=el.Prioritised())
     next(iter(loader))
     before = loader.state_dict()
     others = [
         store.loader(8, columns=KEYS).state_dict(),
-        store.loader(8, columns=KEYS, prioritised=el.Prioritised(alpha=0.5)).state_dict(),
-        store[1:].loader(8, columns=KEYS, prioritised=el.Prioritised()).state_dict(),
+        store.loader(8, columns=KEYS, weights=el.Prioritised(alpha=0.5)).state_dict(),
+        store[1:].loader(8, columns=KEYS, weights=el.Prioritised()).state_dict(),
         {**before, "priorities": before["priorities"][:-3]},
         {**before, "priorities": np.full(UNITS, np.nan).tobytes()},
         {**before, "beta": 7},
@@ -255,7 +253,7 @@ def test_a_state_without_these_priorities_is_refused(store: el.EpisodeStore, tmp
 def test_priorities_may_be_tensors(store: el.EpisodeStore) -> None:
     """Those that still belong to a graph, or have a dtype that numpy lacks, are refused with a hint."""
     torch = pytest.importorskip("torch")
-    loader = store.loader(4, prioritised=el.Prioritised(), output="torch")
+    loader = store.loader(4, weights=el.Prioritised(), output="torch")
     batch = next(iter(loader))
     loader.update_priorities(batch["unit"], batch["weight"])
     before = loader.state_dict()
@@ -265,10 +263,3 @@ def test_priorities_may_be_tensors(store: el.EpisodeStore) -> None:
             loader.update_priorities(batch["unit"], wrong)
     assert loader.state_dict() == before
     loader.update_priorities(batch["unit"], graph.detach())
-
-
-@pytest.mark.parametrize("follow", [False, True])
-def test_an_expression_and_priorities_do_not_go_together(store: el.EpisodeStore, follow: bool) -> None:
-    """Units are drawn one way."""
-    with pytest.raises(el.InvalidArgumentError, match="prioritised and weights were given"):
-        store.loader(prioritised=el.Prioritised(), weights=pl.col("length"), follow=follow)

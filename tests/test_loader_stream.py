@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
+from effort import examples
 from episodelake.readers.blocks import SegmentFile
 from loader_batches import (
     KINDS,
@@ -33,6 +34,7 @@ from loader_batches import (
     small_row_groups,
 )
 from test_loader_units import BOX, NESTED
+from waiting import PATIENCE
 
 #: Bytes of a row of the column that the tests of the order read, doubled: half of a buffer is one group.
 _ROW = 2 * 16
@@ -64,10 +66,10 @@ def stream(
 ) -> el.Loader:
     """A shuffled stream of a store, by default of episode and t alone, in groups of some 60 rows."""
     options = {"columns": [*PLACES, "observation"], "shuffle": True, "seed": 3} | more
-    return store.loader(batch_size, cache="stream", buffer_bytes=buffer_bytes, **options)
+    return store.loader(batch_size, cache=el.Cache("stream", buffer_bytes=buffer_bytes), **options)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(drawn_stores, drawn_kinds, st.integers(1, 40), buffers, st.booleans())
 def test_without_shuffling_a_stream_is_the_view_in_order(
     store: el.EpisodeStore, kind: dict[str, Any], size: int, buffer_bytes: int, backwards: bool
@@ -75,20 +77,21 @@ def test_without_shuffling_a_stream_is_the_view_in_order(
     """Byte for byte what the loader in memory gives, whatever the buffer, also where groups meet."""
     view = store[::-1] if backwards else store
     expected = view.loader(size, **kind)
-    found = view.loader(size, cache="stream", buffer_bytes=buffer_bytes, **kind)
+    found = view.loader(size, cache=el.Cache("stream", buffer_bytes=buffer_bytes), **kind)
     assert assert_identical(found, expected) == len(expected)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(drawn_stores, drawn_kinds, st.integers(1, 40), buffers, st.integers(0, 2))
 def test_a_shuffled_stream_has_each_unit_once(
     store: el.EpisodeStore, kind: dict[str, Any], size: int, buffer_bytes: int, epoch: int
 ) -> None:
     """Its units are those of the loader in memory in another order, and another one each epoch."""
-    keys = {"whole_episodes": ["reward", "action", "mask", "length"]}.get(next(iter(kind), ""))
+    whole_episodes = isinstance(kind.get("units"), el.WholeEpisodes)
+    keys = ["reward", "action", "mask", "length"] if whole_episodes else None
     whole = [single(batch) for batch in store.loader(1, columns=keys, **kind)]
     loader = store.loader(
-        size, columns=keys, cache="stream", buffer_bytes=buffer_bytes, shuffle=True, seed=7, **kind
+        size, columns=keys, cache=el.Cache("stream", buffer_bytes=buffer_bytes), shuffle=True, seed=7, **kind
     )
     loader.set_epoch(epoch)
     found = [single(unit) for batch in loader for unit in units_of(batch)]
@@ -127,7 +130,7 @@ def single(batch: dict[str, Any]) -> tuple[tuple[str, tuple[int, ...], bytes], .
     return tuple((str(array.dtype), array.shape, array.tobytes()) for array in arrays_of(batch))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(drawn_stores, st.integers(1, 30), st.integers(1, 30), st.integers(0, 15), buffers, st.booleans())
 def test_a_stream_resumes_exactly(
     store: el.EpisodeStore, size: int, other_size: int, stop: int, buffer_bytes: int, shuffle: bool
@@ -150,7 +153,7 @@ def test_a_stream_resumes_exactly(
     assert seen[: len(order)] == order
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     drawn_stores,
     st.sampled_from([1, 2, 3, 4, 7]),
@@ -166,7 +169,7 @@ def test_shards_share_a_stream_and_go_on_as_others(
     seen: list[tuple[int, int]] = []
     state: dict[str, Any] = {}
     for rank in range(world):
-        loader = stream(store, 3, buffer_bytes, shard=(rank, world), uneven=uneven)
+        loader = stream(store, 3, buffer_bytes, shard=el.Shard(rank, world, uneven=uneven))
         for _, batch in zip(range(batches), loader, strict=False):
             seen += places([batch])
         assert not state or state == loader.state_dict()
@@ -174,7 +177,7 @@ def test_shards_share_a_stream_and_go_on_as_others(
     if state["epoch"]:
         return
     for rank in range(other):
-        loader = stream(store, 5, buffer_bytes, shard=(rank, other), uneven=uneven)
+        loader = stream(store, 5, buffer_bytes, shard=el.Shard(rank, other, uneven=uneven))
         loader.load_state_dict(state)
         seen += places(loader)
     counted, every = Counter(seen), all_places(store)
@@ -216,7 +219,7 @@ def test_each_row_group_is_read_once_an_epoch(read_groups: list[tuple[str, int]]
     for world in (2, 4):
         for rank in range(world):
             read_groups.clear()
-            loader = stream(store, shard=(rank, world), uneven="drop", **options)
+            loader = stream(store, shard=el.Shard(rank, world, uneven="drop"), **options)
             places(loader)
             borders = 2 * len(loader._feed.order.groups(0))  # pyright: ignore
             assert len(read_groups) <= groups / world + borders
@@ -260,7 +263,7 @@ def test_an_error_of_the_thread_reaches_the_reader(tmp_path: Path, monkeypatch: 
     """A damaged file is named where a batch of it is asked for; batches before it are given."""
     small_row_groups(monkeypatch)
     store = segmented_store(tmp_path / "store", [10] * 20, BOX)
-    loader = store.loader(4, cache="stream", buffer_bytes=50 * 100)
+    loader = store.loader(4, cache=el.Cache("stream", buffer_bytes=50 * 100))
     file = sorted((tmp_path / "store" / "steps").glob("*.parquet"))[-1]
     content = bytearray(file.read_bytes())
     content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)
@@ -288,7 +291,7 @@ def test_states_of_streams_and_other_caches() -> None:
 
 def test_what_a_stream_cannot_do_is_refused() -> None:
     """Drawing with replacement or by weight, and a buffer that is no size; the error says what to do."""
-    for options in ({"replacement": True}, {"weights": "episodes"}, {"weights": pl.col("length")}):
+    for options in ({"weights": "steps"}, {"weights": "episodes"}, {"weights": pl.col("length")}):
         with pytest.raises(el.InvalidArgumentError, match="cache='mmap'"):
             _kept[0].loader(cache="stream", **options)
     for size in (0, -1, 1.5, True):
@@ -302,7 +305,7 @@ def test_a_stream_can_be_pickled_while_it_runs() -> None:
     batches = iter(loader)
     seen = places([next(batches), next(batches)])
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        rest = pool.submit(places, pickle.loads(pickle.dumps(loader))).result()
+        rest = pool.submit(places, pickle.loads(pickle.dumps(loader))).result(PATIENCE)
     assert seen + rest == places(stream(_kept[1]))
 
 
@@ -310,7 +313,10 @@ def test_a_store_in_memory_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A place that is no folder of this machine works as well."""
     small_row_groups(monkeypatch)
     store = segmented_store("memory://streamed", [7, 20, 31, 2], NESTED, per_segment=2)
-    options: dict[str, Any] = {"cache": "stream", "buffer_bytes": 3000, "columns": ["observation", *PLACES]}
+    options: dict[str, Any] = {
+        "cache": el.Cache("stream", buffer_bytes=3000),
+        "columns": ["observation", *PLACES],
+    }
     assert_identical(store.loader(5, **options), store.loader(5, columns=options["columns"]))
     assert sorted(places(store.loader(5, shuffle=True, **options))) == all_places(store)
 
@@ -323,7 +329,9 @@ def test_how_well_a_stream_shuffles(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     options: dict[str, Any] = {"columns": [*PLACES, "reward"], "seed": 1}
     distinct, correlations, apart = {}, {}, {}
     for name, buffer_bytes in [("tenth", 2 * 1000 * (8 + 4)), ("all", 1 << 30)]:
-        loader = store.loader(batch_size, shuffle=True, cache="stream", buffer_bytes=buffer_bytes, **options)
+        loader = store.loader(
+            batch_size, shuffle=True, cache=el.Cache("stream", buffer_bytes=buffer_bytes), **options
+        )
         distinct[name], correlations[name], apart[name] = shuffled_figures(loader, units)
     full = store.loader(batch_size, shuffle=True, **options)
     distinct["full"], correlations["full"], apart["full"] = shuffled_figures(full, units)
@@ -362,12 +370,12 @@ def held(name):
                 if line.startswith(name)) * 1024
 
 store = el.open(sys.argv[1])
-for _ in store[:2].loader(8, cache="stream", shuffle=True, buffer_bytes=1 << 20):
+for _ in store[:2].loader(8, cache=el.Cache("stream", buffer_bytes=1 << 20), shuffle=True):
     pass
 Path("/proc/self/clear_refs").write_text("5")
 before = held("VmRSS")
 total = 0
-for batch in store.loader(8, cache="stream", shuffle=True, buffer_bytes=int(sys.argv[2])):
+for batch in store.loader(8, cache=el.Cache("stream", buffer_bytes=int(sys.argv[2])), shuffle=True):
     total += len(batch["reward"])
 print(held("VmHWM") - before, total)
 """
@@ -390,12 +398,14 @@ def test_the_memory_of_a_stream_is_bounded(tmp_path: Path) -> None:
             )
     buffer = 32 << 20
     command = [sys.executable, "-c", MEMORY, str(tmp_path / "store"), str(buffer)]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    told = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=PATIENCE
+    ).stdout.split()
     assert int(told[1]) == 84 * 199
     assert int(told[0]) < buffer + 256 * 2**20
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     drawn_stores,
     st.integers(1, 9),
@@ -410,7 +420,7 @@ def test_workers_make_the_batches_of_a_stream_in_turn(
     """The batches of all workers, one of each in turn, are those of one reader."""
     rank, world = shard[0] % shard[1], shard[1]
     options: dict[str, Any] = {"shard": (rank, world), "shuffle": shuffle}
-    source = stream(store, size, buffer_bytes, **options).source
+    source = stream(store, size, buffer_bytes, **options)._source  # pyright: ignore[reportPrivateUsage]
     expected = [places([batch]) for batch in source.batches(1, 0)]
     shares = [[places([batch]) for batch in source.batches(1, 0, first, workers)] for first in range(workers)]
     assert [shares[number % workers][number // workers] for number in range(len(expected))] == expected
@@ -418,11 +428,11 @@ def test_workers_make_the_batches_of_a_stream_in_turn(
 
 
 @pytest.mark.parametrize("cache", ["mmap", "stream"])
-@pytest.mark.parametrize("units", [{}, {"window": 4, "pad": "right"}, {"n_step": 2}])
+@pytest.mark.parametrize("units", [{}, {"units": el.Windows(4, pad="right")}, {"n_step": 2}])
 def test_frames_are_stacked_wherever_they_are(cache: Any, units: dict[str, Any], tmp_path: Path) -> None:
     """Stacks and derived columns from files of the cache and from groups are those from memory."""
     options: dict[str, Any] = {"transforms": [el.ReturnToGo(), el.FrameStack(3)], **units}
-    where = {"cache_folder": tmp_path} if cache == "mmap" else {"buffer_bytes": 50 * _ROW}
+    where: dict[str, Any] = {"folder": tmp_path} if cache == "mmap" else {"buffer_bytes": 50 * _ROW}
     expected = _kept[0].loader(7, **options)
-    found = _kept[0].loader(7, cache=cache, **where, **options)
+    found = _kept[0].loader(7, cache=el.Cache(cache, **where), **options)
     assert assert_identical(found, expected) == len(expected)

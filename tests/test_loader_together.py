@@ -35,12 +35,12 @@ def _cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPISODELAKE_CACHE", str(tmp_path / "cache"))
 
 
-def loader_of(view: el.EpisodeView, cache: Any = "memory", **options: Any) -> el.Loader:
+def loader_of(view: el.EpisodeView, cache: Any = "memory", prefetch: int = 0, **options: Any) -> el.Loader:
     """Transitions, with what was derived and stacked on reading; a stream has several groups."""
     options = {"transforms": TRANSFORMS, **options}
     if cache == "stream":
-        options["buffer_bytes"] = 3000
-    return view.loader(4, cache=cache, seed=5, **options)
+        cache = el.Cache("stream", buffer_bytes=3000)
+    return view.loader(el.Batches(4, prefetch=prefetch), cache=cache, seed=5, **options)
 
 
 def as_numpy(batches: Any) -> Iterator[dict[str, np.ndarray]]:
@@ -54,7 +54,10 @@ def arrays(batches: Any) -> Iterator[dict[str, np.ndarray]]:
     return (dict(flat(batch)) for batch in batches)
 
 
-@pytest.mark.parametrize("units", [{}, {"n_step": 3}, {"window": 4, "pad": "left"}, {"whole_episodes": True}])
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    "units", [{}, {"n_step": 3}, {"units": el.Windows(4, pad="left")}, {"units": el.WholeEpisodes()}]
+)
 def test_every_cache_gives_the_same_and_goes_on_for_the_others(
     store: el.EpisodeStore, units: dict[str, Any]
 ) -> None:
@@ -75,7 +78,7 @@ def test_shuffled_states_fit_memory_and_mmap_but_no_stream(store: el.EpisodeStor
     memory, mapped, stream = (loader_of(store, cache, shuffle=True) for cache in CACHES)
     assert memory.state_dict() == mapped.state_dict()
     mapped.load_state_dict(memory.state_dict())
-    drawing = loader_of(store, prioritised=el.Prioritised())
+    drawing = loader_of(store, weights=el.Prioritised())
     for one, other in [(memory, stream), (stream, mapped), (memory, drawing), (drawing, memory)]:
         with pytest.raises(el.LoaderStateError):
             one.load_state_dict(other.state_dict())
@@ -108,7 +111,7 @@ def overwritten(batch: Any) -> Any:
 def test_priorities_of_mapped_and_stacked_tensors(store: el.EpisodeStore, cache: Any) -> None:
     """Each batch holds its units, as tensors; a state goes on elsewhere, and so does a pickled loader."""
     torch = pytest.importorskip("torch")
-    options: dict[str, Any] = {"prioritised": el.Prioritised(alpha=1.0, epsilon=0.0), "output": "torch"}
+    options: dict[str, Any] = {"weights": el.Prioritised(alpha=1.0, epsilon=0.0), "output": "torch"}
     loader, every = loader_of(store, cache, **options), next(iter(store.loader(83, transforms=TRANSFORMS)))
     loader.update_priorities(torch.arange(83), torch.arange(83) % 7)
     batches = iter(loader)
@@ -133,7 +136,7 @@ def test_following_derives_and_stacks_new_episodes(tmp_path: Path) -> None:
     space, actions = gym.spaces.Box(0, 255, (2, 2), np.uint8), gym.spaces.Discrete(2)
     store = el.create(tmp_path / "grown", observation_space=space, action_space=actions)
     transforms = [el.ReturnToGo(), el.FrameStack(3)]
-    loader = store.loader(64, follow=True, refresh_seconds=0, newest_episodes=3, transforms=transforms)
+    loader = store.loader(64, follow=el.Follow(refresh_seconds=0, newest_episodes=3), transforms=transforms)
     rng = np.random.default_rng(0)
     for length in [4, 1, 9, 2, 30, 3, 5]:
         with store.writer(run=f"run-{length}") as writer:
@@ -163,7 +166,7 @@ def test_what_is_derived_of_new_episodes_has_the_dtype_of_the_others(tmp_path: P
     space, actions = gym.spaces.Box(0, 1, (1,), np.float32), gym.spaces.Discrete(2)
     store = el.create(tmp_path / "grown", observation_space=space, action_space=actions)
     transforms = [el.Relabel("moved", by_the_first)]
-    loader = store.loader(8, columns=["reward"], follow=True, refresh_seconds=0, transforms=transforms)
+    loader = store.loader(8, columns=["reward"], follow=el.Follow(refresh_seconds=0), transforms=transforms)
     for reward in (1.0, 2.0):
         with store.writer(run=f"run-{reward}") as writer:
             writer.write_episode(
@@ -198,29 +201,29 @@ def test_a_mixture_of_tensors_from_streams(store: el.EpisodeStore) -> None:
         el.mix([(loader_of(store, output="torch"), 1), (loader_of(store), 1)])
 
 
-@pytest.mark.parametrize("how", [{"follow": True}, {"prioritised": el.Prioritised()}])
+@pytest.mark.parametrize("how", [{"follow": el.Follow()}, {"weights": el.Prioritised()}])
 def test_what_depends_on_the_moment_is_not_made_ahead(store: el.EpisodeStore, how: dict[str, Any]) -> None:
     """Neither in a thread nor in other processes; and what follows is held in memory."""
     pytest.importorskip("torch")
     with pytest.raises(el.InvalidArgumentError, match="makes batches ahead"):
-        store.loader(prefetch=2, **how)
+        store.loader(el.Batches(prefetch=2), **how)
     loader = store.loader(**how)
     for make in (loader.torch_loader, loader.iterable_dataset, loader.map_dataset):
-        with pytest.raises(el.InvalidArgumentError, match="makes batches beforehand"):
+        with pytest.raises(el.InvalidArgumentError, match="makes batches ahead"):
             make()
-    with pytest.raises(el.InvalidArgumentError, match=r"holds its window in memory|this loader streams"):
+    with pytest.raises(el.InvalidArgumentError, match=r"holds its window in memory|a stream holds a part"):
         store.loader(cache="stream", **how)
     with pytest.raises(el.InvalidArgumentError, match="follows a store holds"):
-        store.loader(follow=True, cache="mmap")
+        store.loader(follow=el.Follow(), cache="mmap")
 
 
 def test_workers_share_a_stream_in_shards(store: el.EpisodeStore) -> None:
     """The batches of each shard are those without workers; all shards together have each unit once."""
     pytest.importorskip("torch")
-    options: dict[str, Any] = {"columns": ["observation", "episode", "t"], "shuffle": True, "uneven": "drop"}
+    options: dict[str, Any] = {"columns": ["observation", "episode", "t"], "shuffle": True}
     seen = []
     for rank in range(2):
-        own = loader_of(store, "stream", shard=(rank, 2), **options)
+        own = loader_of(store, "stream", shard=el.Shard(rank, 2, uneven="drop"), **options)
         made = list(as_numpy(own.torch_loader(2)))
         assert assert_identical(made, arrays(own)) == 11
         seen += [pair for batch in made for pair in zip(batch[".episode"], batch[".t"], strict=True)]

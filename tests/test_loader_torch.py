@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from episodelake.readers.loading.feed import ArrayFeed
-from episodelake.readers.loading.shard import Shard
+from episodelake.readers.loading.order.shard import Shard
 from test_loader_order import places
 from test_loader_units import NESTED, assert_same, random_store
 from waiting import PATIENCE
@@ -77,6 +78,7 @@ def test_workers_share_the_places_of_an_epoch(
     assert not any(walks)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_make_the_batches_of_the_loader(
@@ -95,19 +97,20 @@ def test_workers_make_the_batches_of_the_loader(
             assert loader.state_dict() == plain.state_dict()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("options", "cut"),
     [
         ({"shard": (1, 3)}, {}),
-        ({"shard": (2, 3), "uneven": "drop"}, {"drop_last": True}),
+        ({"shard": el.Shard(2, 3, uneven="drop")}, {"drop_last": True}),
         ({"weights": "episodes"}, {"drop_last": True}),
-        ({"window": 3, "stride": 2, "pad": "right"}, {}),
+        ({"units": el.Windows(3, stride=2, pad="right")}, {}),
     ],
 )
 def test_workers_follow_every_order(store: el.EpisodeStore, options: Any, cut: Any) -> None:
     """Shards, a smaller last batch that is left out, weights, windows: two workers change nothing."""
-    plain = store.loader(4, columns=["episode", "t"], seed=1, **options, **cut)
-    loader = store.loader(4, columns=["episode", "t"], seed=1, **options, **cut).torch_loader(2)
+    plain = store.loader(el.Batches(4, **cut), columns=["episode", "t"], seed=1, **options)
+    loader = store.loader(el.Batches(4, **cut), columns=["episode", "t"], seed=1, **options).torch_loader(2)
     for _ in range(2):
         for one, other in zip(plain, loader, strict=True):
             assert_same(as_numpy(other), one)
@@ -117,6 +120,7 @@ FEW = [(0, 2, 7), (2, 0, 19), (2, 3, 1), (3, 1, 20), (2, 2, 18), (1, 2, 38)]
 ALL = [(first, second, stop) for first in range(4) for second in range(4) for stop in range(1, 39)]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("first", "second", "stop"),
     [*FEW, *(pytest.param(*case, marks=pytest.mark.slow) for case in ALL[::7] if case not in FEW)],
@@ -190,7 +194,7 @@ def test_a_tensordict_comes_from_workers_too(store: el.EpisodeStore) -> None:
     ):
         batch = next(iter(made))
         assert isinstance(batch, tensordict.TensorDict) and batch.batch_size == torch.Size([4])
-    on_device = next(iter(loader_of(store, output="torch", device="meta").torch_loader(2)))
+    on_device = next(iter(loader_of(store, output=el.Output("torch", device="meta")).torch_loader(2)))
     assert on_device["observation"]["image"].device.type == "meta"
 
 
@@ -266,10 +270,11 @@ class _Shared:
 
 def test_spawned_workers_share_the_columns(store: el.EpisodeStore) -> None:
     """The order is the same; no worker has a copy of the arrays: all map one file that has no name."""
-    source, identity = loader_of(store).source, loader_of(store).state_dict()["identity"]
-    assert isinstance(source.feed, ArrayFeed)
-    loader = el.Loader(source.feed, source.batching, identity, [_Shared(source.feed.arrays)])
     plain = loader_of(store)
+    source, identity = plain._source, plain.state_dict()["identity"]  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(source.feed, ArrayFeed)
+    shared = replace(source, transforms=(_Shared(source.feed.arrays),))
+    loader = el.Loader(shared, identity, plain.output)
     loader = loader.torch_loader(2, persistent_workers=True, multiprocessing_context="spawn")
     for _ in range(2):
         for one, other in zip(plain, loader, strict=True):
@@ -304,6 +309,7 @@ def test_processes_of_every_kind(store: el.EpisodeStore, method: str, workers: i
     assert process.exitcode == 0
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
 def test_an_iterable_dataset_has_the_order_of_the_loader(store: el.EpisodeStore, workers: int) -> None:
     """For every epoch that is set, also where workers are kept; an epoch that is not set comes again."""
@@ -335,6 +341,7 @@ def test_an_iterable_dataset_begins_where_the_loader_stands(store: el.EpisodeSto
         dataset.set_epoch(-1)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("stop", [0, 1, 6, 18])
 def test_a_stateful_data_loader_resumes(store: el.EpisodeStore, workers: int, stop: int) -> None:
@@ -395,6 +402,7 @@ def _first(tree: Any) -> Any:
     return tuple(map(_first, tree)) if isinstance(tree, tuple) else tree[0]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
 def test_a_sampler_of_torch_chooses_units(store: el.EpisodeStore, workers: int) -> None:
     """Gathered in one go a batch is what torch's own collate function makes of its units one by one."""
@@ -422,7 +430,7 @@ def _tuples(tree: Any) -> Any:
     return tuple(map(_tuples, tree)) if isinstance(tree, list | tuple) else tree
 
 
-@pytest.mark.parametrize("options", [{"shuffle": True}, {"replacement": True}, {"shard": (0, 2)}])
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"weights": "steps"}, {"shard": (0, 2)}])
 def test_a_map_style_dataset_has_no_order_of_its_own(store: el.EpisodeStore, options: Any) -> None:
     """What only torch's sampler can decide there is refused, not ignored."""
     with pytest.raises(el.InvalidArgumentError, match="sampler"):

@@ -150,7 +150,7 @@ def test_windows(store: el.EpisodeStore, size: int, stride: int, pad: Any, burn_
         for episode in store
         for start in plain_units.window_starts(episode.length, size, stride, pad)
     ]
-    options: dict[str, Any] = {"window": size, "stride": stride, "pad": pad, "burn_in": burn_in}
+    options: dict[str, Any] = {"units": el.Windows(size, stride=stride, pad=pad, burn_in=burn_in)}
     if not expected:
         with pytest.raises(el.InvalidArgumentError, match="the longest of"):
             store.loader(4, **options)
@@ -167,7 +167,7 @@ def test_windows(store: el.EpisodeStore, size: int, stride: int, pad: Any, burn_
 def test_deltas(store: el.EpisodeStore, looked_back: list[int], ahead: list[int]) -> None:
     """Each key has its own relative steps; at the borders the nearest value, and a mask."""
     steps = {"observation": looked_back, "action": ahead}
-    found = list(units_of(store.loader(3, deltas=steps)))
+    found = list(units_of(store.loader(3, el.Deltas(steps))))
     places = [(episode, t) for episode in store for t in range(episode.length)]
     for one, (episode, t) in zip(found, places, strict=True):
         for key in steps:
@@ -179,7 +179,7 @@ def test_deltas(store: el.EpisodeStore, looked_back: list[int], ahead: list[int]
 @given(drawn_stores, st.integers(1, 4))
 def test_whole_episodes(store: el.EpisodeStore, batch_size: int) -> None:
     """An episode has all its observations; zeros follow the shorter ones of a batch."""
-    found = units_of(store.loader(batch_size, whole_episodes=True))
+    found = units_of(store.loader(batch_size, el.WholeEpisodes()))
     for one, episode in zip(found, store, strict=True):
         length = episode.length
         assert one["length"] == length and one["mask"].sum() == length and one["mask"][:length].all()
@@ -217,7 +217,9 @@ def test_no_reward_reaches_another_episode(tmp_path: Path, n: int) -> None:
 @given(drawn_stores, st.integers(1, 4))
 def test_unpadded_episodes_are_those_of_the_store(store: el.EpisodeStore, batch_size: int) -> None:
     """Each as long as it is, in values, dtypes and shapes, nested as its space is."""
-    loader = store.loader(batch_size, columns=[*WHOLE, "length", "episode", "mask", "t"], whole_episodes=True)
+    loader = store.loader(
+        batch_size, columns=[*WHOLE, "length", "episode", "mask", "t"], units=el.WholeEpisodes()
+    )
     found = [each for batch in loader for each in el.unpadded(batch)]
     for number, (one, episode) in enumerate(zip(found, store, strict=True)):
         assert one.keys() == {*WHOLE, "length", "episode", "t"}
@@ -232,7 +234,7 @@ def test_unpadded_episodes_are_those_of_the_store(store: el.EpisodeStore, batch_
 def test_only_whole_episodes_are_unpadded() -> None:
     """A batch of transitions has no lengths, and the error says where they come from."""
     for batch in (next(iter(_made[0].loader(2))), [], None):
-        with pytest.raises(el.InvalidArgumentError, match="whole_episodes=True"):
+        with pytest.raises(el.InvalidArgumentError, match=r"units=el\.WholeEpisodes\(\)"):
             el.unpadded(batch)  # pyright: ignore[reportArgumentType]
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from agent_environments import Comings
+from effort import examples
+from episodelake.readers.sql.interrupting import run_interruptible
 from plain_agents import play_parallel, random_policy
 from plain_returns import close, returns_to_go
 from real_environments import NUMBERED_SPACES
@@ -78,6 +81,7 @@ def ask(view: el.EpisodeView, request: pytest.FixtureRequest) -> Any:
 # Returns
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("gamma", GAMMAS)
 def test_returns_to_go(view: el.EpisodeView, ask: Any, gamma: float) -> None:
     """Each transition has the discounted sum to the end of its own episode, and the last row has none."""
@@ -91,6 +95,7 @@ def test_returns_to_go(view: el.EpisodeView, ask: Any, gamma: float) -> None:
     assert all(close(row[2], right[2], 100) for row, right in zip(rows, wanted, strict=True))
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("gamma", GAMMAS)
 def test_discounted_return(view: el.EpisodeView, ask: Any, gamma: float) -> None:
     """Each episode has the discounted sum of its rewards."""
@@ -119,7 +124,7 @@ def rewarded(path: Path, episodes: list[list[float]]) -> el.EpisodeStore:
 REWARDS = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 1e300])
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     st.lists(st.lists(REWARDS, min_size=1, max_size=30), min_size=1, max_size=4),
     st.sampled_from(GAMMAS) | st.floats(0, 1),
@@ -155,6 +160,7 @@ def test_a_gamma_out_of_range_is_refused(store: el.EpisodeStore, call: str) -> N
         store.sql(f"from {call}").fetchall()
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("episodes", [1, 3, 100])
 def test_moving_return(view: el.EpisodeView, ask: Any, episodes: int) -> None:
     """The mean of an episode's return and those before it in its run, by number."""
@@ -177,6 +183,7 @@ def test_moving_return(view: el.EpisodeView, ask: Any, episodes: int) -> None:
 # Places and times
 
 
+@pytest.mark.sample
 def test_episode_at(view: el.EpisodeView, ask: Any) -> None:
     """Positions are those of the view, from either end; one beyond them is an error, as `view[place]` is."""
     for place in (*range(len(view)), *range(-len(view), 0)):
@@ -186,6 +193,7 @@ def test_episode_at(view: el.EpisodeView, ask: Any) -> None:
             ask(f"from episode_at({place})")
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -222,6 +230,7 @@ def test_an_id_of_another_view_is_told(store: el.EpisodeStore) -> None:
         store[1:].sql(f"from transitions_of('{store[0].id}')").fetchall()
 
 
+@pytest.mark.sample
 def test_transitions_of_ids_from_a_table(view: el.EpisodeView, ask: Any) -> None:
     """The ids may stand in a table: each episode has its own transitions, and one wrong id is told."""
     lengths = {episode.id: episode.length for episode in view}
@@ -240,6 +249,7 @@ def test_transitions_of_prunes_files(store: el.EpisodeStore) -> None:
     assert plan.count(f"episode_id = '{store[2].id}'") == 2  # of the steps, and of the episodes
 
 
+@pytest.mark.sample
 def test_step_at(view: el.EpisodeView, ask: Any) -> None:
     """The n-th transition of each run, counting its episodes one after the other."""
     for step in (0, 1, 40, 99, 10_000):
@@ -256,6 +266,7 @@ def test_step_at(view: el.EpisodeView, ask: Any) -> None:
         assert set(ask(f"from step_at({step})")) == wanted
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("condition", "holds"),
     [
@@ -412,6 +423,7 @@ def pairs(store: el.EpisodeView, rows: Iterator[Any] | list[Any]) -> None:
     assert list(rows) == wanted
 
 
+@pytest.mark.sample
 def test_next_observations(view: el.EpisodeView, ask: Any) -> None:
     """Each transition has the observation that followed it, the last of its episode included."""
     columns = "episode_id, t, observation, next_observation"
@@ -650,12 +662,38 @@ for seconds in (0.0, 0.01, 0.03, 0.06, 0.12, 0.5):
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["own", "read only"])
 def test_ctrl_c_stops_a_query_and_the_store_answers_on(store: el.EpisodeStore, kind: str) -> None:
     """An interrupt at any time ends a query with KeyboardInterrupt, and the next one is answered."""
     command = [sys.executable, "-c", textwrap.dedent(LONG), str(store.path), kind]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout.split() == ["stopped", str(len(store))] * 6, done.stderr
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_an_interrupt_while_the_thread_starts_leaves_nothing_running(
+    monkeypatch: pytest.MonkeyPatch, started: bool
+) -> None:
+    """Work whose thread was just started has ended when the interrupt is raised; other work never begins."""
+    begins, ended, start = threading.Event(), threading.Event(), threading.Thread.start
+
+    def interrupted(self: threading.Thread) -> None:
+        if started:
+            start(self)
+            assert begins.wait(PATIENCE)
+        raise KeyboardInterrupt
+
+    def work() -> None:
+        begins.set()
+        time.sleep(0.2)
+        ended.set()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_interruptible(work)
+    assert (begins.is_set(), ended.is_set()) == (started, started)
 
 
 def test_interrupt_from_another_thread(store: el.EpisodeStore) -> None:
@@ -677,7 +715,7 @@ def test_interrupt_from_another_thread(store: el.EpisodeStore) -> None:
                 ).fetchall()
         finally:
             ended.set()
-            other.join()
+            other.join(PATIENCE)
         assert connection.execute("select count(*) from episodes").fetchone() == (len(store),)
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,10 +21,12 @@ import pytest
 import typer
 
 import episodelake as el
+from episodelake.store.maintenance.deletion import DeleteReport
 from episodelake.store.maintenance.operation import Operation
-from episodelake.store.tables import Table
-from episodelake.terminal.maintenance import size_of, span_of
-from episodelake.terminal.progress import progress_bar
+from episodelake.store.progress import progress_meter
+from episodelake.store.tables.table import Table
+from episodelake.terminal.commands.keeping import size_of, span_of
+from episodelake.terminal.reports.maintenance import _agreed
 from object_server import BUCKET, ObjectServer
 from test_cli import ESCAPE, RUN, call, printed, refused, table
 from waiting import PATIENCE, wait_until
@@ -262,6 +265,7 @@ def _take_terminal() -> None:
 QUESTION = "Delete 2 episodes with 7 transitions? 2 segments will be rewritten or dropped. [y/N] "
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("answer", ["y\n", "YES\n"])
 def test_delete_asks_and_takes_what_it_counted(path: Path, answer: str) -> None:
     """After a yes exactly the counted episodes go; one that was recorded during the question stays."""
@@ -274,6 +278,7 @@ def test_delete_asks_and_takes_what_it_counted(path: Path, answer: str) -> None:
     assert lengths(path) == [1, 2, 5]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("answer", ["n\n", "\n", "yess\n", "\x04"])
 def test_delete_takes_anything_else_for_a_no(path: Path, answer: str) -> None:
     """Without a clear yes, or at the end of the input, nothing is deleted and the status is 1."""
@@ -297,6 +302,24 @@ def test_delete_asked_and_interrupted(path: Path) -> None:
     last = ESCAPE.sub("", terminal.said).rstrip().splitlines()[-1]
     assert last == "Error: Interrupted. The store is as it was."
     assert el.open(path).version == before
+
+
+def test_an_interrupt_that_another_thread_got_ends_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C counts at the question even if the signal came before the read, or to another thread."""
+    reading, writing = os.pipe()
+    other = threading.Timer(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
+    typed: list[int] = []
+    end = threading.Timer(PATIENCE / 10, lambda: typed.append(os.write(writing, b"y\n")))
+    report = DeleteReport(episodes=2, steps=7, segments=2)
+    with open(reading) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        other.start()
+        end.start()
+        with pytest.raises(KeyboardInterrupt):
+            _agreed(report)
+        end.cancel()
+    os.close(writing)
+    assert not typed
 
 
 # vacuum
@@ -396,7 +419,9 @@ for _ in range(50):
 begun.end()
 os._exit(9)
 """
-    subprocess.run([sys.executable, "-c", program, str(path)], check=False, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-c", program, str(path)], check=False, stdin=subprocess.DEVNULL, timeout=PATIENCE
+    )
     found = call("verify", path)
     assert found.exit_code == 1
     assert [row[0] for row in table(found.stdout)[1:]] == ["journal"]
@@ -515,6 +540,7 @@ def interrupt_commit(monkeypatch: pytest.MonkeyPatch, table_name: str, *, after:
     monkeypatch.setattr(Table, "replace", interrupted)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "words", [("compact",), ("delete", "length > 2", "--yes")], ids=lambda words: words[0]
 )
@@ -540,41 +566,51 @@ def test_interrupted_changes_are_told_truly(
     assert lengths(path) == ([3, 1, 4, 2] if words[0] == "compact" else [1, 2])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "words", [("compact",), ("delete", "length > 2", "--yes"), ("vacuum",), ("tag", "x")], ids=lambda w: w[0]
 )
-def test_interrupted_by_a_signal(path: Path, words: tuple[str, ...]) -> None:
+def test_interrupted_by_a_signal(path: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     """A real SIGINT, while the command waits for another operation, leaves everything as it was."""
     store = el.open(path)
     before = files(path)
+    waits = tmp_path / "waits"
     with Operation.begin(store.handle, "compact"):
         command = subprocess.Popen(
-            [sys.executable, *RUN, words[0], str(path), *words[1:]],
+            [sys.executable, "-c", MARK_WAITING, words[0], str(path), *words[1:]],
+            env={**os.environ, "WAITS": str(waits)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        until_waiting(command)
+        wait_until(lambda: waits.exists() or command.poll() is not None, "the command to come to the lock")
         command.send_signal(signal.SIGINT)
         output, told = command.communicate(timeout=PATIENCE)
-    assert (command.returncode, output) == (130, "")
+    assert (waits.exists(), command.returncode, output) == (True, 130, "")
     assert told.startswith("Error: Interrupted. ") and told.count("\n") == 1
     assert (files(path), el.open(path).version, el.open(path).tags) == (before, store.version, {})
 
 
-def until_waiting(command: subprocess.Popen[str]) -> None:
-    """Wait until a process has opened the lock of maintenance."""
+#: The program, which makes a file once it has found the lock of maintenance taken.
+MARK_WAITING = """
+import os
+from pathlib import Path
+from episodelake.store.locks import FileLock
 
-    def is_waiting() -> bool:
-        assert command.poll() is None, "the command ended before it waited"
-        opened = []
-        for link in Path(f"/proc/{command.pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                opened.append(str(link.readlink()))
-        return any(name.endswith("maintenance.lock") for name in opened)
+acquire = FileLock.acquire
 
-    wait_until(is_waiting, "the command to come to the lock")
+def marked(path, **options):
+    lock = acquire(path, **options)
+    if lock is None and path.name == "maintenance.lock":
+        Path(os.environ["WAITS"]).touch()
+    return lock
+
+FileLock.acquire = staticmethod(marked)
+
+from episodelake.terminal.app import main
+main()
+"""
 
 
 # Progress
@@ -589,7 +625,7 @@ def test_progress_is_drawn_for_those_who_watch(
             monkeypatch.setenv("FORCE_COLOR", "1")
             monkeypatch.setenv("TERM", "xterm-256color")
             monkeypatch.setenv("COLUMNS", "80")
-        with progress_bar("Weighing", "stones") as tell:
+        with progress_meter(True, "Weighing", "stones") as tell:
             tell(3, 7)
         drawn = capsys.readouterr()
         assert drawn.out == ""

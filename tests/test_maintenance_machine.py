@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import episodelake as el
+from effort import examples
 from maintenance_stores import assert_faces_agree, equal, ids_of
 
 SPACES: dict[str, spaces.Space] = {
@@ -441,7 +442,7 @@ def mark_values(name: str) -> st.SearchStrategy[Any]:
 
 TestMaintenance = MaintenanceMachine.TestCase
 TestMaintenance.__doc__ = "The store and the model agree after any sequence of maintenance."
-TestMaintenance.settings = settings(max_examples=3, stateful_step_count=12)
+TestMaintenance.settings = settings(max_examples=examples(3), stateful_step_count=12)
 
 
 @pytest.mark.slow

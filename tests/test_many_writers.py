@@ -8,14 +8,18 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import episodelake as el
-from episodelake.store import commit_log, journal, tables
+from episodelake.store import locks
+from episodelake.store.journal import recovery
 from episodelake.store.places.local import LocalPlace
+from episodelake.store.tables import commit_log
 from log_edits import write_actions
 from many_writers import Cast, Scene, maintain, promises, read, write
 from planned_episodes import (
@@ -29,6 +33,7 @@ from planned_episodes import (
     planned_metadata,
     snapshot_is_consistent,
 )
+from waiting import PATIENCE
 
 WRITERS = 16
 READERS = 2
@@ -172,9 +177,8 @@ class Rival:
             write(place, data, exclusive=exclusive)
 
         patch.setattr(LocalPlace, "write", lose)
-        patch.setattr(tables, "_PAUSE_SECONDS", 0.0)
-        for module in (commit_log, tables):
-            patch.setattr(module, "_ATTEMPTS", ATTEMPTS)
+        patch.setattr(commit_log, "_PAUSE_SECONDS", 0.0)
+        patch.setattr(commit_log, "_ATTEMPTS", ATTEMPTS)
 
 
 def start_recorder(scene: Scene) -> el.Recorder:
@@ -190,6 +194,7 @@ def record(recorder: el.Recorder, seeds: range) -> None:
             recorder.step(action)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("table", ["runs", "steps", "episodes"])
 def test_a_writer_that_always_loses_keeps_its_journal(scene: Scene, table: str) -> None:
     """After a bounded number of lost commits it raises; the journal has all, and a later close succeeds."""
@@ -301,19 +306,40 @@ def test_a_commit_that_stays_away_is_damage(
         el.open(scene.store)
 
 
+def test_a_run_that_is_closed_while_a_recovery_looks_for_dead_ones(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal that goes after it was listed is no trouble: no warning, no error, and no lock is left."""
+    recorder = start_recorder(scene)
+    record(recorder, range(2))
+    listed = recovery._journals_with_locks
+
+    def early(layout: Any, troubles: list[str]) -> list[Path]:
+        found = listed(layout, troubles)
+        recorder.close()
+        return found
+
+    monkeypatch.setattr(recovery, "_journals_with_locks", early)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert el.recover(scene.store) == []
+    assert len(el.open(scene.store)) == 2
+    no_journal_is_left(scene)
+
+
 TIDY_UP = "import sys, episodelake as el; el.recover(sys.argv[1])"
 
 
 def test_a_writer_starts_while_others_tidy_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recovery that meets the lock of a writer that is just starting does not keep it from starting."""
-    lock = journal._lock
+    lock = locks._locked
 
     def late(path: Path, descriptor: int) -> bool:
         monkeypatch.undo()
-        subprocess.run([sys.executable, "-c", TIDY_UP, str(scene.store)], check=True)
+        subprocess.run([sys.executable, "-c", TIDY_UP, str(scene.store)], check=True, timeout=PATIENCE)
         return lock(path, descriptor)
 
-    monkeypatch.setattr(journal, "_lock", late)
+    monkeypatch.setattr(locks, "_locked", late)
     with start_recorder(scene) as recorder:
         record(recorder, range(2))
     snapshot_is_consistent(el.open(scene.store))

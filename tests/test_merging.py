@@ -420,6 +420,7 @@ def test_copy_is_the_store(tmp_path: Path) -> None:
     assert_faces_agree(copied)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("condition", ["length > 2", pl.col("length") > 2, "false", "true", "v = 1"], ids=str)
 def test_copy_with_a_filter(tmp_path: Path, condition: str | pl.Expr) -> None:
     """A filtered copy has just those, and no row of others in its files; a view copies the same."""

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
-from episodelake.readers.loading.shares import ExactShares, normalised
+from effort import examples
+from episodelake.readers.loading.order.shares import ExactShares, normalised
 from test_loader_units import BOX, random_store
 
 KEYS = ["episode", "t", "reward"]
@@ -114,7 +115,7 @@ def test_epochs(stores: Stores) -> None:
     assert len({unit[:2] for unit in units(whole) if unit[3] == 0}) == 30
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.integers(0, 25),
     st.booleans(),
@@ -157,7 +158,10 @@ def test_mixtures_can_be_mixed(stores: Stores) -> None:
 
 def test_whole_episodes_are_padded_together(stores: Stores) -> None:
     """A batch of episodes is as long as its longest one, from whichever loader."""
-    options: dict[str, Any] = {"columns": ["observation", "reward", "mask", "length"], "whole_episodes": True}
+    options: dict[str, Any] = {
+        "columns": ["observation", "reward", "mask", "length"],
+        "units": el.WholeEpisodes(),
+    }
     parts = [stores[0].loader(**options), stores[2].loader(**options)]
     (batch,) = el.mix([(part, 1) for part in parts], 8, epoch=1)
     assert batch["length"].tolist() == [5, 1, 17, 7, 7, 7, 7, 7]
@@ -170,7 +174,7 @@ def test_whole_episodes_are_padded_together(stores: Stores) -> None:
 def test_the_mixture_of_prioritised_loaders(stores: Stores) -> None:
     """Each takes the priorities of its own units."""
     rule = el.Prioritised(epsilon=0.0)
-    parts = [store.loader(columns=KEYS, prioritised=rule) for store in stores[:2]]
+    parts = [store.loader(columns=KEYS, weights=rule) for store in stores[:2]]
     mixture = el.mix([(part, 1) for part in parts], 10, source=True, epoch=5)
     for number, part in enumerate(parts):
         assert isinstance(part, el.PrioritisedLoader) and part.epoch_units
@@ -285,9 +289,13 @@ class OnlyBatches:
         self.begun += 1
         return self._feed.batches(*arguments)
 
+    def state(self) -> dict[str, Any]:
+        """Nothing beside the position."""
+        return {}
+
 
 @pytest.mark.parametrize("shard", [(0, 1), (1, 3)])
-@pytest.mark.parametrize("kind", [{}, {"whole_episodes": True, "columns": ["episode", "t", "reward"]}])
+@pytest.mark.parametrize("kind", [{}, {"units": el.WholeEpisodes(), "columns": ["episode", "t", "reward"]}])
 @pytest.mark.parametrize("streams", [False, True])
 def test_taking_units(stores: Stores, shard: Any, kind: dict[str, Any], streams: bool) -> None:
     """`take` gives the units that iteration would, over the epoch's end too; resumed, the same ones."""
@@ -315,7 +323,7 @@ def test_taking_units(stores: Stores, shard: Any, kind: dict[str, Any], streams:
 
 def test_nothing_to_take(stores: Stores) -> None:
     """A shard without a unit says so, and so does a count of none."""
-    none = stores[2].loader(whole_episodes=True, shard=(0, 2), uneven="drop")
+    none = stores[2].loader(units=el.WholeEpisodes(), shard=el.Shard(0, 2, uneven="drop"))
     with pytest.raises(el.LoaderStateError, match="Use fewer shards"):
         none.take(1)
     with pytest.raises(el.InvalidArgumentError, match="count=0"):

@@ -14,7 +14,7 @@ import mo_gymnasium
 import numpy as np
 import polars as pl
 import pytest
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from mo_gymnasium.wrappers import LinearReward, MONormalizeReward, MORecordEpisodeStatistics
 from mo_gymnasium.wrappers.vector import MOSyncVectorEnv
@@ -181,8 +181,7 @@ def test_several_agents_with_several_objectives(tmp_path: Path) -> None:
     recorder = store.record(TwoGoals())
     play_parallel(recorder, random_policy(recorder, 0), 0)
     play_parallel(recorder, random_policy(recorder, 1), 1, 3)
-    with recorder._session._lock:
-        recorder._session._flush()
+    recorder.session.flush()
     shutil.copytree(tmp_path / "store", tmp_path / "killed")
     recorder.close()
     el.recover(tmp_path / "killed")
@@ -202,6 +201,27 @@ def test_several_agents_with_several_objectives(tmp_path: Path) -> None:
         assert found[0] == pytest.approx(total)
 
 
+def test_a_recovered_return_is_a_vector(tmp_path: Path) -> None:
+    """Of episodes whose writer was killed: one that had ended, one that had just begun to step."""
+    store = el.create(
+        tmp_path / "store", observation_space=Discrete(5), action_space=Discrete(2), reward_shape=(2,)
+    )
+    writer = store.writer()
+    for length in (3, 1):
+        episode = writer.begin(0)
+        for t in range(length):
+            episode.append(0, [t, 0.1], t + 1, terminated=length == t + 1 == 3)
+        if length == 3:
+            episode.end()
+    writer.flush()
+    shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    writer.close()
+    el.recover(tmp_path / "killed")
+    recovered = el.open(tmp_path / "killed")
+    assert [episode.episode_return for episode in recovered] == [[3.0, 0.1 + 0.1 + 0.1], [0.0, 0.1]]
+    assert [episode.end_reason for episode in recovered] == ["terminated", "interrupted"]
+
+
 class MultiVector(SyncVectorEnv):
     """Gymnasium's own vector environment, with room for rewards of several objectives."""
 
@@ -217,6 +237,7 @@ VECTORS = {
 }
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("kind", VECTORS)
 @pytest.mark.parametrize("name", ["deep-sea-treasure-v0", "resource-gathering-v0"])
 def test_vectors_of_environments_give_what_each_gives_alone(tmp_path: Path, kind: str, name: str) -> None:

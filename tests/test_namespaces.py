@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
+from effort import examples
 from plain_returns import close, n_step_returns, returns_to_go
 
 GAMMAS = st.sampled_from([0.0, 1e-300, 1e-9, 0.04, 0.5, 0.9, 0.99, 1 - 1e-9, 1 - 1e-15, 1.0]) | st.floats(
@@ -216,7 +217,7 @@ def test_vector_rewards(tmp_path: Path) -> None:
         (lambda frame: frame.select(pl.col("reward").rl.ema(0)), ["alpha=0"]),
         (
             lambda frame: frame.rename({"reward": "rewards"}).rl.returns_to_go(),
-            ["'reward'", "Nearest: rewards"],
+            ["'reward'", "Did you mean rewards"],
         ),
         (lambda frame: frame.drop("episode_id").rl.transitions(), ["'episode_id'"]),
         (lambda frame: frame.drop("observation").rl.with_next_observation(), ["observation"]),
@@ -251,7 +252,7 @@ def test_lazy_frames_stay_lazy_and_read_only_what_is_used(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(GAMMAS, st.integers(0, 2**32 - 1))
 def test_long_episodes_are_exact(gamma: float, seed: int) -> None:
     """An episode of 50,000 steps has the sums of a loop at every step, whatever gamma is."""

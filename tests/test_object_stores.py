@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,13 +30,16 @@ import episodelake as el
 from conformance import FolderBackend, ObjectBackend, all_of, assert_numbered, fill
 from episodelake.store.places.arrow_files import arrow_files
 from episodelake.terminal.app import app
+from object_fixtures import backend, one_proxy, proxy, spool
 from object_server import BUCKET, FaultyProxy, ObjectServer, Rule, new_url, shared_server
 from real_environments import NUMBERED_SPACES, numbered_return, write_numbered
 from strategies import same
-from waiting import PATIENCE
+from waiting import PATIENCE, line_of
+
+__all__ = ["backend", "one_proxy", "proxy", "spool"]
 
 # A port of loopback that nobody listens on.
-NOBODY = "http://127.0.0.1:9"
+NO_EPISODE = "http://127.0.0.1:9"
 # A lost connection is noticed at once; limits in seconds would only strike on a slow machine.
 IMPATIENT = {"max_retries": "1", "retry_timeout": "60s", "connect_timeout": "60s", "timeout": "60s"}
 
@@ -48,35 +52,6 @@ from waiting import Path, wait_for_journal
 from waiting import PATIENCE
 url, options = sys.argv[1], json.loads(sys.argv[2])
 """
-
-
-@pytest.fixture(autouse=True)
-def spool(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A spool folder of the test's own."""
-    folder = tmp_path_factory.mktemp("spool")
-    monkeypatch.setenv("EPISODELAKE_SPOOL", str(folder))
-    return folder
-
-
-@pytest.fixture
-def backend() -> ObjectBackend:
-    """A prefix that no other test uses."""
-    return ObjectBackend(shared_server())
-
-
-@pytest.fixture(scope="module")
-def one_proxy() -> Iterator[FaultyProxy]:
-    """A proxy in front of the server."""
-    proxy = FaultyProxy(shared_server())
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture
-def proxy(one_proxy: FaultyProxy) -> FaultyProxy:
-    """A proxy without rules."""
-    one_proxy.rules()
-    return one_proxy
 
 
 @pytest.fixture
@@ -109,10 +84,9 @@ def start(script: str, backend: ObjectBackend, *arguments: object) -> subprocess
 
 def said(child: subprocess.Popen[str]) -> str:
     """Wait for the next line that a process prints."""
-    assert child.stdout is not None
-    line = child.stdout.readline()
-    assert line, f"the process ended with {child.wait()}"
-    return line.strip()
+    line = line_of(child)
+    assert line, f"the process ended with {child.wait(PATIENCE)}"
+    return line
 
 
 def spooled(folder: Path) -> list[Path]:
@@ -141,7 +115,7 @@ print(made)
 def test_processes_create_and_record_at_once(backend: ObjectBackend) -> None:
     """Of processes that create a store at once one wins; then all record, and each episode is there once."""
     children = [start(MANY, backend, number) for number in range(3)]
-    made = [child.communicate()[0].strip() for child in children]
+    made = [child.communicate(timeout=PATIENCE)[0].strip() for child in children]
     assert [child.returncode for child in children] == [0] * 3
     assert sorted(made) == ["False", "False", "True"]
     store = backend.open()
@@ -160,8 +134,10 @@ def test_commits_and_creation_are_conditional(shaky: ObjectBackend, proxy: Fault
     assert len(manifest) == 1
     assert len(log) >= 3 + 2 * 2 + 2
     assert all(put.conditional for put in [*log, *manifest])
-    names = [put.path for put in puts]
+    # The check for conditional puts alone asks twice for one name, and is refused the second time.
+    names = [put.path for put in puts if put.status == 200]
     assert len(set(names)) == len(names)
+    assert [put.path.endswith(".tmp") for put in puts if put.status != 200] == [True]
 
 
 # Lost connections
@@ -205,6 +181,7 @@ def test_one_lost_connection_is_not_even_noticed(shaky: ObjectBackend, proxy: Fa
     assert_numbered(store.refresh(), range(len(lost)))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("action", "path"),
     [
@@ -426,7 +403,7 @@ def test_operations_of_two_machines_do_not_spoil_each_other(
     def work(store: el.EpisodeStore, change: Any) -> int:
         lost = 0
         for _ in range(2):
-            together.wait()
+            together.wait(PATIENCE)
             try:
                 change(store)
             except el.ConcurrentCommitError:
@@ -436,7 +413,7 @@ def test_operations_of_two_machines_do_not_spoil_each_other(
     with ThreadPoolExecutor(2) as pool:
         compacting = pool.submit(work, stores[0], lambda store: store.compact(order_by="episode_id"))
         deleting = pool.submit(work, stores[1], lambda store: store.delete("length = 1"))
-        lost = compacting.result() + deleting.result()
+        lost = compacting.result(PATIENCE) + deleting.result(PATIENCE)
     found = backend.open()
     assert lost < 4
     assert found.verify().ok
@@ -539,20 +516,20 @@ def test_no_secret_is_kept(spool: Path) -> None:
     [
         (
             "s3://bucket/store",
-            {"aws_endpoint": NOBODY, "aws_access_key_id": "k", "aws_secret_access_key": "s"},
+            {"aws_endpoint": NO_EPISODE, "aws_access_key_id": "k", "aws_secret_access_key": "s"},
         ),
-        ("gs://bucket/store", {"google_base_url": NOBODY, "google_skip_signature": "true"}),
+        ("gs://bucket/store", {"google_base_url": NO_EPISODE, "google_skip_signature": "true"}),
         (
             "az://container/store",
             {
                 "azure_storage_account_name": "account",
                 "azure_storage_account_key": "a2V5",
-                "azure_storage_endpoint": NOBODY,
+                "azure_storage_endpoint": NO_EPISODE,
             },
         ),
         (
             "abfss://container@account.dfs.core.windows.net/store",
-            {"azure_storage_account_key": "a2V5", "azure_storage_endpoint": NOBODY},
+            {"azure_storage_account_key": "a2V5", "azure_storage_endpoint": NO_EPISODE},
         ),
     ],
     ids=["s3", "gs", "az", "abfss"],
@@ -611,7 +588,7 @@ ACCOUNT = {"azure_storage_account_name": "account", "azure_storage_account_key":
         (KEYS, {}),
         ({**KEYS, "aws_session_token": "token"}, {"session_token": "token"}),
         ({**KEYS, "aws_virtual_hosted_style_request": "true"}, {"force_virtual_addressing": True}),
-        ({**KEYS, "aws_endpoint": NOBODY}, {"endpoint_override": "127.0.0.1:9", "scheme": "http"}),
+        ({**KEYS, "aws_endpoint": NO_EPISODE}, {"endpoint_override": "127.0.0.1:9", "scheme": "http"}),
     ],
     ids=["keys", "token", "virtual", "endpoint"],
 )
@@ -655,12 +632,13 @@ def test_an_azure_account_is_needed() -> None:
 def test_no_other_place_is_asked_than_the_one_named() -> None:
     """An endpoint of one's own is either taken by pyarrow too, or refused; the public one is never asked."""
     try:
-        files, _ = arrow_files("az://container/store", {**ACCOUNT, "azure_storage_endpoint": NOBODY})
+        files, _ = arrow_files("az://container/store", {**ACCOUNT, "azure_storage_endpoint": NO_EPISODE})
     except el.InvalidArgumentError:
         return
     assert not files.equals(pyarrow.fs.AzureFileSystem("account", account_key="a2V5"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("change", [str.upper, lambda key: key.removeprefix("aws_")], ids=["upper", "bare"])
 def test_options_have_several_spellings(backend: ObjectBackend, change: Any) -> None:
     """Options in capitals, as in environment variables, and without `aws_` reach the store by all engines."""
@@ -773,6 +751,31 @@ def test_the_next_writer_of_a_store_recovers_by_itself(backend: ObjectBackend, s
     assert spooled(spool) == []
 
 
+def test_journals_lie_where_no_cache_is_cleared(
+    backend: ObjectBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The spool is in the user's state folder; what earlier versions left in a cache is recovered."""
+    backend.create()
+    for name in ("state", "cache"):
+        monkeypatch.setenv(f"XDG_{name.upper()}_HOME", str(tmp_path / name))
+    # Where earlier versions put the journals.
+    monkeypatch.setenv("EPISODELAKE_SPOOL", str(tmp_path / "cache" / "episodelake" / "spool"))
+    with start(DYING, backend) as child:
+        said(child)
+        child.send_signal(signal.SIGKILL)
+    monkeypatch.delenv("EPISODELAKE_SPOOL")
+    assert spooled(tmp_path / "cache") and not spooled(tmp_path / "state")
+    writer = backend.open().writer(run="next")
+    assert sorted(episode.length for episode in backend.open()) == [1, 2, 3]
+    assert not spooled(tmp_path / "cache")
+    (journal,) = tmp_path.rglob(writer.run_id)
+    assert journal.is_relative_to(tmp_path / "state")
+    write_numbered(writer, 2, 3)
+    shutil.rmtree(tmp_path / "cache")
+    writer.close()
+    assert len(backend.open()) == 4
+
+
 def test_a_spool_that_cannot_be_written_is_named(
     backend: ObjectBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -806,10 +809,10 @@ def test_duckdb_reads_without_an_extension(
     fill(backend.create(), values, seal_every=3)
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
-        monkeypatch.setenv(name, NOBODY)
+        monkeypatch.setenv(name, NO_EPISODE)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with start(WITHOUT_EXTENSIONS, backend) as child:
-        lines = child.communicate()[0].splitlines()
+        lines = child.communicate(timeout=PATIENCE)[0].splitlines()
     rows = [(value, t) for value in values for t in range(1, value % 4 + 1)]
     wanted = str([(len(rows), sum(value + t / 8 for value, t in rows))])
     assert lines[:2] == [wanted, wanted]

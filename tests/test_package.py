@@ -11,7 +11,19 @@ from pathlib import Path
 import pytest
 
 from checkout import REPOSITORY, installed_path, project_files
+from waiting import PATIENCE
 
+# What the library itself needs, on first use only.
+LATER = [
+    "deltalake",
+    "duckdb",
+    "gymnasium",
+    "numpy",
+    "polars",
+    "pyarrow",
+    "episodelake.writers",
+    "episodelake.readers",
+]
 HEAVY = ["altair", "jax", "matplotlib", "minari", "tensordict", "torch"]
 
 
@@ -25,7 +37,9 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     output = tmp_path_factory.mktemp("wheel")
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(output)]
     command = [sys.executable, "-m", "pip", "wheel", *options, str(source)]
-    built = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    built = subprocess.run(
+        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=PATIENCE
+    )
     assert built.returncode == 0, built.stderr
     (wheel,) = output.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -37,15 +51,15 @@ def test_wheel_holds_every_library_file_and_no_other(wheel_names: set[str]) -> N
     wanted = {
         path
         for path in map(installed_path, project_files())
-        if path and path.endswith((".py", ".js", ".json", "py.typed"))
+        if path and path.endswith((".py", ".pyi", ".css", ".js", "py.typed"))
     }
     assert "episodelake/py.typed" in wanted
     assert {name for name in wheel_names if ".dist-info/" not in name} == wanted
 
 
-def test_wheel_installs_two_top_level_names(wheel_names: set[str]) -> None:
-    """Nothing but the library and its program arrives at the top level: no package called `store`."""
-    names = {"episodelake", "episodelake_command"}
+def test_wheel_installs_one_top_level_name(wheel_names: set[str]) -> None:
+    """Nothing but the library arrives at the top level: no package called `store`."""
+    names = {"episodelake"}
     tops = {name.split("/")[0] for name in wheel_names}
     assert {top for top in tops if not top.endswith(".dist-info")} == names
     (metadata,) = tops - names
@@ -78,6 +92,28 @@ def test_import_brings_in_nothing_heavy(tmp_path: Path) -> None:
         (tmp_path / name / "__init__.py").touch()
     program = "import sys, episodelake; print(sorted(sys.modules.keys() & sys.argv[1:]))"
     command = [sys.executable, "-c", program, *HEAVY]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == "[]"
+
+
+def test_import_leaves_dependencies_for_later() -> None:
+    """`import episodelake` loads none of its dependencies; the first use does."""
+    program = "import sys, episodelake; print(sorted(sys.modules.keys() & sys.argv[1:])); episodelake.open"
+    program += "; print(sorted(sys.modules.keys() & sys.argv[1:]))"
+    run = subprocess.run([sys.executable, "-c", program, *LATER], capture_output=True, text=True)
+    assert run.stdout.splitlines() == ["[]", str(sorted(LATER))], run.stderr
+
+
+@pytest.mark.parametrize("order", ["polars, episodelake", "episodelake, polars"])
+def test_polars_has_the_namespace_in_either_order(order: str) -> None:
+    """The namespace is there after both imports, loaded with its first use."""
+    program = f"""
+import sys, {order}
+print("episodelake.readers" in sys.modules)
+frame = polars.DataFrame({{"x": [1.0, 2.0]}})
+print(frame.select(polars.col("x").rl.discounted(0.5)).to_series().to_list())
+print(type(frame.rl).__name__, type(frame.lazy().rl).__name__)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.stdout.splitlines() == ["False", "[2.0, 2.0]", "EpisodeFrame EpisodeLazyFrame"], run.stderr

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import gymnasium
@@ -19,10 +19,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import episodelake as el
-from episodelake.store.ahead import ahead
-from episodelake.store.journal import PartWriter, RunHeader, part_path
-from episodelake.store.journal_reading import PartReader
-from episodelake.store.packed_columns import (
+from episodelake.store.journal.packed_columns import (
     PACKED,
     VALUE_BYTES,
     Arena,
@@ -31,6 +28,10 @@ from episodelake.store.packed_columns import (
     plain_bytes,
     unpack_all,
 )
+from episodelake.store.journal.reading import PartReader
+from episodelake.store.journal.run_journal import PartWriter, RunHeader, part_path
+from episodelake.store.prefetch import prefetch
+from waiting import line_of
 
 SHAPE = (64, 64, 3)
 SIZE = 64 * 64 * 3
@@ -196,7 +197,7 @@ def test_a_killed_writer_of_frames_loses_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "store"), tests]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        size = int(child.stdout.readline())
+        size = int(line_of(child))
         os.kill(child.pid, signal.SIGKILL)
     # Noise takes its room, the rest hardly any.
     assert 300 * SIZE < size < 650 * SIZE
@@ -215,13 +216,13 @@ def test_items_come_in_order_from_other_threads() -> None:
     """All items come, in order, made by one other thread."""
     makers: list[int] = []
 
-    def items() -> Iterator[int]:
+    def items() -> Generator[int, None, None]:
         for item in range(5):
             makers.append(threading.get_ident())
             yield item
 
-    assert list(ahead(items())) == [0, 1, 2, 3, 4]
-    assert list(ahead(iter(()))) == []
+    assert list(prefetch(items())) == [0, 1, 2, 3, 4]
+    assert list(prefetch(item for item in ())) == []
     assert len(set(makers)) == 1 and threading.get_ident() not in makers
 
 
@@ -229,21 +230,21 @@ def test_what_making_an_item_raises_comes_where_it_would_have_come() -> None:
     """The items before come first; nothing is made behind an error, or when the caller has gone."""
     made: list[int] = []
 
-    def items() -> Iterator[int]:
+    def items() -> Generator[int, None, None]:
         for item in range(5):
             made.append(item)
             if item == 2:
                 raise KeyError(item)
             yield item
 
-    found = ahead(items())
+    found = prefetch(items())
     assert [next(found), next(found)] == [0, 1]
     with pytest.raises(KeyError, match="2"):
         next(found)
     assert made == [0, 1, 2]
     made.clear()
-    left = ahead(items())
+    left = prefetch(items())
     assert next(left) == 0
     left.close()
     assert made in ([0], [0, 1])
-    assert not any(thread.name == "episodelake ahead" for thread in threading.enumerate())
+    assert not any(thread.name == "episodelake prefetching" for thread in threading.enumerate())

@@ -45,6 +45,7 @@ def record(store: el.EpisodeStore, env: Any, seeds: range, **options: Any) -> el
     return store.refresh()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", REAL)
 def test_real_environments_are_recorded_as_a_plain_loop_sees_them(name: str, tmp_path: Path) -> None:
     """Every agent's observations, actions, rewards, flags and infos are those of a plain loop."""
@@ -262,8 +263,9 @@ def test_a_step_that_does_not_fit_is_recorded_for_no_agent(tmp_path: Path) -> No
     with store.record(env) as recorder:
         with pytest.raises(el.SpaceMismatchError, match=r"tank\.observation\.view"):
             play_parallel(recorder, random_policy(recorder, 0), 0)
-        # The environment has gone on: what comes now is not recorded until the next reset.
-        recorder.step({agent: recorder.action_space(agent).sample() for agent in recorder.agents})
+        # The environment has gone on, so nothing can follow until the next reset.
+        with pytest.raises(el.RecorderStateError, match="reset"):
+            recorder.step({agent: recorder.action_space(agent).sample() for agent in recorder.agents})
     episode = store.refresh()[0]
     assert episode.agent_lengths == {"scout_0": 2, "tank_0": 2, "scout_1": 0}
     assert (episode.length, episode.end_reason) == (2, "cut")
@@ -277,8 +279,7 @@ def test_a_step_that_does_not_fit_is_not_in_the_journal(tmp_path: Path) -> None:
     recorder = store.record(env)
     with pytest.raises(el.SpaceMismatchError):
         play_parallel(recorder, random_policy(recorder, 0), 0)
-    with recorder._session._lock:
-        recorder._session._flush()
+    recorder.session.flush()
     shutil.copytree(tmp_path / "store", tmp_path / "killed")
     recorder.close()
     el.recover(tmp_path / "killed")

@@ -32,6 +32,7 @@ from claimed_stores import (
     treasure,
     two_segments,
 )
+from waiting import PATIENCE
 
 gymnasium.register_envs(ale_py)
 CHARTS = ("returns", "lengths", "return_histogram", "actions", "visitation")
@@ -148,6 +149,7 @@ def test_an_episode_is_drawn_value_by_value(stores: dict[str, el.EpisodeStore]) 
         episode.plot(["obsrvation"])
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", ["treasure", "rewards", "names", "hostile", "blackjack"])
 @pytest.mark.parametrize("kind", CHARTS)
 def test_every_chart_of_every_store_is_strict_json(
@@ -226,6 +228,7 @@ def test_text_of_a_store_is_no_markup(stores: dict[str, el.EpisodeStore], tmp_pa
         ElementTree.parse(tmp_path / f"{number}.svg")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "name", ["cartpole", "treasure", "breakout", "rewards", "names", "empty", "blackjack"]
 )
@@ -277,7 +280,9 @@ def test_importing_takes_no_package_for_pictures() -> None:
     """`import episodelake`, opening a store included, loads none of the packages that only drawing needs."""
     heavy = ["altair", "marimo", "PIL", "av", "matplotlib", "torch", "pandas", "vl_convert", "prompt_toolkit"]
     code = f"import sys, episodelake; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
     assert done.stdout.strip() == "[]"
 
 

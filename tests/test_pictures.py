@@ -27,6 +27,7 @@ from episodelake.readers.pictures.images import image_columns
 from picture_stores import HOSTILE, Page, cartpole, decoded, is_harmless, pictures, play
 from plain_agents import play_parallel, random_policy
 from test_cli import call, refused
+from waiting import PATIENCE
 
 gymnasium.register_envs(ale_py)
 RANDOM = np.random.default_rng(0)
@@ -71,6 +72,7 @@ def test_a_replay_without_a_screen_says_nothing_of_it(pole: el.EpisodeStore, tmp
         env=surroundings,
         capture_output=True,
         text=True,
+        timeout=PATIENCE,
     )
     assert (made.returncode, made.stdout, made.stderr) == (0, "", "")
     assert (tmp_path / "film.gif").stat().st_size
@@ -190,6 +192,7 @@ COLOUR = RANDOM.integers(0, 256, (3, 10, 12, 3), np.uint8)
 STACK = RANDOM.integers(0, 256, (3, 4, 10, 12), np.uint8)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("frames", "layout", "expected"),
     [
@@ -381,6 +384,37 @@ def test_a_replay_that_differs_says_where(pole: el.EpisodeStore) -> None:
     assert first.report.same
 
 
+def test_a_replay_without_a_seed_says_why_it_differs(tmp_path: Path) -> None:
+    """The warning names the missing seed, which vector code and later resets leave."""
+    env = gymnasium.make("CartPole-v1")
+    store = el.create(tmp_path / "unseeded", env)
+    with store.record(env) as recorder:
+        for _ in range(2):
+            recorder.reset()
+            recorder.step(0)
+    episode = store.refresh()[1]
+    assert episode.seed is None
+    with pytest.warns(RuntimeWarning, match="step 0: observation.* has no seed"):
+        list(episode.video())
+
+
+@pytest.mark.parametrize("steps", [[4], [4, 5]])
+def test_a_replay_that_ends_before_the_steps_is_told(
+    pole: el.EpisodeStore, tmp_path: Path, steps: list[int]
+) -> None:
+    """Frames and files of every kind say that no frame came, and no file is left."""
+    video = pole[0].video(
+        steps, env=gymnasium.make("CartPole-v1", render_mode="rgb_array", max_episode_steps=2)
+    )
+    for suffix in ("mp4", "gif", "png"):
+        with (
+            pytest.warns(RuntimeWarning),
+            pytest.raises(el.NothingToDrawError, match="ended before the steps"),
+        ):
+            video.save(tmp_path / f"episode.{suffix}")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_cannot_be_replayed_is_told(pole: el.EpisodeStore, tmp_path: Path) -> None:
     """No environment, one without pictures, one of other spaces, and steps that go back are refused."""
     plain = el.create(tmp_path / "plain", observation_space=Discrete(3), action_space=Discrete(2))
@@ -518,6 +552,7 @@ def test_mujoco_is_replayed_without_a_screen(tmp_path: Path, backend: str) -> No
         capture_output=True,
         text=True,
         check=True,
+        timeout=PATIENCE,
     )
     assert done.stdout.splitlines()[-1] == "True"
 

@@ -130,6 +130,7 @@ MAKERS: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("batch_size", [1, 2, 100])
 def test_partial_batches_give_the_episodes_of_each_environment(

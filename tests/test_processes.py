@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 import episodelake as el
+from episodelake.store.places import memory
 from object_server import new_url, shared_server
 from real_environments import numbered_store
+from waiting import PATIENCE, await_end
 
 
 def total(view: el.EpisodeView) -> tuple[int, float]:
@@ -31,7 +33,10 @@ def test_a_pickled_store_shows_its_version_in_a_spawned_process(tmp_path: Path) 
         episode = writer.begin(store[0].observations[0])
         episode.append(store[0].actions[0], 1.0, store[0].observations[1])
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        assert (pool.submit(total, store).result(), pool.submit(total, view).result()) == expected
+        assert (
+            pool.submit(total, store).result(PATIENCE),
+            pool.submit(total, view).result(PATIENCE),
+        ) == expected
     assert len(pickle.loads(pickle.dumps(store)).refresh()) == 4
 
 
@@ -47,10 +52,9 @@ def in_fork(work: Callable[[], object]) -> str:
         os.write(send, text.encode())
         os._exit(0)
     os.close(send)
+    assert await_end(child) == 0
     with open(receive) as pipe:
-        text = pipe.read()
-    os.waitpid(child, 0)
-    return text
+        return pipe.read()
 
 
 @pytest.mark.parametrize(
@@ -90,3 +94,13 @@ def test_a_copy_to_the_same_kind_of_place_uses_the_stores_options(remote: el.Epi
     url = new_url()
     copied = remote.copy(url)
     assert len(el.open(url, storage_options=shared_server().storage_options())) == len(copied) == 2
+
+
+def test_a_fork_while_a_thread_asks_for_memory_has_a_folder_of_its_own() -> None:
+    """A child that was forked while its parent held the lock of `memory://` gets another folder, at once."""
+    parent = memory.memory_place("forked")
+    with memory._guard:
+        found = in_fork(lambda: str(memory.memory_place("forked")))
+    assert found.startswith("'/") and "episodelake-memory-" in found
+    assert found.strip("'") != str(parent)
+    assert parent.parent.exists()

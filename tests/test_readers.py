@@ -124,6 +124,34 @@ def test_slices_of_slices_compose(store: el.EpisodeStore) -> None:
     assert values_of(view[::-1][1:3]) == [8, 6]
 
 
+@pytest.mark.parametrize("wanted", [[5, 0, 9], [-1, 2], [], [3]], ids=str)
+def test_arrays_of_positions_give_views(store: el.EpisodeStore, wanted: list[int]) -> None:
+    """An array of positions is a view of these episodes in its order; of a view, it counts within that."""
+    view = store[np.array(wanted, np.int32)]
+    assert values_of(view) == [range(12)[position] for position in wanted]
+    assert view.positions.tolist() == [range(12)[position] for position in wanted]
+    assert values_of(store[::-1][np.array(wanted, int)]) == [range(12)[::-1][position] for position in wanted]
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"),
+    [
+        (np.array([0, 12]), el.EpisodeNotFoundError),
+        (np.array([-13]), el.EpisodeNotFoundError),
+        (np.array([1, 3, 1]), el.InvalidArgumentError),
+        (np.array([0, -12]), el.InvalidArgumentError),
+        (np.array([0.5]), el.InvalidArgumentError),
+        (np.array([True, False]), el.InvalidArgumentError),
+        (np.array([[1]]), el.InvalidArgumentError),
+    ],
+    ids=str,
+)
+def test_what_is_no_array_of_positions_is_refused(store: el.EpisodeStore, key: Any, kind: type) -> None:
+    """Positions that are not there, that are named twice, or that are no whole numbers are errors."""
+    with pytest.raises(kind):
+        store[key]
+
+
 def test_a_view_ends_where_it_ends(store: el.EpisodeStore) -> None:
     """A position or id that the store has but the view has not is not found in the view."""
     view = store[2:5]
@@ -262,6 +290,30 @@ def test_filters_on_views_see_the_view(store: el.EpisodeStore) -> None:
     assert values_of(store[::-1].filter(pl.int_range(pl.len()) < 2)) == [11, 10]
 
 
+# Sorting
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_sorted_views(store: el.EpisodeStore, descending: bool) -> None:
+    """A view is sorted as Python sorts, by a column or an expression, and filters keep the order."""
+    wanted = sorted(range(12), key=lambda value: LENGTHS[value] * (-1 if descending else 1))
+    assert values_of(store.sort("length", descending=descending)) == wanted
+    assert values_of(store.sort(pl.col("length") * 2, descending=descending)) == wanted
+    odd = [value for value in wanted if value % 2]
+    kept = store.sort("length", descending=descending).filter("\"metadata.group\" = 'odd'")
+    assert values_of(kept) == values_of(store[1::2].sort("length", descending=descending)) == odd
+    assert kept.episodes.collect()["metadata.value"].to_list() == odd
+
+
+@pytest.mark.parametrize(
+    "by", ["lenght", pl.col("lenght"), pl.col("length").max(), pl.col("length").implode(), 3, None], ids=str
+)
+def test_what_cannot_be_sorted_by_is_refused(store: el.EpisodeStore, by: Any) -> None:
+    """Columns that are not there, lists, and expressions that give one value are errors of ours."""
+    with pytest.raises(el.QueryError):
+        store.sort(by)
+
+
 @pytest.mark.parametrize("condition", [pl.col("reward_total") > 1, "reward_total > 1"], ids=["expr", "text"])
 def test_a_wrong_filter_column_names_the_right_ones(store: el.EpisodeStore, condition: Any) -> None:
     """A filter over a column that is not there says which one, and which there are."""
@@ -270,6 +322,7 @@ def test_a_wrong_filter_column_names_the_right_ones(store: el.EpisodeStore, cond
     assert isinstance(caught.value, ValueError)
     for name in ("reward_total", "episode_return", "length", "metadata.group"):
         assert name in str(caught.value)
+    assert "_position" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ def recording(
     bare.close()
 
 
+@pytest.mark.sample(3)
 def test_recording_changes_nothing(recording: Recording) -> None:
     """A recorded environment returns exactly what the bare one does, Python types included."""
     for plain, returned in zip(recording.plain, recording.returned, strict=True):
@@ -202,6 +203,7 @@ def _first_action(recording: Recording) -> Any:
     return recording.plain[0].actions[0]
 
 
+@pytest.mark.sample(3)
 def test_duckdb_alone_sees_every_observation_and_action(recording: Recording) -> None:
     """Every leaf of every observation and action stands in its own column with its exact value."""
     env = recording.env
@@ -233,6 +235,7 @@ def test_polars_alone_sees_an_observation_row(recording: Recording) -> None:
                 assert row[f"info.{key}"] == value
 
 
+@pytest.mark.sample(3)
 def test_raw_episodes_and_runs_tell_the_same(recording: Recording) -> None:
     """The raw episodes and runs tables hold length, return, flags, seed and the environment's id."""
     query = """select length, terminated, truncated, end_reason, seed, row_count, run_id, episode_return
@@ -272,6 +275,7 @@ def test_pointers_of_the_episodes_table_are_right(recording: Recording) -> None:
         assert rows["t"].to_pylist() == list(range(row["length"] + 1))
 
 
+@pytest.mark.sample(3)
 def test_episodes_replay(recording: Recording) -> None:
     """Stored seeds and actions drive the bare environment to the stored observations again."""
     env = recording.env

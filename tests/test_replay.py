@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import episodelake as el
+from effort import examples
 from episodelake.terminal.app import app
 from kept_environments import EVERYTHING, Scripted, claiming_store, record
 
@@ -275,7 +276,7 @@ def test_a_value_that_fits_no_column_is_a_difference(tmp_path: Path) -> None:
     assert (difference.step, difference.got) == (1, 4.5)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(length=st.integers(1, 600), data=st.data())
 def test_any_step_of_a_long_episode(
     length: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

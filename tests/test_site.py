@@ -17,6 +17,7 @@ from sphinx.util.inventory import InventoryFile
 
 import episodelake as el
 from checkout import REPOSITORY, project_files
+from waiting import PATIENCE
 
 DOCS = REPOSITORY / "docs"
 PAGES = sorted(path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md"))
@@ -68,7 +69,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     options = ["-W", "--keep-going", "-q", "-b", "html", "-d", str(folder / "trees")]
     command = [sys.executable, "-m", "sphinx", *options, str(DOCS), str(folder / "html")]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return folder / "html"

@@ -12,6 +12,7 @@ from gymnasium.spaces import GraphInstance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import examples
 from episodelake.store.spaces import SpaceCodec, space_from_json, space_to_json
 from strategies import buffered, columns, same, spaces, stack, values
 
@@ -130,7 +131,7 @@ def test_a_slice_from_the_middle_decodes(space: gym_spaces.Space) -> None:
     assert same(codec.decode([array[4:7] for array in arrays]), stack(space, items[4:7]))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(case=spaces_with_values())
 def test_parquet_round_trip(
     tmp_path_factory: pytest.TempPathFactory, case: tuple[gym_spaces.Space, list[Any]]

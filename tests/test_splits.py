@@ -80,6 +80,7 @@ def test_runs_stay_together(many: el.EpisodeStore) -> None:
     assert sum(both == {"a", "b"} for both in seen.values()) >= 3
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("by", ["metadata.group", "seed", "terminated", "length", "end_reason"])
 def test_a_column_stays_together(many: el.EpisodeStore, by: str) -> None:
     """By a column, equal values have one part."""
@@ -146,6 +147,7 @@ BAD: dict[str, Any] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_shares(tmp_path: Path, kind: str) -> None:
     """Shares that are none change nothing."""

@@ -31,6 +31,10 @@ RETURNS = [numbered_return(value, length) for value, length in enumerate(LENGTHS
 TABLES = ("runs", "episodes", "steps", "transitions")
 
 
+# DuckDB 1 shows no counts of row groups, and has no plans in JSON that tell which columns a query reads.
+DUCKDB_2 = pytest.mark.skipif(duckdb.__version__.startswith("1."), reason="needs plans of DuckDB 2")
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
     """Eight numbered episodes in four segments."""
@@ -348,6 +352,7 @@ def test_conditions_reach_the_scan(store: el.EpisodeStore, query: str, filters: 
             assert name in str(scan.get("Filters", ""))
 
 
+@DUCKDB_2
 def test_row_groups_that_cannot_match_are_skipped(store: el.EpisodeStore) -> None:
     """Asking for one episode scans the row group that holds it and skips those that cannot."""
     episode_id = store[5].id
@@ -361,6 +366,7 @@ def test_row_groups_that_cannot_match_are_skipped(store: el.EpisodeStore) -> Non
     assert int(scanned[2]) > 1
 
 
+@DUCKDB_2
 def test_damage_in_a_column_harms_only_its_queries(own: el.EpisodeStore) -> None:
     """A query that does not need a column does not touch its bytes, in SQL and in Polars alike."""
     for name in delta_files(own.path / "steps"):
@@ -419,6 +425,7 @@ def add_steps_file(store: el.EpisodeStore, name: str, rows: pa.Table) -> None:
     append_actions(store.path / "steps", [add_action(path, {"numRecords": rows.num_rows})])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ids", ["new ids", "ids that there are"])
 def test_steps_that_no_episode_points_at_are_not_shown(own: el.EpisodeStore, ids: str) -> None:
     """A steps file without episodes, as a crash between two commits leaves it, is in no frame or query."""

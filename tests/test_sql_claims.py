@@ -49,6 +49,7 @@ def by_episode(rows: list[tuple]) -> dict[str, list[tuple]]:
     return {key: sorted(values, key=lambda row: row[0]) for key, values in gathered.items()}
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", ["cartpole", "blackjack", "taxi", "pendulum", "treasure", "names", "empty"])
 @pytest.mark.parametrize("gamma", GAMMAS)
 def test_returns_to_go_and_discounted_returns(

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
 import episodelake as el
+from effort import examples
 from real_environments import equal_values
 from strategies import same, stack
 
@@ -36,7 +37,7 @@ ACTION = spaces.Tuple([spaces.Discrete(4), spaces.Box(-1, 1, (1,), np.float64)])
 
 numbers = st.integers(0, 2**32 - 1)
 rewards = st.integers(-64, 64).map(lambda eighths: eighths / 8)
-loose_values = st.one_of(
+dynamic_values = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-(2**63), 2**63 - 1),
@@ -46,14 +47,14 @@ loose_values = st.one_of(
     st.dictionaries(st.sampled_from(["x", "y.z"]), st.integers(0, 9), max_size=2),
 )
 # One kind of value per key more often than not, as in real environments; "any" changes its kind at will.
-loose = st.fixed_dictionaries(
+dynamic = st.fixed_dictionaries(
     {},
     optional={
         "count": st.integers(0, 9),
         "ok": st.booleans(),
         "a.b": st.text(max_size=2),
         "speed": st.floats(),
-        "any": loose_values,
+        "any": dynamic_values,
     },
 )
 flags = st.sampled_from([(False, False)] * 6 + [(True, False), (False, True), (True, True)])
@@ -126,7 +127,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     # Rules of writing
 
-    @rule(target=live, number=numbers, info=loose, metadata=loose, seed=st.none() | numbers)
+    @rule(target=live, number=numbers, info=dynamic, metadata=dynamic, seed=st.none() | numbers)
     def begin(self, number: int, info: dict, metadata: dict, seed: int | None) -> str:
         """Begin an episode; spoil the arrays handed over, which must have been copied."""
         observation = sample(OBSERVATION, number)
@@ -137,7 +138,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.open[handle.id] = handle, ModelEpisode(handle.id, [kept], [kept_info], dict(metadata), seed)
         return handle.id
 
-    @rule(name=live, number=numbers, reward=rewards, ended=flags, info=loose)
+    @rule(name=live, number=numbers, reward=rewards, ended=flags, info=dynamic)
     def append(self, name: str, number: int, reward: float, ended: tuple[bool, bool], info: dict) -> None:
         """Append a step to an open episode; after its end that is an error, and changes nothing."""
         if name not in self.open:
@@ -160,7 +161,7 @@ class StoreMachine(RuleBasedStateMachine):
         model.terminations.append(ended[0])
         model.truncations.append(ended[1])
 
-    @rule(name=consumes(live), metadata=loose)
+    @rule(name=consumes(live), metadata=dynamic)
     def end(self, name: str, metadata: dict) -> None:
         """End an open episode that has a step; its row must say what the lists say."""
         if name not in self.open or not self.open[name][1].rewards:
@@ -178,7 +179,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Write a whole episode from stacked arrays."""
         observations = [sample(OBSERVATION, number) for number in seeds]
         actions = [sample(ACTION, number) for number in seeds[1:]]
-        infos = [data.draw(loose) for _ in seeds]
+        infos = [data.draw(dynamic) for _ in seeds]
         length = len(actions)
         row = self.writer.write_episode(
             observations=stack(OBSERVATION, observations),
@@ -331,7 +332,7 @@ def check_episode_equals_its_lists(episode: el.Episode, model: ModelEpisode) -> 
 
 TestStore = StoreMachine.TestCase
 TestStore.__doc__ = "The store and the model agree after any sequence of operations."
-if settings.get_current_profile_name() == "ordinary":
-    TestStore.settings = settings(max_examples=20, stateful_step_count=25)
-else:
+if settings.get_current_profile_name() == "long":
     TestStore.settings = settings(max_examples=100, stateful_step_count=50)
+else:
+    TestStore.settings = settings(max_examples=examples(20), stateful_step_count=25)

@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import episodelake as el
-from episodelake.readers.loading import measuring, stats_view
-from episodelake.readers.loading.histograms import Histograms
+from episodelake.readers.loading.stats import compute, measuring
+from episodelake.readers.loading.stats.histograms import Histograms
 from test_loader_units import random_store
+from waiting import PATIENCE
 
 VECTOR = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 QUANTILES = [0.0, 0.01, 0.3, 0.5, 0.99, 1.0]
@@ -171,6 +172,7 @@ def test_every_dtype(dtype: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("shape", "over", "kept"),
     [
@@ -259,16 +261,18 @@ def test_they_are_kept_by_version_episodes_and_column(
     monkeypatch.setenv("EPISODELAKE_CACHE", str(folder))
     before = files(folder)[0].stat().st_mtime_ns, files(folder)[1].stat().st_mtime_ns
     command = [sys.executable, "-c", code, str(store.path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    said = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=tmp_path, timeout=PATIENCE
+    ).stdout
     assert float(said) == first["reward"].mean
     assert (files(folder)[0].stat().st_mtime_ns, files(folder)[1].stat().st_mtime_ns) == before
     measured = []
 
     def counted(*given: Any) -> Any:
-        measured.append(given[3].name)
+        measured.append(given[1].name)
         return measuring.measure(*given)
 
-    monkeypatch.setattr(stats_view, "measure", counted)
+    monkeypatch.setattr(compute, "measure", counted)
     again = store.stats(["reward", "observation"])
     assert not measured and again["observation"].frame().equals(first["observation"].frame())
     assert again["observation"].shape == (3,) and again["observation"].count.dtype == np.int64
@@ -341,7 +345,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(store: el.EpisodeStore, tm
 
 def test_old_files_go(store: el.EpisodeStore, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache keeps so many files, the newest."""
-    from episodelake.readers.loading import stats_cache
+    from episodelake.readers.loading.stats import stats_cache
 
     monkeypatch.setattr(stats_cache, "_MOST_FILES", 3)
     for number in range(6):

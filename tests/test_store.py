@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from gymnasium import spaces
 
 import episodelake as el
 from real_environments import NUMBERED_SPACES, numbered_return, numbered_store, values_of, write_numbered
-from waiting import PATIENCE
+from waiting import PATIENCE, line_of
 
 BOX = NUMBERED_SPACES["observation_space"]
 DISCRETE = NUMBERED_SPACES["action_space"]
@@ -54,6 +55,7 @@ def test_create_takes_spaces_and_a_reward_shape(tmp_path: Path) -> None:
     assert store.reward_shape == (3,)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "name",
     ["plain", "größe 日本 😀", "with space", "50%", "what?", "#1", "a'b", "[ab]*", "a=b", "c:d"],
@@ -223,12 +225,6 @@ def test_only_one_of_two_processes_creates_a_store(tmp_path: Path) -> None:
             racer.communicate(timeout=PATIENCE)
 
 
-def line_of(process: subprocess.Popen[str]) -> str:
-    """Read one line of what a process says."""
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
 # Opening
 
 
@@ -263,6 +259,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "text",
     [
@@ -517,7 +514,8 @@ def test_a_card_is_kept(tmp_path: Path) -> None:
     store = el.create(tmp_path / "store", **NUMBERED_SPACES, card=card)
     assert store.card == card
     assert el.open(store.path).card == card
-    assert json.loads((store.path / "card.json").read_text("utf-8")) == card
+    text = (store.path / "card.json").read_bytes()
+    assert json.loads(text) == {**card, "crc32": f"{zlib.crc32(text[:-12]):08x}"}
 
 
 def test_a_card_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -534,7 +532,7 @@ def test_a_card_is_replaced_as_a_whole(tmp_path: Path) -> None:
 def test_a_card_that_is_no_json_is_refused(tmp_path: Path) -> None:
     """A card that JSON cannot hold is refused, and the old card stays."""
     store = el.create(tmp_path / "store", **NUMBERED_SPACES, card={"old": 1})
-    for card in ({"object": object()}, {"set": {1}}, ["no", "mapping"]):
+    for card in ({"object": object()}, {"set": {1}}, ["no", "mapping"], {"crc32": "mine"}):
         with pytest.raises(el.InvalidArgumentError):
             store.card = card  # type: ignore[assignment]
         assert store.card == {"old": 1}
@@ -549,6 +547,32 @@ def test_changing_the_dict_changes_no_card(tmp_path: Path) -> None:
     store.card["list"] = "gone"
     assert el.open(store.path).card == {"list": [1]}
     assert store.card == {"list": [1]}
+
+
+def test_a_card_without_a_checksum_opens(tmp_path: Path) -> None:
+    """A card written by hand or by an earlier version, without a checksum, is read as it is."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    (store.path / "card.json").write_text('{"description": "by hand"}', "utf-8")
+    assert el.open(store.path).card == {"description": "by hand"}
+    assert store.verify().ok
+
+
+def test_no_flipped_byte_of_a_card_passes(tmp_path: Path) -> None:
+    """A changed byte in card.json raises an error that names it, or leaves the card's own values alone."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES, card={"about": "pens", "version": 2})
+    path = store.path / "card.json"
+    data = path.read_bytes()
+    refused = 0
+    for index in range(len(data)):
+        path.write_bytes(data[:index] + bytes([data[index] ^ 2]) + data[index + 1 :])
+        try:
+            found = store.card
+        except el.CorruptStoreError as error:
+            assert "card.json" in str(error)
+            refused += 1
+        else:
+            assert {key: found.get(key) for key in ("about", "version")} == {"about": "pens", "version": 2}
+    assert refused >= len(data) - len(b',\n "crc32": "01234567"\n}')
 
 
 def test_a_damaged_card_is_named(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def test_transitions_of_ones_own_have_no_next_observation(store: el.EpisodeStore
         store.query("with transitions as (from steps) select next_observation from transitions")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("read_only", [False, True])
 def test_threads_may_ask_one_view(store: el.EpisodeStore, read_only: bool) -> None:
     """Each gets its own answer, and none is refused because another query runs."""
@@ -196,6 +197,7 @@ def damaged(tmp_path: Path) -> tuple[el.EpisodeStore, str]:
     return el.open(shutil.copytree(made.path, tmp_path / "damaged")), name
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("read_only", [False, True])
 def test_queries_name_the_damaged_file_and_go_on_without(
     damaged: tuple[el.EpisodeStore, str], read_only: bool

@@ -36,6 +36,7 @@ def play(env: Any, seed: int, steps: int = 10_000) -> None:
     loop(env, random_policy(env, seed), seed, steps)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", REAL)
 def test_real_environments_replay(name: str, tmp_path: Path) -> None:
     """Whole episodes and one that was cut come out as recorded, one after the other in one environment."""
@@ -111,6 +112,7 @@ class Other(TeamScript):
 CHANGES = [(turns, what) for turns in (False, True) for what in ("observation", "reward", "truncated")][:-1]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(("turns", "what"), CHANGES)
 @pytest.mark.parametrize(
     ("agent", "at"), [("scout_0", 3), ("scout_1", 4), ("scout_1", 257), ("scout_0", 600)]
@@ -179,6 +181,7 @@ def test_tolerances(scripted: dict[bool, el.Episode]) -> None:
         scripted[False].replay(Together({1: other}), atol=-1)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("turns", range(3, 12))
 def test_an_interrupted_episode_is_played_as_far_as_its_turns_are_known(turns: int, tmp_path: Path) -> None:
     """A crash may lose turns that agents were waiting on; what is there replays, and the report says so."""
@@ -187,8 +190,7 @@ def test_an_interrupted_episode_is_played_as_far_as_its_turns_are_known(turns: i
     recorder.reset(seed=1)
     for step in range(turns):
         recorder.step(script.action(recorder.agent_selection, step))
-    with recorder._session._lock:
-        recorder._session._flush()
+    recorder.session.flush()
     shutil.copytree(tmp_path / "store", tmp_path / "killed")
     recorder.close()
     el.recover(tmp_path / "killed")

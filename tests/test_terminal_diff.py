@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
+from effort import examples
 from log_edits import read_actions, write_actions
 from maintenance_stores import awkward_store
 from test_cli import call, no_terminal, table
@@ -48,6 +49,7 @@ def write(path: Path, rewards: list[list[float]]) -> el.EpisodeStore:
     return store.refresh()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("link", [True, False])
 def test_a_copy_is_the_same(tmp_path: Path, link: bool) -> None:
     """A copy, linked or not, has no difference; nor has a compacted one, whose files differ."""
@@ -95,7 +97,7 @@ def test_versions_of_one_store(tmp_path: Path) -> None:
     assert compared(f"{path}@first", path)["episodes"]["only_a"] == [f"{store[0].run_id}/000000"]
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(
     st.lists(
         st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=5),

@@ -9,19 +9,17 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from typer._completion_classes import BashComplete
 from typer.testing import CliRunner
 
 from episodelake.store import layout
 from episodelake.terminal import completion
 from episodelake.terminal.app import app
-from episodelake.terminal.command_table import command_table
-from episodelake.terminal.commands import BEGIN, CHECK, KEEP, LOOK
-from episodelake_command import folders
-from episodelake_command.completing import TABLE
-from episodelake_command.completing import completed as completed_early
+from episodelake.terminal.command import BEGIN, CHECK, KEEP, LOOK
 from terminal_sessions import ESCAPE, RUN, terminal
 from terminal_stores import MAKERS
 from test_cli import call, no_terminal, printed, refused
+from waiting import PATIENCE
 
 __all__ = ["no_terminal"]
 
@@ -151,14 +149,14 @@ def test_completion_of_stores(path: Path) -> None:
 
 def test_completion_goes_through_folders_with_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bash gets names as they are typed there; a folder on the way to a store has no space behind it."""
+    monkeypatch.setattr(BashComplete, "format_completion", BashComplete.format_completion)
+    completion.escape_for_bash()
     for name in ("my stores/one", "my stores/two", "other/deep/three"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "store.json").touch()
 
     def offered(typed: str) -> list[str]:
-        for name, value in shell_variables("bash", "info WORD").items():
-            monkeypatch.setenv(name, value.replace("WORD", typed))
-        return (completed_early("complete_bash", "_EPISODELAKE_COMPLETE") or "").splitlines()
+        return offered_by("bash", "info WORD", typed).splitlines()
 
     spaced = f"{tmp_path}/my\\ stores"
     assert offered(f"{tmp_path}/my") == [f"{spaced}/one", f"{spaced}/two"]
@@ -211,22 +209,6 @@ def test_completion_of_nothing(tmp_path: Path) -> None:
     assert completed("ls", tmp_path, "--sort", "x") == []
 
 
-LINES = [
-    "", "s", "zz", "info ", "info STORE", "ls --", "ls -", "ls STORE --so", "ls STORE --json --j",
-    "plot STORE ", "plot STORE h", "head STORE tr", "cache ", "cache l", "cache list --", "diff STORE ",
-    "show STORE --",
-    "ls STORE --sort length --storage-option a=b --",
-]  # fmt: skip
-ASKED_OF_THE_PROGRAM = [
-    "ls STORE --sort l",
-    "show STORE l",
-    "stats STORE -c r",
-    "--v",
-    "ls STORE --filter=x",
-    "ls -- ",
-]
-
-
 def shell_variables(shell: str, line: str) -> dict[str, str]:
     """How a shell asks what may follow a line."""
     words = ["episodelake", *line.split(" ")]
@@ -240,63 +222,67 @@ def shell_variables(shell: str, line: str) -> dict[str, str]:
     }
 
 
+def offered_by(shell: str, line: str, word: str = "") -> str:
+    """What the program offers a shell behind a line, in which WORD stands for a word with spaces."""
+    variables = {name: text.replace("WORD", word) for name, text in shell_variables(shell, line).items()}
+    result = CliRunner().invoke(app, [], prog_name="episodelake", env=variables)
+    assert result.stderr == ""
+    return result.stdout
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-@pytest.mark.parametrize("line", LINES)
-def test_names_are_completed_as_by_the_program(
-    path: Path, monkeypatch: pytest.MonkeyPatch, shell: str, line: str
-) -> None:
-    """What is completed without the program is what the program would complete."""
-    variables = shell_variables(shell, line.replace("STORE", str(path)))
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    quick = completed_early(variables["_EPISODELAKE_COMPLETE"], "_EPISODELAKE_COMPLETE")
-    assert quick is not None
-    # The names of the help option come in any order from the program.
-    program = CliRunner().invoke(app, [], prog_name="episodelake").stdout
-    assert sorted(quick.split()) == sorted(program.split())
-
-
-@pytest.mark.parametrize("line", ASKED_OF_THE_PROGRAM)
-def test_what_needs_a_store_is_asked_of_the_program(
-    path: Path, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
-    """Values that lie in a store, and lines that are not plain, are left to the program."""
-    for name, value in shell_variables("bash", line.replace("STORE", str(path))).items():
-        monkeypatch.setenv(name, value)
-    assert completed_early("complete_bash", "_EPISODELAKE_COMPLETE") is None
-
-
-def test_the_table_of_commands_is_that_of_the_program() -> None:
-    """`python -m episodelake.terminal.command_table` was run after the last change of a command."""
-    assert json.loads(TABLE.read_text("utf-8")) == command_table()
+def test_every_shell_completes_options(path: Path, shell: str) -> None:
+    """Each shell gets the options that begin like this, in its own format."""
+    offered = offered_by(shell, f"ls {path} --so")
+    assert "--sort" in offered and "--limit" not in offered
 
 
 def test_the_name_of_a_store_is_that_of_the_format() -> None:
     """The file that tells a store from a folder has one name."""
-    assert folders.MANIFEST == layout.MANIFEST
+    assert completion.MANIFEST == layout.MANIFEST
 
 
 # What is loaded
 
 
-def test_completing_names_loads_nothing_heavy() -> None:
-    """Names of commands come without the library, and what it stands on."""
-    program = "import episodelake_command; episodelake_command.main()"
+LIBRARIES = {"polars", "duckdb", "pyarrow", "gymnasium", "numpy", "rich.console"}
+
+
+@pytest.mark.parametrize("line", ["sta", "ls STORE --so", "info STORE", "plot STORE "])
+def test_completing_names_loads_nothing_heavy(tmp_path: Path, line: str) -> None:
+    """Commands, options, folders and fixed values are completed without the libraries under Episodelake."""
+    variables = shell_variables("bash", line.replace("STORE", str(tmp_path)))
+    *_, modules = printed_by([], variables).splitlines()
+    assert "typer" in modules.split()
+    assert LIBRARIES.isdisjoint(modules.split())
+
+
+@pytest.mark.parametrize("words", [["--help"], ["sql", "--help"], ["cache", "--help"]])
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
+    """So does help, of the program and of a command."""
+    text, _, modules = printed_by(words, {}).rstrip("\n").rpartition("\n")
+    assert "Usage: episodelake" in text
+    assert LIBRARIES.isdisjoint(modules.split())
+
+
+def printed_by(words: list[str], variables: dict[str, str]) -> str:
+    """What the program prints, and then the names of all modules that it has loaded."""
+    program = (
+        "import atexit, sys\natexit.register(lambda: print(*sys.modules))\n"
+        "from episodelake.terminal.app import main\nmain()"
+    )
     told = subprocess.run(
-        [sys.executable, "-c", f"{program}\nimport sys\nprint(*sys.modules)"],
-        env={**os.environ, **shell_variables("bash", "sta")},
+        [sys.executable, "-c", program, *words],
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         check=True,
+        timeout=PATIENCE,
     )
-    name, modules = told.stdout.splitlines()
-    assert name == "stats"
-    assert set(modules.split()).isdisjoint(
-        {"episodelake", "polars", "duckdb", "pyarrow", "gymnasium", "numpy"}
-    )
+    return told.stdout
 
 
-@pytest.mark.parametrize("words", [["--help"], ["info", "nowhere"]])
+@pytest.mark.parametrize("words", [["ls", "nowhere"], ["info", "nowhere"]])
 def test_ctrl_c_ends_a_program_that_is_loading(tmp_path: Path, words: list[str]) -> None:
     """Interrupted while a package is loaded, the program says nothing and ends with status 130."""
     (tmp_path / "polars.py").write_text(
@@ -308,6 +294,7 @@ def test_ctrl_c_ends_a_program_that_is_loading(tmp_path: Path, words: list[str])
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
+        timeout=PATIENCE,
     )
     assert (found.returncode, found.stdout, found.stderr) == (130, "", "")
 
@@ -315,19 +302,20 @@ def test_ctrl_c_ends_a_program_that_is_loading(tmp_path: Path, words: list[str])
 def test_ctrl_c_is_that_of_python_once_it_runs() -> None:
     """When everything is loaded, Ctrl-C raises KeyboardInterrupt as ever."""
     program = """
-import os, signal
-import episodelake_command
+import os, signal, sys
 from episodelake.terminal import app
-def run():
+from episodelake.terminal.reports import caches
+def run(*words, **options):
     try:
         os.kill(os.getpid(), signal.SIGINT)
         signal.pause()
     except KeyboardInterrupt:
         print("raised")
-app.main = run
-episodelake_command.main()
+caches.list_cache = run
+sys.argv[1:] = ["cache", "list"]
+app.main()
 """
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
     assert (found.returncode, found.stdout, found.stderr) == (0, "raised\n", "")
 
 
@@ -338,6 +326,7 @@ def loaded(program: str) -> set[str]:
         capture_output=True,
         text=True,
         check=True,
+        timeout=PATIENCE,
     )
     return set(told.stdout.split())
 
@@ -372,6 +361,7 @@ def test_the_completion_script_names_the_program() -> None:
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
+        timeout=PATIENCE,
     )
     assert result.returncode == 0
     assert "_EPISODELAKE_COMPLETE=complete_bash" in result.stdout

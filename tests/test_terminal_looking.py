@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import episodelake as el
-from episodelake.terminal.arguments import split_version
-from episodelake.terminal.json_text import json_of
+from episodelake.terminal.opening import split_version
+from episodelake.terminal.output.json_text import json_of
 from terminal_stores import RawStore, make_stores
 from test_cli import ESCAPE, call, no_terminal, printed, refused, table
 
@@ -95,7 +95,7 @@ def test_info_measures_columns_on_disk(stores: dict[str, RawStore], kind: str) -
 def test_info_of_many_files_measures_some(cartpole: RawStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a number of files the sizes of some stand for all, and the report says so."""
     exact = said("info", cartpole.path)
-    monkeypatch.setattr("episodelake.terminal.disk_sizes.MEASURED_FILES", 1)
+    monkeypatch.setattr("episodelake.terminal.reports.disk_sizes.MEASURED_FILES", 1)
     about = said("info", cartpole.path)
     assert not about["sizes_are_exact"]
     sizes = [
@@ -526,6 +526,7 @@ def long_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(("kind", "title"), [("returns", "over time"), ("actions", "how often")])
 @pytest.mark.parametrize("width", [40, 60, 80])
 def test_plots_fit_the_window(

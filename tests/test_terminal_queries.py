@@ -20,9 +20,10 @@ from typer.testing import CliRunner
 
 import episodelake as el
 from episodelake.terminal.app import app
-from episodelake.terminal.sql_completion import SqlCompleter
+from episodelake.terminal.output.sql_completion import SqlCompleter
 from terminal_sessions import RUN, terminal
 from test_cli import call, no_terminal, printed, refused, table
+from waiting import PATIENCE
 
 __all__ = ["no_terminal"]
 
@@ -307,7 +308,11 @@ def test_no_prompt_without_a_terminal_to_answer_on(path: Path) -> None:
     with terminal("info", path) as session:
         assert session.end() == 0
     result = subprocess.run(
-        [sys.executable, *RUN, "sql", str(path)], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [sys.executable, *RUN, "sql", str(path)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert result.returncode == 2
 

@@ -83,6 +83,7 @@ def test_maintenance_commands_speak_json(stores: dict[str, RawStore], tmp_path: 
     assert json.loads(call("diff", stores[kind].path, path, "--json").stdout)["same"]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("kind", MAKERS)
 def test_lists_are_complete(stores: dict[str, RawStore], kind: str) -> None:
     """`ls` and `info` have exactly the episodes of the raw files."""
@@ -178,6 +179,7 @@ def damaged(
     return make
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("spoil", DAMAGES)
 def test_the_rest_stays_explorable(damaged: Any, spoil: Callable[[Path], None]) -> None:
     """With a damaged file of episodes the others are listed, shown and measured, and the file is named."""
@@ -210,6 +212,7 @@ def test_the_rest_stays_explorable(damaged: Any, spoil: Callable[[Path], None]) 
     assert file.name in refused(1, "show", path, f"{lost}/000000")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("spoil", DAMAGES)
 def test_damaged_steps_concern_their_episodes_alone(damaged: Any, spoil: Callable[[Path], None]) -> None:
     """All episodes are listed; those of the intact file are shown, those of the damaged one name it."""

@@ -19,6 +19,7 @@ import episodelake as el
 from claimed_commands import command
 from claimed_stores import cartpole, hostile_texts, two_segments
 from terminal_sessions import RUN, TerminalSession
+from waiting import PATIENCE
 
 LONG_QUERY = "SELECT count(*) FROM range(1000000000) a, range(99999) b WHERE a.range % 7 = b.range % 3"
 
@@ -130,7 +131,7 @@ env.step(0)
 wait_for_journal(journal, 11, ended=1)
 os._exit(9)
 """
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE).returncode == 9
     assert command("ls", tmp_path / "s", "--json").status == 0
     assert command("recover", tmp_path / "s").status == 0
     rows = command("ls", tmp_path / "s", "--json").json
@@ -169,6 +170,7 @@ RUINS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("pattern", "how"), RUINS)
 def test_looking_goes_on_beside_a_ruined_file(whole: Path, tmp_path: Path, pattern: str, how: str) -> None:
     """Whatever single file is ruined, `info` and `ls` answer, and the second run's last episode is shown."""
@@ -182,6 +184,7 @@ def test_looking_goes_on_beside_a_ruined_file(whole: Path, tmp_path: Path, patte
     assert command("verify", path).status == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("pattern", "how"), RUINS[:5])
 def test_what_is_asked_of_a_ruined_file_is_no_traceback(
     whole: Path, tmp_path: Path, pattern: str, how: str

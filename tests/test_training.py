@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 import gymnasium  # noqa: E402
 
+import cleanrl_dqn  # noqa: E402
 import episodelake as el  # noqa: E402
 import train  # noqa: E402
 from learners.cloning import clone, good_episodes  # noqa: E402
@@ -101,6 +102,7 @@ def test_cloning_learns_from_the_best(store: el.EpisodeStore) -> None:
     assert best.episodes.collect()["episode_return"].min() == returns[len(best) - 1]
 
 
+@pytest.mark.slow
 def test_q_learning_balances(store: el.EpisodeStore) -> None:
     """Learnt from all episodes, bad ones too, values lead to 400 of 500 steps or more."""
     learnt = learn_values(store, updates=1500, watch_every=1500)
@@ -137,11 +139,13 @@ def test_q_targets_are_those_of_the_definition(store: el.EpisodeStore) -> None:
     assert float(q_loss(net, target_net, batch, settings)) == pytest.approx(np.mean(terms), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_sequence_model_balances(store: el.EpisodeStore, sequences: Trained) -> None:
     """Asked for a return of 500, a sequence model reaches 400 or more, which its episodes hardly ever did."""
     assert play(sequences.policy).mean() >= 400 > 4 * mean_return(store)
 
 
+@pytest.mark.slow
 def test_sequence_model_does_as_it_is_told(sequences: Trained) -> None:
     """Asked for less, it reaches less: the return that it is given says how well it is to play."""
     policy = sequences.policy
@@ -180,8 +184,12 @@ def test_training_can_be_repeated(store: el.EpisodeStore, learn, updates: int) -
     assert not first.equals(other)
 
 
-def test_curves_are_drawn(cloned: Trained, sequences: Trained, tmp_path: Path) -> None:
+def test_curves_are_drawn(store: el.EpisodeStore, tmp_path: Path) -> None:
     """The SVG has a panel for each learner, titled axes, and a point for each evaluation."""
+    cloned, sequences = (
+        clone(store, updates=20, watch_every=10),
+        learn_sequences(store, updates=2, watch_every=1),
+    )
     path = tmp_path / "curves.svg"
     draw_curves({"cloning": cloned, "sequence model": sequences}, 51.3, path)
     root = ElementTree.parse(path).getroot()
@@ -211,3 +219,13 @@ def test_command_line_reaches_what_is_stated(
     assert reached["sequence-model"] >= 420
     assert capsys.readouterr().out.count("mean return") == 4
     assert len(el.open(tmp_path / "store")) == 200 and (tmp_path / "curves.svg").exists()
+
+
+def test_a_single_file_records_and_trains_from_its_store(tmp_path: Path) -> None:
+    """Each iteration of the DQN plays better in the end than in the beginning, and its store has them all."""
+    store = cleanrl_dqn.main(tmp_path / "store", cleanrl_dqn.Settings(iterations=6))
+    means = dict(
+        store.sql("select name, avg(length) from episodes join runs using (run_id) group by name").fetchall()
+    )
+    assert len(means) == 6 and store.episodes.collect()["length"].sum() > 5000
+    assert means["iteration 5"] > 2 * means["iteration 0"]

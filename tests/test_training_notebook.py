@@ -11,7 +11,17 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
-from notebook_runs import NOTEBOOKS, charts, check_committed, execute, outputs, streams, table
+from notebook_runs import (
+    NOTEBOOKS,
+    charts,
+    check_committed,
+    check_pictures,
+    differences,
+    execute,
+    outputs,
+    streams,
+    table,
+)
 
 pytest.importorskip("torch")
 # It trains three learners: `make test-training` runs it, and so does the continuous integration.
@@ -19,7 +29,8 @@ pytestmark = pytest.mark.slow
 
 TRAINING = NOTEBOOKS / "training.ipynb"
 LEARNERS = ("cloning", "q-learning", "sequence-model")
-REPEATED = ("record", "returns", "loaders", "resume")
+# What follows from training depends on how a processor adds.
+APPROXIMATE = (*LEARNERS, "chart-curves", "chart-asked")
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +102,9 @@ def test_sequence_model_does_as_it_is_told(executed: NotebookNode) -> None:
 
 
 def test_committed_outputs_come_out_again(committed: NotebookNode, executed: NotebookNode) -> None:
-    """What was recorded, what batches are made of, and the resumed training are as they were committed."""
-    before, now = outputs(committed), outputs(executed)
-    assert before.keys() == now.keys()
-    assert {name: before[name] for name in REPEATED} == {name: now[name] for name in REPEATED}
+    """The committed outputs are those of an execution now, and the pictures are of its charts."""
+    assert differences(committed, executed, APPROXIMATE) == {}
+    check_pictures(committed, executed)
 
 
 def test_nothing_is_left_behind(executed: NotebookNode, folder: Path) -> None:

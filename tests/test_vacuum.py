@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +15,8 @@ import polars as pl
 import pytest
 
 import episodelake as el
+from episodelake.store.places import locate
+from episodelake.store.tables.checkpoints import write_checkpoint
 from maintenance_stores import (
     assert_contents,
     assert_faces_agree,
@@ -21,6 +26,7 @@ from maintenance_stores import (
     files_under,
 )
 from real_environments import NUMBERED_SPACES, delta_files, numbered_store, values_of, write_numbered
+from waiting import PATIENCE
 
 NOW = timedelta(0)
 
@@ -65,6 +71,7 @@ def test_a_dry_run_only_says_so(tmp_path: Path) -> None:
     assert dry.files
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("age", [timedelta(days=7), timedelta(hours=1), timedelta.max], ids=str)
 def test_young_versions_are_retained(tmp_path: Path, age: timedelta) -> None:
     """What was the newest version within the time is kept, however long that is."""
@@ -179,6 +186,47 @@ def test_what_a_crash_left_goes(tmp_path: Path) -> None:
     assert values_of(store) == [0, 1, 2]
 
 
+#: Dies in a bulk write: its file of steps is there, and no commit lists it.
+DYING_IN_BULK = """
+import os, sys
+import numpy as np
+import episodelake as el
+from episodelake.store.tables.table import Table
+
+real = Table.commit
+
+def commit(self, *words, **named):
+    if self.path.name == "steps":
+        os._exit(9)
+    real(self, *words, **named)
+
+Table.commit = commit
+with el.open(sys.argv[1]).writer(run="bulk") as writer:
+    flags = np.zeros(1000, bool)
+    arrays = {"terminations": flags, "truncations": flags, "rewards": np.zeros(1000)}
+    observations = np.ones((1001, 2), np.float32)
+    writer.write_episode(observations=observations, actions=np.ones(1000, np.int64), **arrays)
+"""
+
+
+def test_a_segment_that_a_bulk_write_left_uncommitted_goes_after_recovery(tmp_path: Path) -> None:
+    """Vacuum leaves such a file alone until the journal of its run was recovered, and then deletes it."""
+    store = numbered_store(tmp_path / "store", [2, 3])
+    before = files_under(store.path / "steps")
+    words = [sys.executable, "-c", DYING_IN_BULK, str(store.path)]
+    assert subprocess.run(words, timeout=PATIENCE, check=False).returncode == 9
+    (left,) = {name for name in files_under(store.path / "steps") - before if name.endswith(".parquet")}
+    assert left not in delta_files(store.path / "steps")
+    store.vacuum(NOW)
+    assert (store.path / "steps" / left).exists()
+    # The journal never had the episode: no recovery brings it back.
+    assert [run.episodes for run in el.recover(store.path)] in ([], [0])
+    assert f"steps/{left}" in store.vacuum(NOW).files
+    assert not (store.path / "steps" / left).exists()
+    assert values_of(store.refresh()) == [0, 1]
+    assert store.verify().ok
+
+
 def test_card_tags_and_journals_stay(tmp_path: Path) -> None:
     """The dataset card, the tags and the tables' logs are no rubbish."""
     store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
@@ -212,7 +260,7 @@ def test_beside_a_writer_that_seals(tmp_path: Path) -> None:
     while thread.is_alive():
         store.vacuum(NOW)
         store.compact()
-    thread.join()
+    thread.join(PATIENCE)
     assert failures == []
     store.refresh()
     store.vacuum(NOW)
@@ -283,3 +331,111 @@ def test_a_longer_age_after_a_shorter_one(tmp_path: Path) -> None:
     assert store.vacuum(timedelta(0)).files
     assert store.vacuum(dry_run=True).files == store.vacuum().files == ()
     assert store.verify().ok and len(el.open(store.path)) == 2
+
+
+# Clocks
+
+WEEK = timedelta(days=7).total_seconds()
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Give this process a clock that is ahead by some seconds, or behind."""
+    real_time, real_time_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: real_time() + seconds)
+    monkeypatch.setattr(time, "time_ns", lambda: real_time_ns() + int(seconds * 1e9))
+
+
+def date_commits(store: el.EpisodeStore, versions: slice, seconds: float) -> None:
+    """Date the files of commits to now plus some seconds, as another clock or a copy of the store does."""
+    for table in ("episodes", "steps", "runs"):
+        for file in sorted((store.path / table / "_delta_log").glob("*.json"))[versions]:
+            os.utime(file, (time.time() + seconds, time.time() + seconds))
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("ahead", [8 * 24 * 3600, 30 * 365 * 24 * 3600, -8 * 24 * 3600])
+def test_a_wrong_clock_of_the_vacuum_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """A process whose clock is far ahead, or behind, keeps the version that was the newest seconds ago."""
+    store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
+    old = store.version
+    store.delete("length > 2")
+    set_clock(monkeypatch, ahead)
+    assert store.vacuum(dry_run=True).files == store.vacuum().files == ()
+    assert values_of(el.open(store.path, version=old)) == [0, 1, 2]
+    assert [name for name in files_under(store.path) if "clock" in name] == []
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("commits", [slice(-1, None), slice(None)], ids=["last", "all"])
+def test_wrong_dates_of_files_delete_nothing(tmp_path: Path, commits: slice) -> None:
+    """Files of the log that are dated too early, by a wrong clock or a copy, keep the versions."""
+    store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
+    old = store.version
+    store.delete("length > 2")
+    date_commits(store, commits, -10 * WEEK)
+    assert store.vacuum().files == ()
+    assert values_of(el.open(store.path, version=old)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("weeks", [-10, 10], ids=["behind", "ahead"])
+def test_a_wrong_clock_of_a_writer_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weeks: int
+) -> None:
+    """A commit by a wrong clock, with its file dated by the same clock, is no older than those before it."""
+    store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
+    old = store.version
+    with monkeypatch.context() as patch:
+        set_clock(patch, weeks * WEEK)
+        store.delete("length > 2")
+    date_commits(store, slice(-1, None), weeks * WEEK)
+    assert store.vacuum().files == ()
+    assert values_of(el.open(store.path, version=old)) == [0, 1, 2]
+
+
+def test_old_versions_go_by_their_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With right clocks, what was replaced eight days ago goes, and what six days ago stays."""
+    with monkeypatch.context() as patch:
+        set_clock(patch, -8 * WEEK / 7)
+        store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
+        first = store.version
+        store.delete("length = 4")
+    date_commits(store, slice(None), -8 * WEEK / 7)
+    made = store.version
+    with monkeypatch.context() as patch:
+        set_clock(patch, -6 * WEEK / 7)
+        store.delete("length = 3")
+    date_commits(store, slice(made + 1, None), -6 * WEEK / 7)
+    assert store.vacuum().files
+    assert values_of(el.open(store.path, version=made)) == [0, 1]
+    assert values_of(el.open(store.path)) == [0]
+    with pytest.raises(el.VersionNotFoundError, match="vacuum"):
+        el.open(store.path, version=first)
+
+
+def test_nothing_is_kept_by_a_clock_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an age of zero only the newest version stays, even if a clock ahead dated the others."""
+    with monkeypatch.context() as patch:
+        set_clock(patch, 10 * WEEK)
+        store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
+        old = store.version
+        store.delete("length > 2")
+    date_commits(store, slice(None), 10 * WEEK)
+    assert store.vacuum(NOW).files
+    with pytest.raises(el.VersionNotFoundError):
+        el.open(store.path, version=old)
+    assert values_of(el.open(store.path)) == [0] and store.verify().ok
+
+
+def test_a_damaged_commit_stops_a_vacuum(tmp_path: Path) -> None:
+    """A changed byte in a commit before the last checkpoint is an error that names it."""
+    store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
+    path = locate(store.path) / "episodes"
+    write_checkpoint(path, store.version, summed=True)
+    file = store.path / "episodes" / "_delta_log" / f"{store.version - 1:020d}.json"
+    file.write_bytes(file.read_bytes().replace(b"000", b"001", 1))
+    files = files_under(store.path)
+    with pytest.raises(el.CorruptStoreError, match=file.name):
+        store.vacuum()
+    assert files_under(store.path) == files

@@ -81,7 +81,7 @@ def test_a_killed_recorder_is_recovered_whole(tmp_path: Path, mode: AutoresetMod
     with process(IDLE, path, mode.value) as child:
         said(child)
         child.send_signal(signal.SIGKILL)
-        child.wait()
+        child.wait(PATIENCE)
     plain = expected(60, mode, 100)
     (run,) = el.recover(path)
     assert run.episodes == sum(map(len, plain)) and run.torn_bytes == 0

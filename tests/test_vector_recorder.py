@@ -17,7 +17,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import episodelake as el
-from episodelake.writers.env_recording import EnvRecording
+from episodelake.writers import seal_queue
+from episodelake.writers.buffers import vector_buffer
+from episodelake.writers.recorders.env_recording import EnvRecording
 from nasty_environments import (
     ODD_INFOS,
     ChangingInfos,
@@ -93,6 +95,7 @@ def new_store(folder: Path, envs: VectorEnv, **arguments: Any) -> el.EpisodeStor
 CASES = [(n, m) for n in KINDS for m in MODES if (n, m) != ("reused buffers", AutoresetMode.SAME_STEP)]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_every_mode_records_what_one_by_one_rollouts_see(
     tmp_path: Path, name: str, mode: AutoresetMode
@@ -118,6 +121,7 @@ def test_environments_that_share_their_buffers_are_copied(tmp_path: Path, mode: 
     assert_all(store, alone(makers, taken, mode, envs.action_space), makers[0]())
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
 @pytest.mark.parametrize("shared_memory", [True, False])
 def test_worker_processes_are_recorded_alike(
@@ -407,6 +411,7 @@ class Wrong(VectorWrapper):
         return tuple(result)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("place", "wrong"),
     [
@@ -665,8 +670,37 @@ def test_the_journal_thread_in_the_middle_of_a_flush_is_waited_for(
             recorder.step(zero)
         found = recorder.ended if look == "ended" else None, recorder.transitions
         go_on.set()
-        flush.join()
+        flush.join(PATIENCE)
         assert recorder.transitions == found[1]
         assert found[0] is recorder.ended or look != "ended"
     assert store.refresh().transitions.collect().height == found[1]
     assert not store.verify().faults
+
+
+def test_recording_goes_on_at_once_after_failed_seals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recorder with more seals than may wait tries them again itself, whatever `flush_seconds` says."""
+    monkeypatch.setattr(vector_buffer, "_MOST_ROWS", 8)
+    envs = SyncVectorEnv([lambda: SmallEnv(3)] * 2)
+    store = new_store(tmp_path, envs)
+    options = el.SessionOptions(flush_seconds=1e5, seal_seconds=1e5, segment_bytes=1)
+    refused = 0
+
+    def refuse(*_: object) -> None:
+        raise el.StoreAccessError("The disk is full.")
+
+    with el.VectorRecorder(envs, store, options=options) as recorder:
+        recorder.reset(seed=0)
+        for step in range(200):
+            with monkeypatch.context() as patched:
+                if step < 100:
+                    patched.setattr(seal_queue, "seal", refuse)
+                try:
+                    recorder.step(np.zeros((2, 2), np.float32))
+                except el.StoreAccessError:
+                    refused += 1
+                    recorder.step(np.zeros((2, 2), np.float32))
+        # A reset takes every fourth step.
+        assert recorder.transitions == 2 * 150
+    assert refused and store.refresh().episodes.collect()["length"].to_list() == [3] * 100

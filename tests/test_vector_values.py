@@ -352,6 +352,7 @@ def test_a_step_callback_may_change_what_is_recorded(tmp_path: Path, mode: Autor
         assert episode.infos[1:] == [{"new": t} for t in times]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("when", [0, 2])
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
 def test_a_step_callback_may_end_episodes(tmp_path: Path, mode: AutoresetMode, when: int) -> None:

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -24,7 +25,7 @@ from gymnasium import spaces
 
 import episodelake as el
 from episodelake.store.maintenance.verification import _Inspection
-from episodelake.store.tables import Table
+from episodelake.store.tables.table import Table
 from log_edits import append_actions, read_actions, write_actions
 from maintenance_stores import assert_contents, awkward_store, contents, crashed_copy, files_under, ids_of
 from waiting import PATIENCE, wait_for_journal
@@ -153,7 +154,7 @@ def flip_page(store: el.EpisodeStore, file: str) -> None:
 
 
 def test_a_rich_store_has_no_faults(tmp_path: Path) -> None:
-    """Ragged spaces, loose columns, NaN returns, annotations, tags and every maintenance leave no fault."""
+    """Ragged spaces, dynamic columns, NaN returns, annotations, tags and every maintenance leave no fault."""
     store = awkward_store(tmp_path / "store")
     assert store.verify() == el.VerifyReport(8, 29, 11, ())
     ids = ids_of(store)
@@ -450,7 +451,7 @@ FILES: dict[str, tuple[str, str, Callable[[el.EpisodeStore], None]]] = {
         "episodes/",
         lambda s: rewrite(s, first_file(s, "episodes"), lambda t: t.drop_columns(["seed"])),
     ),
-    "loose type in a file": (
+    "dynamic type in a file": (
         "schema",
         "steps/",
         lambda s: rewrite(
@@ -490,12 +491,13 @@ def test_damage_to_files(store: el.EpisodeStore, name: str) -> None:
     assert found(store) == [(kind, file)]
 
 
-def test_every_changed_byte_is_found_or_harmless(store: el.EpisodeStore) -> None:
+@pytest.mark.parametrize("apart", [53, pytest.param(11, marks=pytest.mark.further)])
+def test_every_changed_byte_is_found_or_harmless(store: el.EpisodeStore, apart: int) -> None:
     """A changed byte of a steps file is told, unless the file still reads the same."""
     file = first_file(store, "steps")
     path = store.path / file
     whole, data = pq.read_table(path), path.read_bytes()
-    for position in range(0, len(data), 11):
+    for position in range(0, len(data), apart):
         flip(path, position)
         faults = found(store)
         if not faults:
@@ -628,6 +630,20 @@ def test_an_unreadable_annotation(store: el.EpisodeStore) -> None:
     assert found(store) == [("unreadable", path.relative_to(store.path).as_posix())]
 
 
+def test_a_changed_marker_of_an_annotation(store: el.EpisodeStore) -> None:
+    """A changed marker in an annotation's folder is a fault that names it; one without a checksum is none."""
+    steps = store.steps.select("episode_id", "t").collect().head(6)
+    store.annotate(steps.with_columns(advantage=pl.col("t") / 2), on=("episode_id", "t"))
+    (path,) = (store.path / "annotations").rglob("annotation.json")
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"advantage", b"advantagf"))
+    assert found(store) == [("annotation", path.relative_to(store.path).as_posix())]
+    path.write_text('{"name": "other", "type": "double"}', "utf-8")
+    assert found(store) == [("annotation", path.relative_to(store.path).as_posix())]
+    path.write_text('{"name": "advantage", "type": "double"}', "utf-8")
+    assert found(store) == []
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": "1"}', '{"version": 999}'])
 def test_damaged_tags(store: el.EpisodeStore, text: str) -> None:
     """A tag that is damaged, or names no version, is told; other tags are still looked at."""
@@ -705,12 +721,15 @@ def test_a_dead_writers_journal_that_is_damaged(orphaned: el.EpisodeStore) -> No
 
 
 def test_a_damaged_journal(store: el.EpisodeStore) -> None:
-    """A journal that was set aside is told, and stays until somebody deletes it."""
+    """A journal that was set aside is named until somebody deletes it; a folder without a part is none."""
     folder = store.path / "journal" / "gone-0123456789abcde.damaged"
     folder.mkdir()
+    assert found(store) == []
+    (folder / "000000.frames").write_bytes(b"damaged")
     assert found(store) == [("journal", "journal/gone-0123456789abcde.damaged")]
     assert not store.verify(repair=True).ok
-    folder.rmdir()
+    assert (folder / "000000.frames").read_bytes() == b"damaged"
+    shutil.rmtree(folder)
     assert store.verify().ok
 
 
@@ -731,6 +750,7 @@ def test_beside_a_live_writer(store: el.EpisodeStore, repair: bool) -> None:
     assert store.verify().faults == ()
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("repair", [False, True])
 @pytest.mark.parametrize("moment", ["before steps", "before episodes", "after"])
 def test_in_the_middle_of_a_seal(
@@ -777,7 +797,7 @@ def test_in_the_middle_of_a_compaction(store: el.EpisodeStore, monkeypatch: pyte
     monkeypatch.setattr(Table, "replace", watched_replace)
     other = el.open(store.path)
     other.compact()
-    watcher.join()
+    watcher.join(PATIENCE)
     assert [report.faults for report in reports] == [()]
 
 
@@ -816,6 +836,7 @@ def test_repair_of_derived_columns(store: el.EpisodeStore, name: str) -> None:
     assert store.history()["operation"][0] == "repair"
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", [name for name in EPISODES if name not in MENDABLE])
 def test_what_repair_cannot_mend(store: el.EpisodeStore, name: str) -> None:
     """A fault that nothing tells the truth about stays, and no version is made."""
@@ -860,6 +881,28 @@ def test_repair_without_faults_changes_nothing(store: el.EpisodeStore) -> None:
 
 
 # The report
+
+
+@pytest.mark.parametrize("call", ["compact", "delete", "vacuum", "verify", "copy", "merge", "collect"])
+def test_progress_is_one_type_everywhere(store: el.EpisodeStore, tmp_path: Path, call: str) -> None:
+    """Every `progress` argument takes True, False or a function, and refuses the rest at once."""
+    env = gym.make("CartPole-v1")
+    calls: dict[str, Any] = {
+        "compact": store.compact,
+        "delete": lambda progress: store.delete("length > 1000", progress=progress),
+        "vacuum": lambda progress: store.vacuum(timedelta(days=1), progress=progress),
+        "verify": store.verify,
+        "copy": lambda progress: store.copy(tmp_path / f"copy-{progress is True}", progress=progress),
+        "merge": lambda progress: el.merge([store], tmp_path / "merged", progress=progress),
+        "collect": lambda progress: el.collect(env, None, target, steps=5, progress=progress),
+    }
+    target = el.create(tmp_path / "target", env)
+    for wrong in ("yes", None, 1):
+        with pytest.raises(el.InvalidArgumentError, match="progress"):
+            calls[call](progress=wrong)
+    assert not list(tmp_path.glob("copy-*")) and not (tmp_path / "merged").exists()
+    calls[call](progress=True)
+    calls[call](progress=False)
 
 
 def test_progress(store: el.EpisodeStore) -> None:

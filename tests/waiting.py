@@ -9,6 +9,10 @@ Scripts of tests that run in processes of their own import this too, so it impor
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +38,33 @@ def wait_until(reached: Callable[[], object], what: str) -> None:
     while not reached():
         assert time.monotonic() < latest, f"waited in vain for {what}"
         time.sleep(_PAUSE)
+
+
+def await_end(child: int) -> int:
+    """Return the exit code of a forked child (negative for a signal); 99 for one that hangs."""
+    latest = time.monotonic() + PATIENCE
+    pause = 0.0005
+    while time.monotonic() < latest:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(pause)
+        pause = min(pause * 1.5, _PAUSE)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return 99
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """Return the next line that a process prints, stripped; kill it and return "" if none comes."""
+    assert process.stdout is not None
+    killing = threading.Timer(PATIENCE, process.kill)
+    killing.daemon = True
+    killing.start()
+    try:
+        return process.stdout.readline().strip()
+    finally:
+        killing.cancel()
 
 
 def journals(store: Path) -> list[Path]:

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -21,22 +21,22 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from ..store.bundle import (
-    LARGEST_FILE,
-    LARGEST_SUM,
+from ..store.environments.artifacts import file_chunks, keep_artifact
+from ..store.environments.bundle import (
     MOST_FILES,
     EnvBundle,
     KeptFile,
     check_names,
-    keep_artifact,
 )
-from ..store.env_values import encode_argument, encode_file, encode_name
+from ..store.environments.codecs import encode_content
+from ..store.environments.values import encode_argument, encode_coded, encode_file, encode_opaque, is_opaque
 from ..store.errors import EpisodelakeError, InvalidArgumentError
 from ..store.layout import Layout
 from .env_packages import versions_of
 
 #: A keyword argument is plainly a file if its name ends so and its value names a scene like this.
 _FILE_ARGUMENTS = ("file", "path", "xml")
+LARGEST_UNASKED = 64 << 20
 _SCENES = (".xml", ".mjcf", ".mjb", ".urdf", ".sdf", ".usd", ".usda")
 #: What `gymnasium.make_vec` adds to the arguments of one environment.
 _VECTOR_ARGUMENTS = ("num_envs", "vectorization_mode", "vector_kwargs", "max_episode_steps")
@@ -71,7 +71,7 @@ def keep_env(
         InvalidArgumentError: a file or its name cannot be kept, or a package is not installed.
         StoreAccessError: a file that the caller names cannot be kept in the store.
     """
-    shelf = _Shelf(layout, files or {})
+    shelf = _ArtifactWriter(layout, files or {})
     if isinstance(packages, str) or not isinstance(packages, Sequence):
         raise InvalidArgumentError(f"packages={packages!r}: expected a list of names.")
     if env is None:
@@ -87,7 +87,9 @@ def keep_env(
 
 
 def _layers(env: Any) -> Iterator[Any]:
-    """The wrappers from the outermost on, and the innermost environment; of a vector, its first one's too."""
+    """Yield the wrappers from the outermost on, and the innermost environment; of a vector, its first one's
+    too.
+    """
     while isinstance(env, gymnasium.Wrapper | VectorWrapper):
         yield env
         env = env.env
@@ -102,7 +104,7 @@ def _layers(env: Any) -> Iterator[Any]:
 
 
 def _spec(env: Any, layers: Sequence[Any], problems: list[str]) -> EnvSpec | None:
-    """The spec of one environment."""
+    """Return the spec of one environment."""
     problems += [
         f"The vector environment had the wrapper {type(layer).__name__}, and it is made as a single one."
         for layer in layers
@@ -127,7 +129,7 @@ def _spec(env: Any, layers: Sequence[Any], problems: list[str]) -> EnvSpec | Non
 
 
 def _single_spec(spec: EnvSpec) -> EnvSpec:
-    """The spec of one environment of a vector."""
+    """Return the spec of one environment of a vector."""
     kwargs = {name: value for name, value in spec.kwargs.items() if name not in _VECTOR_ARGUMENTS}
     return _changed(spec, kwargs=kwargs)
 
@@ -138,8 +140,8 @@ def _changed(spec: EnvSpec, **changes: Any) -> EnvSpec:
     return EnvSpec(**{**{name: getattr(spec, name) for name in names}, **changes})
 
 
-def _spec_object(spec: EnvSpec, shelf: _Shelf) -> dict[str, Any]:
-    """The spec as JSON, with the keys that `EnvSpec.to_json` writes."""
+def _spec_object(spec: EnvSpec, shelf: _ArtifactWriter) -> dict[str, Any]:
+    """Return the spec as JSON, with the keys that `EnvSpec.to_json` writes."""
     return {
         "id": spec.id,
         "entry_point": _importable(spec.entry_point),
@@ -162,12 +164,12 @@ def _spec_object(spec: EnvSpec, shelf: _Shelf) -> dict[str, Any]:
 
 
 def _importable(entry_point: str | Callable | None) -> Any:
-    """An entry point as `module:name`; one that no import finds is kept as its printed form."""
+    """Return an entry point as `module:name`; one that no import finds is kept as its printed form."""
     if entry_point is None or isinstance(entry_point, str):
         return entry_point
     module, name = getattr(entry_point, "__module__", ""), getattr(entry_point, "__qualname__", "")
     there = getattr(sys.modules.get(module), name, None)
-    return f"{module}:{name}" if there is entry_point else encode_name(entry_point)
+    return f"{module}:{name}" if there is entry_point else encode_opaque(entry_point)
 
 
 def _module(spec: Any) -> str:
@@ -179,7 +181,7 @@ def _name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-class _Shelf:
+class _ArtifactWriter:
     """The files of one run: those that the caller names, and those that its arguments plainly name.
 
     Attributes:
@@ -208,16 +210,12 @@ class _Shelf:
         self._names[os.fspath(path)] = self._names[os.path.realpath(path)] = name
 
     def _keep(self, name: str, path: Path) -> None:
-        with open(path, "rb") as file:
-            data = file.read(LARGEST_FILE + 1)
-        total = sum(each.size for each in self.kept.values()) + len(data)
-        if len(data) > LARGEST_FILE or total > LARGEST_SUM or len(self.kept) == MOST_FILES:
-            raise InvalidArgumentError(
-                f"The file {name!r} is too large to be kept: {LARGEST_FILE} bytes a file, and {LARGEST_SUM} "
-                f"bytes and {MOST_FILES} files a run are the most."
-            )
+        if not path.is_file():  # a folder, or a pipe that cannot be read twice
+            raise InvalidArgumentError(f"{str(path)!r} is no file. Give the path of a file.")
+        if len(self.kept) == MOST_FILES:
+            raise InvalidArgumentError(f"The file {name!r} is one too many: an environment has {MOST_FILES}.")
         if self._layout is not None:
-            self.kept[name] = KeptFile(name, keep_artifact(self._layout, data), len(data))
+            self.kept[name] = KeptFile(name, *keep_artifact(self._layout, lambda: file_chunks(path)))
 
     def arguments(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Keyword arguments as JSON; paths of kept files become references to them."""
@@ -231,19 +229,37 @@ class _Shelf:
                 name = name or self._found(argument, text)
                 if name is not None:
                     return encode_file(name, "str" if isinstance(value, str) else "path")
-        return encode_argument(value)
+        encoded = encode_argument(value)
+        content = None if self._layout is None else encode_content(value, large=is_opaque(encoded))
+        if content is None or self._layout is None:
+            return encoded
+        codec, data = content
+        name = self._free_name(f"argument-{number}.{codec}" for number in range(MOST_FILES))
+        self.kept[name] = KeptFile(name, *keep_artifact(self._layout, lambda: [data]))
+        return encode_coded(codec, name)
+
+    def _free_name(self, names: Iterable[str]) -> str:
+        taken = {name.casefold() for name in self.kept}
+        return next(name for name in names if name.casefold() not in taken)
 
     def _found(self, argument: str, text: str) -> str | None:
-        """The name of a file that nobody named, but that is plainly one; None for anything else."""
+        """Return the name of a file that nobody named, but that is plainly one; None for anything else."""
         path = Path(os.path.expanduser(text))
         # Other relative paths are looked for among the environment's own files, not in the current folder.
         explicit = text.startswith((".", "~")) or path.is_absolute()
         plainly = argument.lower().endswith(_FILE_ARGUMENTS) and path.suffix.lower() in _SCENES
         if not (explicit and plainly and path.is_file()):
             return None
-        taken = {name.casefold() for name in self.kept}
+        if path.stat().st_size > LARGEST_UNASKED:
+            warnings.warn(
+                f"The file {text[:200]!r} has more than {LARGEST_UNASKED} bytes and is not kept. "
+                'Name it to keep it: store.record(env, files={"model.xml": path}).',
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return None
         names = [path.name, *(f"{argument}-{number}{path.suffix}" for number in range(MOST_FILES))]
-        name = next(name for name in names if name.casefold() not in taken)
+        name = self._free_name(names)
         try:
             check_names([*self.kept, name])
             self._keep(name, path)

@@ -5,21 +5,34 @@ For imports, for robots, for anything that has its own loop. A thin front for a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, overload
 
-from ..store.arrivals import LiveEpisode
 from ..store.batches import single_value
+from ..store.dynamic.column_groups import check_extra
 from ..store.errors import RecorderStateError
-from ..store.families import check_extra
 from ..store.handle import OpenStore
-from ..store.records import EndReason, EpisodeFacts, EpisodeRecord, add_in_order, end_reason_of, timestamp_now
+from ..store.segments.episode_columns import EpisodeColumns
+from ..store.segments.episode_record import (
+    EndReason,
+    EpisodeFacts,
+    EpisodeRecord,
+    add_in_order,
+    end_reason_of,
+    timestamp_now,
+)
+from .buffers.arrivals import LiveEpisode
+from .bulk.arrow_episodes import write_arrow
+from .bulk.bulk_episodes import BulkEpisodes
+from .bulk.whole_episode import WholeEpisode, arrivals_batches
+from .not_copyable import NotCopyable
 from .options import SessionOptions
 from .run import run_header
+from .run_owner import RunOwner
 from .session import RunSession
-from .whole_episode import WholeEpisode, arrivals_batches
+from .source_keys import SOURCE_KEY, OnDuplicate, SourceKeys, check_on_duplicate, with_source_key
+from .whole_rows import WholeRows
 
 _FEWEST_BULK_STEPS = 64
 
@@ -49,19 +62,38 @@ class EpisodeRow:
     seed: int | None
     metadata: dict[Any, Any]
 
+    @staticmethod
+    def of(session: RunSession[Any], record: EpisodeRecord) -> EpisodeRow:
+        """Return a finished episode of a run."""
+        return EpisodeRow(
+            episode_id=session.episode_id(record.number),
+            run_id=session.header.run_id,
+            number=record.number,
+            length=record.length,
+            episode_return=record.episode_return,
+            terminated=record.terminated,
+            truncated=record.truncated,
+            end_reason=record.end_reason,
+            seed=record.facts.seed,
+            metadata=record.facts.metadata,
+        )
 
-class OpenEpisode:
+
+class OpenEpisode(NotCopyable):
     """An episode that `EpisodeWriter.begin` started; several may be open at once."""
 
-    def __init__(self, session: RunSession, live: LiveEpisode) -> None:
-        self._session = session
+    def __init__(self, writer: EpisodeWriter, live: LiveEpisode) -> None:
+        # A writer that is garbage collected is closed, so its open episodes keep it.
+        self._writer = writer
+        self._session = writer.session
+        self._rows = writer.session.rows
         self._live = live
         self._ended = False
 
     @property
     def id(self) -> str:
         """The episode's id."""
-        return self._session.episode_id(self._live)
+        return self._session.episode_id(self._live.number)
 
     def append(
         self,
@@ -90,14 +122,14 @@ class OpenEpisode:
             RecorderStateError: the episode has ended.
         """
         live = self._live
-        if self._ended or live.terminated or live.truncated or self._session.closed:
+        if self._ended or live.terminated or live.truncated or self._session.closing:
             self._session.check_usable()
             raise RecorderStateError(
                 f"The episode {self.id} has ended: begin a new one before the next step."
             )
         if extra:
             check_extra(extra)
-        buffer = self._session.room()
+        buffer = self._rows.room()
         buffer.put_action(buffer.count, action)
         buffer.add_step(live, reward, observation, terminated, truncated, info, policy, extra)
 
@@ -110,16 +142,31 @@ class OpenEpisode:
         if self._ended:
             raise RecorderStateError(f"The episode {self.id} has ended already.")
         self._session.check_usable()
-        record = self._session.end(self._live, "cut", metadata)
+        record = self._rows.end(self._live, "cut", metadata)
         self._ended = True
         if record is None:
             raise RecorderStateError(
                 f"The episode {self.id} has no step: nothing was stored. Append steps before end()."
             )
-        return _row(self._session, record)
+        return self._writer.finished(record)
+
+    def discard(self) -> None:
+        """Drop the episode: none of its rows are stored, also after a crash.
+
+        Raises:
+            RecorderStateError: it has ended already, or the writer is closed.
+            StoreAccessError: the journal has rows of it and cannot be written; the next flush writes that it
+                is discarded.
+        """
+        if self._ended:
+            raise RecorderStateError(f"The episode {self.id} has ended already.")
+        self._session.check_usable()
+        self._ended = True
+        self._rows.discard(self._live)
+        self._session.confirm_discard({self._live.number})
 
 
-class EpisodeWriter:
+class EpisodeWriter(RunOwner[WholeRows]):
     """Write episodes of one run.
 
     An instance belongs to one thread and one process; use one writer per process.
@@ -129,8 +176,12 @@ class EpisodeWriter:
         run: a readable name for the run.
         metadata: what to keep with the run.
         options: durability and when to flush and seal; see `SessionOptions`.
+        on_duplicate: if the store has an episode with the `source_key` of one that is to be written: "error"
+            raises, "skip" leaves the new one out. The keys of the store are read with the first key that
+            this writer is given; those that other writers commit later do not count.
 
     Raises:
+        InvalidArgumentError: an option has no such value.
         StoreAccessError: the store cannot be written.
     """
 
@@ -141,36 +192,120 @@ class EpisodeWriter:
         run: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         options: SessionOptions | None = None,
+        on_duplicate: OnDuplicate = "error",
     ) -> None:
-        self._schema = store.handle.schema
-        self._session = RunSession(store.handle, run_header(run, metadata, None), options or SessionOptions())
+        check_on_duplicate(on_duplicate)
+        self._rows = self._open_run(store, run_header(run, metadata, None), options, WholeRows)
+        self._schema = self._session.store.schema
+        self._sources = SourceKeys(store.handle.layout, on_duplicate, self._rows)
 
-    @property
-    def run_id(self) -> str:
-        """The id of this writer's run."""
-        return self._session.header.run_id
+    def has_source_key(self, key: str) -> bool:
+        """Return whether an episode with this source key is in the store or was written or begun here.
+
+        Raises:
+            InvalidArgumentError: the key is no text.
+        """
+        return self._sources.is_known(key)
+
+    @overload
+    def begin(
+        self,
+        observation: Any,
+        info: Mapping[str, Any] | None = None,
+        *,
+        source_key: None = None,
+        seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        env_index: int | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> OpenEpisode: ...
+
+    @overload
+    def begin(
+        self,
+        observation: Any,
+        info: Mapping[str, Any] | None = None,
+        *,
+        source_key: str | None,
+        seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        env_index: int | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> OpenEpisode | None: ...
 
     def begin(
         self,
         observation: Any,
         info: Mapping[str, Any] | None = None,
         *,
+        source_key: str | None = None,
         seed: int | None = None,
         options: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
         env_index: int | None = None,
         extra: Mapping[str, Any] | None = None,
-    ) -> OpenEpisode:
+    ) -> OpenEpisode | None:
         """Start an episode with its first observation.
+
+        Args:
+            source_key: names the episode in the data set it comes from; kept as metadata `source_key`.
+
+        Returns:
+            The episode; None if there is one with this source key and `on_duplicate` is "skip".
 
         Raises:
             SpaceMismatchError: the observation does not fit; no episode was started.
+            InvalidArgumentError: there is an episode with this source key.
             RecorderStateError: the writer is closed.
         """
-        live = self._session.begin(
+        self._session.check_usable()
+        if not self._sources.is_new(source_key):
+            return None
+        metadata = with_source_key(metadata, source_key)
+        live = self._rows.begin(
             observation, info, seed=seed, options=options, metadata=metadata, env_index=env_index, extra=extra
         )
-        return OpenEpisode(self._session, live)
+        return OpenEpisode(self, live)
+
+    @overload
+    def write_episode(
+        self,
+        *,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        terminations: Any,
+        truncations: Any,
+        source_key: None = None,
+        infos: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        env_index: int | None = None,
+    ) -> EpisodeRow: ...
+
+    @overload
+    def write_episode(
+        self,
+        *,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        terminations: Any,
+        truncations: Any,
+        source_key: str | None,
+        infos: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        env_index: int | None = None,
+    ) -> EpisodeRow | None: ...
 
     def write_episode(
         self,
@@ -180,6 +315,7 @@ class EpisodeWriter:
         rewards: Any,
         terminations: Any,
         truncations: Any,
+        source_key: str | None = None,
         infos: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
         policy: Mapping[str, Any] | None = None,
         extra: Mapping[str, Any] | None = None,
@@ -187,28 +323,34 @@ class EpisodeWriter:
         options: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
         env_index: int | None = None,
-    ) -> EpisodeRow:
+    ) -> EpisodeRow | None:
         """Write a whole episode of T transitions from arrays.
 
         Args:
             observations: T+1 stacked values (nested dicts and tuples of arrays for Dict and Tuple spaces,
                 a list of values for ragged ones).
             actions: T stacked values.
-            rewards: shape (T,), or (T, k) for vector rewards.
+            rewards: shape (T,), or (T, 1) of arrays of one item; (T, k) for vector rewards.
             terminations, truncations: bool, shape (T,), or one bool for the last transition.
+            source_key: names the episode in the data set it comes from; kept as metadata `source_key`.
             infos: T+1 mappings, or one mapping of arrays of length T+1.
             policy: arrays of length T (or T+1 with a value for the last observation).
             extra: arrays of length T+1, your own columns.
             seed, options, metadata, env_index: of the episode.
 
+        Returns:
+            The episode; None if there is one with this source key and `on_duplicate` is "skip".
+
         Raises:
             SpaceMismatchError: shapes, dtypes or lengths do not fit, or a flag is set before the last
-            transition;
-                nothing was recorded.
-            InvalidArgumentError: there is no transition.
+                transition; nothing was recorded.
+            InvalidArgumentError: there is no transition, or there is an episode with this source key.
             RecorderStateError: the writer is closed.
         """
         self._session.check_usable()
+        if not self._sources.is_new(source_key):
+            return None
+        metadata = with_source_key(metadata, source_key)
         if extra:
             check_extra(extra)
         whole = WholeEpisode.of(
@@ -218,25 +360,61 @@ class EpisodeWriter:
             record = self._write_steps(whole, seed, options, metadata, env_index)
         else:
             record = self._write_bulk(whole, seed, options, metadata, env_index)
-        return _row(self._session, record)
+        return self.finished(record)
+
+    def write_episodes(
+        self, steps: Any, *, episodes: Any = None, lengths: Iterable[int] | None = None
+    ) -> int:
+        """Write many whole episodes from Arrow data.
+
+        The data have the columns of `steps`: those of observation and action, `reward`, `terminated`,
+        `truncated`, and if you like `info.*`, `policy.*` and your own. The rows of an episode are neighbours,
+        in order of time. The last of them has the last observation; its action, reward and flags are NULL.
+        The data are streamed: memory holds a few segments, or the longest episode if that is larger.
+
+        Args:
+            steps: a `pyarrow.Table`, `RecordBatch`, `RecordBatchReader`, an iterable of these, or a data
+                frame that exports Arrow. A column `episode` (or `episode_id`) of any type names the episode
+                of each row; a column `t` is checked.
+            episodes: Arrow data with one row per episode in the same order: `seed`, `options` (JSON or a
+                struct), `env_index`, `end_reason`, `source_key`, `metadata.*`. A column `episode` is
+                compared with that of the steps, `length` and `end_reason` with the episodes;
+                `store.episodes` fits.
+            lengths: the transitions T of each episode, T+1 rows each, in place of the column.
+
+        Returns:
+            How many episodes were written, without those that `on_duplicate="skip"` left out.
+
+        Raises:
+            SpaceMismatchError: a value does not fit, or a row or a column is missing; the message names the
+                episode and the row. The episodes before it may be recorded, as a note of the error says.
+            InvalidArgumentError: a column has a reserved name, an episode has no transition, `episodes`
+                does not go with the steps, or there is an episode with this source key.
+            RecorderStateError: the writer is closed.
+        """
+        self._session.check_usable()
+        return write_arrow(self._session, self._schema, steps, episodes, lengths, self._sources)
 
     def _write_steps(
         self, whole: WholeEpisode, seed: Any, options: Any, metadata: Any, env_index: int | None
     ) -> EpisodeRecord:
-        """A short episode goes through the row buffer, where many share one journal batch."""
-        session = self._session
-        live = session.begin(
+        """Record a short episode through the row buffer, where many share one journal batch."""
+        rows = self._rows
+        infos, policies, extras = (
+            each or [None] * (whole.length + 1) for each in (whole.infos, whole.policies, whole.extras)
+        )
+        live = rows.begin(
             single_value(whole.observations, 0),
-            whole.infos[0],
+            infos[0],
             seed=seed,
             options=options,
             metadata=metadata,
             env_index=env_index,
-            extra=whole.extras[0],
+            extra=extras[0],
         )
         try:
             for t in range(whole.length):
-                buffer = session.room()
+                buffer = rows.room()
                 buffer.put_action(buffer.count, single_value(whole.actions, t))
                 last = t == whole.length - 1
                 buffer.add_step(
@@ -245,13 +423,13 @@ class EpisodeWriter:
                     single_value(whole.observations, t + 1),
                     last and whole.terminated,
                     last and whole.truncated,
-                    whole.infos[t + 1],
-                    whole.policies[t],
-                    whole.extras[t + 1],
+                    infos[t + 1],
+                    policies[t],
+                    extras[t + 1],
                 )
-            record = session.end(live, "cut", late=whole.policies[-1])
+            record = rows.end(live, "cut", late=whole.late)
         except BaseException:
-            session.discard(live)
+            rows.discard(live)
             raise
         assert record is not None
         return record
@@ -259,8 +437,7 @@ class EpisodeWriter:
     def _write_bulk(
         self, whole: WholeEpisode, seed: Any, options: Any, metadata: Any, env_index: int | None
     ) -> EpisodeRecord:
-        facts = EpisodeFacts.of(seed, options, metadata)
-        number = self._session.take_number()
+        number = self._session.take_numbers()
         batches = arrivals_batches(self._schema, number, whole, self._session.columns)
         now = timestamp_now()
         total = [0.0] * self._schema.reward_shape[0] if self._schema.reward_shape else 0.0
@@ -274,50 +451,14 @@ class EpisodeWriter:
             terminated=whole.terminated,
             truncated=whole.truncated,
             end_reason=end_reason_of(whole.terminated, whole.truncated, "cut"),
-            seed=facts.seed,
-            options=facts.options,
-            metadata=facts.metadata,
+            facts=EpisodeFacts.of(seed, options, metadata),
         )
-        self._session.add_whole(record, batches)
+        self._rows.add(BulkEpisodes(EpisodeColumns.of([record]), batches))
         return record
 
-    def seal(self) -> None:
-        """Make all finished episodes visible to readers, and wait for it.
-
-        Raises:
-            StoreAccessError, ConcurrentCommitError: it failed; nothing is lost, call again.
-        """
-        self._session.seal()
-
-    def close(self) -> None:
-        """End what is open, seal everything and finish the run; a second call does nothing.
-
-        Raises:
-            StoreAccessError, ConcurrentCommitError: sealing failed; the journal keeps everything, call again.
-        """
-        self._session.close()
-
-    def __enter__(self) -> Self:
-        """Return the writer itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close; an exception from within the block passes on."""
-        self.close()
-
-
-def _row(session: RunSession, record: EpisodeRecord) -> EpisodeRow:
-    return EpisodeRow(
-        episode_id=session.episode_id(record),
-        run_id=session.header.run_id,
-        number=record.number,
-        length=record.length,
-        episode_return=record.episode_return,
-        terminated=record.terminated,
-        truncated=record.truncated,
-        end_reason=record.end_reason,
-        seed=record.seed,
-        metadata=record.metadata,
-    )
+    def finished(self, record: EpisodeRecord) -> EpisodeRow:
+        """Remember the source key of a finished episode, and return it as its caller sees it."""
+        key = record.facts.metadata.get(SOURCE_KEY)
+        if isinstance(key, str):
+            self._sources.add((key,))
+        return EpisodeRow.of(self._session, record)

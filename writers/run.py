@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..store.dynamic.values import dump_json, freeze
 from ..store.errors import InvalidArgumentError
-from ..store.journal import RunHeader
+from ..store.journal.run_journal import RunHeader
 from ..store.names import time_ordered_suffix
-from ..store.records import timestamp_now
-from ..store.values import dump_json, freeze
+from ..store.segments.episode_record import timestamp_now
 from .environment import KeptEnv, keep_env
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -18,7 +18,7 @@ _LONGEST_NAME = 80
 
 
 def new_run_id(name: str | None) -> str:
-    """The run's name (or "run") with a short suffix that is unique and grows with time.
+    """Return the run's name (or "run") with a short suffix that is unique and grows with time.
 
     The suffix lets any number of machines make ids without asking each other.
     """

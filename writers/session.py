@@ -1,293 +1,311 @@
 """A run session: the one path from values that arrive to segments of the store.
 
-    begin / append / end -> row buffer -> journal part -> (background) seal -> tables
+    recorder or writer -> row source -> journal part -> (background) seal -> tables
 
-Every writer of this package is a thin front for a session. Appending a step touches only the row buffer; a
-background thread brings rows into the journal after `flush_seconds` at the latest, and seals finished
-episodes by size and by age. Whatever was not sealed when the process dies is in the journal and is recovered
-by the next writer.
+Every writer of this package is a thin front for a session and its row source, `row_source.py`. Recording
+touches only the source; a background thread brings rows to the journal after `flush_seconds` at the latest,
+another seals finished episodes by size and by age. Whatever was not sealed when the process dies is in the
+journal and is recovered by the next writer.
+
+An interrupt may come between any two lines. An episode is finished once it is in `finished` and its source no
+longer names it as open; it stays there until the segment that contains it is committed, and only then does
+its journal go. The content of the next seal follows from these and from the queue, so an interrupted call can
+be repeated. Rows that come to the journal twice are recognised by their place in the run.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import math
 import os
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from ..store.agent_arrivals import arrival_buffer
-from ..store.arrivals import ArrivalBuffer, LiveEpisode
-from ..store.episode_events import begin_event, end_event
-from ..store.errors import (
-    CorruptStoreError,
-    EpisodelakeError,
-    InvalidArgumentError,
-    RecorderStateError,
-)
-from ..store.families import STEP_FAMILIES, ColumnSet, check_extra
-from ..store.files import guard_access, sync_path
+from ..store.dynamic.column_groups import STEP_FAMILIES, ColumnSet
+from ..store.errors import RecorderStateError, StoreAccessError
 from ..store.handle import StoreHandle
-from ..store.journal import JournalLock, RunHeader, remove_journal
+from ..store.identity import check_identity
+from ..store.journal.recovery import committed_episodes
+from ..store.journal.run_journal import RunHeader, remove_journal
 from ..store.layout import episode_id
-from ..store.record_columns import EpisodeColumns
-from ..store.records import (
-    EndReason,
-    EpisodeFacts,
-    EpisodeRecord,
-    end_reason_of,
-    timestamp_now,
-)
-from ..store.recovery import recover
-from ..store.sealer import Seal, Tables, commit_run
+from ..store.segments.episode_record import timestamp_now
+from ..store.segments.seal import Seal, Tables, commit_run
+from .bulk.bulk_episodes import BulkEpisodes
+from .finished_episodes import FinishedEpisodes, columns_of
 from .journal_parts import JournalParts
+from .not_copyable import NotCopyable
 from .options import SessionOptions
-from .seal_queue import SealQueue
+from .row_source import JournalRows, RowSource
+from .run_claim import claim_run, recover_others
+from .seal_queue import SealQueue, join
 
-_FIRST_ROWS = 256
-#: Patient: a process that looks at a lock may be stopped while it has it.
-_CLAIMS = 3000
-_CLAIM_SECONDS = 0.01
+Rows = TypeVar("Rows", bound=RowSource)
+
 _FIRST_SEGMENT_BYTES = 16 << 20
+_PAUSE = 0.002
 
 
-class RunSession:
+class RunSession(NotCopyable, Generic[Rows]):
     """One run of one writer.
 
     Args:
         store: the store.
         header: the run.
         options: how to treat the disk.
+        rows: makes the row source.
+        owner: the writer or recorder of the run. When it is garbage collected unclosed, the background thread
+            closes the run, which keeps everything recorded, and a `ResourceWarning` says so.
+
+    Attributes:
+        rows: the row source.
+        lock: held by any thread that changes what the background threads use.
+        finished: the episodes that ended, until they are committed.
+        columns: the run's columns of info, policy and extra.
+        closing: whether `close` has begun; nothing more is recorded then.
 
     Raises:
-        InvalidArgumentError: the store is for several agents.
+        InvalidArgumentError: the row source is not for a store of this kind.
         StoreAccessError: the journal could not be created.
     """
 
-    many_agents = False
-
-    def __init__(self, store: StoreHandle, header: RunHeader, options: SessionOptions) -> None:
-        _check_agents(store, many=self.many_agents)
-        _recover_others(store)
+    def __init__(
+        self,
+        store: StoreHandle,
+        header: RunHeader,
+        options: SessionOptions,
+        rows: Callable[[RunSession[Any]], Rows],
+        owner: object,
+    ) -> None:
+        self.store = replace(store, cast=options.cast)
         self.header = header
         self.options = options
+        self.rows = rows(self)
+        store.layout.root.check_exclusive()
+        recover_others(store)
         self.closed = False
-        self._schema = store.schema
-        self.store = store
         self._process = os.getpid()
         self._tables = Tables.open(store.layout)
+        self._tables.check_writable()
         committed = list(self._tables.steps.schema)
         self.columns = [ColumnSet(family, committed) for family in STEP_FAMILIES]
         self._directory = store.layout.journals / header.run_id
-        self._journal_lock = _claim(self._directory)
-        self._parts = JournalParts(self._directory, header, sync=options.durability == "fsync")
-        self._buffer = arrival_buffer(self._schema, _FIRST_ROWS)
-        self._flushed = 0
-        self._rows_before = 0
-        self._events: list[dict[str, Any]] = []
         self._next_number = 0
-        self._live: dict[int, LiveEpisode] = {}
-        # Records here; columns of many in a session of blocks.
-        self._finished: list[Any] = []
-        self._next_segment = 0
+        self.finished = FinishedEpisodes()
         # The first segments of a run are smaller: episodes show early, and sealing runs beside recording.
         self._seal_at = min(_FIRST_SEGMENT_BYTES, options.segment_bytes)
         self._last_seal = time.monotonic()
-        self._stopping = False
-        self._lock = threading.RLock()
-        self._wake = threading.Condition(self._lock)
-        self._seals = SealQueue(store, self._tables, header, self._sealed)
+        # Episodes that another host's recovery ended, and the error that the user has yet to see about it.
+        self._recovered: set[int] = set()
+        self._untold: StoreAccessError | None = None
+        self.closing = self._stopping = self._abandoned = False
+        # A fork may copy it locked by a thread that the child lacks: callers check the process first.
+        self.lock = threading.RLock()
+        # Wakes the background thread. A simple queue may be used in a finalizer, whatever locks are held.
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._seals = SealQueue(store, self._tables, header, self.lock, self._sealed)
         self._keeper = threading.Thread(target=self._keep, name=f"episodelake {header.run_id}", daemon=True)
-        self._keeper.start()
-        atexit.register(self.close)
+        self._journal_lock = claim_run(self._directory)
+        try:
+            self._parts = JournalParts(
+                self._directory,
+                header,
+                sync=options.durability == "fsync",
+                is_ours=lambda: self._journal_lock.is_ours(),
+                rejoin=self._rejoin,
+            )
+            # Before the threads start: from then on only its close ends them.
+            weakref.finalize(owner, self._abandon).atexit = False
+            self._seals.start()
+            self._keeper.start()
+            atexit.register(self.close)
+        except BaseException:
+            self.closed = True
+            self._stop_threads()
+            self._journal_lock.release(remove=False)
+            raise
 
-    # Recording
+    def _abandon(self) -> None:
+        if not self.closed and self.owned:
+            self._abandoned = True
+            self.wake()
+            message = f"The run {self.header.run_id!r} was never closed; it is closed in the background."
+            warnings.warn(message, ResourceWarning, stacklevel=2)
 
-    def begin(
-        self,
-        observation: Any,
-        info: Mapping | None,
-        *,
-        seed: int | None = None,
-        options: Mapping | None = None,
-        metadata: Mapping | None = None,
-        env_index: int | None = 0,
-        extra: Mapping | None = None,
-    ) -> LiveEpisode:
-        """Start an episode with its first observation.
+    # For the row source and its front
 
-        Raises:
-            SpaceMismatchError: the observation does not fit; no episode was started.
-            StoreAccessError, ConcurrentCommitError: an earlier seal failed in the background; nothing is
-            lost.
-        """
-        self.check_usable()
-        if extra:
-            check_extra(extra)
-        episode = LiveEpisode(
-            number=self._next_number,
-            env_index=env_index,
-            started_at=timestamp_now(),
-            facts=EpisodeFacts.of(seed, options, metadata),
-        )
-        if self._schema.reward_shape:
-            episode.episode_return = [0.0] * self._schema.reward_shape[0]
-        begun = begin_event(episode.number, env_index, episode.started_at, episode.facts)
-        with self._lock:
-            self._next_number += 1
-            self.room().add_reset(episode, observation, info, extra)
-            self._parts.need(episode.number)
-            self._live[episode.number] = episode
-            self._events.append(begun)
-        return episode
+    def take_numbers(self, count: int = 1) -> int:
+        """Reserve the numbers of new episodes and return the first of them; one thread at a time."""
+        self._next_number += count
+        return self._next_number - count
 
-    def room(self, rows: int = 1) -> ArrivalBuffer:
-        """The row buffer, with room for so many more rows.
+    @property
+    def next_number(self) -> int:
+        """The number of the next episode."""
+        return self._next_number
 
-        A step is recorded in two calls of it: `put_action` before the environment sees the action, and
-        `add_step` with what came back.
-        """
-        if self._buffer.count + rows > self._buffer.capacity:
-            with self._lock:
-                self._flush()
-                self._rows_before += self._buffer.count
-                self._buffer = arrival_buffer(self._schema, self._buffer.next_capacity, rows)
-                self._flushed = 0
-        return self._buffer
+    def episode_id(self, number: int) -> str:
+        """Return the id of an episode of this run."""
+        return episode_id(self.header.run_id, number)
 
-    def end(
-        self,
-        episode: LiveEpisode,
-        otherwise: EndReason = "cut",
-        metadata: Mapping | None = None,
-        late: Mapping | None = None,
-    ) -> EpisodeRecord | None:
-        """Finish an episode; one without a step leaves nothing and gives None.
-
-        Args:
-            otherwise: the end reason if no flag is set.
-            metadata: added to the metadata given at the begin.
-            late: policy values that belong to the last observation.
-        """
-        self._check_process()
-        with self._lock:
-            if episode.number not in self._live:
-                raise RecorderStateError(f"Episode {self.episode_id(episode)} has ended already.")
-            if episode.length == 0:
-                self.discard(episode)
-                return None
-            facts = episode.facts.with_metadata(metadata)
-            record = _record(episode, otherwise, facts)
-            ended = end_event(record)
-            if late:
-                self.room().add_late(episode, late)
-            del self._live[episode.number]
-            self._events.append(ended)
-            self._finish(record)
-        return record
-
-    def _finish(self, record: EpisodeRecord) -> None:
-        self._finished.append(record)
-        if self._parts.unsealed_bytes >= self._seal_at:
-            try:
-                self._request_seal()
-            except EpisodelakeError as error:
-                # The episode is recorded; the trouble is raised where repeating the call does no harm.
-                self._seals.fail(error)
-
-    def discard(self, episode: LiveEpisode) -> None:
-        """Give up an episode: none of its rows will be sealed."""
-        with self._lock:
-            self._live.pop(episode.number, None)
-            self._events.append({"event": "discard", "number": episode.number})
-            self._parts.forget({episode.number})
-
-    def add_whole(self, record: EpisodeRecord, batches: Sequence[pa.RecordBatch]) -> None:
-        """Record a finished episode whose arrivals are batches already.
-
-        Raises:
-            StoreAccessError: the journal could not be written; nothing was recorded.
-        """
-        facts = EpisodeFacts(record.seed, record.options, record.metadata)
-        events = [begin_event(record.number, record.env_index, record.started_at, facts)]
-        self._check_process()
-        with self._lock:
-            self._parts.need(record.number)
-            try:
-                *earlier, last = batches
-                for batch in earlier:
-                    self._parts.append(batch, events, [record.number], self._take_rows(batch.num_rows))
-                    events = []
-                events.append(end_event(record))
-                self._parts.append(last, events, [record.number], self._take_rows(last.num_rows))
-            except BaseException:
-                self._events.append({"event": "discard", "number": record.number})
-                self._parts.forget({record.number})
-                raise
-            self._finish(record)
-
-    def _take_rows(self, count: int) -> int:
-        """Number the next rows that go to the journal beside the buffer; the buffer's own come behind
-        them.
-        """
-        self._flush()
-        first = self._rows_before + self._flushed
-        self._rows_before += count
-        return first
-
-    def take_number(self) -> int:
-        """Reserve the number of a new episode."""
-        self.check_usable()
-        with self._lock:
-            self._next_number += 1
-            return self._next_number - 1
-
-    def episode_id(self, episode: LiveEpisode | EpisodeRecord) -> str:
-        """The id of an episode of this run."""
-        return episode_id(self.header.run_id, episode.number)
+    @property
+    def owned(self) -> bool:
+        """Whether this process made it; a forked one must leave it alone."""
+        return os.getpid() == self._process
 
     def check_usable(self) -> None:
         """Raise if nothing more can be recorded now.
 
         Raises:
             RecorderStateError: the session is closed or belongs to another process.
-            StoreAccessError, ConcurrentCommitError: the background thread failed; nothing is lost, go on
-                or close.
+            StoreAccessError, ConcurrentCommitError: a background thread failed; nothing is lost, go on or
+                close.
         """
         if self.closed:
             raise RecorderStateError(
                 f"The run {self.header.run_id!r} is closed. Open a new writer to record more."
             )
-        self._check_process()
+        if self.closing:
+            raise RecorderStateError(
+                f"The run {self.header.run_id!r} is closing: close() failed or was interrupted. "
+                "Call it again, and open a new writer to record more."
+            )
+        self.check_process()
+        self._raise_untold()
         self._seals.raise_failure()
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
+    def _raise_untold(self) -> None:
+        untold, self._untold = self._untold, None
+        if untold is not None:
+            raise untold
+
+    def check_process(self) -> None:
+        """Raise `RecorderStateError` in a process that was forked from the one of the session."""
+        if not self.owned:
             raise RecorderStateError(
                 f"The run {self.header.run_id!r} belongs to the process {self._process}, not to "
                 f"this one, which was "
                 "forked from it. Open a writer in each process, and start processes with 'spawn'."
             )
 
+    def wake(self) -> None:
+        """Have the background thread bring rows to the journal now."""
+        if self._bell.empty():
+            self._bell.put(None)
+
+    @property
+    def backlog(self) -> int:
+        """How many seals are not committed yet."""
+        return self._seals.backlog
+
+    def is_sealing(self, number: int) -> bool:
+        """Return whether a segment with this episode is being written, and no other waits behind it."""
+        return self._seals.waiting and self._seals.backlog == 1 and self._seals.holds(number)
+
+    def await_seals(self, most: int) -> None:
+        """Wait until at most this many seals are not committed, or one has failed; so memory is bounded."""
+        if self._seals.backlog > most:
+            # After a failure the thread sleeps.
+            self._seals.wake()
+        while self._seals.backlog > most and self._seals.waiting:
+            time.sleep(_PAUSE)
+
+    def seals_by_count(self, episodes: int, steps: int) -> bool:
+        """Return whether so many finished episodes with so many steps are to be sealed at once."""
+        most_episodes, most_steps = self.options.seal_episodes, self.options.seal_steps
+        return (most_episodes is not None and episodes >= most_episodes) or (
+            most_steps is not None and steps >= most_steps
+        )
+
+    def seal_if_due(self) -> None:
+        """Request a seal if enough has been recorded since the last; the caller holds the lock."""
+        finished = self.finished
+        due = self._parts.unsealed_bytes + finished.memory_bytes >= self._seal_at
+        # While a segment is written, episodes gather for the next.
+        if due or (self.seals_by_count(finished.episodes, finished.steps) and not self.backlog):
+            try:
+                self._request_seal()
+            except Exception as error:
+                # The episode is recorded; the error is raised where repeating the call does no harm.
+                self._seals.fail(error)
+
+    def take_back(self, bulk: BulkEpisodes) -> None:
+        """Give up whole episodes that could not be recorded; the caller holds the lock."""
+        if self.finished.take_back(bulk):
+            self._parts.give_up(bulk.episodes.numbers)
+
     # Journal and seals
 
-    def _flush(self) -> None:
-        """Bring all complete rows and events into the journal; on failure they stay and are tried again."""
-        self._check_process()
-        stop = self._buffer.count
-        if stop == self._flushed and not self._events:
-            return
-        batch = self._buffer.batch(self._flushed, stop, self.columns)
-        events = list(self._events)
-        numbers = self._buffer.numbers(self._flushed, stop)
-        self._parts.append(batch, events, numbers, self._rows_before + self._flushed)
-        self._flushed = stop
-        del self._events[: len(events)]
+    def confirm_discard(self, numbers: set[int]) -> None:
+        """Write the discard of these episodes to the journal if it has rows of them.
+
+        A recovery would otherwise bring them back as `interrupted`.
+
+        Raises:
+            StoreAccessError: the journal could not be written; the next flush writes the discard.
+        """
+        with self.lock:
+            if self._parts.holding(numbers):
+                self.flush()
+
+    def flush(self) -> None:
+        """Bring everything recorded so far to the journal, as durably as `durability` says.
+
+        With "fsync" it then survives the machine, otherwise the process.
+
+        Raises:
+            StoreAccessError: the journal could not be written; nothing is lost, call again.
+            RecorderStateError: the session is closed or belongs to another process.
+        """
+        if self.closed:
+            self.check_usable()
+        self.check_process()
+        with self.lock:
+            self.write_rows(math.inf)
+            self._parts.check()
+            self.seal_if_due()
+
+    def write_rows(self, before: float = -math.inf) -> None:
+        """Bring all complete rows and events to the journal; the caller holds the lock.
+
+        On failure they stay and are tried again, those being written exactly as they were.
+
+        Args:
+            before: the rows of whole episodes stay in memory unless they came before this moment of
+                `time.monotonic`.
+        """
+        self.write(self.rows.pending(before))
+
+    def journalled(self, number: int) -> list[pa.RecordBatch]:
+        """Bring all complete rows to the journal, and return those of one episode that is not sealed.
+
+        Raises:
+            StoreAccessError: the journal cannot be written or read; nothing is lost.
+        """
+        self.check_process()
+        with self.lock:
+            self.write_rows(math.inf)
+            return list(self._parts.rows_of(number))
+
+    def write(self, found: Iterable[JournalRows]) -> None:
+        """Bring these rows to the journal, behind all that are there; the caller holds the lock."""
+        self.check_process()
+        try:
+            self._parts.finish_write()
+            for rows in found:
+                self._parts.write(rows)
+        except StoreAccessError:
+            # The journal of a local store goes with the store.
+            check_identity(self.store.layout)
+            raise
 
     def seal(self) -> None:
         """Seal all finished episodes now, and wait until readers can see them.
@@ -298,148 +316,169 @@ class RunSession:
         """
         if self.closed:
             self.check_usable()
-        with self._lock:
-            self._flush()
+        self.check_process()
+        with self.lock:
             self._request_seal()
-        self._seals.finish()
+        try:
+            self._seals.finish()
+        except BaseException:
+            # The process may end before the next attempt.
+            with self.lock, contextlib.suppress(Exception):
+                self.write_rows(math.inf)
+            raise
 
     def _request_seal(self) -> None:
-        if not self._finished:
+        self.write_rows()
+        self._parts.check()
+        if self._recovered:
+            self.finished.drop(self._recovered)
+        # Those that are open still are about to finish; those in the queue wait for their commits.
+        finished = self.finished.without(lambda number: number in self.rows.open or self._seals.holds(number))
+        if not finished:
             return
-        self._flush()
         self._parts.close_part()
-        records = self._take_finished()
-        self._seals.add(Seal(self.header, self._next_segment, records, self._parts.holding(records.numbers)))
-        self._next_segment += 1
+        records = columns_of(finished)
+        bulk = [batch for each in finished if isinstance(each, BulkEpisodes) for batch in each.batches]
+        self._seals.add(records, self._directory, self._parts.holding(records.numbers), bulk)
+        self.finished.taken()
         self._seal_at = min(2 * self._seal_at, self.options.segment_bytes)
         self._last_seal = time.monotonic()
-        self._wake.notify()
-
-    def _take_finished(self) -> EpisodeColumns:
-        """The episodes for the next seal; those that finish from now on are for the one after it."""
-        finished, self._finished = self._finished, []
-        return EpisodeColumns.of(finished)
 
     def _sealed(self, job: Seal) -> None:
-        with self._lock:
-            self._parts.forget(job.records.numbers)
+        """Let go of committed episodes; the queue holds the lock."""
+        self.finished.forget(job.records.numbers)
+        self._parts.forget(job.records.numbers)
+        if self.seals_by_count(self.finished.episodes, self.finished.steps):
+            self.wake()
 
     def _keep(self) -> None:
-        """The background thread: flush by age, seal on request and by age."""
-        pause = min(self.options.flush_seconds, self.options.seal_seconds)
-        while True:
-            with self._lock:
-                if not self._seals.waiting and not self._stopping:
-                    self._wake.wait(pause)
-                if self._stopping:
-                    return
-                self._tick()
-            self._seals.work()
+        """Flush on request and by age, seal by age, close abandoned runs; runs in the background thread."""
+        pause = min(self.options.flush_seconds, self.options.seal_seconds, threading.TIMEOUT_MAX)
+        while not self._stopping and not self._abandoned:
+            try:
+                with contextlib.suppress(Empty):
+                    self._bell.get(timeout=pause)
+                with self.lock:
+                    self._tick()
+            except BaseException as error:  # whatever it is, it must reach the recording thread
+                self._seals.fail(error)
+        if self._abandoned:
+            self._close_abandoned()
 
     def _tick(self) -> None:
-        try:
-            if self.options.durability != "none":
-                self._flush()
-            if self._finished and time.monotonic() - self._last_seal >= self.options.seal_seconds:
+        if self._stopping or self._abandoned:
+            return
+        now = time.monotonic()
+        if self.options.durability != "none":
+            overdue = now - self.options.flush_seconds
+            finished = self.finished
+            if finished.memory_bytes >= _FIRST_SEGMENT_BYTES and finished.memory_since < overdue:
+                # They make a segment: the journal is needed only if that takes long.
                 self._request_seal()
-        except Exception as error:  # whatever it is, it must reach the recording thread
-            self._seals.fail(error)
+            else:
+                self.write_rows(overdue)
+                finished.memory_since = max(finished.memory_since, overdue)
+        elif self.rows.full or (self.options.seals_by_count and self.rows.ended):
+            self.write_rows()
+        self.seal_if_due()
+        if self._seals.waiting:
+            self._seals.wake()
+        # While a segment is written, episodes gather for the next.
+        due = now - self._last_seal >= self.options.seal_seconds and not self._seals.waiting
+        if due and (self.finished or self.rows.ended):
+            self._request_seal()
+
+    def _rejoin(self) -> None:
+        """Go on in a new journal after another process, which took this one for dead, recovered the old one.
+
+        What was journalled is in the store then. An episode that was live stands there as `interrupted`, and
+        the rest of it is not recorded; a warning and an error list these.
+
+        Raises:
+            StoreAccessError: the recovery is still at work; nothing is lost, call again.
+        """
+        with self._seals.restarted() as restart:
+            self._journal_lock.release(remove=False)
+            self._journal_lock = claim_run(self._directory, again=True)
+            tables = Tables.open(self.store.layout)
+            committed = committed_episodes(self.store.layout, tables, self.header.run_id)
+            ended = self._parts.restart(committed)
+            self._recovered |= ended
+            restart(tables)
+            self._tables = tables
+        whole = {number for number in ended if committed.get(number, (0, "interrupted"))[1] != "interrupted"}
+        message = (
+            f"The journal {self._directory} of the live run {self.header.run_id!r} was recovered by another "
+            f"process or removed: {len(whole)} finished episodes of it are in the store, and the run goes "
+            "on in a new journal. Check that locks and clocks of the hosts that share the store work."
+        )
+        if ended - whole:
+            places = [f"{number} ({_kept(committed.get(number))})" for number in sorted(ended - whole)]
+            message += f" The rest of these episodes is not recorded: {', '.join(places)}."
+            self._untold = StoreAccessError(message)
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     # Closing
 
     def close(self) -> None:
         """End what is open (`cut` if no flag is set), seal everything, and finish the run.
 
-        A second call does nothing. If sealing fails the session stays open: the journal keeps everything and
-        `close` may be called again.
+        A second call does nothing. If sealing fails or is interrupted the session stays open: the journal
+        keeps everything and `close` may be called again.
 
         Raises:
             StoreAccessError, ConcurrentCommitError
         """
-        if self.closed or os.getpid() != self._process:
+        if self._abandoned:
+            join(self._keeper)
+        if self.closed or not self.owned:
             return
-        for episode in list(self._live.values()):
-            self.end(episode)
-        self._stop_keeper()
+        self.closing = True
+        self.rows.end_all()
         self.seal()
-        if self._next_segment:
+        if self._seals.committed >= 0:
             commit_run(self._tables, self.header, timestamp_now())
-        with self._lock:
+        # As late as can be: the background thread closes what an interrupt leaves behind here.
+        self._stop_threads()
+        with self.lock:
+            self._check_all_sealed()
+            self._parts.check()
             self._parts.close_part()
             remove_journal(self._directory)
             self._journal_lock.release(remove=True)
             self.closed = True
         atexit.unregister(self.close)
+        self._raise_untold()
 
-    def _stop_keeper(self) -> None:
-        with self._lock:
-            self._stopping = True
-            self._wake.notify()
-        if threading.current_thread() is not self._keeper:
-            self._keeper.join()
+    def _check_all_sealed(self) -> None:
+        left = len(self.rows.open) + len(self.finished) + self.rows.ended
+        if left:
+            raise RecorderStateError(
+                f"{left} episodes of the run {self.header.run_id!r} are not in a segment yet, so its journal "
+                f"{self._directory} stays. Call close() again, or episodelake.recover(path) once this "
+                "process has ended."
+            )
 
+    def _stop_threads(self) -> None:
+        self._stopping = True
+        self.wake()
+        join(self._keeper)
+        self._seals.stop()
 
-def _check_agents(store: StoreHandle, *, many: bool) -> None:
-    if many and not store.schema.groups:
-        raise InvalidArgumentError(
-            f"{store.layout.root} is a store for one agent; the environment has several. Create a store for "
-            "it with episodelake.create(path, env)."
-        )
-    if store.schema.groups and not many:
-        agents = ", ".join(agent for group in store.schema.groups for agent in group.agents)
-        raise InvalidArgumentError(
-            f"{store.layout.root} is a store for several agents ({agents}). Record a PettingZoo environment "
-            "into it, with EpisodeStore.record."
-        )
-
-
-def _claim(directory: Path) -> JournalLock:
-    """Take the lock of a new run, then make its journal directory."""
-    with guard_access("create the journal", directory):
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        lock = _acquired(directory)
-        if lock is None:
-            raise RecorderStateError(f"The run {directory.name!r} is being written already.")
+    def _close_abandoned(self) -> None:
+        """Close for a writer that is gone; where that fails, leave the journal to the next writer."""
         try:
-            directory.mkdir()
-            sync_path(directory.parent)
-        except BaseException:
-            lock.release(remove=True)
-            raise
-    return lock
+            self.close()
+        except BaseException as error:
+            with self.lock, contextlib.suppress(Exception):
+                self.closed = True
+                self._parts.close_part()
+            self._seals.stop()
+            self._journal_lock.release(remove=False)
+            atexit.unregister(self.close)
+            message = f"The run {self.header.run_id!r} could not be closed: {error} Its journal stays."
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
-def _acquired(directory: Path) -> JournalLock | None:
-    """The lock of a new run; a recovery may hold it to see whether it is a stray one."""
-    for _ in range(_CLAIMS):
-        lock = JournalLock.acquire(directory)
-        if lock is not None:
-            return lock
-        time.sleep(_CLAIM_SECONDS)
-    return None
-
-
-def _recover_others(store: StoreHandle) -> None:
-    """Seal what dead writers left; a journal that cannot be read must not keep this writer from working."""
-    try:
-        recover(store.layout, store.schema)
-    except CorruptStoreError as error:
-        warnings.warn(str(error), RuntimeWarning, stacklevel=5)
-
-
-def _record(episode: LiveEpisode, otherwise: EndReason, facts: EpisodeFacts) -> EpisodeRecord:
-    return EpisodeRecord(
-        number=episode.number,
-        env_index=episode.env_index,
-        started_at=episode.started_at,
-        ended_at=timestamp_now(),
-        length=episode.length,
-        episode_return=episode.episode_return,
-        terminated=episode.terminated,
-        truncated=episode.truncated,
-        end_reason=end_reason_of(episode.terminated, episode.truncated, otherwise),
-        seed=facts.seed,
-        options=facts.options,
-        metadata=facts.metadata,
-        agents=episode.agent_records(),
-    )
+def _kept(found: tuple[int, str] | None) -> str:
+    return "nothing is stored" if found is None else f"its first {found[0]} steps are stored"

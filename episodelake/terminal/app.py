@@ -1,53 +1,23 @@
-"""The command line, `episodelake`: puts the commands together; each family of them has a file of its own.
-
-Every command opens a store with the public API and writes to a `Page`, or JSON. `commands` tells how errors
-are told and what exit statuses mean.
-"""
+"""The program `episodelake`: its commands and its entry point."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
 
-from . import (
-    differences,
-    explore,
-    info,
-    listing,
-    maintenance,
-    plotting,
-    querying,
-    showing,
-    statistics,
-    versions,
-)
-from .cache import cache
-from .commands import BEGIN, KEEP, ReportingGroup, command
-from .page import Page
+from .command import BEGIN, INTERRUPTED, app, command
+from .commands import checking, keeping, looking
+from .completion import escape_for_bash
 
-EXAMPLES = """\
-episodelake demo                                  record something to look at
-episodelake ls data/cartpole --sort episode_return --descending
-episodelake sql data/cartpole "SELECT end_reason, count(*) FROM episodes GROUP BY 1"
-
-Exit statuses: 0 done, 1 failed or different, 2 called wrongly, 130 interrupted,
-141 the reader of the output has gone.
-Shell completion: episodelake --install-completion"""
-
-app = typer.Typer(
-    cls=ReportingGroup,
-    help="Record reinforcement-learning episodes, query them in SQL, rebuild them exactly.",
-    epilog=EXAMPLES,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+__all__ = ["app", "checking", "keeping", "looking", "main"]
 
 
 def _print_version(wanted: bool) -> None:
@@ -69,40 +39,39 @@ def _options(
 @command(app, BEGIN, "episodelake demo\nepisodelake demo --path /tmp/lake --episodes 20")
 def demo(
     path: Annotated[
-        Path, typer.Option(help="Folder for the demo's stores; one of an earlier demo is replaced.")
+        Path, typer.Option(help="Folder for the demo's stores; an earlier demo in it is replaced.")
     ] = Path("episodelake-demo"),
     episodes: Annotated[
         int, typer.Option(min=1, help="Episodes to record per environment and policy.")
     ] = 100,
 ) -> None:
     """Record real environments, ask in SQL, rebuild and replay."""
-    # Imported where it runs: it brings environments that no other command needs.
-    from .demo import run_demo
+    from .output.page import Page
+    from .reports.demo import run_demo
 
     if not run_demo(Page(tabs=False), path, episodes):
         raise typer.Exit(1)
 
 
-for family in (
-    info,
-    listing,
-    showing,
-    statistics,
-    plotting,
-    querying,
-    explore,
-    differences,
-    maintenance,
-    versions,
-):
-    family.add_to(app)
-app.add_typer(cache, name="cache", rich_help_panel=KEEP)
-
-
 def main() -> None:
-    """The entry point: run the command line on the process's own arguments."""
+    """Run the command line on the process's own arguments."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            # Text that the terminal's encoding lacks is spelled out instead of ending the command.
+            # Write characters that the terminal's encoding lacks as escapes.
             stream.reconfigure(errors="backslashreplace")
+    if os.environ.get("_EPISODELAKE_COMPLETE") == "complete_bash":
+        escape_for_bash()
     app(prog_name="episodelake")
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """End the process while it imports the libraries of a command; afterwards raise KeyboardInterrupt.
+
+    Modules may swallow a KeyboardInterrupt during their import, or print it with a traceback. The handler
+    stays installed: restoring Python's own would remove that of Polars, which calls this one.
+    """
+    if "episodelake.terminal.output.page" not in sys.modules:
+        os._exit(INTERRUPTED)
+    signal.default_int_handler(number, frame)

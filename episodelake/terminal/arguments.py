@@ -1,23 +1,16 @@
-"""What the arguments of commands have in common: the store, how to reach it, JSON, an episode.
+"""Arguments and options that commands share: the store, how to reach it, JSON, an episode.
 
-`open_store_at` opens what a PATH names: a folder, a URL, or either with `@` and a version or a tag behind it.
+A PATH is a folder or a URL, optionally with `@` and a version or a tag.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from episodelake_command.folders import complete_stores
-
-from .._store import EpisodeStore, open_store
-from .completion import complete_columns, complete_episodes
-
-_VERSIONED = re.compile(r"(?P<path>.+)@(?P<version>[A-Za-z0-9_.-]+)")
+from .completion import complete_columns, complete_episodes, complete_stores
 
 StorePath = Annotated[
     str,
@@ -28,7 +21,7 @@ StorePath = Annotated[
         autocompletion=complete_stores,
     ),
 ]
-#: Of commands that change a store: they work on its newest version.
+#: For commands that change a store, which work on its newest version.
 WritablePath = Annotated[
     str,
     typer.Argument(
@@ -80,54 +73,14 @@ Columns = Annotated[
 ]
 
 
-def storage_options(given: Sequence[str] | None) -> dict[str, str] | None:
-    """The repeated `--storage-option KEY=VALUE` as one dictionary; None where there is none."""
-    options = {}
-    for each in given or ():
-        key, separator, value = each.partition("=")
-        if not key or not separator:
-            # The text may hold a secret, so the message leaves it out.
-            raise typer.BadParameter("expected KEY=VALUE.", param_hint="--storage-option")
-        options[key] = value
-    return options or None
-
-
-def open_store_at(
-    path: str, storage: Sequence[str] | None = None, version: str | None = None
-) -> EpisodeStore:
-    """Open what a PATH names.
-
-    Args:
-        path: a folder or a URL; `@` and a version or a tag may follow it.
-        storage: the `--storage-option`s.
-        version: a version or a tag that was given apart.
-
-    Raises:
-        StoreNotFoundError, VersionNotFoundError: there is none.
-    """
-    place, found = split_version(path)
-    chosen = version if version is not None else found
-    number: int | str | None = int(chosen) if chosen is not None and chosen.isdigit() else chosen
-    return open_store(place, number, storage_options=storage_options(storage))
-
-
-def split_version(path: str) -> tuple[str, str | None]:
-    """A path and the version behind its last `@`; a folder that exists is taken as it is.
-
-    >>> split_version("data/cartpole@12"), split_version("s3://user@host/store")
-    (('data/cartpole', '12'), ('s3://user@host/store', None))
-    """
-    scheme, separator, rest = path.rpartition("://")
-    found = _VERSIONED.fullmatch(rest)
-    if found is None or (separator and "/" not in found["path"]):
-        return path, None
-    if not separator and Path(path).exists():
-        return path, None
-    return scheme + separator + found["path"], found["version"]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="With --frames: a replay may import the modules that the store names."),
+]
 
 
 def episode_key(text: str) -> int | str:
-    """A position if it reads as one, else an id. An id never begins with a hyphen."""
+    """Return a position if it reads as one, else an id. An id never begins with a hyphen."""
     try:
         return int(text)
     except ValueError:
@@ -138,8 +91,24 @@ def episode_key(text: str) -> int | str:
         return text
 
 
+def step_range(text: str | None) -> slice | None:
+    """Return the steps that `--steps` names; None for all."""
+    if text is None:
+        return None
+    try:
+        first, *rest = (int(part) if part else None for part in text.split(":"))
+        if not rest:
+            return slice(first, None if first == -1 or first is None else first + 1)
+        return slice(first, *rest)
+    except (TypeError, ValueError):
+        raise typer.BadParameter(
+            f"{text!r} names no steps; expected FROM:TO or FROM:TO:STRIDE, such as 100:200 or ::4.",
+            param_hint="--steps",
+        ) from None
+
+
 def column_names(given: Sequence[str] | None) -> list[str] | None:
-    """The names of `--columns`; None where none were given."""
+    """Return the names of `--columns`; None where none were given."""
     if not given:
         return None
     return [name.strip() for part in given for name in part.split(",") if name.strip()]

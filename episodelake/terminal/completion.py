@@ -1,55 +1,117 @@
-"""What the shell completes: stores, ids of episodes, columns and tables.
+"""Completion by the shell: stores, ids of episodes, columns, tables and charts.
 
-The shell runs the program at every press of the tab key, so only what comes quickly is offered. What goes
-wrong offers nothing: there is nobody to tell.
+The shell runs the program at every press of the tab key. Errors offer nothing, since they would garble the
+line.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
-import polars.exceptions
-
-from .._store import EpisodeStore, open_store
 from ..readers.amounts import counted
 from ..store.errors import EpisodelakeError
-from ..store.layout import EPISODES, RUNS, STEPS
 
-#: How many ids are offered at once.
+if TYPE_CHECKING:
+    from .._store import EpisodeStore
+
+#: The file that makes a folder a store, as in `store/layout.py`, which takes long to load.
+MANIFEST = "store.json"
+#: The most ids that are offered at once.
 OFFERED = 50
-#: Of the number at the end of an id.
+#: Length of the number at the end of an id.
 DIGITS = 6
 
 TABLE_NAMES = ("steps", "episodes", "runs", "transitions")
+#: Characters that bash would interpret.
+_SPECIAL = re.compile(r"([\s\\\"'`$&|;<>()\[\]{}*?!#])")
+CHARTS = ("returns", "lengths", "histogram", "actions", "visitation")
+
+
+def escape_for_bash() -> None:
+    """Escape completions for bash, which takes them as text of the line."""
+    try:
+        from typer._completion_classes import BashComplete
+    except ImportError:
+        # The class is typer's own, and may move in a later release.
+        return
+    BashComplete.format_completion = lambda self, item: escaped(item.value)
+
+
+def escaped(name: str) -> str:
+    r"""Return a name as it is typed in bash.
+
+    >>> print(escaped("~/my stores/cart'pole"))
+    ~/my\ stores/cart\'pole
+    """
+    return _SPECIAL.sub(r"\\\1", name)
+
+
+def complete_stores(incomplete: str) -> list[tuple[str, str]]:
+    """Folders that begin like this; stores are marked.
+
+    The shell adds a space behind a single candidate. If that is a folder on the way to a store, offer its
+    contents instead.
+    """
+    found = _folders(incomplete)
+    while len(found) == 1 and found[0][0].endswith("/"):
+        within = _folders(found[0][0])
+        if not within:
+            break
+        found = within
+    return found
+
+
+def _folders(incomplete: str) -> list[tuple[str, str]]:
+    """Return the folders that begin like this; a slash follows those that are not stores."""
+    folder, _, start = incomplete.rpartition("/")
+    base = Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").expanduser()
+    prefix = incomplete[: len(incomplete) - len(start)]
+    try:
+        found = sorted(entry for entry in base.iterdir() if entry.is_dir() and entry.name.startswith(start))
+    except OSError:
+        return []
+    return [
+        (f"{prefix}{entry.name}", "a store")
+        if (entry / MANIFEST).exists()
+        else (f"{prefix}{entry.name}/", "")
+        for entry in found
+        if start.startswith(".") or not entry.name.startswith(".")
+    ]
 
 
 def complete_episodes(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
-    """Ids that begin so, with how long the episodes were and how they ended.
+    """Ids that begin like this, with lengths and end reasons; behind the name of a run, its numbers.
 
-    Where there are too many, what they begin with; behind the name of a run, its numbers.
+    If there are too many ids, their common beginnings are offered.
     """
     store = opened(ctx)
     if store is None:
         return []
+    import polars as pl
+
     try:
         return _offered(store, incomplete, incomplete) or _offered_of_run(store, incomplete)
-    except polars.exceptions.PolarsError:
+    except pl.exceptions.PolarsError:
         return []
 
 
 def _offered_of_run(store: EpisodeStore, incomplete: str) -> list[tuple[str, str]]:
-    """The episodes of the only run of a name, as `lean/000019`."""
+    """Return the episodes of the only run of a name, as `lean/000019`."""
     name, slash, number = incomplete.partition("/")
-    runs = store.runs.filter(pl.col("name") == name).select("run_id").collect()["run_id"].to_list()
+    named = store.runs.select("run_id", "name").collect().rows()
+    runs = [run_id for run_id, known in named if known == name]
     if not slash or len(runs) != 1:
         return []
     return _offered(store, f"{runs[0]}/{number}", incomplete)
 
 
 def _offered(store: EpisodeStore, begin: str, typed: str) -> list[tuple[str, str]]:
-    """What may follow: of ids that begin in a way, each with what was typed in place of that."""
+    """Return the completions of ids that start with `begin`, with `typed` in its place."""
+    import polars as pl
+
     ids = pl.col("episode_id")
     found = store.episodes.filter(ids.str.starts_with(begin))
     rows = found.select("episode_id", "length", "end_reason").head(OFFERED + 1).collect().rows()
@@ -63,43 +125,59 @@ def _offered(store: EpisodeStore, begin: str, typed: str) -> list[tuple[str, str
 
 
 def complete_columns(ctx: Any, incomplete: str) -> list[str]:
-    """Columns of episodes (or of the table that was named), after the last comma."""
+    """Columns of episodes, or of the table that the line names, after the last comma."""
     store = opened(ctx)
     if store is None:
         return []
-    return after_comma(
-        columns_of(store, ctx.params.get("table") or (_words(ctx)[1:] or [EPISODES])[0]), incomplete
-    )
+    table = ctx.params.get("table") or (_words(ctx)[1:] or ["episodes"])[0]
+    return _after_comma(columns_of(store, table), incomplete)
 
 
-def after_comma(names: Sequence[str], incomplete: str) -> list[str]:
-    """Of some names those that begin as the text behind the last comma, each with what stands before it."""
+def complete_measured(ctx: Any, incomplete: str) -> list[str]:
+    """Columns of steps that `stats` can measure, after the last comma."""
+    store = opened(ctx)
+    if store is None:
+        return []
+    from .reports.column_figures import measurable_columns
+
+    return _after_comma(measurable_columns(store.context.snapshot), incomplete)
+
+
+def _after_comma(names: Sequence[str], incomplete: str) -> list[str]:
+    """Complete the name behind the last comma; names that stand before it are not offered again."""
     before, comma, start = incomplete.rpartition(",")
     given = before.split(",")
     return [f"{before}{comma}{name}" for name in names if name.startswith(start) and name not in given]
 
 
 def complete_tables(incomplete: str) -> list[str]:
-    """The tables."""
+    """Return the tables."""
     return [name for name in TABLE_NAMES if name.startswith(incomplete)]
 
 
+def complete_kinds(incomplete: str) -> list[str]:
+    """Return the kinds of charts."""
+    return [name for name in CHARTS if name.startswith(incomplete)]
+
+
 def columns_of(store: EpisodeStore, table: str) -> list[str]:
-    """The columns that a table shows."""
-    snapshot = store.selection().snapshot
-    return snapshot.shown_schema({RUNS: RUNS, EPISODES: EPISODES}.get(table, STEPS)).names
+    """Return the columns that a table shows."""
+    shown = table if table in ("runs", "episodes") else "steps"
+    return store.context.snapshot.shown_schema(shown).names
 
 
 def _words(ctx: Any) -> list[str]:
-    """The arguments where the line ends in an option without its value, and so was not taken apart."""
+    """Return the arguments of a line that ends in an option without its value, which is not parsed."""
     return list(ctx.args)
 
 
 def opened(ctx: Any) -> EpisodeStore | None:
-    """The store that the line names; None where there is none."""
+    """Return the store that the line names; None if there is none."""
     path = ctx.params.get("path") or next(iter(_words(ctx)), None)
     if not path or "://" in path:
         return None
+    from .._store import open_store
+
     try:
         return open_store(path)
     except (EpisodelakeError, OSError):

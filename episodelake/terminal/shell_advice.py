@@ -1,7 +1,7 @@
-"""Advice of the library, which speaks to programs in Python, in the words of the command line.
+"""Translates advice of the library for the command line.
 
-The library's errors end with hints such as `store.make_env(trust=True)`. Where a command has the same, that
-is what its user is told; what only Python can do is said to be Python's.
+The library's errors end with hints for Python, such as `store.make_env(trust=True)`. Users of the shell see
+the option with the same effect, or that the advice needs Python.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _TRUSTED = 'Then: episode.video(env=store.make_env(trust=True, render_mode="rgb_array")).'
-#: What stands in a message, as a pattern, and what a shell is told instead.
+#: Patterns in messages, and their replacements.
 _WORDS = tuple(
     (re.compile(pattern), told)
     for pattern, told in (
@@ -55,7 +55,7 @@ _WORDS = tuple(
 
 
 def for_shell(message: str) -> str:
-    """A message with its advice put for a shell.
+    """Return a message with advice for a shell.
 
     >>> for_shell("There are several images. Name one with column=: a, b.")
     'There are several images. Name one with --column: a, b.'

@@ -1,6 +1,5 @@
 """Three learners in plain torch, each trained from a store of recorded episodes.
 
-Data runs one way: `recording` fills a store by playing, `cloning`, `q_learning` and `sequence_model` learn
-from it, `playing` lets what they learnt play, and `curves` draws how they came to it. `../train.py` is the
-command line.
+Data flows one way: `recording` fills a store, `cloning`, `q_learning` and `sequence_model` learn from it,
+`playing` evaluates the policies, and `curves` draws their learning curves. `../train.py` is the command line.
 """

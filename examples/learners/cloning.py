@@ -1,4 +1,4 @@
-"""Behaviour cloning: which action did good episodes take here?"""
+"""Behaviour cloning: predict the action of good episodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def good_episodes(store: el.EpisodeView, share: float) -> el.EpisodeView:
 def clone(
     store: el.EpisodeView, *, updates: int = 500, share: float = 0.1, watch_every: int = 25, seed: int = 0
 ) -> Trained:
-    """Learn to act as the best episodes of a store did.
+    """Learn to act like the best episodes of a store.
 
     Args:
         store: whose episodes.

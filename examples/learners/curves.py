@@ -1,4 +1,4 @@
-"""Draws how learners came to what they learnt, as SVG, by Altair."""
+"""Learning curves as SVG, drawn by Altair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets policies play in the environment: how good is what was learnt?"""
+"""Evaluation of policies in the environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from .recording import ENVIRONMENT
 
-#: Far from the seeds of recording: the episodes that are played are none of those that were recorded.
+#: Far from the seeds of the recorded episodes, so that evaluation uses new ones.
 FIRST_SEED = 1_000_000
 
 
@@ -43,7 +43,7 @@ def play(policy: Policy, episodes: int = 20, first_seed: int = FIRST_SEED) -> np
         action = policy.act(torch.as_tensor(observation), torch.as_tensor(reward, dtype=torch.float32))
         observation, reward, terminated, truncated, _ = envs.step(action.numpy())
         returns += reward * running
-        # Environments whose episode ended play on, and do not count.
+        # Environments whose episode has ended continue, but do not count.
         running &= ~(terminated | truncated)
     envs.close()
     return returns

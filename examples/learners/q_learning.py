@@ -1,9 +1,8 @@
-"""An offline Q-learner: double Q-learning on n-step transitions, kept near what was recorded.
+"""An offline Q-learner: double Q-learning on n-step transitions, with a conservative term.
 
-Targets are `reward + discount * value of the observation n steps on`, with what the loader gives, so that it
-does not matter here how an episode ended. What no episode did has no target, and its value might be
-anything; the conservative term (Kumar et al. 2020) pushes the values of all actions down, and that of the
-recorded one up.
+Targets are `reward + discount * value of the observation n steps later`; the loader's `discount` accounts for
+how an episode ended. Actions absent from the data have no target, so their values are arbitrary; the
+conservative term (Kumar et al. 2020) lowers the values of all actions and raises that of the recorded one.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .training import Descent, GreedyPolicy, Trained, Watch, batches, network
 
 @dataclass(frozen=True)
 class Settings:
-    """What a Q-learner can be told.
+    """Hyperparameters of a Q-learner.
 
     Attributes:
         n_step: transitions that a target spans.
@@ -60,7 +59,7 @@ def learn_values(
     watch_every: int = 150,
     seed: int = 0,
 ) -> Trained:
-    """Learn the values of actions from all episodes of a store, and act by them.
+    """Learn action values from all episodes of a store and act greedily.
 
     Args:
         store: whose episodes.
@@ -83,7 +82,7 @@ def learn_values(
     )
     net = network(4, 2)
     target_net = copy.deepcopy(net)
-    # The target network is a mean of the last few hundred networks, and plays more evenly than the newest.
+    # The target network averages the last few hundred networks and plays more evenly than the newest.
     policy = GreedyPolicy(target_net, normalise)
     descent, watch = Descent(net, 1e-3, updates), Watch(policy, watch_every)
     for batch in batches(loader, updates):

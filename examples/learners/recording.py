@@ -1,7 +1,7 @@
-"""Records what learners here learn from: CartPole, played by policies from harmful to fair.
+"""The learners' training data: CartPole, played by policies from harmful to fair.
 
-All of them push to the side to which a weighted sum of the observation points, and now and then at random.
-What is learnt is to be compared with what was recorded: the episodes' mean return, which `mean_return` tells.
+All policies push in the direction of a weighted sum of the observation, and sometimes at random.
+`mean_return` is the baseline for the learners: the mean return of the recorded episodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENVIRONMENTS_AT_ONCE = 10
 
 @dataclass
 class Behaviour:
-    """Pushes right where the weighted sum of the observation is positive, but sometimes at random.
+    """Linear policy with random actions: pushes right where the weighted sum of the observation is positive.
 
     Attributes:
         weights: of position, velocity, angle and angular velocity.
@@ -33,7 +33,7 @@ class Behaviour:
     randomness: float
 
     def seed(self, number: int) -> None:
-        """Begin the random numbers anew; `el.collect` does it."""
+        """Seed the generator; called by `el.collect`."""
         self._generator = np.random.default_rng(number)
 
     def __call__(self, observation: np.ndarray, info: Mapping[str, Any], state: Any) -> np.ndarray:
@@ -52,7 +52,7 @@ BEHAVIOURS = {
 
 
 def record(folder: str | Path, episodes: int = 50, seed: int = 0) -> el.EpisodeStore:
-    """Make a store, and record so many episodes of each behaviour into it, a run for each.
+    """Make a store and record `episodes` episodes of each behaviour into it, a run for each.
 
     The same seed gives the same episodes.
     """

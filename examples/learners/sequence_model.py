@@ -1,8 +1,8 @@
-"""A sequence model that is told which return to reach, after the Decision Transformer (Chen et al. 2021).
+"""A sequence model conditioned on a target return, after the Decision Transformer (Chen et al. 2021).
 
-It reads the last steps of an episode as a row of tokens, three for each: the return to go, the observation,
-the action. At each observation it says which action comes next. Windows are padded on the left, so that the
-newest step always stands last, as it does when the model plays.
+It reads the last steps of an episode as a sequence of tokens, three per step: the return to go, the
+observation, the action. At each observation it predicts the next action. Windows are padded on the left, so
+that the newest step is always last, as it is when the model plays.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import episodelake as el
 
 from .training import Descent, Trained, Watch, batches
 
-#: Returns to go are divided by it, so that they are near 1, and so is the number of the step.
+#: Divides returns to go and step numbers, so that they are near 1.
 RETURN_SCALE = 500.0
 
 
 class Block(nn.Module):
-    """One layer: every token looks at those before it, then at itself."""
+    """One layer: attention over the earlier tokens, then a feed-forward network."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Block(nn.Module):
         self.think = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, tokens: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-        """Tokens (b, k, width); `seen` (b, 1, k, k) tells which token may look at which."""
+        """Tokens (b, k, width); `seen` (b, 1, k, k) is the attention mask."""
         b, k, width = tokens.shape
         split = self.look(self.look_norm(tokens)).view(b, k, 3, self.heads, width // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)
@@ -42,7 +42,7 @@ class Block(nn.Module):
 
 
 class SequenceModel(nn.Module):
-    """From windows of steps to the logits of the action at each of them."""
+    """Transformer from windows of steps to the action's logits at each step."""
 
     def __init__(
         self, observations: int, actions: int, window: int, width: int = 64, layers: int = 1
@@ -74,7 +74,7 @@ class SequenceModel(nn.Module):
         return self.head(tokens[:, 1::3])
 
     def _seen(self, mask: torch.Tensor) -> torch.Tensor:
-        """No token looks ahead, none at padding; padding looks at itself, since it must look somewhere."""
+        """Mask the future and padding; padding attends to itself, so that no row is empty."""
         count = 3 * self.window
         ones = torch.ones(count, count, dtype=torch.bool)
         real = mask.repeat_interleave(3, 1)[:, None, None, :]
@@ -82,11 +82,11 @@ class SequenceModel(nn.Module):
 
 
 class SequencePolicy:
-    """Plays by a sequence model: remembers the last steps, and what is left of the return to reach.
+    """Policy of a sequence model: keeps the last steps and the rest of the target return.
 
     Args:
         model: trained or not.
-        normalise: what batches were normalised by.
+        normalise: the transform that normalised the batches.
         target: the return to reach.
     """
 
@@ -123,7 +123,7 @@ class SequencePolicy:
 
 @dataclass(frozen=True)
 class SequenceSettings:
-    """What a sequence model can be told.
+    """Hyperparameters of a sequence model.
 
     Attributes:
         window: steps that it sees.
@@ -144,7 +144,7 @@ def learn_sequences(
     watch_every: int = 40,
     seed: int = 0,
 ) -> Trained:
-    """Learn from all episodes which action followed, given the return that the episode still reached.
+    """Learn from all episodes to predict the next action, given the return to go.
 
     Args:
         store: whose episodes.
@@ -157,8 +157,7 @@ def learn_sequences(
     normalise = el.Normalise.from_stats(store.stats(["observation"]), "observation")
     loader = store.loader(
         settings.batch_size,
-        window=settings.window,
-        pad="left",
+        el.Windows(settings.window, pad="left"),
         columns=["observation", "action", "t", "mask"],
         shuffle=True,
         seed=seed,

@@ -1,4 +1,4 @@
-"""What all learners have in common: batches without end, networks, and the curve of a training."""
+"""Shared parts of the learners: endless batches, networks, and learning curves."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import episodelake as el
 
 from .playing import Policy, play
 
-#: Longer gradients are shortened to it.
+#: Gradient norm for clipping.
 LARGEST_NORM = 1.0
 
 
 @dataclass(frozen=True)
 class Point:
-    """How good a learner was at some time.
+    """One point of a learning curve.
 
     Attributes:
         updates: gradient steps until then.
@@ -36,7 +36,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training gives.
+    """The result of a training.
 
     Attributes:
         policy: what was learnt.
@@ -48,7 +48,7 @@ class Trained:
 
 
 class Watch:
-    """Plays while a policy learns: before the first update, and then at regular intervals.
+    """Evaluates a policy before the first update, and then at regular intervals.
 
     Args:
         policy: who plays.
@@ -64,7 +64,7 @@ class Watch:
         self._play()
 
     def count(self, loss: torch.Tensor) -> None:
-        """One update more, with this loss."""
+        """Count one update with this loss."""
         self._updates += 1
         self._losses.append(loss.detach())
         if self._updates % self._every == 0:
@@ -77,7 +77,7 @@ class Watch:
 
 
 def batches(loader: el.Loader, updates: int) -> Iterator[dict[str, Any]]:
-    """So many batches, epoch after epoch."""
+    """Yield `updates` batches, epoch after epoch."""
 
     def endless() -> Iterator[dict[str, Any]]:
         while True:
@@ -95,7 +95,7 @@ def network(inputs: int, outputs: int, width: int = 128) -> nn.Module:
 
 
 class Descent:
-    """Steps down the gradient, shorter and shorter, so that the last ones change little.
+    """Optimiser with a decaying learning rate, so that the last updates change little.
 
     Args:
         net: whose parameters.
@@ -118,18 +118,18 @@ class Descent:
 
 
 class GreedyPolicy:
-    """Takes the action for which a network's output is greatest.
+    """Greedy policy: the action with the network's greatest output.
 
     Args:
         net: from observations, normalised, to a number for each action.
-        normalise: what batches were normalised by.
+        normalise: the transform that normalised the batches.
     """
 
     def __init__(self, net: nn.Module, normalise: el.Normalise) -> None:
         self.net, self.normalise = net, normalise
 
     def begin(self, episodes: int) -> None:
-        """Nothing to forget."""
+        """Do nothing: the policy has no state."""
 
     def act(self, observation: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:
         """See `Policy`."""

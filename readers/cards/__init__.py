@@ -1,1 +1,1 @@
-"""Cards: what stores, views and episodes show of themselves in a notebook, as HTML alone."""
+"""Cards: HTML summaries of stores, views and episodes in a notebook."""

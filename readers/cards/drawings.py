@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
 from ..plots.theme import PALETTE
+from ..signals import reduced
 from .html import text
 
 _PAD = 3.0
@@ -16,12 +16,12 @@ _PAD = 3.0
 def line_chart(
     values: np.ndarray, *, width: int = 260, height: int = 44, label: str = "", stepped: bool = False
 ) -> str:
-    """A line over equal distances; it breaks where a value is not finite.
+    """Return a line over equal distances; it breaks where a value is not finite.
 
     Args:
         values: float64, shape (n,); long lines are drawn by the smallest and largest of equal stretches.
         width, height: in pixels.
-        label: what it shows, for those who cannot see it.
+        label: description for screen readers.
         stepped: hold each value until the next.
     """
     low, high = span_of([values])
@@ -30,10 +30,7 @@ def line_chart(
     path = _path(points, stepped=stepped)
     if stepped and points and points[-1] is not None:
         path += f"H{width - _PAD:.1f}"
-    dot = ""
-    if len(points) == 1 and points[0] is not None:
-        dot = f'<circle cx="{points[0][0]:.1f}" cy="{points[0][1]:.1f}" r="2" fill="{PALETTE[0]}"/>'
-    return _svg(width, height, label, f'<path d="{path}" {_stroke(0)}/>{dot}')
+    return _svg(width, height, label, _line(points, path, 0))
 
 
 def band_chart(
@@ -45,7 +42,7 @@ def band_chart(
     height: int = 80,
     label: str = "",
 ) -> str:
-    """A line with a band around it."""
+    """Return a line with a band around it."""
     bottom, top = span_of([low, high, middle])
     count = len(middle)
     upper, lower, line = (
@@ -75,15 +72,12 @@ def lines_chart(
     body = ""
     for index, line in enumerate(lines):
         points = _points(line, count, bottom, top, width, height)
-        body += f'<path d="{_path(points)}" {_stroke(index)}/>'
-        if len(points) == 1 and points[0] is not None:
-            x, y = points[0]
-            body += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{PALETTE[index]}"/>'
+        body += _line(points, _path(points), index)
     return _svg(width, height, label, body)
 
 
 def color_key(index: int) -> str:
-    """A small square in the colour of a line, for words beside it."""
+    """Return a small square in the colour of a line, for words beside it."""
     return (
         '<span style="display:inline-block;width:9px;height:9px;border-radius:2px;'
         f'background:{PALETTE[index]}"></span>'
@@ -97,7 +91,7 @@ def bar_chart(counts: Sequence[int], *, width: int = 300, height: int = 80, labe
     bars = []
     for index, count in enumerate(counts):
         tall = (height - 2 * _PAD) * count / top
-        # A bar that is there is seen.
+        # Small counts stay visible.
         tall = max(tall, 1.0) if count else 0.0
         bars.append(
             f'<rect x="{_PAD + index * each:.1f}" y="{height - _PAD - tall:.1f}" '
@@ -107,7 +101,7 @@ def bar_chart(counts: Sequence[int], *, width: int = 300, height: int = 80, labe
 
 
 def share_bar(share: float, color: str, width: int = 90) -> str:
-    """A part of a whole."""
+    """Return a part of a whole."""
     return _svg(
         width,
         10,
@@ -118,36 +112,21 @@ def share_bar(share: float, color: str, width: int = 90) -> str:
 
 
 def span_of(lines: Sequence[np.ndarray]) -> tuple[float, float]:
-    """The smallest and the largest finite value; 0 and 0 if there is none."""
+    """Return the smallest and the largest finite value; 0 and 0 if there is none."""
     values = np.concatenate([each[np.isfinite(each)] for each in lines])
     return (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
 
 
 def _kept(values: np.ndarray, width: int) -> list[tuple[int, float]]:
-    """What is drawn of a line: pairs of a place and a value."""
-    if len(values) <= 2 * width:
-        return list(enumerate(values.tolist()))
-    found = []
-    for start, stop in _stretches(len(values), width):
-        part = values[start:stop]
-        finite = np.flatnonzero(np.isfinite(part))
-        if not len(finite):
-            found.append((start, np.nan))
-            continue
-        ends = sorted({int(finite[part[finite].argmin()]), int(finite[part[finite].argmax()])})
-        found += [(start + index, float(part[index])) for index in ends]
-    return found
-
-
-def _stretches(count: int, parts: int) -> list[tuple[int, int]]:
-    edges = np.linspace(0, count, parts + 1).astype(int).tolist()
-    return list(pairwise(edges))
+    """Return the points of a line that are drawn: pairs of an index and a value."""
+    finite = np.where(np.isfinite(values), values, np.nan)
+    return [(index, float(finite[index])) for index in reduced(finite, 2 * width).tolist()]
 
 
 def _points(
     kept: Sequence[tuple[float, float]], count: float, low: float, high: float, width: int, height: int
 ) -> list[tuple[float, float] | None]:
-    """Where values stand in the drawing; None for a gap."""
+    """Return where values stand in the drawing; None for a gap."""
     across = (width - 2 * _PAD) / max(count - 1, 1)
     found: list[tuple[float, float] | None] = []
     for place, value in kept:
@@ -175,6 +154,15 @@ def _path(points: Sequence[tuple[float, float] | None], *, stepped: bool = False
             parts.append(f"L{x:.1f} {y:.1f}")
         open_line = True
     return "".join(parts)
+
+
+def _line(points: Sequence[tuple[float, float] | None], path: str, index: int) -> str:
+    """Return a path, and a dot for a single point, in the colour of a number."""
+    line = f'<path d="{path}" {_stroke(index)}/>'
+    if len(points) != 1 or points[0] is None:
+        return line
+    x, y = points[0]
+    return f'{line}<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{PALETTE[index]}"/>'
 
 
 def _stroke(index: int) -> str:

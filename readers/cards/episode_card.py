@@ -1,26 +1,25 @@
-"""The card of an episode: what is known of it, its signals as small charts, and some of its frames."""
+"""The card of an episode: its facts, its signals as small charts, and some of its frames."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
 
+from ..episode_data import EpisodeData
 from ..pictures.images import image_columns
 from ..signals import signals_of
 from . import drawings
 from .html import card, code, facts, figures, part, row, table, text
 from .parts import duration, frames_part, number, shown_part
 
-if TYPE_CHECKING:
-    from ..agents import AgentEpisode, MultiAgentEpisode
-    from ..episode import Episode
-
 _SIGNALS = 14
 _AGENTS = 20
 
 
-def episode_card(episode: Episode) -> str:
-    """The card as HTML; it never raises."""
+def episode_card(episode: EpisodeData) -> str:
+    """Return the card as HTML; it never raises."""
     try:
         name = episode.id
     except Exception:  # the parts below say what is damaged
@@ -45,12 +44,12 @@ def episode_card(episode: Episode) -> str:
     return card(kind, name, f"agent {agent}" if agent is not None else "", "".join(parts))
 
 
-def episode_agents(episode: Episode) -> bool:
-    """Whether it is one of several agents; told by the schema, which cannot be damaged any more."""
+def episode_agents(episode: EpisodeData) -> bool:
+    """Return whether it is one of several agents; told by the schema, which cannot be damaged any more."""
     return bool(episode.schema.groups) and not hasattr(episode, "agent_id")
 
 
-def _figures(episode: Episode) -> str:
+def _figures(episode: EpisodeData) -> str:
     unit = "steps of the environment" if episode_agents(episode) else "steps"
     return figures(
         [
@@ -61,7 +60,7 @@ def _figures(episode: Episode) -> str:
     )
 
 
-def _facts(episode: Episode) -> str:
+def _facts(episode: EpisodeData) -> str:
     flags = [name for name in ("terminated", "truncated") if getattr(episode, name)]
     lasted = (episode.ended_at - episode.started_at).total_seconds()
     pairs = [
@@ -79,7 +78,7 @@ def _facts(episode: Episode) -> str:
     return part("The episode", facts(pairs))
 
 
-def _metadata(episode: Episode) -> str:
+def _metadata(episode: EpisodeData) -> str:
     pairs = [(str(key), code(_json(value))) for key, value in episode.metadata.items()]
     pairs += [(str(key), code(_json(value))) for key, value in episode.annotations.items()]
     return part("Metadata", facts(pairs)) if pairs else ""
@@ -89,10 +88,10 @@ def _json(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _agents(episode: MultiAgentEpisode | Any) -> str:
+def _agents(episode: EpisodeData) -> str:
     rows = []
-    for name in episode.agents[:_AGENTS]:
-        agent: AgentEpisode = episode.agent(name)
+    members: Mapping[str, Any] = episode._members
+    for name, agent in islice(members.items(), _AGENTS):
         rows.append(
             (
                 text(name),
@@ -107,7 +106,7 @@ def _agents(episode: MultiAgentEpisode | Any) -> str:
     return part(f"Agents{more}", table(("agent", "group", "steps", "return", "its end"), rows, (2, 3)))
 
 
-def _signals(episode: Episode) -> str:
+def _signals(episode: EpisodeData) -> str:
     roots = ("reward",) if episode_agents(episode) else ("reward", "action", "observation")
     found = signals_of(episode, roots)
     rows = []
@@ -118,19 +117,9 @@ def _signals(episode: Episode) -> str:
         line = drawings.line_chart(
             signal.values, label=f"{signal.name}: {spread}", stepped=".action" in f".{signal.column}"
         )
-        rows.append(
-            (
-                text(signal.name, 60),
-                line,
-                text(
-                    spread
-                    if finite or 0 in signal.values
-                    else "no finite value"
-                    if len(signal.values)
-                    else "none"
-                ),
-            )
-        )
+        drawable = finite or 0 in signal.values
+        words = spread if drawable else "no finite value" if len(signal.values) else "none"
+        rows.append((text(signal.name, 60), line, text(words)))
     if not rows:
         return ""
     left = len(found) - len(rows)

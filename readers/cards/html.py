@@ -6,8 +6,9 @@ Whatever comes from a store is escaped here, and nowhere else.
 from __future__ import annotations
 
 import html
-import unicodedata
 from collections.abc import Iterable, Sequence
+
+from ..plots.texts import plain
 
 #: Colours are the surroundings' own, or greys that are seen on both white and black. Notebooks align the
 #: cells of tables to the right by rules of a higher rank, hence the marks of importance.
@@ -43,22 +44,21 @@ _LONGEST = 400
 
 
 def text(value: object, longest: int = _LONGEST) -> str:
-    r"""A value as text of a page: escaped, without control characters, cut if it is long.
+    r"""Return a value as text of a page: escaped, without control characters, cut if it is long.
 
     >>> text("<b>&\x07")
     '&lt;b&gt;&amp; '
     """
-    plain = "".join(" " if unicodedata.category(each) in ("Cc", "Cf", "Cs") else each for each in str(value))
-    return html.escape(plain if len(plain) <= longest else plain[: longest - 1] + "…", quote=True)
+    return html.escape(plain(value, longest), quote=True)
 
 
 def code(value: object, longest: int = _LONGEST) -> str:
-    """A value in the letters of code."""
+    """Return a value in the letters of code."""
     return f"<code>{text(value, longest)}</code>"
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
-    """A table of cells that are HTML already.
+    """Return a table of cells that are HTML already.
 
     Args:
         headers: plain text; none of them for a table of names and values.
@@ -77,19 +77,19 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequen
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names with values that are HTML already."""
+    """Return names with values that are HTML already."""
     return table((), ((f'<span class="el-dim">{text(name)}</span>', value) for name, value in pairs))
 
 
 def figures(pairs: Iterable[tuple[str, str]]) -> str:
-    """The numbers that are seen first: what, in the plural, and how much."""
+    """Return large figures: pairs of a plural noun and a value."""
     named = ((name.removesuffix("s") if value == "1" else name, value) for name, value in pairs)
     parts = (f"<span><b>{text(value)}</b> {text(name)}</span>" for name, value in named)
     return f'<div class="el-figures">{" ".join(parts)}</div>'
 
 
 def part(title: str, body: str) -> str:
-    """A part of a card under a title."""
+    """Return a part of a card under a title."""
     return f'<div class="el-part"><div class="el-title">{text(title)}</div>{body}</div>'
 
 
@@ -99,7 +99,7 @@ def row(parts: Iterable[str]) -> str:
 
 
 def card(kind: str, name: str, more: str, body: str) -> str:
-    """A whole card.
+    """Return a whole card.
 
     Args:
         kind, name, more: its first line, plain text.
@@ -113,6 +113,6 @@ def card(kind: str, name: str, more: str, body: str) -> str:
 
 
 def fault(what: str, error: BaseException) -> str:
-    """What could not be shown, and why."""
+    """Return the error of a part that cannot be shown."""
     told = text(str(error) or type(error).__name__, 600)
     return f'<div class="el-part el-fault"><strong>{text(what)} cannot be shown.</strong> {told}</div>'

@@ -1,27 +1,26 @@
-"""What cards have in common: parts that fail alone, numbers as texts, frames as pictures in the page."""
+"""Shared parts of cards: isolated failures, formatted numbers, frames as embedded images."""
 
 from __future__ import annotations
 
 import base64
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...store.errors import MissingPackageError
+from ..episode_data import EpisodeData
 from ..optional_packages import EXPLORE, require
+from ..pictures.video import make_video
 from .html import fault, part, text
-
-if TYPE_CHECKING:
-    from ..episode import Episode
 
 _FRAMES = 6
 _FRAME_HEIGHT = 110
 
 
 def shown_part(what: str, make: Callable[[], str]) -> str:
-    """A part of a card, or what stood in its way: a notebook is told of a damaged file, not stopped by it."""
+    """Return a part of a card, or its error as text: a damaged file must not stop a notebook."""
     try:
         return make()
     except Exception as error:
@@ -29,7 +28,7 @@ def shown_part(what: str, make: Callable[[], str]) -> str:
 
 
 def number(value: Any) -> str:
-    """A number for people; NULL where there is none.
+    """Return a number for people; NULL where there is none.
 
     >>> number(1234567), number(0.123456), number(None)
     ('1,234,567', '0.1235', 'NULL')
@@ -46,7 +45,7 @@ def number(value: Any) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time for people: thousandths of a second below one second.
+    """Return a time for people: thousandths of a second below one second.
 
     >>> duration(0.0003), duration(0.25), duration(75.5)
     ('0.3 ms', '250 ms', '75.500 s')
@@ -54,15 +53,15 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms" if 0 <= seconds < 0.9995 else f"{seconds:,.3f} s"
 
 
-def frames_part(episode: Episode, column: str, title: str) -> str:
-    """Some evenly spaced frames of an episode's images; a word where Pillow is not installed."""
+def frames_part(episode: EpisodeData, column: str, title: str) -> str:
+    """Return some evenly spaced frames of an episode's images; a word where Pillow is not installed."""
     steps = np.unique(np.linspace(0, episode.length, _FRAMES).round().astype(int)).tolist()
     try:
         images: Any = require("PIL.Image", "Frames in a card", EXPLORE)
     except MissingPackageError as error:
         return part(title, f'<span class="el-dim">{text(error)}</span>')
     pictures = []
-    for t, frame in zip(steps, episode.frames(steps, column=column), strict=True):
+    for t, frame in make_video(episode, steps, column, None, None, None):
         written = io.BytesIO()
         images.fromarray(frame).save(written, format="png")
         content = base64.b64encode(written.getvalue()).decode()

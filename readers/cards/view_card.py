@@ -5,50 +5,78 @@ It asks the episodes table for aggregates, and reads no steps but those of the f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ...store.card import known_entries
+from ...store.errors import NothingToDrawError
+from ...store.manifest import read_card
 from ...store.snapshot import Snapshot
 from ..amounts import size_text
+from ..context import ReadContext
+from ..lookup import find_episode
 from ..pictures.images import image_columns
-from ..plots.bins import bins_for
-from ..plots.series import LARGEST, Workbench, episode_bench
+from ..plots.series import (
+    AGENT,
+    FITS,
+    LENGTH,
+    RETURN,
+    RUN,
+    VALUED,
+    Series,
+    Workbench,
+    count_bins,
+    episode_bench,
+    episode_series,
+    means_over,
+    value_episodes,
+)
 from ..plots.theme import END_COLORS
 from ..replaying.run_envs import run_envs
-from ..sql.text import literal
 from . import drawings
 from .html import card, code, facts, figures, part, row, table, text
 from .parts import frames_part, number, shown_part
-
-if TYPE_CHECKING:
-    from ..view import EpisodeView
 
 _RUNS = 5
 _MEASURES = 8
 _STRETCHES = 100
 _BINS = 40
 _QUANTILES = (0.1, 0.5, 0.9)
+#: The place of an episode among those of its run, in the order of ends.
+_RANK = "row_number() OVER (PARTITION BY series, panel ORDER BY ended_at, episode_id) - 1"
 
 
-def view_card(view: EpisodeView) -> str:
-    """The card as HTML; it never raises."""
-    snapshot = view._reader.snapshot
-    whole = view._positions is None
-    kind = type(view).__name__
-    more = f"version {snapshot.version}" + ("" if whole else ", some of its episodes")
-    body = shown_part("What it holds", lambda: _contents(view))
+def view_card(context: ReadContext, kind: str) -> str:
+    """Return the card as HTML; it never raises.
+
+    Args:
+        context: whose episodes.
+        kind: the class that it is the card of.
+    """
+    snapshot = context.snapshot
+    more = f"version {snapshot.version}" + ("" if context.positions is None else ", some of its episodes")
+    body = "" if context.positions is not None else shown_part("The dataset card", lambda: _about(snapshot))
+    body += shown_part("What it holds", lambda: _contents(context))
     body += shown_part("The spaces", lambda: _spaces(snapshot))
     return card(kind, str(snapshot.layout.root), more, body)
 
 
-def _contents(view: EpisodeView) -> str:
-    if not len(view):
-        hint = "Record some: store.record(env)." if view._positions is None else "Choose with a wider filter."
+def _about(snapshot: Snapshot) -> str:
+    """Return the entries of `card.json` that have a meaning."""
+    entries = known_entries(read_card(snapshot.layout))
+    return part("About", facts((key, text(value)) for key, value in entries.items())) if entries else ""
+
+
+def _contents(context: ReadContext) -> str:
+    if not len(context):
+        hint = (
+            "Record some: store.record(env)." if context.positions is None else "Choose with a wider filter."
+        )
         return figures([("episodes", "0")]) + f"<p>There are no episodes here. {text(hint)}</p>"
-    with episode_bench(view) as bench:
+    with episode_bench(context) as bench:
         parts = [
-            shown_part("The figures", lambda: _figures(view, bench)),
+            shown_part("The figures", lambda: _figures(context, bench)),
             row(
                 [
                     shown_part("How episodes ended", lambda: _ends(bench)),
@@ -58,18 +86,19 @@ def _contents(view: EpisodeView) -> str:
             shown_part("The returns", lambda: _charts(bench)),
             shown_part("The runs", lambda: _runs(bench)),
         ]
-    columns = image_columns(view._reader.snapshot.schema)
-    if columns and not view._reader.snapshot.schema.groups:
+    columns = image_columns(context.snapshot.schema)
+    if columns and not context.snapshot.schema.groups:
         first = columns[0]
         parts.append(
             shown_part(
-                "The first frames", lambda: frames_part(view[0], first, f"{first} of the first episode")
+                "The first frames",
+                lambda: frames_part(find_episode(context, 0), first, f"{first} of the first episode"),
             )
         )
     return "".join(parts)
 
 
-def _figures(view: EpisodeView, bench: Workbench) -> str:
+def _figures(context: ReadContext, bench: Workbench) -> str:
     snapshot = bench.snapshot
     transitions = "row_count - len(agents)" if snapshot.schema.groups else "length"
     (told,) = bench.rows(
@@ -82,7 +111,7 @@ def _figures(view: EpisodeView, bench: Workbench) -> str:
             "SELECT count(DISTINCT agent) AS n FROM (SELECT unnest(agents) AS agent FROM episodes)"
         )
         pairs.append(("agents", number(agents["n"])))
-    if view._positions is None:
+    if context.positions is None:
         files = (snapshot.episode_files, snapshot.step_files, snapshot.run_files)
         count = sum(map(len, files))
         size = size_text(sum(file.size for each in files for file in each))
@@ -109,80 +138,50 @@ def _ends(bench: Workbench) -> str:
 
 def _measures(bench: Workbench) -> str:
     """Quantiles of returns and lengths; of several agents, by agent."""
-    schema = bench.snapshot.schema
-    values = ", ".join(f"quantile_cont(value, {share})" for share in _QUANTILES)
-    fits = f"isfinite(value) AND abs(value) <= {LARGEST}"
-    rows = []
-    for name, source in _values_of(bench):
-        (told,) = bench.rows(
-            f"SELECT min(value) AS least, [{values}] AS quantiles, max(value) AS most, "
-            "avg(value / 4) * 4 AS mean, "
-            f"(SELECT count(*) FROM ({source}) WHERE NOT coalesce({fits}, false)) AS wild "
-            f"FROM ({source}) WHERE {fits}"
-        )
-        low, median, high = told["quantiles"] if told["least"] is not None else (None,) * 3
-        cells = (told["least"], low, median, told["mean"], high, told["most"])
-        wild = f"{told['wild']:,} not finite" if told["wild"] else ""
-        rows.append((text(name), *map(number, cells), text(wild)))
+    grouped = bool(bench.snapshot.schema.groups)
+    rows = _quantile_rows(bench, RETURN, AGENT if grouped else RUN)[:_MEASURES]
+    rows += _quantile_rows(bench, LENGTH, RUN)
     headers = ("", "least", "10 %", "median", "mean", "90 %", "most", "")
-    unit = "sums of rewards, and steps" + (" of the environment" if schema.groups else "")
+    unit = "sums of rewards, and steps" + (" of the environment" if grouped else "")
     return part(f"Returns and lengths ({unit})", table(headers, rows, range(1, 7)))
 
 
-def _values_of(bench: Workbench) -> list[tuple[str, str]]:
-    """Names of numbers of episodes, and SQL that gives them as `value`."""
-    schema = bench.snapshot.schema
-    objectives = range(schema.reward_shape[0]) if schema.reward_shape else ()
-    found = []
-    if schema.groups:
-        agents = bench.rows(
-            "SELECT unnest(agents) AS agent, count(*) AS n FROM episodes GROUP BY 1 ORDER BY n DESC, 1"
+def _quantile_rows(bench: Workbench, what: str, by: str) -> list[tuple[str, ...]]:
+    """Return a row for each objective, of several agents for each of them."""
+    value_episodes(bench, what, by)
+    found = bench.rows(
+        f"SELECT {'series' if by == AGENT else 'NULL'} AS agent, panel, min(value) FILTER ({FITS}) AS least, "
+        f"quantile_cont(value, {list(_QUANTILES)}) FILTER ({FITS}) AS quantiles, "
+        f"max(value) FILTER ({FITS}) AS most, avg(value / 4) FILTER ({FITS}) * 4 AS mean, "
+        f"count(*) FILTER (NOT coalesce({FITS}, false)) AS wild "
+        f"FROM {VALUED} GROUP BY 1, 2 ORDER BY count(*) DESC, 1, len(panel), panel"
+    )
+    rows = []
+    for each in found:
+        low, median, high = each["quantiles"] or (None,) * 3
+        name = (f"{what} of {each['agent']}" if by == AGENT else what) + (
+            f", {each['panel']}" if each["panel"] else ""
         )
-        for each in agents[:_MEASURES]:
-            own = literal(each["agent"])
-            lane = f"SELECT agent_returns[list_position(agents, {own})] AS value FROM episodes"
-            of_agent = f"{lane} WHERE list_contains(agents, {own})"
-            if objectives:
-                found += [
-                    (
-                        f"return of {each['agent']}, objective {index}",
-                        f"SELECT value[{index + 1}] AS value FROM ({of_agent})",
-                    )
-                    for index in objectives
-                ]
-            else:
-                found.append((f"return of {each['agent']}", of_agent))
-    elif objectives:
-        found = [
-            (f"return, objective {index}", f"SELECT episode_return[{index + 1}] AS value FROM episodes")
-            for index in objectives
-        ]
-    else:
-        found = [("return", "SELECT episode_return AS value FROM episodes")]
-    return [*found[:_MEASURES], ("length", "SELECT length::DOUBLE AS value FROM episodes")]
+        cells = (each["least"], low, median, each["mean"], high, each["most"])
+        wild = f"{each['wild']:,} not finite" if each["wild"] else ""
+        rows.append((text(name), *map(number, cells), text(wild)))
+    return rows
 
 
 def _charts(bench: Workbench) -> str:
-    """The return, or that of the first objective, in the order of ends, and how often each is."""
-    schema = bench.snapshot.schema
-    value = "episode_return[1]" if schema.reward_shape else "episode_return"
-    title = "Return" + (", objective 0" if schema.reward_shape else "")
-    fits = f"isfinite({value}) AND abs({value}) <= {LARGEST}"
-    (span,) = bench.rows(
-        f"SELECT min({value}) AS low, max({value}) AS high, count(*) AS n FROM episodes WHERE {fits}"
-    )
-    if not span["n"]:
+    """Return the return, or that of the first objective, in the order of ends, and how often each is."""
+    try:
+        series = episode_series(bench, RETURN, RUN)
+    except NothingToDrawError:
         return ""
-    (whole,) = bench.rows(f"SELECT bool_and({value} = round({value})) AS whole FROM episodes WHERE {fits}")
-    bins = bins_for(span["low"], span["high"], _BINS, whole=whole["whole"])
-    found = bench.rows(
-        f"SELECT {bins.sql(value)} AS bin, count(*) AS n FROM episodes WHERE {fits} GROUP BY 1"
-    )
+    panel = series.panels[0]
+    title = "Return" + (f", {panel}" if panel else "")
+    bins, (low, high), found = count_bins(bench, panel, _BINS, VALUED)
     counts = [0] * bins.count
     for each in found:
-        counts[each["bin"]] = each["n"]
-    told = f"from {number(span['low'])} to {number(span['high'])}"
-    line, words = _over_time(bench, value, fits, f"{title} over time, {told}")
+        counts[each["bin"]] += each["episodes"]
+    told = f"from {number(low)} to {number(high)}"
+    line, words = _over_time(bench, series, f"{title} over time, {told}")
     bars = drawings.bar_chart(counts, label=f"How often each return is, {told}")
     caption = '<span class="el-dim">{}</span>'
     return row(
@@ -193,31 +192,22 @@ def _charts(bench: Workbench) -> str:
     )
 
 
-def _over_time(bench: Workbench, value: str, fits: str, label: str) -> tuple[str, str]:
-    """A line for each of the largest runs, with a band if there is one run; and the caption, as HTML."""
-    found = bench.rows(
-        "SELECT run_id, any_value(name) AS name, max(n) AS n, avg(rank)::DOUBLE AS x, "
-        "avg(value / 4) * 4 AS mean, quantile_cont(value, 0.1) AS low, quantile_cont(value, 0.9) AS high "
-        f"FROM (SELECT *, rank * least({_STRETCHES}, greatest(n // 4, least(n, 20))) // n AS place "
-        f"FROM (SELECT run_id, {value} AS value, count(*) OVER (PARTITION BY run_id) AS n, "
-        "row_number() OVER (PARTITION BY run_id ORDER BY ended_at, episode_id) - 1 AS rank "
-        f"FROM episodes WHERE {fits})) LEFT JOIN (SELECT run_id, name FROM runs) USING (run_id) "
-        "GROUP BY run_id, place ORDER BY n DESC, name, run_id, place"
-    )
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for each in found:
-        runs.setdefault(each["run_id"], []).append(each)
-    if len(runs) == 1:
+def _over_time(bench: Workbench, series: Series, label: str) -> tuple[str, str]:
+    """Return a line for each of the largest runs, with a band if there is one run; and the caption, as
+    HTML.
+    """
+    found = means_over(bench, _RANK, f"least({_STRETCHES}, greatest(n // 4, least(n, 20)))")
+    found = [each for each in found if each["panel"] == series.panels[0]]
+    if series.total == 1:
         middle, low, high = (
-            np.array([each[key] for each in found], np.float64) for key in ("mean", "low", "high")
+            np.array([each[key] for each in found], np.float64) for key in ("value", "low", "high")
         )
         chart = drawings.band_chart(middle, low, high, label=label)
         return chart, "mean, and 10 % to 90 %, in the order of ends"
-    shown = list(runs.values())[:_RUNS]
-    lines = [[(each["x"], each["mean"]) for each in run] for run in shown]
-    names = [text(run[0]["name"] or run[0]["run_id"], 40) for run in shown]
-    left = f" The {_RUNS} largest of {len(runs):,} runs." if len(runs) > _RUNS else ""
-    keys = " ".join(f"{drawings.color_key(index)}&nbsp;{name}" for index, name in enumerate(names))
+    names = series.names[:_RUNS]
+    lines = [[(each["x"], each["value"]) for each in found if each["series"] == name] for name in names]
+    left = f" The {_RUNS} largest of {series.total:,} runs." if series.total > _RUNS else ""
+    keys = " ".join(f"{drawings.color_key(index)}&nbsp;{text(name, 40)}" for index, name in enumerate(names))
     return drawings.lines_chart(lines, label=label), f"mean by episode of each run: {keys}.{left}"
 
 

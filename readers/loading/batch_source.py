@@ -1,4 +1,4 @@
-"""Where a loader's batches come from: a feed, how it is batched, and what is done to each batch.
+"""The source of a loader's batches: a feed of units, cut into batches, each of which is transformed.
 
 Everything that makes batches, here, in a thread or in another process, asks a `BatchSource` for those of an
 epoch from a position on. It holds no state, so any number of readers can share one, and it can be pickled.
@@ -7,38 +7,42 @@ epoch from a position on. It holds no state, so any number of readers can share 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
 
 from ...store.errors import InvalidArgumentError
-from .feed import Feed, Places
-from .shard import Shard
+from .arguments import whole_number
+from .feed import Feed
+from .order.shard import Shard, ShardSlice
 from .units.unit import Batch
 
 
 @dataclass(frozen=True)
-class Batching:
-    """How an epoch is cut into batches.
+class Batches:
+    """The size of batches and how they are made; `store.loader(el.Batches(256, drop_last=True, prefetch=2))`.
 
-    Attributes:
-        size: units of a batch.
+    Args:
+        size: units of a batch, from 1 on.
         drop_last: leave out the last batch of an epoch if it is smaller.
-        shard: which part of the epoch.
+        prefetch: batches that a background thread makes ahead; 0 for none.
+
+    Raises:
+        InvalidArgumentError: a number is no whole number in its range.
     """
 
-    size: int
-    drop_last: bool
-    shard: Shard
+    size: int = 256
+    _: KW_ONLY
+    drop_last: bool = False
+    prefetch: int = 0
 
-    def places(self, position: int, length: int) -> Places:
-        """The places that are batched, from a position on."""
-        places = self.shard.places(position, length)
-        if self.drop_last:
-            places = replace(places, count=places.count // self.size * self.size)
-        return places
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", whole_number("size", self.size, 1))
+        object.__setattr__(self, "prefetch", whole_number("prefetch", self.prefetch, 0))
 
-    def batches(self, position: int, length: int) -> int:
-        """How many batches are left."""
-        return -(-self.places(position, length).count // self.size)
+    @staticmethod
+    def of(value: Any) -> Batches:
+        """Return the argument `batch_size` of a loader as an object."""
+        return value if isinstance(value, Batches) else Batches(whole_number("batch_size", value, 1))
 
 
 @dataclass(frozen=True)
@@ -47,22 +51,28 @@ class BatchSource:
 
     Attributes:
         feed: where units come from.
-        batching: how they are cut into batches.
+        batching: how an epoch is cut into batches.
+        shard: the part of an epoch.
         transforms: applied to each batch in turn.
     """
 
     feed: Feed
-    batching: Batching
+    batching: Batches
+    shard: Shard
     transforms: tuple[Callable[[Batch], Batch], ...] = ()
 
+    def places(self, position: int) -> ShardSlice:
+        """Return the places of an epoch that are batched, from a position on."""
+        places, size = self.shard.places(position, self.feed.length), self.batching.size
+        return replace(places, count=places.count // size * size) if self.batching.drop_last else places
+
     def count(self, position: int) -> int:
-        """How many batches an epoch has from a position on."""
-        return self.batching.batches(position, self.feed.length)
+        """Return how many batches an epoch has from a position on."""
+        return -(-self.places(position).count // self.batching.size)
 
     def batches(self, epoch: int, position: int, first: int = 0, workers: int = 1) -> Iterator[Batch]:
         """Yield batches of an epoch from a position on: the `first`-th, and every `workers`-th after it."""
-        size = self.batching.size
-        places = self.batching.places(position, self.feed.length)
+        places, size = self.places(position), self.batching.size
         if first or workers > 1:
             places = places.every(size, first, workers)
         for batch in self.feed.batches(epoch, places, size):
@@ -70,7 +80,7 @@ class BatchSource:
 
 
 def transformed(batch: Batch, transforms: Iterable[Callable[[Batch], Batch]]) -> Batch:
-    """A batch after each transform in turn.
+    """Return a batch after each transform in turn.
 
     Raises:
         InvalidArgumentError: a transform gave nothing back.

@@ -1,110 +1,95 @@
-"""Where the units of an epoch come from, and which of them a reader takes."""
+"""Feeds: batches of the units at some places of an epoch, and units taken a few at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from .orders import Order
-from .step_arrays import StepArrays
-from .tree import leaves, map_leaves
-from .unit_index import UnitIndex
+from ...store.errors import LoaderStateError
+from .columns.step_arrays import StepArrays
+from .order.orders import Order
+from .order.priorities import Priorities, checked_update, read_priorities
+from .order.shard import ShardSlice
+from .order.unit_index import UnitIndex
+from .output.tree import leaves, map_leaves
 from .units.unit import Batch, Chosen, Units
 
-#: For so many units at a time it is worked out which they are; a batch is a slice of them.
+#: The numbers of so many units are computed at a time; a batch is a slice of them.
 _PLANNED = 1 << 14
 #: About so many bytes of small batches are gathered at once, and then cut.
 _GATHERED_BYTES = 1 << 19
+#: Keys of a batch that is drawn by priority.
+UNIT, WEIGHT = "unit", "weight"
 #: Where a few units are picked at a time, so many.
 _BLOCK = 1 << 13
 
 
-@dataclass(frozen=True)
-class Places:
-    """Places of an epoch that one reader takes: every `step`-th from `start` on; past the end come the first.
-
-    Attributes:
-        start, step, count: which they are.
-        length: places of the epoch.
-        run, gap: after every `run` of them, so many are left to others.
-    """
-
-    start: int
-    step: int
-    count: int
-    length: int
-    run: int = 1
-    gap: int = 0
-
-    def part(self, first: int, stop: int) -> np.ndarray:
-        """The `first`-th to the `stop`-th of them, int64."""
-        numbers = np.arange(first, min(stop, self.count), dtype=np.int64)
-        if self.gap:
-            numbers += numbers // self.run * self.gap
-        return numbers * self.step + self.start
-
-    def before(self, place: int) -> int:
-        """How many of them lie before a place, counted on past the end."""
-        numbers = max(-(-(place - self.start) // self.step), 0)
-        whole, rest = divmod(numbers, self.run + self.gap)
-        return min(whole * self.run + min(rest, self.run), self.count)
-
-    def every(self, batch_size: int, first: int, workers: int) -> Places:
-        """Of the batches that these places make, the `first`-th and every `workers`-th after it."""
-        batches = -(-self.count // batch_size)
-        own = max(-(-(batches - first) // workers), 0)
-        missing = batches * batch_size - self.count
-        ends_with_last = own > 0 and (batches - 1 - first) % workers == 0
-        return replace(
-            self,
-            start=self.start + first * batch_size * self.step,
-            count=own * batch_size - missing * ends_with_last,
-            run=batch_size,
-            gap=batch_size * (workers - 1),
-        )
-
-    def wrapped(self, first: int, stop: int) -> np.ndarray:
-        """The same within [0, length)."""
-        return self.part(first, stop) % self.length
-
-
-class Feed(Protocol):
+class Feed(ABC):
     """Batches of the units at some places of an epoch."""
 
-    @property
-    def units(self) -> Units:
-        """The kind of unit."""
-        ...
+    #: The kind of unit.
+    units: Units
+    #: The priorities by which units are drawn; None if they are not.
+    priorities: Priorities | None = None
 
     @property
+    @abstractmethod
     def length(self) -> int:
         """Places of an epoch."""
-        ...
 
-    def batches(self, epoch: int, places: Places, batch_size: int) -> Iterator[Batch]:
+    @abstractmethod
+    def batches(self, epoch: int, places: ShardSlice, batch_size: int) -> Iterator[Batch]:
         """Yield batches of fresh arrays; the last one may be smaller."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """What decides which unit stands where beside the arguments, by name: values that JSON can hold."""
-        ...
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays that it holds."""
-        ...
+        """Bytes of the arrays in memory."""
+        return 0
+
+    def facts(self) -> dict[str, Any]:
+        """Return the part of a loader's identity that depends on the feed; JSON can hold it."""
+        return {} if self.priorities is None else self.priorities.facts
+
+    def update_priorities(self, priorities: Priorities, units: Any, values: Any) -> None:
+        """Set the priorities of some units, given the feed's own priorities.
+
+        Raises:
+            InvalidArgumentError: a unit or a value makes no sense; nothing has changed.
+        """
+        priorities.change(*checked_update(units, values, len(priorities)))
+
+    def state(self) -> dict[str, Any]:
+        """Return the part of a loader's state beside its position."""
+        return {} if self.priorities is None else self.priorities.state()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Load the result of `state`.
+
+        Raises:
+            LoaderStateError: it is no such state, or does not fit; nothing has changed.
+        """
+        if self.priorities is None:
+            return
+        powers, beta = read_priorities(state)
+        if powers.size != len(self.priorities):
+            raise LoaderStateError(
+                f"The state has the priorities of {powers.size} units; this loader has "
+                f"{len(self.priorities)}. Open the same version of the store with the same arguments."
+            )
+        self.priorities.restore(powers, beta)
 
 
 class Plan:
-    """Which units stand at a few places: works them out in blocks, and keeps the last one.
+    """The units at a few places: computes them in blocks, and keeps the last block.
 
     Args:
-        order: which unit stands where.
+        order: the order of the units.
     """
 
     def __init__(self, order: Order) -> None:
@@ -112,8 +97,8 @@ class Plan:
         self._block: tuple[int, int, int, int] | None = None
         self._numbers = np.zeros(0, np.int64)
 
-    def units(self, epoch: int, places: Places) -> np.ndarray:
-        """The units at some places: int64."""
+    def units(self, epoch: int, places: ShardSlice) -> np.ndarray:
+        """Return the units at some places: int64."""
         begin, first = places.start % places.step, places.start // places.step
         found = []
         stop = first + places.count
@@ -133,15 +118,16 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class ArrayFeed:
-    """Units of columns that are all at hand.
+class ArrayFeed(Feed):
+    """Units of columns in memory or mapped; drawn by priority, a batch also has `unit` and `weight`.
 
     Attributes:
         arrays: the columns, in memory or mapped.
         units: the kind of unit.
         keys: what a batch has.
-        order: which unit stands where.
-        unit_index: which episode a unit is of.
+        order: the order of the units.
+        unit_index: finds the episode of a unit.
+        priorities: draw units instead of the order; None for the order.
     """
 
     arrays: StepArrays
@@ -149,15 +135,12 @@ class ArrayFeed:
     keys: Sequence[str]
     order: Order
     unit_index: UnitIndex
+    priorities: Priorities | None = None
 
     @property
     def length(self) -> int:
         """See `Feed`."""
         return self.order.length
-
-    def facts(self) -> dict[str, Any]:
-        """See `Feed`."""
-        return {}
 
     @property
     def nbytes(self) -> int:
@@ -168,20 +151,25 @@ class ArrayFeed:
     def _plan(self) -> Plan:
         return Plan(self.order)
 
-    def pick(self, epoch: int, places: Places) -> Batch:
-        """See `Picking`."""
-        chosen = self.unit_index.choose(self._plan.units(epoch, places))
-        return self.units.gather(self.arrays, self.keys, chosen)
+    def pick(self, epoch: int, places: ShardSlice) -> Batch:
+        """See `RandomAccess`."""
+        if self.priorities is not None:
+            return next(self.batches(epoch, places, places.count))
+        return self.gather(self._plan.units(epoch, places))
 
-    def batches(self, epoch: int, places: Places, batch_size: int) -> Iterator[Batch]:
-        """See `Feed`."""
+    def batches(self, epoch: int, places: ShardSlice, batch_size: int) -> Iterator[Batch]:
+        """See `Feed`; each batch is drawn by the priorities at the moment when it is asked for."""
+        if self.priorities is not None:
+            for first in range(0, places.count, batch_size):
+                yield self._drawn(self.priorities, epoch, places.wrapped(first, first + batch_size))
+            return
         planned = max(_PLANNED // batch_size, 1) * batch_size
         for first in range(0, places.count, planned):
             numbers = self.order.units(epoch, places.wrapped(first, first + planned))
             chosen = self.unit_index.choose(numbers)
             together = self._together(chosen, batch_size)
             for start in range(0, len(chosen), together):
-                group = self._gather(chosen, start, start + together)
+                group = self._gather(chosen[start : start + together])
                 size = min(together, len(chosen) - start)
                 if size <= batch_size:
                     yield group
@@ -189,21 +177,64 @@ class ArrayFeed:
                 for low in range(0, size, batch_size):
                     yield map_leaves(itemgetter(slice(low, low + batch_size)), group)
 
-    def _gather(self, chosen: Chosen, start: int, stop: int) -> Batch:
-        part = Chosen(chosen.episodes[start:stop], chosen.numbers[start:stop])
-        return self.units.gather(self.arrays, self.keys, part)
+    def _drawn(self, priorities: Priorities, epoch: int, draws: np.ndarray) -> Batch:
+        numbers, weights = priorities.draw(epoch, draws)
+        return {**self.gather(numbers), UNIT: numbers, WEIGHT: weights}
+
+    def _gather(self, chosen: Chosen) -> Batch:
+        return self.units.gather(self.arrays, self.keys, chosen)
 
     def _together(self, chosen: Chosen, batch_size: int) -> int:
-        """How many units are gathered at once: several small batches cost little more than one."""
-        if not self.units.alike or batch_size >= len(chosen):
+        """Return how many units are gathered at once: several small batches cost little more than one."""
+        if self.units.ragged or batch_size >= len(chosen):
             return batch_size
-        one = sum(leaf.nbytes for _, leaf in leaves(self._gather(chosen, 0, 1)))
+        one = sum(leaf.nbytes for _, leaf in leaves(self._gather(chosen[:1])))
         return max(_GATHERED_BYTES // max(one * batch_size, 1), 1) * batch_size
 
     def gather(self, numbers: np.ndarray) -> Batch:
-        """A batch of some units.
+        """Return a batch of some units.
 
         Args:
             numbers: int64, shape (b,), each in [0, the number of units): whatever the order.
         """
-        return self.units.gather(self.arrays, self.keys, self.unit_index.choose(numbers))
+        return self._gather(self.unit_index.choose(numbers))
+
+
+@runtime_checkable
+class RandomAccess(Protocol):
+    """A feed that reads any few places as fast as the next ones."""
+
+    def pick(self, epoch: int, places: ShardSlice) -> Batch:
+        """Return the units at some places, as one batch."""
+        ...
+
+
+class SequentialTake:
+    """Takes any number of units at a time from a feed, in order.
+
+    Args:
+        feed: where units come from.
+        epoch, places: the places to take, from the first one on.
+        size: the size of the batches that are read.
+    """
+
+    def __init__(self, feed: Feed, epoch: int, places: ShardSlice, size: int) -> None:
+        self._units = feed.units
+        self._batches = feed.batches(epoch, places, size)
+        self._rest: Batch = {}
+
+    def next(self, count: int) -> Batch:
+        """Return the next `count` units, which must be there."""
+        parts = []
+        while count:
+            batch = self._rest or next(self._batches)
+            size = len(next(leaf for _, leaf in leaves(batch)))
+            parts.append(_slice(batch, 0, min(count, size)))
+            self._rest = _slice(batch, count, size) if count < size else {}
+            count -= min(count, size)
+        return parts[0] if len(parts) == 1 else self._units.join(parts)
+
+
+def _slice(batch: Batch, start: int, stop: int) -> Batch:
+    # Copied, so that a part is fresh and does not keep the rest of its batch in memory.
+    return map_leaves(lambda leaf: leaf[start:stop].copy(), batch)

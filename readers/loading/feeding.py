@@ -1,126 +1,129 @@
-"""What a view of episodes offers to a learner: loaders of its units."""
+"""Loaders of the episodes of a view."""
 
 from __future__ import annotations
 
-import os
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal
 
 import numpy as np
-import polars as pl
 
-from .arguments import (
-    Asked,
-    Weights,
-    check_selection,
-    check_single_agents,
-    choose_order,
-    choose_units,
-    evaluate_weights,
-    whole_number,
-)
-from .batch_source import Batching
-from .caching import Cache, Wanted, make_feed
-from .columns import choose_columns
-from .episode_index import index_of
-from .follow_window import check_endless, check_follow, check_held, check_made_now
-from .following import following_loader
-from .loader import Loader
-from .orders import Drawn
-from .outputs import OutputName, choose_output
-from .priorities import Prioritised
-from .prioritised import check_prioritised, prioritised_loader
-from .shard import choose_shard
-from .transforms.on_read import BatchTransform, OnRead, Stages
-from .unit_index import UnitIndex
+from ...store.errors import InvalidArgumentError
+from ...store.reserved import AGENT_ID
+from ..context import ReadContext
+from .arguments import removed_keywords, whole_number
+from .batch_source import Batches, BatchSource
+from .columns.cache_folder import CacheFolder, chosen_folder
+from .columns.caching import Cache, CacheKind
+from .columns.mapped import map_arrays
+from .columns.selection import select
+from .columns.specs import choose_columns, unknown_column
+from .columns.step_arrays import ColumnSource, read_arrays
+from .config import LoaderConfig, Weights, check_selection, choose_units, evaluate_weights
+from .feed import ArrayFeed
+from .following.loader import following_loader
+from .following.window import Follow
+from .joint import joint_keys, joint_source, select_joint, teams_of
+from .loader import Loader, PrioritisedLoader
+from .order.orders import Order
+from .order.priorities import Priorities, Prioritised
+from .order.shard import Shard
+from .order.stream_order import StreamOrder, blocks_of
+from .order.unit_index import UnitIndex
+from .output.outputs import Output, OutputName
+from .stream import StreamFeed
+from .transforms.on_read import BatchTransform, EpisodeTransform, TransformPipeline
+from .units.unit import Units
 
-if TYPE_CHECKING:
-    from ...store.snapshot import Snapshot
-    from ..view import SnapshotReader
+#: Of a stream: decoded values at a time by default.
+_BUFFER_BYTES = 1 << 30
+#: Of a stream: of each row's place in the order; of each column that a transform adds, in most cases.
+_ORDER_BYTES, _DERIVED_BYTES = 4, 8
+
+#: Former keywords of `loader`, and their new spellings.
+REMOVED = {
+    "stride": "units=el.Windows(length, stride={})",
+    "pad": "units=el.Windows(length, pad={})",
+    "burn_in": "units=el.Windows(length, burn_in={})",
+    "deltas": "units=el.Deltas({})",
+    "whole_episodes": "units=el.WholeEpisodes()",
+    "replacement": "weights='steps'",
+    "prioritised": "weights={}",
+    "drop_last": "batch_size=el.Batches(size, drop_last={})",
+    "prefetch": "batch_size=el.Batches(size, prefetch={})",
+    "uneven": "shard=el.Shard(rank, world, uneven={})",
+    "cache_folder": "cache=el.Cache('mmap', folder={})",
+    "cache_bytes": "cache=el.Cache('mmap', max_bytes={})",
+    "buffer_bytes": "cache=el.Cache('stream', buffer_bytes={})",
+    "dtypes": "transforms=[el.Cast(key, dtype), ...], one for each key",
+    "device": "output=el.Output('torch', device={})",
+    "refresh_seconds": "follow=el.Follow(refresh_seconds={})",
+    "newest_steps": "follow=el.Follow(newest_steps={})",
+    "newest_episodes": "follow=el.Follow(newest_episodes={})",
+    "wait_seconds": "follow=el.Follow(wait_seconds={})",
+}
 
 
 class FeedingView:
     """The part of a view that feeds learners."""
 
-    _reader: SnapshotReader
-    _conditions: tuple[pl.Expr | str, ...] | None
+    context: ReadContext
 
-    def _renewed(self, snapshot: Snapshot) -> FeedingView:
-        raise NotImplementedError
-
-    def _all_positions(self) -> np.ndarray:
-        raise NotImplementedError
-
+    @removed_keywords(REMOVED)
     def loader(
         self,
-        batch_size: int = 256,
+        batch_size: int | Batches = 256,
+        units: Units | None = None,
         *,
         columns: Sequence[str] | None = None,
+        window: int | None = None,
         n_step: int | None = None,
         gamma: float | None = None,
-        window: int | None = None,
-        stride: int = 1,
-        pad: Literal["left", "right"] | None = None,
-        burn_in: int = 0,
-        deltas: Mapping[str, Sequence[int]] | None = None,
-        whole_episodes: bool = False,
         shuffle: bool = False,
-        replacement: bool = False,
-        weights: Weights | None = None,
-        prioritised: Prioritised | None = None,
         seed: int = 0,
-        drop_last: bool = False,
-        shard: tuple[int, int] | Literal["distributed"] = (0, 1),
-        uneven: Literal["pad", "drop"] = "pad",
-        cache: Cache = "memory",
-        cache_folder: str | os.PathLike[str] | None = None,
-        cache_bytes: int | None = None,
-        buffer_bytes: int | None = None,
-        transforms: Sequence[OnRead | BatchTransform] = (),
-        output: OutputName = "numpy",
-        device: Any = None,
-        prefetch: int = 0,
-        follow: bool = False,
-        refresh_seconds: float | None = None,
-        newest_steps: int | None = None,
-        newest_episodes: int | None = None,
-        wait_seconds: float | None = None,
+        weights: Weights | Prioritised | None = None,
+        transforms: Sequence[EpisodeTransform | BatchTransform] = (),
+        output: OutputName | Output = "numpy",
+        cache: CacheKind | Cache = "memory",
+        shard: tuple[int, int] | Literal["distributed"] | Shard = (0, 1),
+        follow: Follow | None = None,
+        agent: str | None = None,
+        group: str | None = None,
+        joint: bool = False,
     ) -> Loader:
-        """Batches of transitions, n-step transitions, windows or whole episodes for a learner.
+        """Return a loader: batches of transitions, windows or other units for a learner.
 
         Args:
-            batch_size: units of a batch.
-            columns: keys of a batch; None for the usual ones of the kind of unit.
-            n_step, gamma: units are n-step transitions, discounted by gamma (0.99 if not given).
-            window, stride, pad, burn_in: units are windows of so many transitions.
-            deltas: units are transitions with values at relative steps, by key.
-            whole_episodes: units are episodes, padded to the longest of a batch.
-            shuffle: in a random order, each unit once an epoch.
-            replacement: draw units independently, as many as there are an epoch.
-            weights: draw episodes by weight, and one of its units: "steps" (all units alike), "episodes" (all
-                episodes alike), or an expression over the episodes table.
-            prioritised: draw units by priority; see `PrioritisedLoader`.
+            batch_size: units of a batch; `Batches` also drops the last batch and makes batches ahead.
+            units: the kind of unit: `Transitions()` (the default), `NSteps(5)`, `Windows(64)`, `Deltas(...)`
+                or `WholeEpisodes()`.
+            columns: keys of a batch; None for the default keys of the kind of unit. A part of a Dict or Tuple
+                space is a key too (`observation.camera`), and so is what came with the next observation
+                (`next_info.cost`, `next_policy.value`).
+            window: short for `Windows(window)`.
+            n_step: short for `NSteps(n_step, gamma=gamma)`.
+            gamma: discount of `n_step`, 0 to 1; 0.99 by default.
+            shuffle: yield each unit once an epoch, in random order.
             seed: of the order; the same seed, epoch and view give the same order on every machine.
-            drop_last: leave out the last batch of an epoch if it is smaller.
-            shard: (rank, world), to take one of `world` disjoint shares of equal length; "distributed" for
-                this process's in torch.distributed.
-            uneven: "pad" or "drop": what happens to units that do not divide by `world`.
-            cache: where the columns are: "memory", decoded; "mmap", decoded once into files of this machine
-                that processes share; "stream", read again each epoch, in groups of row groups.
-            cache_folder: of "mmap"; None for `EPISODELAKE_CACHE`, or the user's folder for caches.
-            cache_bytes: most bytes of that folder; None for 50 GiB or half of the disk, if that is less.
-            buffer_bytes: of "stream": most bytes of decoded values at a time (1 GiB if not given).
+            weights: draw units with replacement: "steps" (all units alike), "episodes" (an episode, all
+                alike, then one of its units), a Polars expression over the episodes or an array with a number
+                for each episode (episodes by weight), or `Prioritised` (units by priority).
             transforms: applied in turn; first those of whole episodes (`ReturnToGo`, `GAE`, `Relabel`,
                 `FrameStack`), whose columns every batch has, then those of batches.
-            output, device: hand out "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict", on a
-                device.
-            prefetch: make so many batches ahead, in a thread.
-            follow: draw for ever from the newest version of the store, with replacement; see
-                `FollowingLoader`. A filter holds for new episodes too.
-            refresh_seconds: how old what a batch shows of the store may be (1 if not given).
-            newest_steps, newest_episodes: of the newest episodes only, so many transitions or episodes.
-            wait_seconds: how long to wait if there is no episode (60 if not given).
+            output: "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict"; `Output` for a device.
+            cache: where the columns are: "memory", "mmap" or "stream"; `Cache` for a folder and limits.
+            shard: (rank, world), one of `world` disjoint shares of equal length; "distributed" for this
+                process's share in torch.distributed; `Shard` for units that do not divide by `world`.
+            follow: draw for ever from the newest version of the store; see `FollowingLoader`. A filter
+                applies to new episodes too.
+            agent: in a store of several agents, the agent to load; its part of each episode counts as an
+                episode. The keys `agent_id` (a number, index into `Loader.agents`) and `env_step` are there
+                too, and `episode` counts the view's episodes.
+            group: load all agents of a group, each agent's part of an episode as an episode.
+            joint: load all agents of a step (of `group`, or of all groups) together: arrays have an axis of
+                agents after those of the unit, and `agent_mask` is True where an agent acts.
 
         Raises:
             InvalidArgumentError: an argument makes no sense; there is no such column, or no such unit.
@@ -129,75 +132,96 @@ class FeedingView:
             CorruptStoreError: a file of the store is damaged.
             StoreAccessError: the cache folder cannot be written, is full, or may not hold that much.
         """
-        asked = Asked(
-            choose_units(
-                n_step=n_step,
-                gamma=gamma,
-                window=window,
-                stride=stride,
-                pad=pad,
-                burn_in=burn_in,
-                deltas=deltas,
-                whole_episodes=whole_episodes,
-            ),
+        config = LoaderConfig(
+            choose_units(units, window=window, n_step=n_step, gamma=gamma),
             columns,
-            Stages.of(transforms),
-            Batching(whole_number("batch_size", batch_size, 1), drop_last, choose_shard(shard, uneven)),
-            choose_output(output, device),
+            TransformPipeline.of(transforms),
+            Batches.of(batch_size),
+            Shard.of(shard),
+            Output.of(output).converter(),
             whole_number("seed", seed, 0),
+            shuffle,
             weights,
-            prioritised,
+            Cache.of(cache),
+            agent,
+            group,
+            joint,
         )
-        check_prioritised(prioritised, shuffle=shuffle, weights=weights)
-        ahead = whole_number("prefetch", prefetch, 0)
-        check_made_now(follow or prioritised is not None, prefetch=ahead)
-        followed = check_follow(
-            follow,
-            refresh_seconds=refresh_seconds,
-            newest_steps=newest_steps,
-            newest_episodes=newest_episodes,
-            wait_seconds=wait_seconds,
-        )
-        if followed is not None:
-            check_endless(shuffle)
-            check_held(
-                cache=cache, cache_folder=cache_folder, cache_bytes=cache_bytes, buffer_bytes=buffer_bytes
-            )
-            return following_loader(self, followed, asked)
-        wanted = self._wanted(asked, shuffle=shuffle, replacement=replacement)
-        feed = make_feed(wanted, cache, cache_folder, cache_bytes, buffer_bytes)
-        identity = _identity(wanted, asked.seed) | feed.facts()
-        if prioritised is not None:
-            return prioritised_loader(feed, prioritised, asked, identity)
-        return Loader(feed, asked.batching, identity, asked.stages.on_batch, asked.output, ahead)
-
-    def _wanted(self, asked: Asked, *, shuffle: bool, replacement: bool) -> Wanted:
-        """What a feed is to give of the episodes of this view; of the columns nothing is read yet."""
-        snapshot, positions = self._reader.snapshot, self._all_positions()
-        check_single_agents(snapshot)
-        units, stages = asked.units, asked.stages
-        index = index_of(snapshot, positions)
-        unit_index = UnitIndex(units, index)
-        edges = unit_index.edges
-        check_selection(units, index, edges)
-        keys = stages.keys(units, asked.columns)
-        columns = choose_columns(snapshot, positions, stages.columns(units, keys))
-        weighed = evaluate_weights(snapshot, positions, edges, asked.weights)
-        drawn = replacement or asked.weights is not None
-        order = choose_order(edges, shuffle=shuffle, replacement=drawn, weights=weighed, seed=asked.seed)
-        return Wanted(self._reader.blocks, positions, index, columns, units, keys, order, unit_index, stages)
+        make = _loader if follow is None else partial(following_loader, follow)
+        return make(self.context, config)
 
 
-def _identity(wanted: Wanted, seed: int) -> dict[str, Any]:
-    """What the units and their order depend on, wherever the columns are kept."""
-    snapshot, order = wanted.blocks.snapshot, wanted.order
-    weights = order.weights if isinstance(order, Drawn) else None
-    return {
+def _loader(context: ReadContext, config: LoaderConfig) -> Loader:
+    """Make a loader of the episodes of one version of a store."""
+    snapshot = context.snapshot
+    positions = context.all_positions
+    teams = teams_of(snapshot, positions, config.group) if config.joint else ()
+    if teams:
+        selection = select_joint(snapshot, positions)
+        if config.columns is None:
+            config = replace(config, columns=joint_keys(teams, config.units))
+    else:
+        selection = select(snapshot, positions, config.agent, config.group)
+        # An agent that never acted has nothing to learn from.
+        selection = selection.part(selection.index.lengths > 0) if selection.agents else selection
+    index = selection.index
+    if AGENT_ID in config.keys and not selection.agents:
+        raise unknown_column(snapshot, selection, AGENT_ID)
+    unit_index = UnitIndex(config.units, index)
+    edges = unit_index.edges
+    check_selection(config.units, index, edges)
+    weights = evaluate_weights(snapshot, selection, edges, config.weights)
+    order = config.order(edges, weights)
+    if teams:
+        source = joint_source(ColumnSource(context.blocks, selection, ()), teams, config.stored_columns)
+    else:
+        columns = choose_columns(snapshot, selection, config.stored_columns)
+        source = ColumnSource(context.blocks, selection, columns)
+    make = _stream_feed if config.cache.kind == "stream" else _array_feed
+    feed = make(source, config, order, unit_index)
+    identity = {
         "store": snapshot.manifest.store_id,
         "version": snapshot.version,
-        "episodes": zlib.crc32(wanted.positions.tobytes()),
-        "units": repr(wanted.units),
+        "episodes": zlib.crc32(selection.positions.tobytes()),
+        "units": repr(config.units),
         "order": type(order).__name__,
         "weights": None if weights is None else zlib.crc32(weights.tobytes()),
-        "seed": seed,
+        "seed": config.seed,
     }
+    if selection.agents:
+        identity["agents"] = list(selection.agents)
+    if teams:
+        identity["joint"] = {team.group: list(team.agents) for team in teams}
+    batches = BatchSource(feed, config.batching, config.shard, config.stages.on_batch)
+    kind = Loader if config.prioritised is None else PrioritisedLoader
+    return kind(batches, identity | feed.facts(), config.output)
+
+
+def _array_feed(source: ColumnSource, config: LoaderConfig, order: Order, unit_index: UnitIndex) -> ArrayFeed:
+    """Read the columns into memory, or map them from a cache folder."""
+    cache, rule = config.cache, config.prioritised
+    if cache.kind == "memory":
+        arrays = read_arrays(source)
+    else:
+        arrays = map_arrays(source, CacheFolder(chosen_folder(cache.folder), cache.max_bytes))
+    prepared = config.stages.prepare(arrays, config.kept_columns)
+    priorities = None if rule is None else Priorities(rule, config.seed, order.length)
+    return ArrayFeed(prepared, config.units, config.keys, order, unit_index, priorities)
+
+
+def _stream_feed(
+    source: ColumnSource, config: LoaderConfig, order: Order, unit_index: UnitIndex
+) -> StreamFeed:
+    """Plan groups of row groups that fit into half of the buffer."""
+    if config.weights is not None:
+        raise InvalidArgumentError(
+            "weights=... draws from all units at any time, but a stream holds a part of them. Use "
+            "cache='mmap', or choose episodes with filter(...)."
+        )
+    row_bytes = source.row_bytes + _DERIVED_BYTES * len(config.stages.writes)
+    # One half for the group whose batches are taken, one for the group that is read; with its units' order.
+    buffer = _BUFFER_BYTES if config.cache.buffer_bytes is None else config.cache.buffer_bytes
+    group_rows = max(buffer // 2 // (row_bytes + _ORDER_BYTES), 1)
+    blocks = blocks_of(source, np.diff(unit_index.edges), group_rows=group_rows, sort=config.shuffle)
+    groups = StreamOrder(blocks, group_rows, config.seed if config.shuffle else None)
+    return StreamFeed(source, config.units, config.keys, groups, config.stages)

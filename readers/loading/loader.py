@@ -1,46 +1,45 @@
-"""`Loader`: walks along the order of an epoch, hands out batches, and knows where it stands."""
+"""`Loader`: yields the batches of an epoch, and keeps its position."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...store.errors import InvalidArgumentError, LoaderStateError
+from ...store.prefetch import prefetch
 from ..optional_packages import require
 from .arguments import whole_number
-from .batch_source import Batching, BatchSource, transformed
-from .feed import Feed, Places
-from .outputs import NumpyOutput, Output
-from .prefetching import prefetched
-from .state import make_state, read_state
-from .taking import Picking, Taking
+from .batch_source import BatchSource, transformed
+from .feed import RandomAccess, SequentialTake
+from .order.priorities import Priorities
+from .order.shard import ShardSlice
+from .output.outputs import BatchOutput
+from .state import EpochPosition, make_state, read_state
 from .units.unit import Batch, Units
 
 if TYPE_CHECKING:
     from .torch_datasets import BatchDataset, UnitDataset
-    from .torch_loader import TorchLoader
+    from .torch_workers import TorchWorkers
 
 
-class Loader:
+class Loader(EpochPosition):
     """Batches of a view's units, epoch after epoch.
 
-    Iterating yields the batches that are left of the epoch and moves on to the next one; whoever stops in
-    between goes on there. There is one place where a loader stands, so one iteration at a time: one that was
-    begun before the loader was moved, or before another one began, says so.
+    Iterating yields the remaining batches of the epoch and then moves to the next epoch; after a `break`, the
+    next iteration continues there. A loader has one position, so it supports one iteration at a time: an
+    iteration raises an error once the loader was moved or another iteration began.
 
-    A batch is a dict of arrays (nested for Dict and Tuple spaces); they are fresh and belong to whoever gets
-    them. Not safe to use from several threads. It can be pickled, with the arrays that it reads from; a
-    process that is spawned with it shares them instead.
+    A batch is a dict of arrays (nested for Dict and Tuple spaces); the arrays are fresh and belong to the
+    caller. Not safe to use from several threads. A loader can be pickled, with the arrays that it reads from;
+    a spawned process shares them instead.
 
     Args:
-        feed: where units come from.
-        batching: how they are cut into batches.
+        source: the batches, as numpy arrays.
         identity: what the units and their order depend on, by name; a state of another identity is refused.
-        transforms: applied to each batch in turn.
-        output: turns batches into what is handed out.
-        prefetch: how many batches are made ahead, in a thread.
+        output: converts batches.
+        workers: make the batches of an iteration; None to make them in this process.
     """
 
     #: Whether a batch depends on what happens before it, so that none can be made ahead or elsewhere.
@@ -48,42 +47,31 @@ class Loader:
 
     def __init__(
         self,
-        feed: Feed,
-        batching: Batching,
+        source: BatchSource,
         identity: Mapping[str, Any],
-        transforms: Sequence[Callable[[Batch], Batch]] = (),
-        output: Output | None = None,
-        prefetch: int = 0,
+        output: BatchOutput,
+        workers: TorchWorkers | None = None,
     ) -> None:
-        self._feed = feed
-        self._batching = batching
+        self._source = source
+        self._feed = source.feed
         self._identity = dict(identity)
-        self._transforms = tuple(transforms)
-        self._output = NumpyOutput() if output is None else output
-        self._prefetch = prefetch
-        self._epoch = 0
-        self._position = 0
-        self._moves = 0
-        self._taking: tuple[int, int, Taking] | None = None
+        self._output = output
+        self._workers = workers
+        self._taking: tuple[int, int, SequentialTake] | None = None
 
     def __repr__(self) -> str:
-        """What it yields and where it stands, in one line."""
+        """Show the units and the position in one line."""
         return (
-            f"Loader({self.units} units, {len(self)} batches of {self._batching.size}, epoch {self._epoch}, "
-            f"position {self._position})"
+            f"Loader({self.units} units, {len(self)} batches of {self._source.batching.size}, "
+            f"epoch {self._epoch}, position {self._position})"
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is read ahead stays here."""
+        """Leave out units that were read ahead."""
         return {**vars(self), "_taking": None}
 
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next batch, counted from 0."""
-        return self._epoch
-
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch."""
+        """Move to the beginning of an epoch."""
         self._move_to(whole_number("epoch", epoch, 0), 0)
 
     @property
@@ -92,53 +80,55 @@ class Loader:
         return self._feed.length
 
     @property
+    def agents(self) -> tuple[str, ...] | dict[str, tuple[str, ...]]:
+        """The agents that `agent_id` refers to; of `joint=True`, those of the axis of agents, by group."""
+        joint = self._identity.get("joint")
+        if joint is not None:
+            return {group: tuple(names) for group, names in joint.items()}
+        return tuple(self._identity.get("agents", ()))
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of the columns that it holds."""
+        """Bytes of the columns in memory."""
         return self._feed.nbytes
 
     def __len__(self) -> int:
-        """Batches of a whole epoch, for this shard."""
-        return self._batching.batches(0, self._feed.length)
+        """Return the number of batches of a whole epoch, for this shard."""
+        return self._source.count(0)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield what is left of the epoch."""
+        """Yield the remaining batches of the epoch."""
         self._moves += 1
         moves, epoch, begun = self._moves, self._epoch, self._position
-        places = self._batching.places(begun, self._feed.length)
+        places = self._source.places(begun)
         taken = 0
         with contextlib.closing(self._made(epoch, begun)) as batches:
             for batch in batches:
-                taken = min(taken + self._batching.size, places.count)
-                # Counted before it is handed out: whoever saves the state then has had this batch.
+                taken = min(taken + self._source.batching.size, places.count)
+                # Counted before it is yielded: a state saved from here on includes this batch.
                 self._stand_at(epoch, begun + taken * places.step, taken == places.count)
                 yield batch
-                if moves != self._moves:
-                    raise LoaderStateError(
-                        "The loader was moved, or iterated anew, while this iteration went on. Begin a new "
-                        "one: it goes on from where the loader stands."
-                    )
+                self._check_unmoved(moves, "loader")
         if not places.count:
             self._stand_at(epoch, begun, True)
 
     @property
-    def source(self) -> BatchSource:
-        """Where its batches come from, wherever the loader stands; for other readers of the same batches."""
-        return BatchSource(self._feed, self._batching, self._transforms)
-
-    @property
-    def output(self) -> Output:
-        """What makes of a batch what is handed out."""
+    def output(self) -> BatchOutput:
+        """The converter of batches."""
         return self._output
 
     def _made(self, epoch: int, position: int) -> Generator[Any, None, None]:
-        """The batches of an epoch from a position on, ready to be handed out."""
-        batches = (self._output(batch) for batch in self.source.batches(epoch, position))
-        return prefetched(batches, self._prefetch) if self._prefetch else batches
+        """Yield the converted batches of an epoch from a position on."""
+        if self._workers is not None:
+            return self._workers.batches(epoch, position)
+        batches = (self._output(batch) for batch in self._source.batches(epoch, position))
+        ahead = self._source.batching.prefetch
+        return prefetch(batches, ahead) if ahead else batches
 
     @property
     def epoch_units(self) -> int | None:
-        """Units that this shard takes of an epoch; None if it has no end."""
-        return self._batching.shard.places(0, self._feed.length).count
+        """Units of an epoch that this shard takes; None if an epoch never ends."""
+        return self._source.shard.places(0, self._feed.length).count
 
     @property
     def kind(self) -> Units:
@@ -146,9 +136,9 @@ class Loader:
         return self._feed.units
 
     def take(self, count: int) -> Any:
-        """The next `count` units as one batch; where the epoch ends in between, the next one begins.
+        """Return the next `count` units as one batch, across the end of an epoch where necessary.
 
-        Neither `batch_size` nor `drop_last` matter. It ends iterations that were begun, as any move does.
+        Neither the batch size nor `drop_last` matter. It ends iterations that were begun, as any move does.
 
         Raises:
             InvalidArgumentError: count is not a whole number from 1 on.
@@ -156,11 +146,11 @@ class Loader:
         return self._output(self._take(count))
 
     def _take(self, count: int) -> Batch:
-        """The same as numpy arrays, for mixtures."""
+        """Take units as numpy arrays, for mixtures."""
         left, parts = whole_number("count", count, 1), []
         while left:
             epoch, begun = self._epoch, self._position
-            rest = self._batching.shard.places(begun, self._feed.length)
+            rest = self._source.shard.places(begun, self._feed.length)
             places = replace(rest, count=min(left, rest.count))
             if places.count:
                 parts.append(self._taken(epoch, places, rest))
@@ -172,14 +162,14 @@ class Loader:
             self._moves += 1
             left -= places.count
         batch = parts[0] if len(parts) == 1 else self.kind.join(parts)
-        return transformed(batch, self._transforms)
+        return transformed(batch, self._source.transforms)
 
-    def _taken(self, epoch: int, places: Places, rest: Places) -> Batch:
-        if isinstance(self._feed, Picking):
+    def _taken(self, epoch: int, places: ShardSlice, rest: ShardSlice) -> Batch:
+        if isinstance(self._feed, RandomAccess):
             return self._feed.pick(epoch, places)
-        # Goes on reading where the last call ended, if nothing moved in between.
+        # Continue reading where the last call ended, if nothing moved in between.
         if self._taking is None or self._taking[:2] != (self._moves, places.start):
-            self._taking = (0, 0, Taking(self._feed, epoch, rest, places.count))
+            self._taking = (0, 0, SequentialTake(self._feed, epoch, rest, places.count))
         taking, self._taking = self._taking[2], None
         batch = taking.next(places.count)
         self._taking = (self._moves + 1, places.start + places.count * places.step, taking)
@@ -188,50 +178,76 @@ class Loader:
     def _check_not_live(self, what: str) -> None:
         if self.live:
             raise InvalidArgumentError(
-                f"{what} makes batches beforehand, in other processes; what this loader draws next depends "
-                "on new priorities or new episodes. Iterate it here, with output='torch' for tensors."
+                f"{what} makes batches ahead, in other processes, but this loader decides on each batch when "
+                "it is asked for, by priorities or new episodes. Iterate it here, with output='torch' for "
+                "tensors."
             )
 
     def _mark(self) -> tuple[int, int]:
-        """Where it stands, for `_go_back`."""
+        """Return the position, for `_go_back`."""
         return self._epoch, self._position
 
     def _go_back(self, mark: tuple[int, int]) -> None:
         self._move_to(*mark)
 
-    def _move_to(self, epoch: int, position: int) -> None:
-        self._epoch, self._position = epoch, position
-        self._moves += 1
-
     def _stand_at(self, epoch: int, position: int, over: bool) -> None:
         self._epoch, self._position = (epoch + 1, 0) if over else (epoch, position)
 
-    def update_priorities(self, units: Any, priorities: Any) -> None:
-        """Set the priorities of some units, where the loader draws by priority; see `PrioritisedLoader`.
+    @property
+    def _priorities(self) -> Priorities:
+        if self._feed.priorities is None:
+            raise InvalidArgumentError(
+                "This loader does not draw by priority. Make it with weights=el.Prioritised()."
+            )
+        return self._feed.priorities
+
+    @property
+    def beta(self) -> float:
+        """The exponent of the importance weights, 0 to 1; may be set at any time.
 
         Raises:
-            InvalidArgumentError: it does not.
+            InvalidArgumentError: the loader does not draw by priority, or the number is out of range.
         """
-        raise InvalidArgumentError(
-            "This loader does not draw by priority. Make it with prioritised=Prioritised()."
-        )
+        return self._priorities.beta
+
+    @beta.setter
+    def beta(self, beta: float) -> None:
+        self._priorities.beta = beta
+
+    def update_priorities(self, units: Any, priorities: Any) -> None:
+        """Set the priorities of some units; the next batch is drawn by them.
+
+        In a loader that follows a store, units whose episode has gone since the batch was made are skipped;
+        its unit numbers mean nothing to another loader.
+
+        Args:
+            units: int64, shape (b,): `unit` of a batch. Where a unit occurs twice the last priority counts.
+            priorities: shape (b,), finite, from 0 on, such as absolute TD errors.
+
+        Raises:
+            InvalidArgumentError: the loader does not draw by priority, a unit does not exist, a priority is
+                negative or not finite, or their numbers differ; no priority was changed.
+        """
+        self._feed.update_priorities(self._priorities, units, priorities)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands: a small dict that JSON can hold.
+        """Return the position: a small dict that JSON can hold.
 
-        Taken after a batch, a loader that loads it goes on with the next batch, also with another batch size,
-        number of shards or number of workers: then all shards must load the same state.
+        A loader that loads it continues with the next batch, also with another batch size, number of shards
+        or number of workers; then all shards must load the same state. By priority it also holds all
+        priorities, 8 bytes for each unit, as `bytes`.
         """
-        return make_state(self._identity, self._epoch, self._position)
+        return {**make_state(self._identity, self._epoch, self._position), **self._feed.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where another loader stood.
+        """Move to the position of another loader, with its priorities if it has any: the same batches follow.
 
         Raises:
             LoaderStateError: the state is of another store, version, selection, kind of unit or order, or is
-                no state; the loader stands where it stood.
+                no state; the loader keeps its position.
         """
         epoch, position = read_state(state, self._identity, self._feed.length)
+        self._feed.load_state(state)
         self._move_to(epoch, position)
 
     def torch_loader(
@@ -243,20 +259,21 @@ class Loader:
         multiprocessing_context: Any = None,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
-    ) -> TorchLoader:
-        """A loader of the same batches, as tensors that worker processes make, from where this one stands.
+    ) -> Loader:
+        """Return a loader of the same batches, from this position, as tensors that worker processes make.
 
         The order is the same for any number of workers, and so is the state, which counts the batches that
-        were handed out. Workers take the place of `prefetch`. See `torch.utils.data.DataLoader` for the
-        arguments.
+        were yielded. Workers replace `prefetch`. See `torch.utils.data.DataLoader` for the arguments.
+        Workers that are kept (`persistent_workers=True`) end with the loader; the two loaders move
+        independently.
 
         Raises:
             MissingPackageError: torch is not installed.
-            InvalidArgumentError: torch refuses an argument, or this loader hands out JAX arrays.
+            InvalidArgumentError: torch refuses an argument, or this loader yields JAX arrays.
         """
         self._check_not_live("torch_loader()")
         require("torch", "torch_loader()")
-        from .torch_loader import TorchLoader
+        from .torch_workers import TorchWorkers
 
         options = {
             "num_workers": num_workers,
@@ -266,31 +283,45 @@ class Loader:
             "timeout": timeout,
             "worker_init_fn": worker_init_fn,
         }
-        return TorchLoader(self, options)
+        workers = TorchWorkers(self._source, self._output, options)
+        made = Loader(self._source, self._identity, workers.output, workers=workers)
+        made._move_to(self._epoch, self._position)
+        return made
 
     def iterable_dataset(self) -> BatchDataset:
-        """The batches as an iterable dataset for torch's DataLoader; see there for how.
+        """Return the batches as an iterable dataset, for `DataLoader(dataset, batch_size=None, ...)`.
 
         Raises:
             MissingPackageError: torch is not installed.
-            InvalidArgumentError: this loader hands out JAX arrays.
+            InvalidArgumentError: this loader yields JAX arrays.
         """
         self._check_not_live("iterable_dataset()")
         require("torch", "iterable_dataset()")
         from .torch_datasets import BatchDataset
 
-        return BatchDataset(self)
+        return BatchDataset(self._source, self._output, self.state_dict())
 
     def map_dataset(self) -> UnitDataset:
-        """The units as a map-style dataset, for `DataLoader(dataset, ..., collate_fn=dataset.collate)`.
+        """Return the units as a map-style dataset: `DataLoader(dataset, ..., collate_fn=dataset.collate)`.
 
         Raises:
             MissingPackageError: torch is not installed.
             InvalidArgumentError: this loader has an order or a shard, which torch's sampler decides here; or
-                it hands out JAX arrays, or streams.
+                it yields JAX arrays, or streams.
         """
         self._check_not_live("map_dataset()")
         require("torch", "map_dataset()")
         from .torch_datasets import UnitDataset
 
-        return UnitDataset(self)
+        return UnitDataset(self._source, self._output)
+
+
+class PrioritisedLoader(Loader):
+    """A loader that draws units by priority, with replacement (Schaul et al. 2016).
+
+    `store.loader(weights=el.Prioritised())` returns one. Batches also have `unit` (int64, shape (b,)), the
+    units' numbers, and `weight` (float64, shape (b,)), their importance weights. All units begin with the
+    priority 1. Of several shards each has its own priorities.
+    """
+
+    live = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
@@ -13,31 +12,31 @@ import numpy as np
 from ...store.errors import InvalidArgumentError, LoaderStateError
 from .arguments import whole_number
 from .loader import Loader
-from .outputs import Output
-from .shares import DrawnShares, ExactShares, Shares, normalised
-from .tree import leaves
+from .order.shares import DrawnShares, ExactShares, Shares, normalised
+from .output.outputs import BatchOutput
+from .output.tree import leaves
+from .state import EpochPosition, make_state, read_state
 from .units.unit import Batch, Units
 
-_STATE_FORMAT = 1
 SOURCE = "source"
 
 #: What an epoch of a mixture is: "longest", "shortest", a number of batches, or None: it has no end.
 Epoch = Literal["longest", "shortest"] | int | None
 
 
-class MixedLoader:
+class MixedLoader(EpochPosition):
     """Batches that hold units of several loaders; made by `mix`.
 
-    Each loader goes on along its own epochs, one after the other. Within a batch the units of the first
-    loader come first, then those of the second, and so on. It owns its loaders from then on: whoever moves
-    one of them moves the mixture. Not safe to use from several threads.
+    Each loader proceeds through its own epochs. Within a batch the units of the first loader come first, then
+    those of the second, and so on. The mixture owns its loaders: moving one of them moves the mixture. Not
+    safe to use from several threads.
 
     Args:
         loaders: where units come from.
         shares: how many of each.
         batch_size: units of a batch.
         batches: batches of an epoch; None if it has no end.
-        source: whether batches say which loader each unit is from.
+        source: whether batches hold the number of each unit's loader.
         identity: what the composition depends on, by name; a state of another identity is refused.
     """
 
@@ -59,12 +58,9 @@ class MixedLoader:
         self._identity = dict(identity)
         self._forms: dict[int, dict[str, tuple]] = {}
         self._units = 0
-        self._epoch = 0
-        self._position = 0
-        self._moves = 0
 
     def __repr__(self) -> str:
-        """What it mixes and where it stands, in one line."""
+        """Show the loaders and the position in one line."""
         length = "no end" if self._batches is None else f"{self._batches} batches"
         return (
             f"MixedLoader({len(self._loaders)} loaders, {length} of {self._size}, epoch {self._epoch}, "
@@ -77,18 +73,13 @@ class MixedLoader:
         return self._loaders
 
     @property
-    def epoch(self) -> int:
-        """The epoch of the next batch, counted from 0."""
-        return self._epoch
-
-    @property
     def epoch_units(self) -> int | None:
         """Units of an epoch; None if it has no end."""
         return None if self._batches is None else self._batches * self._size
 
     @property
-    def output(self) -> Output:
-        """What makes of a batch what is handed out; all loaders have the same."""
+    def output(self) -> BatchOutput:
+        """The converter of batches, the same for all loaders."""
         return self._loaders[0].output
 
     @property
@@ -97,11 +88,11 @@ class MixedLoader:
         return self._loaders[0].kind
 
     def __bool__(self) -> bool:
-        """True, with or without a length."""
+        """Return True, with or without a length."""
         return True
 
     def __len__(self) -> int:
-        """Batches of an epoch.
+        """Return the number of batches of an epoch.
 
         Raises:
             TypeError: it has no end.
@@ -113,7 +104,7 @@ class MixedLoader:
         return self._batches
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield what is left of the epoch, or batches for ever."""
+        """Yield the remaining batches of the epoch, or batches for ever."""
         self._moves += 1
         moves = self._moves
         while True:
@@ -123,16 +114,12 @@ class MixedLoader:
             if over:
                 self._epoch, self._position = self._epoch + 1, 0
             yield self.output(batch)
-            if moves != self._moves:
-                raise LoaderStateError(
-                    "The mixture was moved, or iterated anew, while this iteration went on. Begin a new one: "
-                    "it goes on from where the mixture stands."
-                )
+            self._check_unmoved(moves, "mixture")
             if over:
                 return
 
     def take(self, count: int) -> Any:
-        """The next `count` units as one batch; does not count as a batch of the epoch.
+        """Return the next `count` units as one batch, which does not count as a batch of the epoch.
 
         Raises:
             InvalidArgumentError: count is not a whole number from 1 on, or the loaders' batches differ.
@@ -149,7 +136,7 @@ class MixedLoader:
         try:
             parts = [self._part(number, own) for number, own in enumerate(counts) if own]
         except BaseException:
-            # One of them gave nothing, so the others give theirs again.
+            # One of them failed, so the others go back.
             self._go_back(mark)
             raise
         self._units += count
@@ -164,14 +151,14 @@ class MixedLoader:
         return batch
 
     def _mark(self) -> tuple[Any, ...]:
-        """Where it and all its loaders stand, for `_go_back`."""
+        """Return the positions of the mixture and its loaders, for `_go_back`."""
         return self._epoch, self._position, self._units, [loader._mark() for loader in self._loaders]
 
     def _go_back(self, mark: tuple[Any, ...]) -> None:
-        self._epoch, self._position, self._units, marks = mark
+        epoch, position, self._units, marks = mark
         for loader, own in zip(self._loaders, marks, strict=True):
             loader._go_back(own)
-        self._moves += 1
+        self._move_to(epoch, position)
 
     def _check_alike(self, number: int, batch: Batch) -> None:
         """Compare a loader's batch with those of the others so far."""
@@ -189,45 +176,35 @@ class MixedLoader:
         self._forms[number] = form
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the mixture and all its loaders stand: a dict, as large as the loaders' own."""
+        """Return the positions of the mixture and its loaders: a dict, as large as the loaders' own."""
         return {
-            "format": _STATE_FORMAT,
-            "identity": dict(self._identity),
-            "epoch": self._epoch,
-            "position": self._position,
+            **make_state(self._identity, self._epoch, self._position),
             "units": self._units,
             "loaders": [loader.state_dict() for loader in self._loaders],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where another mixture stood: the same batches follow.
+        """Move to the position of another mixture: the same batches follow.
 
         Raises:
             LoaderStateError: it is no state of a mixture of these loaders with these arguments; nothing has
                 moved.
         """
-        try:
-            form, identity, parts = state["format"], state["identity"], list(state["loaders"])
-            epoch, position, units = (operator.index(state[name]) for name in ("epoch", "position", "units"))
-        except (TypeError, KeyError, ValueError) as error:
+        last = math.inf if self._batches is None else self._batches - 1
+        epoch, position = read_state(state, self._identity, last, "mixture")
+        units: Any = state.get("units")
+        parts: Any = state.get("loaders")
+        whole = isinstance(units, int) and units >= 0
+        if not whole or not isinstance(parts, Sequence) or len(parts) != len(self._loaders):
             raise LoaderStateError(
-                f"This is no state of a mixture: {state!r:.200}. Expected what state_dict() gave."
-            ) from error
-        if form != _STATE_FORMAT or identity != self._identity or len(parts) != len(self._loaders):
-            raise LoaderStateError(
-                f"The state is that of another mixture (format {form!r}, {identity!r:.300}, {len(parts)} "
-                f"loaders; here format {_STATE_FORMAT}, {self._identity!r:.300}, {len(self._loaders)} "
-                "loaders). Mix the same loaders with the same arguments."
-            )
-        if min(epoch, position, units) < 0 or (self._batches is not None and position >= self._batches):
-            raise LoaderStateError(
-                f"The state has epoch {epoch}, position {position} and {units} units; this cannot be."
+                f"The state has {units!r} units and the states {parts!r:.200} of loaders; this cannot be. "
+                f"Expected a number from 0 on and {len(self._loaders)} states."
             )
         self._load_parts(parts)
-        self._epoch, self._position, self._units = epoch, position, units
-        self._moves += 1
+        self._units = units
+        self._move_to(epoch, position)
 
-    def _load_parts(self, states: Sequence[Mapping[str, Any]]) -> None:
+    def _load_parts(self, states: Any) -> None:
         before = [loader.state_dict() for loader in self._loaders]
         for number, (loader, state) in enumerate(zip(self._loaders, states, strict=True)):
             try:
@@ -254,12 +231,12 @@ def mix(
             do not matter; their transforms are applied, each to its own units. Their batches must have the
             same keys, with the same dtypes and shapes, and go to the same output and device.
         batch_size: units of a batch.
-        exact: shares are met to the unit: in each batch where they divide, and in all units so far as near
-            as whole units can. False: each unit's loader is drawn, so they are met in expectation.
-        epoch: what an epoch is, where iteration pauses: "longest" (so many batches that the units of each
-            loader have come once, as far as shares go), "shortest" (as many as the first loader takes to come
-            to its end), a number of batches, or None for batches without end. It is the same number of
-            batches each time; the loaders go on where they stand. Loaders without end do not count.
+        exact: meet shares to the unit: in each batch where they divide, and over all units so far as closely
+            as whole units can. False: draw each unit's loader, so shares are met in expectation.
+        epoch: the number of batches after which iteration pauses: "longest" (until the units of each loader
+            have come once, as far as shares go), "shortest" (until the first loader ends), a number, or None
+            for batches without end. It is the same number each time, and no loader restarts for it. Loaders
+            without end do not count.
         source: give each batch the key `source`: int64, shape (b,), the number of the loader in `parts`.
         seed: of the draws, if not exact.
 
@@ -306,7 +283,7 @@ def _checked_parts(parts: Any) -> tuple[list[Loader | MixedLoader], tuple[Fracti
     if other is not None:
         raise InvalidArgumentError(
             f"Loader 0 of the mixture hands out {loaders[0].output}, loader {other} {loaders[other].output}. "
-            "Give both the same output=... and device=..."
+            "Give both the same output=..."
         )
     shares = normalised([share if isinstance(share, Fraction) else float(share) for _, share in pairs])
     if not all(shares):
@@ -332,26 +309,26 @@ def _epoch_batches(
 
 
 def _form(batch: Batch, *, ragged: bool) -> dict[str, tuple]:
-    """Dtype and shape of a unit of a batch, by key; a padded axis is left out."""
+    """Return the dtype and shape of a unit of a batch, by key, without the padded axis."""
     return {name: (leaf.dtype, leaf.shape[1 + ragged :]) for name, leaf in leaves(batch)}
 
 
 def _difference(one: int, form: Mapping[str, tuple], two: int, other: Mapping[str, tuple]) -> str:
-    told = []
+    differences = []
     for number, names in ((one, {*form} - {*other}), (two, {*other} - {*form})):
         if names:
-            told.append(f"only loader {number} has {', '.join(map(repr, sorted(names)))}")
-    told += [
-        f"{name!r} is {_told(form[name])} in loader {one} and {_told(other[name])} in loader {two}"
+            differences.append(f"only loader {number} has {', '.join(map(repr, sorted(names)))}")
+    differences += [
+        f"{name!r} is {_described(form[name])} in loader {one} and {_described(other[name])} in loader {two}"
         for name in form
         if name in other and form[name] != other[name]
     ]
     return (
-        f"Loaders {one} and {two} of the mixture do not give the same batches: {'; '.join(told)}. Give both "
+        f"Loaders {one} and {two} of the mixture have different batches: {'; '.join(differences)}. Give both "
         "the same columns=..., or transform one."
     )
 
 
-def _told(form: tuple) -> str:
+def _described(form: tuple) -> str:
     dtype, shape = form
     return f"{dtype} of shape {shape}"

@@ -9,55 +9,40 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..blocks import BlockReader
-from .columns import Column
-from .episode_index import EpisodeIndex
-from .feed import Places
-from .step_arrays import StepArrays, empty_arrays, pooled, read_arrays
-from .stream_order import Group, Run, StreamOrder
-from .transforms.on_read import Stages
-from .unit_index import UnitIndex
-from .units.unit import EPISODE, Batch, Chosen, Units
+from .columns.step_arrays import ColumnSource, StepArrays, empty_arrays, pooled, read_arrays
+from .feed import Feed
+from .order.shard import ShardSlice
+from .order.stream_order import Group, Run, StreamOrder
+from .order.unit_index import UnitIndex
+from .transforms.on_read import TransformPipeline
+from .units.unit import Batch, Chosen, Units
 
-#: For so many units at a time it is worked out which they are.
+#: The numbers of so many units are computed at a time.
 _PLANNED = 1 << 14
 
 
 @dataclass(frozen=True)
-class StreamFeed:
+class StreamFeed(Feed):
     """Units of columns that are read as they are needed.
 
     Attributes:
-        blocks: opens the store's files.
-        positions: int64, of the episodes in the snapshot.
-        index: of the same episodes.
-        columns: what is read.
+        source: the columns.
         units: the kind of unit.
-        keys: what a batch has.
-        counts: int64: units of each episode.
-        order: which unit stands where.
-        stages: what is done to a group's rows before units are gathered.
+        keys: of a batch.
+        order: the order of the units.
+        stages: transform a group's rows before units are gathered.
     """
 
-    blocks: BlockReader
-    positions: np.ndarray
-    index: EpisodeIndex
-    columns: tuple[Column, ...]
+    source: ColumnSource
     units: Units
     keys: Sequence[str]
-    counts: np.ndarray
     order: StreamOrder
-    stages: Stages
-
-    @property
-    def nbytes(self) -> int:
-        """See `Feed`: nothing is held between iterations."""
-        return 0
+    stages: TransformPipeline
 
     @property
     def length(self) -> int:
@@ -70,18 +55,20 @@ class StreamFeed:
             return {}
         return {"order": f"Shuffled in groups of {self.order.group_rows} rows"}
 
-    def batches(self, epoch: int, places: Places, batch_size: int) -> Iterator[Batch]:
+    def batches(self, epoch: int, places: ShardSlice, batch_size: int) -> Iterator[Batch]:
         """See `Feed`; the last batch of a group may be completed from the next ones."""
         parts: list[Batch] = []
         missing = batch_size
         for read in self._read_ahead(self.order.runs(epoch, places)):
-            while read.left:
-                chosen = read.next(missing)
-                parts.append(self._gather(read, chosen))
-                missing -= len(chosen)
-                if not missing:
-                    yield self._joined(parts)
-                    parts, missing = [], batch_size
+            for chosen in read.choices():
+                start = 0
+                while start < len(chosen):
+                    part = chosen[start : start + missing]
+                    parts.append(self._gather(read, part))
+                    start, missing = start + len(part), missing - len(part)
+                    if not missing:
+                        yield self._joined(parts)
+                        parts, missing = [], batch_size
             del read  # its memory is that of the group which is begun now
         if parts:
             yield self._joined(parts)
@@ -90,10 +77,7 @@ class StreamFeed:
         return parts[0] if len(parts) == 1 else self.units.join(parts)
 
     def _gather(self, read: ReadGroup, chosen: Chosen) -> Batch:
-        batch = self.units.gather(read.arrays, self.keys, chosen)
-        if EPISODE in batch:
-            batch[EPISODE] = read.episodes[batch[EPISODE]]
-        return batch
+        return self.units.gather(read.arrays, self.keys, chosen)
 
     def _read_ahead(self, runs: Iterator[Run]) -> Iterator[ReadGroup]:
         """Read groups, always one more than is handed out."""
@@ -118,56 +102,39 @@ class StreamFeed:
         needed = group.needed(run.some)
         blocks = self.order.blocks
         episodes = blocks.episodes_of(group.blocks[needed])
-        index = EpisodeIndex(self.index.lengths[episodes], self.index.end_reasons[episodes])
-        into = empty_arrays(self.columns, index.rows, pooled)
-        arrays = read_arrays(self.blocks, self.positions[episodes], index, self.columns, into, pool)
+        source = self.source.part(episodes)
+        into = empty_arrays(source.columns, source.index.rows, pooled)
+        arrays = read_arrays(source, into, pool)
         prepared = self.stages.prepare(arrays, self.units.columns(self.keys))
         before = np.cumsum(np.where(needed, 0, np.diff(group.edges)))
-        return ReadGroup(prepared, episodes, UnitIndex(self.units, index), run, before, group.units(run.some))
+        return ReadGroup(prepared, UnitIndex(self.units, source.index), run, before, group.units(run.some))
 
 
-@dataclass
+@dataclass(frozen=True)
 class ReadGroup:
-    """A group of which the blocks that a reader needs are read.
+    """A group, of which the blocks that a reader needs are read.
 
     Attributes:
         arrays: the columns of these blocks' episodes.
-        episodes: int64: their numbers in the view.
-        unit_index: which of these episodes a unit is of.
+        unit_index: finds which of these episodes a unit is of.
         run: the places that the reader takes.
         before: int64, for each block of the group: units of the blocks up to it that are not read.
-        units: as `Group.units` gives them.
+        units: as `Group.units` returns them.
     """
 
     arrays: StepArrays
-    episodes: np.ndarray
     unit_index: UnitIndex
     run: Run
     before: np.ndarray
     units: np.ndarray | None
-    _taken: int = 0
-    _planned: tuple[int, Chosen] = field(default=(0, Chosen(np.zeros(0, np.int64), np.zeros(0, np.int64))))
 
-    @property
-    def left(self) -> int:
-        """How many places are not taken yet."""
-        return len(self.run) - self._taken
-
-    def next(self, most: int) -> Chosen:
-        """The units at the next places, at most so many; episodes are counted within these arrays."""
-        first, chosen = self._planned
-        if self._taken == first + len(chosen):
-            first, chosen = self._planned = self._taken, self._choose(self._taken, self._taken + _PLANNED)
-        some = slice(self._taken - first, self._taken - first + most)
-        found = Chosen(chosen.episodes[some], chosen.numbers[some])
-        self._taken += len(found)
-        return found
-
-    def _choose(self, first: int, stop: int) -> Chosen:
+    def choices(self) -> Iterator[Chosen]:
+        """Yield the units at all places, many at a time; episodes are counted within these arrays."""
         group: Group = self.run.group
-        numbers = self.run.part(first, stop) - group.first
-        if self.units is not None:
-            numbers = self.units[numbers].astype(np.int64)
-        if self.before[-1]:
-            numbers -= self.before[np.searchsorted(group.edges, numbers, side="right") - 1]
-        return self.unit_index.choose(numbers)
+        for first in range(0, len(self.run), _PLANNED):
+            numbers = self.run.part(first, first + _PLANNED) - group.first
+            if self.units is not None:
+                numbers = self.units[numbers].astype(np.int64)
+            if self.before[-1]:
+                numbers -= self.before[np.searchsorted(group.edges, numbers, side="right") - 1]
+            yield self.unit_index.choose(numbers)

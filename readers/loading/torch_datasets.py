@@ -8,7 +8,7 @@ loader, because a worker cannot fill a GPU's memory for its parent; `pin_memory=
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,24 +16,21 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from ...store.errors import InvalidArgumentError, LoaderStateError, UnitNotFoundError
 from .arguments import whole_number
-from .batch_source import transformed
+from .batch_source import BatchSource, transformed
 from .feed import ArrayFeed
-from .orders import Sequential
-from .outputs import NumpyOutput, Output
+from .order.orders import Sequential
+from .output.outputs import BatchOutput, NumpyOutput
+from .output.torch_output import TorchOutput
+from .output.tree import Tree, map_leaves
 from .state import make_state, read_state
-from .torch_output import TorchOutput
-from .tree import Tree, map_leaves
 from .units.unit import Batch
 
-if TYPE_CHECKING:
-    from .loader import Loader
 
-
-def torch_output(output: Output) -> TorchOutput:
-    """What makes tensors of a loader's batches; numpy arrays become tensors.
+def torch_output(output: BatchOutput) -> TorchOutput:
+    """Return the converter to tensors for a loader's output; numpy arrays become tensors.
 
     Raises:
-        InvalidArgumentError: the loader hands out something else.
+        InvalidArgumentError: the loader yields something else.
     """
     if isinstance(output, NumpyOutput):
         return TorchOutput()
@@ -52,22 +49,25 @@ class BatchDataset(IterableDataset[Any]):
     first what is left of the loader's: call `set_epoch` before each one.
 
     Args:
-        loader: whose batches; moving it later does not move the dataset.
+        source: the batches, as numpy arrays.
+        output: of the loader.
+        state: of the loader: where the dataset begins.
     """
 
-    def __init__(self, loader: Loader) -> None:
-        self._source = loader.source
-        self._output = torch_output(loader.output).on_cpu()
-        state = loader.state_dict()
+    def __init__(self, source: BatchSource, output: BatchOutput, state: Mapping[str, Any]) -> None:
+        self._source = source
+        self._output = torch_output(output).on_cpu()
         # The batches of a worker are counted, so here it matters how the epoch is cut into them.
-        self._identity = state["identity"] | {"batching": repr(self._source.batching)}
+        batching, shard = source.batching, source.shard
+        cut = f"Batching(size={batching.size}, drop_last={batching.drop_last}, shard={shard!r})"
+        self._identity = state["identity"] | {"batching": cut}
         # Shared with worker processes, so that those that go on for several epochs see a change.
         self._start = torch.tensor([state["epoch"], state["position"]]).share_memory_()
         self._standing: tuple[int, int, int] | None = None
         self._loaded: tuple[int, int, int] | None = None
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """Return the number of batches of a whole epoch."""
         return self._source.count(0)
 
     def set_epoch(self, epoch: int) -> None:
@@ -93,20 +93,23 @@ class BatchDataset(IterableDataset[Any]):
 
     @staticmethod
     def collate(batch: Any) -> Any:
-        """The batch as it is, for DataLoader's `collate_fn`: torch's own function fails at a TensorDict."""
+        """Return the batch as it is, for DataLoader's `collate_fn`: torch's own function fails at a
+        TensorDict.
+        """
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this process's last iteration stands; torchdata's `StatefulDataLoader` asks each worker.
+        """Return the position of this process's last iteration; torchdata's `StatefulDataLoader` asks each
+        worker.
 
-        It tells of one worker of many, and goes on with the same number of them only. The state of
-        `Loader.torch_loader` goes on with any number.
+        It belongs to one of several workers, and can be resumed only with the same number of workers. The
+        state of `Loader.torch_loader` can be resumed with any number.
         """
         epoch, position, number = self._standing or (*self._start.tolist(), 0)
         return make_state(self._identity, epoch, position) | {"batch": number}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration in this process go on where another one stood.
+        """Let the next iteration in this process continue from the position of another one.
 
         Raises:
             LoaderStateError: the state is of another dataset, or is no state.
@@ -122,7 +125,7 @@ class BatchDataset(IterableDataset[Any]):
 
 
 class GatheredUnits(Sequence[Any]):
-    """Units that were asked for together, gathered in one go: a list of units, and the batch of them.
+    """Units that were requested together: a list of units, and the batch of them.
 
     Attributes:
         batch: all of them, with a first axis of their number.
@@ -133,11 +136,11 @@ class GatheredUnits(Sequence[Any]):
         self._count = count
 
     def __len__(self) -> int:
-        """How many units."""
+        """Return how many units."""
         return self._count
 
     def __getitem__(self, index: Any) -> Any:
-        """One unit, as tensors without the first axis."""
+        """Return one unit, as tensors without the first axis."""
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(self._count))]
         if not -self._count <= index < self._count:
@@ -152,32 +155,32 @@ class UnitDataset(Dataset[Any]):
     the result is the same, but put together unit by unit, and a TensorDict is refused.
 
     Args:
-        loader: whose units: it has the order of the episodes and no shard, which are the sampler's to choose.
+        source: units in the order of the episodes and without a shard: both are the sampler's to choose.
+        output: of the loader.
     """
 
-    def __init__(self, loader: Loader) -> None:
-        source = loader.source
+    def __init__(self, source: BatchSource, output: BatchOutput) -> None:
         feed = source.feed
         if not isinstance(feed, ArrayFeed):
             raise InvalidArgumentError(
                 "A map-style dataset needs any unit at any time, which this loader does not have. Take "
                 "iterable_dataset() or torch_loader()."
             )
-        if not isinstance(feed.order, Sequential) or source.batching.shard.world > 1:
+        if not isinstance(feed.order, Sequential) or source.shard.world > 1:
             raise InvalidArgumentError(
-                "In a map-style dataset torch's sampler chooses order and shard. Leave shuffle, replacement, "
-                "weights and shard out here, or take iterable_dataset() or torch_loader(), which keep them."
+                "In a map-style dataset torch's sampler chooses order and shard. Leave shuffle, weights and "
+                "shard out here, or take iterable_dataset() or torch_loader(), which keep them."
             )
         self._feed = feed
         self._transforms = source.transforms
-        self._output = torch_output(loader.output).on_cpu()
+        self._output = torch_output(output).on_cpu()
 
     def __len__(self) -> int:
-        """Number of units."""
+        """Return the number of units."""
         return self._feed.length
 
     def __getitem__(self, number: int) -> Any:
-        """One unit: its tensors have no axis of the batch.
+        """Return one unit: its tensors have no axis of the batch.
 
         Raises:
             UnitNotFoundError: there is none of that number.
@@ -185,7 +188,7 @@ class UnitDataset(Dataset[Any]):
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> GatheredUnits:
-        """Several units in one gather; DataLoader asks for all of a batch so.
+        """Return several units, gathered at once; DataLoader requests those of a batch in this way.
 
         Raises:
             UnitNotFoundError: there is none of a number.
@@ -206,7 +209,7 @@ class UnitDataset(Dataset[Any]):
 
     @staticmethod
     def collate(units: GatheredUnits) -> Any:
-        """The batch of units that `__getitems__` gathered, as it is."""
+        """Return the batch of units that `__getitems__` gathered, as it is."""
         return units.batch
 
 

@@ -1,4 +1,4 @@
-"""Which parts of an observation are images, and how their arrays become RGB."""
+"""Image columns of observations, and their arrays as RGB."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ImageColumn:
 
     Attributes:
         leaf: its column, dtype and shape.
-        layout: what its axes are; one of `LAYOUTS`.
-        low, high: what is black and what is white.
+        layout: its axes; one of `LAYOUTS`.
+        low, high: the values of black and white.
     """
 
     leaf: FixedNode
@@ -36,12 +36,6 @@ class ImageColumn:
     def name(self) -> str:
         """The column."""
         return self.leaf.column
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width in pixels."""
-        shape = self.leaf.shape
-        return shape[self.layout.index("H")], shape[self.layout.index("W")]
 
     def rgb(self, values: np.ndarray) -> np.ndarray:
         """Images as they are shown.
@@ -72,25 +66,27 @@ class ImageColumn:
 
 
 def image_columns(schema: StepSchema) -> tuple[str, ...]:
-    """The columns of the observation that are pictures without being named; those of each group of agents."""
+    """Return the columns of the observation that are pictures without being named; those of each group of
+    agents.
+    """
     leaves = [leaf for part in schema.parts for leaf in part.observation.leaves]
     return tuple(leaf.column for leaf in leaves if _is_picture(leaf))
 
 
 def small_images(schema: StepSchema) -> str:
-    """A hint at the arrays that may be images, and are too small to be taken for some."""
+    """Return a hint at the arrays that may be images, and are too small to be taken for some."""
     small = [leaf for leaf in schema.observation.leaves if _may_be_picture(leaf) and not _is_picture(leaf)]
     names = " or ".join(f"column={leaf.column!r}" for leaf in small)
     return f" Arrays below {SMALLEST} x {SMALLEST} are shown if they are named: {names}." if names else ""
 
 
 def image_column(schema: StepSchema, column: str | None, layout: str | None) -> ImageColumn:
-    """The image that is asked for.
+    """Return the image that is asked for.
 
     Args:
         schema: of one agent.
         column: its name, as `observation.camera`, or `camera` for short; None for the only one.
-        layout: what its axes are; None to tell it from the shape.
+        layout: its axes; None to infer them from the shape.
 
     Raises:
         NothingToDrawError: there is no image.
@@ -141,14 +137,14 @@ def _range(leaf: FixedNode) -> tuple[float, float]:
     low, high = float(np.min(leaf.space.low)), float(np.max(leaf.space.high))
     if leaf.native != np.uint8 and not (np.isfinite(low) and np.isfinite(high) and low < high):
         raise InvalidArgumentError(
-            f"{leaf.column} has the bounds {low:g} and {high:g}, so nobody knows what is black and what "
-            "is white. Make frames of its arrays by yourself: episode.observations."
+            f"{leaf.column} has the bounds {low:g} and {high:g}, so the pixel range is ambiguous. "
+            "Make frames from the arrays of episode.observations."
         )
     return low, high
 
 
 def _is_picture(leaf: FixedNode) -> bool:
-    """Whether a leaf is an image without being named."""
+    """Return whether a leaf is an image without being named."""
     layout = _layout(leaf.shape)
     if layout is None or min(leaf.shape[layout.index(axis)] for axis in "HW") < SMALLEST:
         return False
@@ -156,7 +152,9 @@ def _is_picture(leaf: FixedNode) -> bool:
 
 
 def _may_be_picture(leaf: FixedNode) -> bool:
-    """Whether a leaf is an array of bytes, or of numbers from 0 to 1 or to 255, with the axes of an image."""
+    """Return whether a leaf is an array of bytes, or of numbers from 0 to 1 or to 255, with the axes of an
+    image.
+    """
     layout = _layout(leaf.shape)
     if layout is None or not isinstance(leaf.space, gymnasium.spaces.Box):
         return False
@@ -165,7 +163,7 @@ def _may_be_picture(leaf: FixedNode) -> bool:
 
 
 def _layout(shape: tuple[int, ...]) -> str | None:
-    """What the axes of a shape most likely are; None if it is no image.
+    """Return the most likely axes of a shape; None if it is no image.
 
     Four channels first are taken for four stacked grey images, as agents of Atari see them; last, for RGBA.
     """

@@ -8,10 +8,11 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -23,17 +24,16 @@ from ...store.errors import (
     NothingToDrawError,
     UntrustedEnvError,
 )
-from ..replaying.environment import make_run_env
-from ..replaying.replay import ReplayReport, check_spaces
+from ..episode_data import EpisodeData
+from ..replaying.environment import remake_env
+from ..replaying.replay import ReplayReport, SoloGame, check_spaces
 from ..replaying.run_envs import RunEnv, chosen_run, run_envs
-from .accessor import Steps, chosen_steps
+from ..replaying.team_replay import team_game
 from .images import image_column, image_columns, small_images
-from .recorded import RecordedFrames
-from .rendered import RenderedFrames, RenderedGame
-from .writing import FORMATS, write_gif, write_mp4, write_png
-
-if TYPE_CHECKING:
-    from ..episode import Episode
+from .recorded import recorded_frames
+from .rendered import RenderedFrames
+from .steps import Steps, chosen_steps
+from .writing import FORMATS, SHEET_FRAMES, write_gif, write_mp4, write_png
 
 FPS = 30.0
 #: A notebook keeps what it shows, so it is shown a part of long videos.
@@ -76,21 +76,22 @@ class Video:
 
     @property
     def report(self) -> ReplayReport | None:
-        """What the last replay found, as far as it was played; None for recorded images, and before it."""
+        """Report of the last replay, as far as it was played; None before one, and for recorded images."""
         return None if self._rendered is None else self._rendered.report
 
     def __len__(self) -> int:
-        """Number of frames."""
+        """Return the number of frames."""
         return len(self.steps)
 
     def __iter__(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Each step with its frame."""
+        """Yield each step with its frame."""
         yield from self._make(self.steps)
         report = self.report
         if report is not None and not report.same:
+            unseeded = "" if report.seed is not None else " The episode has no seed to start from."
             warnings.warn(
-                f"The replay is not what was recorded; {report.first_difference}. Frames from that step on "
-                "show another course.",
+                f"The replay differs from the recording: {report.first_difference}.{unseeded} "
+                "Its frames from that step on are not those of the episode.",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -123,32 +124,35 @@ class Video:
         ):
             raise InvalidArgumentError(f"scale={scale!r}: expected a whole number from 1 to 64, or None.")
         if kind == ".png":
-            write_png(self, target, scale)
+            count = len(self)
+            places = np.unique(np.linspace(0, count - 1, min(count, SHEET_FRAMES)).round().astype(int))
+            part = self.chosen([self.steps[place] for place in places.tolist()])
+            write_png(_any_frames(part), target, scale)
         elif kind == ".gif":
-            write_gif(self, target, self.fps, scale)
+            write_gif(_any_frames(self), target, self.fps, scale)
         else:
-            write_mp4(self, target, self.fps, lossless=lossless, scale=scale)
+            write_mp4(_any_frames(self), target, self.fps, lossless=lossless, scale=scale)
         return target
 
     def chosen(self, steps: Sequence[int]) -> Video:
-        """The same with other steps."""
+        """Return the same with other steps."""
         return Video(self.episode_id, self.source, self._make, steps, self.fps, self._rendered)
 
     def _repr_html_(self) -> str:
-        """A player with the video in it; of a long one, evenly spaced frames."""
+        """Return a player with the video in it; of a long one, evenly spaced frames."""
         if self._page is None:
             self._page = _page(self)
         return self._page
 
     def __repr__(self) -> str:
-        """What it shows."""
+        """Return the episode, the number of frames and their source."""
         return f"Video({self.episode_id!r}, {len(self)} frames of {self.source}, {self.fps:g} fps)"
 
 
 def make_video(
-    episode: Episode, steps: Steps, column: str | None, layout: str | None, env: Any, fps: float | None
+    episode: EpisodeData, steps: Steps, column: str | None, layout: str | None, env: Any, fps: float | None
 ) -> Video:
-    """The video of an episode; see `PicturedEpisode.video`."""
+    """Return the video of an episode; see `Episode.video`."""
     if fps is not None and not (isinstance(fps, int | float) and 0 < fps <= 1000):
         raise InvalidArgumentError(f"fps={fps!r}: expected a number above 0, at most 1000.")
     chosen = chosen_steps(episode, steps)
@@ -157,8 +161,8 @@ def make_video(
     named = column is not None or layout is not None
     if env is None and (named or image_columns(episode._own_schema)):
         image = image_column(episode._own_schema, column, layout)
-        source = RecordedFrames(episode, image)
-        return Video(episode.id, image.name, source.frames, chosen, fps or _recorded_fps(episode))
+        frames = partial(recorded_frames, episode, image)
+        return Video(episode.id, image.name, frames, chosen, fps or _recorded_fps(episode))
     if hasattr(episode, "agent_id"):
         raise NothingToDrawError(
             f"The observations of this agent hold no images.{small_images(episode._own_schema)} It cannot be "
@@ -170,13 +174,14 @@ def make_video(
             "column= and layout= choose recorded images; with env= the episode is replayed."
         )
     _check_ascending(chosen)
-    rendered = RenderedFrames(episode, _checked_env(episode, env) if env is not None else _made_env(episode))
+    made = _checked_env(episode, env) if env is not None else _made_env(episode)
+    rendered = RenderedFrames(partial(SoloGame, episode, made), made, episode.length)
     if env is None:
-        weakref.finalize(rendered, rendered.env.close)
-    return Video(episode.id, REPLAY, rendered.frames, chosen, fps or _fps_of(rendered.env.metadata), rendered)
+        weakref.finalize(rendered, made.close)
+    return Video(episode.id, REPLAY, rendered.frames, chosen, fps or _fps_of(made.metadata), rendered)
 
 
-def _video_of_game(episode: Any, steps: Sequence[int], env: Any, fps: float | None) -> Video:
+def _video_of_game(episode: EpisodeData, steps: Sequence[int], env: Any, fps: float | None) -> Video:
     if env is None:
         raise InvalidArgumentError(
             f"{episode.id!r} has several agents. Choose one, episode.agent({episode.agents[0]!r}).video(), "
@@ -188,8 +193,8 @@ def _video_of_game(episode: Any, steps: Sequence[int], env: Any, fps: float | No
         raise EnvUnavailableError(
             f"The environment has render_mode={mode!r}. Make it with render_mode='rgb_array'."
         )
-    game = RenderedGame(episode, env)
-    return Video(episode.id, REPLAY, game.frames, steps, fps or _fps_of(env.metadata), game)
+    rendered = RenderedFrames(partial(team_game, episode, env), env, episode.length)
+    return Video(episode.id, REPLAY, rendered.frames, steps, fps or _fps_of(env.metadata), rendered)
 
 
 def _check_ascending(steps: Sequence[int]) -> None:
@@ -198,22 +203,28 @@ def _check_ascending(steps: Sequence[int]) -> None:
 
 
 def all_frames(video: Video) -> np.ndarray:
-    """All frames of a video in one array."""
-    found: np.ndarray | None = None
-    count = 0
-    for _, frame in video:
-        if found is None:
+    """Return all frames of a video in one array."""
+    found, count = np.empty(0, np.uint8), 0
+    for _, frame in _any_frames(video):
+        if not count:
             found = np.empty((len(video), *frame.shape), np.uint8)
         found[count] = frame
         count += 1
-    if found is None:
-        raise NothingToDrawError(
-            f"The replay of {video.episode_id} ended before the steps that were asked for."
-        )
     return found[:count]
 
 
-def _checked_env(episode: Episode, env: Any) -> gymnasium.Env:
+def _any_frames(video: Video) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the steps and frames of a video, of which there is at least one."""
+    shown = None
+    for shown in video:
+        yield shown
+    if shown is None:
+        raise NothingToDrawError(
+            f"The replay of {video.episode_id} ended before the steps that were asked for."
+        )
+
+
+def _checked_env(episode: EpisodeData, env: Any) -> gymnasium.Env:
     if not isinstance(env, gymnasium.Env):
         raise InvalidArgumentError(f"env is {type(env).__name__}; expected one gymnasium.Env.")
     if env.render_mode not in ("rgb_array", "rgb_array_list"):
@@ -225,11 +236,12 @@ def _checked_env(episode: Episode, env: Any) -> gymnasium.Env:
     return env
 
 
-def _made_env(episode: Episode) -> gymnasium.Env:
+def _made_env(episode: EpisodeData) -> gymnasium.Env:
     snapshot = episode._rows.snapshot
     try:
-        run = chosen_run(run_envs(snapshot), episode.run_id)
-        env, told = make_run_env(snapshot, run, render_mode="rgb_array")
+        env = remake_env(
+            snapshot, chosen_run(run_envs(snapshot), episode.run_id), stacklevel=4, render_mode="rgb_array"
+        )
     except UntrustedEnvError as error:
         raise NothingToDrawError(
             f"{episode.id} has no images.{small_images(episode.schema)} A replay needs your trust: {error} "
@@ -242,8 +254,6 @@ def _made_env(episode: Episode) -> gymnasium.Env:
             f"to replay it: {error} "
             "To replay it in one of your own: episode.video(env=env)."
         ) from error
-    if told is not None:
-        warnings.warn(told, RuntimeWarning, stacklevel=4)
     try:
         return _checked_env(episode, env)
     except EpisodelakeError:
@@ -256,8 +266,8 @@ def _fps_of(metadata: Any) -> float:
     return float(found) if isinstance(found, int | float) and 0 < found <= 1000 else FPS
 
 
-def _recorded_fps(episode: Episode) -> float:
-    """What the environment's class says, where its module is here already; nothing is imported for it."""
+def _recorded_fps(episode: EpisodeData) -> float:
+    """Return the frame rate of the environment's class if its module is already imported."""
     try:
         run: RunEnv = chosen_run(run_envs(episode._rows.snapshot), episode.run_id)
     except EpisodelakeError:
@@ -301,7 +311,7 @@ def _page(video: Video) -> str:
 
 
 def _checked(report: ReplayReport) -> str:
-    """What a replay found, as HTML."""
+    """Return the result of a replay as HTML."""
     if not report.same:
         found = escape(str(report.first_difference))
         return f"<strong>the replay differs from the record</strong>: {found}"

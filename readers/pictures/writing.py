@@ -6,22 +6,19 @@ A file is written beside its place and moved there when it is whole.
 from __future__ import annotations
 
 import contextlib
-import os
-import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ...store.errors import InvalidArgumentError, NothingToDrawError
-from ...store.files import guard_access
+from ...store.errors import InvalidArgumentError
+from ...store.files import guard_access, replacing
 from ..optional_packages import EXPLORE, require
 
-if TYPE_CHECKING:
-    from .video import Video
-
+#: Steps of an episode with their frames, uint8 (H, W, 3); at least one.
+Frames = Iterable[tuple[int, np.ndarray]]
 FORMATS = (".mp4", ".gif", ".png")
 SHEET_FRAMES = 12
 _SHEET_COLUMNS = 4
@@ -33,7 +30,7 @@ _SMALL_SHEET_SIDE = 120
 _SMALL_SIDE = 240
 
 
-def write_mp4(video: Video, path: Path, fps: float, *, lossless: bool, scale: int | None) -> None:
+def write_mp4(frames: Frames, path: Path, fps: float, *, lossless: bool, scale: int | None) -> None:
     """Write H.264; without `lossless` in the colours that every player knows, else exactly."""
     av: Any = require("av", "A video", EXPLORE)
     codec, pixels, options = _encoding(av, lossless=lossless)
@@ -41,19 +38,20 @@ def write_mp4(video: Video, path: Path, fps: float, *, lossless: bool, scale: in
         _replacing(path) as temporary,
         _opened(av, temporary, path, "mp4", {"movflags": "+faststart"}) as container,
     ):
-        stream = None
-        for frame in _frames(video, 1 if lossless and scale is None else scale):
+        stream: Any = None
+        for frame in _frames(frames, 1 if lossless and scale is None else scale):
             if stream is None:
                 stream = container.add_stream(codec, rate=_rate(fps), options=options)
                 stream.height, stream.width = (side + (side % 2 and not lossless) for side in frame.shape[:2])
                 stream.pix_fmt = pixels
             wide = _padded(frame, stream.height, stream.width)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(wide, format="rgb24")))
-        _finish(container, stream, video)
+        container.mux(stream.encode(None))
 
 
 def _encoding(av: Any, *, lossless: bool) -> tuple[str, str, dict[str, str]]:
-    """The codec, its pixels and its options: H.264, or without lossless MPEG-4 where PyAV has no H.264.
+    """Return the codec, its pixels and its options: H.264, or without lossless MPEG-4 where PyAV has no
+    H.264.
 
     Raises:
         InvalidArgumentError: lossless, and there is no H.264.
@@ -67,12 +65,12 @@ def _encoding(av: Any, *, lossless: bool) -> tuple[str, str, dict[str, str]]:
     return "mpeg4", "yuv420p", {"qscale": "2"}
 
 
-def write_gif(video: Video, path: Path, fps: float, scale: int | None) -> None:
+def write_gif(frames: Frames, path: Path, fps: float, scale: int | None) -> None:
     """Write a GIF that repeats for ever; each frame with colours of its own, exact up to 256 of them."""
     av: Any = require("av", "A GIF", EXPLORE)
     with _replacing(path) as temporary, _opened(av, temporary, path, "gif", {"loop": "0"}) as container:
-        stream = None
-        for index, frame in enumerate(_frames(video, scale)):
+        stream: Any = None
+        for index, frame in enumerate(_frames(frames, scale)):
             if stream is None:
                 stream = container.add_stream("gif", rate=_rate(fps))
                 stream.height, stream.width = frame.shape[:2]
@@ -82,28 +80,24 @@ def write_gif(video: Video, path: Path, fps: float, scale: int | None) -> None:
             coloured.pts = round(index * max(100 / fps, 2))
             coloured.time_base = Fraction(1, 100)
             container.mux(stream.encode(coloured))
-        _finish(container, stream, video)
+        container.mux(stream.encode(None))
 
 
-def write_png(video: Video, path: Path, scale: int | None) -> None:
-    """Write a single frame, or evenly spaced ones with their steps below."""
+def write_png(frames: Frames, path: Path, scale: int | None) -> None:
+    """Write a single frame, or a sheet of several with their steps below."""
     images: Any = require("PIL.Image", "A PNG", EXPLORE)
-    if len(video) == 1:
-        (frame,) = _frames(video, scale)
-        picture = images.fromarray(frame)
-    else:
-        picture = _sheet(images, video, scale)
+    found = list(frames)
+    single = len(found) == 1
+    picture = images.fromarray(*_frames(found, scale)) if single else _sheet(images, found, scale)
     with _replacing(path) as temporary:
         picture.save(temporary, format="png")
 
 
-def _sheet(images: Any, video: Video, scale: int | None) -> Any:
-    """A contact sheet without a background."""
+def _sheet(images: Any, frames: Frames, scale: int | None) -> Any:
+    """Return a contact sheet without a background."""
     drawing: Any = require("PIL.ImageDraw", "A PNG", EXPLORE)
     font = require("PIL.ImageFont", "A PNG", EXPLORE).load_default(size=_LABEL_SIZE)
-    places = np.unique(np.linspace(0, len(video) - 1, min(len(video), SHEET_FRAMES)).round().astype(int))
-    part = video.chosen([video.steps[place] for place in places.tolist()])
-    found = list(_numbered(part, scale, _SMALL_SHEET_SIDE))
+    found = list(_numbered(frames, scale, _SMALL_SHEET_SIDE))
     height, width = found[0][1].shape[:2]
     columns = min(_SHEET_COLUMNS, len(found))
     rows = -(-len(found) // columns)
@@ -118,12 +112,12 @@ def _sheet(images: Any, video: Video, scale: int | None) -> Any:
     return sheet
 
 
-def _frames(video: Video, scale: int | None) -> Iterator[np.ndarray]:
-    return (frame for _, frame in _numbered(video, scale))
+def _frames(frames: Frames, scale: int | None) -> Iterator[np.ndarray]:
+    return (frame for _, frame in _numbered(frames, scale))
 
 
-def _numbered(video: Video, scale: int | None, side: int = _SMALL_SIDE) -> Iterator[tuple[int, np.ndarray]]:
-    for t, frame in video:
+def _numbered(frames: Frames, scale: int | None, side: int = _SMALL_SIDE) -> Iterator[tuple[int, np.ndarray]]:
+    for t, frame in frames:
         factor = scale or max(1, -(-side // min(frame.shape[:2])))
         yield t, np.repeat(np.repeat(frame, factor, 0), factor, 1) if factor > 1 else frame
 
@@ -133,13 +127,15 @@ def _rate(fps: float) -> Fraction:
 
 
 def _padded(frame: np.ndarray, height: int, width: int) -> np.ndarray:
-    """A frame with its last row and column again, where a codec wants even sides."""
+    """Return a frame with its last row and column again, where a codec wants even sides."""
     more = ((0, height - frame.shape[0]), (0, width - frame.shape[1]), (0, 0))
     return np.pad(frame, more, mode="edge") if height > frame.shape[0] or width > frame.shape[1] else frame
 
 
 def _palette(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A frame as numbers of colours, and the colours, ARGB; more than 256 become the nearest of 256."""
+    """Return a frame as numbers of colours, and the colours, ARGB; more than 256 become the nearest of
+    256.
+    """
     packed = frame.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
     colors, numbers = np.unique(packed, return_inverse=True)
     table = np.zeros((256, 4), np.uint8)
@@ -165,24 +161,10 @@ def _opened(av: Any, temporary: Path, path: Path, format: str, options: dict[str
         ) from error
 
 
-def _finish(container: Any, stream: Any, video: Video) -> None:
-    if stream is None:
-        raise NothingToDrawError(
-            f"The replay of {video.episode_id} ended before the steps that were asked for."
-        )
-    container.mux(stream.encode(None))
-
-
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A path to write to; what is there at the end takes the place of `path`, or goes if anything fails."""
-    with guard_access("write the video", path):
-        name = path.with_name(f".{path.stem[:50]}-{secrets.token_hex(8)}{path.suffix}")
-        # Not by tempfile, whose files nobody else may read.
-        name.touch(exist_ok=False)
-        try:
-            yield name
-            os.replace(name, path)
-        except BaseException:
-            name.unlink(missing_ok=True)
-            raise
+    """Yield a path to write to, which takes the place of `path` in the end."""
+    with guard_access("write the video", path), replacing(path, path.suffix) as draft:
+        # The libraries would blame one of their own for a folder that cannot be written.
+        draft.touch(exist_ok=False)
+        yield draft

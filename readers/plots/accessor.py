@@ -1,14 +1,13 @@
-"""`view.plot` and `episode.plot()`: the doors to the charts. Altair is imported with the first of them."""
+"""`view.plot`: the door to the charts of many episodes. Altair is imported with the first of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..context import ReadContext
 from ..optional_packages import EXPLORE, require
 
 if TYPE_CHECKING:
-    from ..view import EpisodeView, SnapshotReader
     from .chart import AnyChart
 
 _PURPOSE = "A chart"
@@ -27,11 +26,11 @@ class Plots:
     for arguments that make no sense.
     """
 
-    def __init__(self, view: EpisodeView) -> None:
-        self._view = view
+    def __init__(self, context: ReadContext) -> None:
+        self._context = context
 
     def returns(self, over: str = "episodes", by: str | None = None) -> AnyChart:
-        """The return of episodes over the course of their runs.
+        """Return the return of episodes over the course of their runs.
 
         Args:
             over: what the x axis counts: "episodes" of the run, its "steps", or "time".
@@ -47,10 +46,10 @@ class Plots:
         require("altair", _PURPOSE, EXPLORE)
         from .over_time import draw_over_time
 
-        return draw_over_time(self._view, "return", over, by)
+        return draw_over_time(self._context, "return", over, by)
 
     def lengths(self, over: str | None = None, by: str | None = None) -> AnyChart:
-        """How long episodes are, in steps.
+        """Return how long episodes are, in steps.
 
         Args:
             over: None for a histogram; or what the x axis counts, as for `returns`.
@@ -60,13 +59,14 @@ class Plots:
         if over is not None:
             from .over_time import draw_over_time
 
-            return draw_over_time(self._view, "length", over, by)
+            return draw_over_time(self._context, "length", over, by)
         from .distribution import draw_distribution
 
-        return draw_distribution(self._view, "length", by or "end_reason", None)
+        return draw_distribution(self._context, "length", by or "end_reason", None)
 
     def return_histogram(self, by: str | None = None, bins: int | None = None) -> AnyChart:
-        """How often each return occurs: bars side by side for few whole returns, else outlines by series.
+        """Return how often each return occurs: bars side by side for few whole returns, else outlines by
+        series.
 
         Args:
             by: as for `returns`.
@@ -75,10 +75,10 @@ class Plots:
         require("altair", _PURPOSE, EXPLORE)
         from .distribution import draw_distribution
 
-        return draw_distribution(self._view, "return", by, bins)
+        return draw_distribution(self._context, "return", by, bins)
 
     def actions(self, by: str | None = None, column: str | None = None) -> AnyChart:
-        """How often each action is taken: shares of discrete actions, histograms of continuous ones.
+        """Return how often each action is taken: shares of discrete actions, histograms of continuous ones.
 
         Args:
             by: as for `returns`; None for all together, and for several agents by agent.
@@ -87,10 +87,10 @@ class Plots:
         require("altair", _PURPOSE, EXPLORE)
         from .actions import draw_actions
 
-        return draw_actions(self._view, by, column)
+        return draw_actions(self._context, by, column)
 
     def visitation(self, x: str | None = None, y: str | None = None, bins: int = 50) -> AnyChart:
-        """How often each part of the observation space is visited, over all observations of all steps.
+        """Return how often each part of the observation space is visited, over all observations of all steps.
 
         Args:
             x, y: elements of the observation, as signals are called: "observation[0]",
@@ -104,48 +104,10 @@ class Plots:
         require("altair", _PURPOSE, EXPLORE)
         from .visitation import draw_visitation
 
-        return draw_visitation(self._view, x, y, bins)
+        return draw_visitation(self._context, x, y, bins)
 
     def __repr__(self) -> str:
-        """The charts that there are."""
-        return f"Plots of {self._view!r}: returns, lengths, return_histogram, actions, visitation"
-
-
-class PlottedView:
-    """The part of a view that draws charts."""
-
-    _reader: SnapshotReader
-
-    @property
-    def plot(self) -> Plots:
-        """Interactive charts of these episodes: `store.plot.returns()` and others; see `Plots`."""
-        view: Any = self
-        return Plots(view)
-
-
-class PlottedEpisode:
-    """The part of an episode that draws charts."""
-
-    def plot(self, signals: Sequence[str] | None = None) -> AnyChart:
-        """The episode over its steps: reward, actions, and what of the observation is a few numbers.
-
-        Args:
-            signals: what to draw instead: "reward", "action", "observation", "info", "policy", columns such
-                as "observation.place", or single signals such as "observation[2]".
-
-        Returns:
-            A chart of Altair with a panel for each element (for each column where that would be more than
-            twelve); zooming in one zooms in all. Discrete actions of many steps are ticks. Beyond 2,000 steps
-            it holds the smallest and the largest value of equal stretches, and its subtitle says so.
-
-        Raises:
-            NothingToDrawError: nothing of it is a few numbers at every step.
-            InvalidArgumentError: there is no such signal.
-            MissingPackageError: Altair is not installed.
-            CorruptStoreError: the steps are damaged.
-        """
-        require("altair", _PURPOSE, EXPLORE)
-        from .episode_chart import draw_episode
-
-        episode: Any = self
-        return draw_episode(episode, signals)
+        """Return the charts that there are."""
+        return (
+            f"Plots of {len(self._context)} episodes: returns, lengths, return_histogram, actions, visitation"
+        )

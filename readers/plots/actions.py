@@ -1,35 +1,33 @@
-"""Which actions are taken how often: a panel for each element of the action."""
+"""Frequencies of actions: a panel for each element of the action."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 
 from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.schema import ACTION
 from ..amounts import counted
-from .bins import Bins, bins_for
+from ..context import ReadContext
+from ..suggestions import suggest
 from .chart import AnyChart, finished
 from .distribution import BINS, edges_of, heights
 from .pieces import color_channel, stacked, title_of, tooltip_of, values_of
 from .series import AGENT, Workbench, step_bench
-from .steps import ALL, Element, StepRows, elements_of, finite, nearest, step_rows
+from .steps import ALL, Element, StepRows, bins_of, elements_of, finite, step_rows
 from .texts import shown
 from .theme import WIDTH
-
-if TYPE_CHECKING:
-    from ..view import EpisodeView
 
 MOST_PANELS = 8
 #: More kinds than this are drawn as amounts.
 MOST_KINDS = 60
 
 
-def draw_actions(view: EpisodeView, by: str | None, column: str | None) -> AnyChart:
-    """The chart; see `Plots.actions`."""
-    with step_bench(view) as bench:
-        elements = _chosen(view, column)
+def draw_actions(context: ReadContext, by: str | None, column: str | None) -> AnyChart:
+    """Return the chart; see `Plots.actions`."""
+    with step_bench(context) as bench:
+        elements = _chosen(context, column)
         rows = step_rows(bench, by or (AGENT if bench.snapshot.schema.groups else None), "transitions")
         panels = [
             _panel(element, rows, found)
@@ -48,9 +46,9 @@ def draw_actions(view: EpisodeView, by: str | None, column: str | None) -> AnyCh
     )
 
 
-def _chosen(view: EpisodeView, column: str | None) -> list[Element]:
-    """The elements of the action that are asked for."""
-    schema = view._reader.snapshot.schema
+def _chosen(context: ReadContext, column: str | None) -> list[Element]:
+    """Return the elements of the action that are asked for."""
+    schema = context.snapshot.schema
     elements = elements_of(schema, ACTION)
     if not elements:
         raise NothingToDrawError(
@@ -67,25 +65,18 @@ def _chosen(view: EpisodeView, column: str | None) -> list[Element]:
     if not found:
         known = list(dict.fromkeys(each.column for each in elements))
         raise InvalidArgumentError(
-            f"column={column!r} is no part of the action.{nearest(column, known)} "
+            f"column={column!r} is no part of the action.{suggest(column, known)} "
             f"Its parts are: {', '.join(known)}."
         )
     return found
 
 
 def _shares(bench: Workbench, element: Element) -> list[dict[str, Any]]:
-    """How often each value, or stretch of values, comes in each series."""
+    """Return the count and share of each value, or range of values, in each series."""
     value = element.sql
-    if _is_kinds(element):
-        bins = Bins(element.start - 0.5, 1.0, element.kinds, True)
-    else:
-        (span,) = bench.rows(
-            f"SELECT min({value}) AS low, max({value}) AS high, bool_and({value} = round({value})) AS whole "
-            f"FROM counted WHERE {finite(value)}"
-        )
-        if span["low"] is None:
-            return []
-        bins = bins_for(span["low"], span["high"], BINS, whole=span["whole"])
+    bins = bins_of(bench, element, BINS, MOST_KINDS)
+    if bins is None:
+        return []
     found = bench.rows(
         f"SELECT _series AS series, {bins.sql(value)} AS bin, count(*) AS transitions, "
         "count(*) / sum(count(*)) OVER (PARTITION BY _series) AS share "

@@ -23,16 +23,16 @@ class Bins:
     whole: bool
 
     def sql(self, value: str) -> str:
-        """SQL for the number of the stretch that a value belongs to."""
+        """Return SQL for the index of the bin that a value belongs to."""
         place = f"floor({value} / {self.width!r} - {self.start / self.width!r})"
         return f"least(greatest({place}, 0), {self.count - 1})::INT"
 
     def edges(self, index: int) -> tuple[float, float]:
-        """Where a stretch begins and ends."""
+        """Return where a stretch begins and ends."""
         return self.start + index * self.width, self.start + (index + 1) * self.width
 
     def label(self, index: int) -> str:
-        """A stretch in words: its number, or from where to where."""
+        """Return a stretch in words: its number, or from where to where."""
         low, high = self.edges(index)
         return f"{(low + high) / 2:g}" if self.whole else f"{low:.6g} to {high:.6g}"
 
@@ -67,7 +67,7 @@ def bins_for(low: float, high: float, about: int, *, whole: bool) -> Bins:
 
 
 def _round(width: float) -> float:
-    """The next number that is 1, 2 or 5 times a power of ten."""
+    """Return the next number that is 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(width))
     for step in (1, 2, 5, 10):
         if width <= step * power * (1 + 1e-9):

@@ -1,4 +1,4 @@
-"""The charts that are handed out: those of Altair, which save themselves so that they need no network.
+"""Charts of Altair that save themselves as files which need no network.
 
 This module imports Altair, so it is imported by need.
 """
@@ -28,7 +28,7 @@ _DRAWING_STYLE = (
 
 
 class _Saved:
-    """What a chart of Altair learns here: to save itself, for people without a network too."""
+    """Adds `save` to a chart of Altair; saved files need no network."""
 
     def save(self, fp: Any, format: str | None = None, *, theme: str | None = None, **options: Any) -> None:
         """Write the chart into a file.
@@ -85,7 +85,7 @@ AnyChart = Chart | LayerChart | FacetChart | VConcatChart
 
 
 def finished(chart: Any, title: str, subtitle: Sequence[str] = ()) -> AnyChart:
-    """A chart of Altair with its title and our colours, as one that saves itself."""
+    """Return a chart of Altair with its title and our colours, as one that saves itself."""
     lines = [shown(line) for line in subtitle if line]
     # As SVG the ink takes the colour of the text around it; on a canvas it would be black on black.
     titled = chart.properties(
@@ -127,7 +127,9 @@ def _content(chart: Any, kind: str, theme: str | None, options: dict[str, Any]) 
 
 
 def themed(specification: Any, theme: str) -> Any:
-    """A specification with the ink and the background of a theme, for pictures without surroundings."""
+    """Return a specification with the ink and the background of a theme, for pictures without
+    surroundings.
+    """
     colors = THEMES[theme]
 
     def painted(part: Any) -> Any:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 
 from ...store.errors import InvalidArgumentError
 from ..amounts import counted
-from .bins import Bins, bins_for
+from ..context import ReadContext
+from .bins import Bins
 from .chart import AnyChart, finished
 from .pieces import color_channel, stacked, title_of, tooltip_of, values_of
-from .series import Series, Workbench, episode_bench, episode_series
+from .series import Series, count_bins, episode_bench, episode_series
 from .theme import HEIGHT, WIDTH
-
-if TYPE_CHECKING:
-    from ..view import EpisodeView
 
 BINS = 40
 MOST_BINS = 1_000
@@ -27,19 +25,20 @@ _SCALE = alt.Scale(zero=False, nice=False, padding=6)
 _UNITS = {"return": "return (sum of rewards)", "length": "length (steps)"}
 
 
-def draw_distribution(view: EpisodeView, what: str, by: str | None, bins: int | None) -> AnyChart:
-    """The chart; see `Plots.return_histogram` and `Plots.lengths`."""
+def draw_distribution(context: ReadContext, what: str, by: str | None, bins: int | None) -> AnyChart:
+    """Return the chart; see `Plots.return_histogram` and `Plots.lengths`."""
     about = check_bins(BINS if bins is None else bins)
-    with episode_bench(view) as bench:
+    with episode_bench(context) as bench:
         series = episode_series(bench, what, by)
-        panels = [_panel(series, what, panel, *_counts(bench, panel, about)) for panel in series.panels]
+        counts = {panel: count_bins(bench, panel, about) for panel in series.panels}
+    panels = [_panel(series, what, panel, bins, rows) for panel, (bins, _, rows) in counts.items()]
     values = "value" if len(series.panels) > 1 else "episode"
     subtitle = [counted(series.count, values), *series.notes]
     return finished(stacked(panels), f"{what.capitalize()} of episodes by {title_of(series.by)}", subtitle)
 
 
 def check_bins(bins: int) -> int:
-    """A number of bins, as it is.
+    """Return a number of bins, as it is.
 
     Raises:
         InvalidArgumentError: it is none.
@@ -47,22 +46,6 @@ def check_bins(bins: int) -> int:
     if isinstance(bins, bool) or not isinstance(bins, int) or not 1 <= bins <= MOST_BINS:
         raise InvalidArgumentError(f"bins={bins!r}: expected a whole number from 1 to {MOST_BINS}.")
     return bins
-
-
-def _counts(bench: Workbench, panel: str, about: int) -> tuple[Bins, list[dict[str, Any]]]:
-    """The bins, and the episodes in each bin of each series."""
-    chosen = f"panel = '{panel}'"
-    (span,) = bench.rows(
-        "SELECT min(value) AS low, max(value) AS high, bool_and(value = round(value)) AS whole FROM drawn "
-        f"WHERE {chosen}"
-    )
-    bins = bins_for(span["low"], span["high"], about, whole=span["whole"])
-    found = bench.rows(
-        f"SELECT series, panel, {bins.sql('value')} AS bin, count(*) AS episodes, "
-        f"count(*) / sum(count(*)) OVER (PARTITION BY series) AS share FROM drawn WHERE {chosen} "
-        "GROUP BY series, panel, bin ORDER BY bin, series"
-    )
-    return bins, [{**row, **edges_of(bins, row["bin"])} for row in found]
 
 
 def beside(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -77,13 +60,14 @@ def beside(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[st
 
 
 def edges_of(bins: Bins, index: int) -> dict[str, Any]:
-    """Where the bar of a bin stands; bars of whole numbers leave a gap."""
+    """Return where the bar of a bin stands; bars of whole numbers leave a gap."""
     low, high = bins.edges(index)
     inset = bins.width * (0.1 if bins.whole else 0.02)
     return {"from": low + inset, "to": high - inset, "label": bins.label(index)}
 
 
-def _panel(series: Series, what: str, panel: str, bins: Bins, rows: list[dict[str, Any]]) -> Any:
+def _panel(series: Series, what: str, panel: str, bins: Bins, counts: list[dict[str, Any]]) -> Any:
+    rows = [{**row, **edges_of(bins, row["bin"])} for row in counts]
     legend = alt.selection_point(fields=["series"], bind="legend", name="legend")
     # End reasons are parts of one whole; series of other kinds are compared.
     parts = series.by == "end_reason"
@@ -128,7 +112,7 @@ def _axis(bins: Bins) -> alt.Axis:
 
 
 def _outline(bins: Bins, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The upper edge of the bars of each series, from the ground to the ground."""
+    """Return the upper edge of the bars of each series, from the ground to the ground."""
     found = []
     for name in names:
         counts = {row["bin"]: row["episodes"] for row in rows if row["series"] == name}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -12,16 +11,14 @@ import numpy as np
 from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.schema import ACTION
 from ..amounts import counted
-from ..signals import ROOTS, Signal, signals_of
+from ..episode_data import EpisodeData
+from ..signals import ROOTS, Signal, reduced, signals_of
+from ..suggestions import suggest
 from .chart import AnyChart, finished
 from .pieces import color_channel, stacked, tooltip_of, values_of
 from .series import LARGEST
-from .steps import nearest
 from .texts import shown
 from .theme import WIDTH
-
-if TYPE_CHECKING:
-    from ..episode import Episode
 
 MOST_STEPS = 2_000
 MOST_PANELS = 12
@@ -33,8 +30,8 @@ _EACH_TICK = 10
 _KINDS = ("reward", "action", "observation", "info", "policy")
 
 
-def draw_episode(episode: Episode, wanted: Sequence[str] | None) -> AnyChart:
-    """The chart; see `PlottedEpisode.plot`."""
+def draw_episode(episode: EpisodeData, wanted: Sequence[str] | None) -> AnyChart:
+    """Return the chart; see `Episode.plot`."""
     chosen = _chosen(episode, wanted)
     groups = _panels(chosen, by_element=True)
     if len(groups) > MOST_PANELS:
@@ -62,7 +59,7 @@ def draw_episode(episode: Episode, wanted: Sequence[str] | None) -> AnyChart:
     return finished(stacked(panels, own_colors=True), f"Episode {episode.id}", subtitle)
 
 
-def _chosen(episode: Episode, wanted: Sequence[str] | None) -> list[Signal]:
+def _chosen(episode: EpisodeData, wanted: Sequence[str] | None) -> list[Signal]:
     if isinstance(wanted, str):
         wanted = [wanted]
     roots = ROOTS if wanted is None else [_column(name) for name in wanted]
@@ -75,7 +72,7 @@ def _chosen(episode: Episode, wanted: Sequence[str] | None) -> list[Signal]:
                 listed = ", ".join(known[:20]) or "none"
                 columns = list(dict.fromkeys(signal.column for signal in there))
                 raise InvalidArgumentError(
-                    f"{episode.id!r} has no signal {name!r}.{nearest(name, [*columns, *known])} "
+                    f"{episode.id!r} has no signal {name!r}.{suggest(name, [*columns, *known])} "
                     f"Its signals are: {listed}."
                 )
         found = [signal for signal in found if any(_asked(signal, name) for name in wanted)]
@@ -100,7 +97,7 @@ def _asked(signal: Signal, name: str) -> bool:
 
 
 def _panels(signals: list[Signal], *, by_element: bool) -> dict[str, list[Signal]]:
-    """The signals by panel: those of one element, or of one column, of all agents together."""
+    """Return the signals by panel: those of one element, or of one column, of all agents together."""
     found: dict[str, list[Signal]] = {}
     for signal in signals:
         element = "[" + signal.name.rpartition("[")[2] if signal.name.endswith("]") else ""
@@ -136,12 +133,12 @@ def _panel(index: int, name: str, signals: list[Signal], zoom: Any, span: list[i
 
 
 def _is_outcome(signal: Signal) -> bool:
-    """Whether a signal is what was done at each step, which holds until the next."""
+    """Return whether a signal is what was done at each step, which holds until the next."""
     return f".{ACTION}." in f".{signal.column}."
 
 
 def _held(signal: Signal) -> dict[str, Any]:
-    """The end of the last step: what was done there would else have no width."""
+    """Return the end of the last step: what was done there would else have no width."""
     return {"signal": signal.name, "t": int(signal.t[-1]) + 1, "value": float(_drawable(signal)[-1])}
 
 
@@ -159,7 +156,7 @@ def _few_kinds(rows: list[dict[str, Any]]) -> bool:
 
 
 def _axis(rows: list[dict[str, Any]]) -> alt.Axis:
-    """A few ticks; of a small range of whole numbers, one for each."""
+    """Return a few ticks; of a small range of whole numbers, one for each."""
     values = {row["value"] for row in rows if np.isfinite(row["value"])}
     if values and all(value.is_integer() for value in values) and max(values) - min(values) <= 4:
         return alt.Axis(values=list(range(int(min(values)), int(max(values)) + 1)), format="d")
@@ -177,27 +174,3 @@ def _rows(signal: Signal) -> list[dict[str, Any]]:
         {"signal": signal.name, "t": int(signal.t[index]), "value": float(values[index])}
         for index in kept.tolist()
     ]
-
-
-def reduced(values: np.ndarray, most: int) -> np.ndarray:
-    """Positions that show a long line as it looks: in each of equal stretches the smallest and the largest
-    value.
-
-    Args:
-        values: float64, shape (n,); NaN where there is none.
-        most: how many positions there may be.
-
-    Returns:
-        int64, ascending; all of them if there are no more than `most`.
-    """
-    if len(values) <= most:
-        return np.arange(len(values))
-    starts = np.linspace(0, len(values), most // 2 + 1).astype(np.int64)
-    kept = set()
-    for start, stop in pairwise(starts):
-        part = values[start:stop]
-        if np.isnan(part).all():
-            kept.add(int(start))
-        else:
-            kept.update((int(start + np.nanargmin(part)), int(start + np.nanargmax(part))))
-    return np.array(sorted(kept))

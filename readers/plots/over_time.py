@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 
 from ...store.errors import InvalidArgumentError
 from ..amounts import counted
+from ..context import ReadContext
 from .chart import AnyChart, finished
 from .pieces import color_channel, only, stacked, title_of, tooltip_of, values_of
-from .series import Series, Workbench, episode_bench, episode_series
+from .series import Series, Workbench, episode_bench, episode_series, means_over
 from .theme import HEIGHT, WIDTH
-
-if TYPE_CHECKING:
-    from ..view import EpisodeView
 
 MOST_POINTS = 2_000
 MOST_BINS = 120
@@ -29,40 +27,19 @@ OVER = {
 _UNITS = {"return": "return (sum of rewards)", "length": "length (steps)"}
 
 
-def draw_over_time(view: EpisodeView, what: str, over: str, by: str | None) -> AnyChart:
-    """The chart; see `Plots.returns` and `Plots.lengths`."""
+def draw_over_time(context: ReadContext, what: str, over: str, by: str | None) -> AnyChart:
+    """Return the chart; see `Plots.returns` and `Plots.lengths`."""
     if over not in OVER:
         raise InvalidArgumentError(f"over={over!r}: expected one of {', '.join(map(repr, OVER))}.")
-    with episode_bench(view) as bench:
+    with episode_bench(context) as bench:
         series = episode_series(bench, what, by)
-        bins = (
-            max(1, min(MOST_BINS, series.largest // _SMALLEST_BIN))
-            if series.largest > 2 * _SMALLEST_BIN
-            else 0
-        )
-        lines = _lines(bench, over)
+        many = series.largest > 2 * _SMALLEST_BIN
+        bins = min(MOST_BINS, series.largest // _SMALLEST_BIN) if many else 0
+        # Of a few episodes, the episodes themselves.
+        stretches = f"CASE WHEN n > {2 * _SMALLEST_BIN} THEN least(n // {_SMALLEST_BIN}, {MOST_BINS}) END"
+        lines = means_over(bench, OVER[over][0], stretches)
         points = _points(bench, over)
     return _drawn(series, what, over, lines, points, bins)
-
-
-def _lines(bench: Workbench, over: str) -> list[dict[str, Any]]:
-    """Means and quantiles of equal stretches of each series; of a few episodes, the episodes themselves.
-
-    Each series has stretches of its own: a short run beside a long one would else have a single one.
-    """
-    x = OVER[over][0]
-    bins = f"least(n // {_SMALLEST_BIN}, {MOST_BINS})"
-    stretch = f"least(floor((x - low) / greatest(high - low, 1) * {bins}), {bins} - 1)"
-    place = f"CASE WHEN n <= {2 * _SMALLEST_BIN} THEN x ELSE {stretch} END"
-    return bench.rows(
-        f"SELECT series, panel, avg(x)::DOUBLE AS x, avg(value / 4) * 4 AS value, "
-        "quantile_cont(value, 0.1) AS low, quantile_cont(value, 0.9) AS high, count(*) AS episodes "
-        f"FROM (SELECT series, panel, value, x, {place} AS place "
-        f"FROM (SELECT series, panel, value, {x} AS x FROM drawn) "
-        f"JOIN (SELECT series, panel, min({x}) AS low, max({x}) AS high, count(*) AS n FROM drawn "
-        "GROUP BY series, panel) USING (series, panel)) "
-        "GROUP BY series, panel, place ORDER BY series, panel, x"
-    )
 
 
 def _points(bench: Workbench, over: str) -> list[dict[str, Any]]:
@@ -104,7 +81,7 @@ def _stretches(series: Series, bins: int) -> str:
 
 @dataclass(frozen=True)
 class _Axes:
-    """What the layers of a panel share."""
+    """Channels that the layers of a panel share."""
 
     series: Series
     what: str
@@ -115,18 +92,14 @@ class _Axes:
     @property
     def x(self) -> alt.X:
         """The horizontal channel."""
-        axis = alt.Axis() if self.over == "time" else alt.Axis(tickMinStep=1)
-        scale = (
-            alt.Scale(type="utc", padding=6)
-            if self.over == "time"
-            else alt.Scale(nice=False, zero=False, padding=6)
-        )
-        return alt.X(
-            f"x:{'T' if self.over == 'time' else 'Q'}", title=OVER[self.over][1], scale=scale, axis=axis
-        )
+        title = OVER[self.over][1]
+        if self.over == "time":
+            return alt.X("x:T", title=title, scale=alt.Scale(type="utc", padding=6), axis=alt.Axis())
+        scale = alt.Scale(nice=False, zero=False, padding=6)
+        return alt.X("x:Q", title=title, scale=scale, axis=alt.Axis(tickMinStep=1))
 
     def y(self, field: str) -> alt.Y:
-        """The vertical channel of a field."""
+        """Return the vertical channel of a field."""
         title = _UNITS[self.what] + (f", {self.panel}" if self.panel else "")
         return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False, padding=4))
 

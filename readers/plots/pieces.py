@@ -37,9 +37,9 @@ def _plain(value: Any) -> Any:
 
 
 def color_channel(field: str, title: str, names: Sequence[str]) -> Any:
-    """A colour for each of some names, in their order, with a legend where there are several.
+    """Return a colour for each of some names, in their order, with a legend where there are several.
 
-    Reasons of ends have colours that mean something: these are told of a single one too.
+    End reasons have colours of their own, so a single one has a legend too.
     """
     told = [shown(name) for name in names]
     colors = [PALETTE[index % len(PALETTE)] for index in range(len(names))]
@@ -61,7 +61,7 @@ def tooltip_of(*fields: tuple[str, str]) -> list[alt.Tooltip]:
 
 
 def title_of(by: str) -> str:
-    """What tells series apart, as a title says it.
+    """Return the title of what distinguishes series.
 
     >>> title_of("end_reason"), title_of("metadata.my_key")
     ('end reason', 'metadata.my_key')
@@ -70,7 +70,7 @@ def title_of(by: str) -> str:
 
 
 def only(rows: Sequence[dict[str, Any]], panel: str) -> list[dict[str, Any]]:
-    """The rows of one panel."""
+    """Return the rows of one panel."""
     return [row for row in rows if row["panel"] == panel]
 
 
@@ -101,7 +101,9 @@ def _lifted(panels: Sequence[Any]) -> list[alt.TopLevelSelectionParameter]:
 
 
 def _selecting(panel: Any) -> list[Any]:
-    """The views that have the selections of a panel: itself, or the layers to which Altair gave names."""
+    """Return the views that have the selections of a panel: itself, or the layers to which Altair gave
+    names.
+    """
     if not isinstance(panel, alt.LayerChart):
         return [panel]
     return [layer for layer in panel.layer if layer.name is not alt.Undefined]

@@ -1,4 +1,4 @@
-"""The numbers of episodes that a chart shows, and what tells them apart: the table that it is made from.
+"""Series of episodes: the tables that charts, cards and the terminal are made from.
 
 A *series* is what gets a colour: a run, an agent, an end reason, or the values of any column. A *panel* is
 what gets axes of its own: an objective of vector rewards.
@@ -7,29 +7,36 @@ what gets axes of its own: an objective of vector rewards.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
 from ..amounts import counted
+from ..context import ReadContext
 from ..damaged_files import check_readable, name_damaged
-from ..sql.interrupting import carry_out
-from ..sql.names_nearby import near_names
-from ..sql.query import available_episodes
-from ..sql.sources import Sources
+from ..page_guard import check_plan
+from ..sql.conditions import available_episodes
+from ..sql.connections import connect
+from ..sql.interrupting import run_interruptible
+from ..sql.query import plan_with
 from ..sql.text import quote
-
-if TYPE_CHECKING:
-    from ..view import EpisodeView
+from ..suggestions import suggest
+from .bins import Bins, bins_for
 
 MOST_SERIES = 12
 #: Values beyond are data, but no axis has room for them beside others.
 LARGEST = 1e300
+FITS = f"isfinite(value) AND abs(value) <= {LARGEST}"
+#: Views of a bench: all values, and those of the largest series that fit an axis. As tables they would hold
+#: columns that a chart of a million episodes does not need.
+VALUED, DRAWN = "valued", "drawn"
 RUN, AGENT = "run", "agent"
 RETURN, LENGTH = "return", "length"
 
@@ -43,23 +50,22 @@ class Workbench:
     """A DuckDB connection of its own, for the tables that a chart is aggregated from.
 
     Args:
-        snapshot: what is read.
-        connection: given back with `close`.
-        tables: of the store, that it reads.
-        segments: those whose steps it reads; None for all.
+        context: the episodes.
+        steps: provide all tables; else only `episodes` and `runs`, which needs no file of steps.
+
+    Raises:
+        NothingToDrawError: there are no episodes.
+        CorruptStoreError: a file is damaged.
     """
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        connection: duckdb.DuckDBPyConnection,
-        tables: Sequence[str],
-        segments: frozenset[str] | None = None,
-    ) -> None:
-        self.snapshot = snapshot
-        self._connection = connection
-        self._tables = tables
-        self._segments = segments
+    def __init__(self, context: ReadContext, *, steps: bool) -> None:
+        check_any(context)
+        self.snapshot = context.snapshot
+        self._tables = TABLES if steps else (EPISODES, RUNS)
+        self._segments = context.segments if steps else None
+        # Rows of chosen episodes are picked from their files once, and not by each query.
+        kept = not steps and context.positions is not None
+        self._connection = connect(context, steps=steps, keep_rows=kept)
 
     def run(self, text: str) -> None:
         """Run a statement.
@@ -67,18 +73,24 @@ class Workbench:
         Raises:
             CorruptStoreError: a file is damaged; the message names it, where that can be told.
         """
-        with self._guarded():
-            carry_out(lambda: self._connection.execute(text), self._connection.interrupt)
+        with self._guarded(text):
+            run_interruptible(lambda: self._connection.execute(text), self._connection.interrupt)
+
+    def table(self, text: str) -> pa.Table:
+        """Return the result of a query."""
+        with self._guarded(text):
+            query = self._connection.sql
+            return run_interruptible(lambda: query(text).to_arrow_table(), self._connection.interrupt)
 
     def rows(self, text: str) -> list[dict[str, Any]]:
-        """The rows of a query, by name of column."""
-        with self._guarded():
-            query = self._connection.sql
-            return carry_out(lambda: query(text).to_arrow_table(), self._connection.interrupt).to_pylist()
+        """Return the rows of a query, by name of column."""
+        return self.table(text).to_pylist()
 
     @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _guarded(self, text: str) -> Iterator[None]:
         try:
+            plan = partial(plan_with, self._connection, None, text)
+            check_plan(self.snapshot, plan, self._tables, self._segments)
             yield
         except (duckdb.InterruptException, duckdb.OutOfMemoryException):
             raise
@@ -100,74 +112,53 @@ class Workbench:
 class Series:
     """One value per episode (or agent, or objective) of a view, with what it belongs to.
 
-    They stand in the table `drawn` of the bench: episode_id, run_id, run, number, ended_at, length,
+    They stand in the view `DRAWN` of the bench: episode_id, run_id, run, number, ended_at, length,
     end_reason, seed, steps (of its run, up to and with the episode), series, panel, value (finite).
 
     Attributes:
-        bench: where the table is.
-        by: what tells the series apart.
-        names: of the series, the one with most values first.
+        by: the column, `RUN` or `AGENT` that defines the series.
+        names: of the series, largest first.
+        total: number of series, including those left out.
         panels: the panels in order; one that is empty where there is a single one.
-        count: how many values there are.
-        largest: how many the largest series has in a panel.
-        notes: what is left out.
+        count: number of values.
+        largest: number of values of the largest series in a panel.
+        notes: sentences on what is left out.
     """
 
-    bench: Workbench
     by: str
     names: tuple[str, ...]
+    total: int
     panels: tuple[str, ...]
     count: int
     largest: int
     notes: tuple[str, ...]
 
 
-@contextlib.contextmanager
-def step_bench(view: EpisodeView) -> Iterator[Workbench]:
-    """A workbench with all tables of a view that has episodes.
-
-    Raises:
-        NothingToDrawError: the view has none.
-        CorruptStoreError: a file is damaged.
-    """
-    check_any(view)
-    snapshot = view._reader.snapshot
-    with contextlib.closing(Workbench(snapshot, view.connect(), TABLES, view._segments)) as bench:
-        yield bench
+def step_bench(context: ReadContext) -> contextlib.closing[Workbench]:
+    """Provide a workbench with all tables, until the end of a `with` block."""
+    return contextlib.closing(Workbench(context, steps=True))
 
 
-@contextlib.contextmanager
-def episode_bench(view: EpisodeView) -> Iterator[Workbench]:
-    """The same with the tables `episodes` and `runs` only, which a damaged file of steps does not disturb."""
-    check_any(view)
-    snapshot = view._reader.snapshot
-    sources = Sources(snapshot)
-    with contextlib.closing(Workbench(snapshot, sources.connection, (EPISODES, RUNS))) as bench:
-        for table in (EPISODES, RUNS):
-            snapshot.places(table)
-        bench.run(f"CREATE VIEW {RUNS} AS {sources.table(RUNS)}")
-        if view._positions is None:
-            bench.run(f"CREATE VIEW {EPISODES} AS {sources.table(EPISODES)}")
-        else:
-            sources.connection.register(EPISODES, view.episodes.collect().to_arrow())
-        yield bench
+def episode_bench(context: ReadContext) -> contextlib.closing[Workbench]:
+    """Provide a workbench with the tables `episodes` and `runs` only, until the end of a `with` block."""
+    return contextlib.closing(Workbench(context, steps=False))
 
 
-def check_any(view: EpisodeView) -> None:
+def check_any(context: ReadContext) -> None:
     """Refuse a view without episodes.
 
     Raises:
         NothingToDrawError: it has none.
     """
-    if not len(view):
+    if not len(context):
         raise NothingToDrawError(
             "There is nothing to draw: the view has no episodes. Record some, or choose with a wider filter."
-            + view._refresh_hint()
+            + context.refresh_hint()
         )
 
 
 def episode_series(bench: Workbench, what: str, by: str | None) -> Series:
-    """The returns or lengths of episodes.
+    """Return the returns or lengths of episodes that are finite, of the largest series.
 
     Args:
         bench: of the view.
@@ -180,19 +171,18 @@ def episode_series(bench: Workbench, what: str, by: str | None) -> Series:
     """
     schema = bench.snapshot.schema
     by = by or (AGENT if schema.groups else RUN)
-    bench.run(f"CREATE TEMP TABLE valued AS {_valued(bench.snapshot, what, by)}")
+    value_episodes(bench, what, by)
     bench.run(
-        "CREATE TEMP TABLE sizes AS SELECT series AS name, count(*) AS values FROM valued "
-        f"WHERE {_fits('value')} GROUP BY 1 ORDER BY 2 DESC, 1"
+        "CREATE OR REPLACE TEMP TABLE sizes AS SELECT series AS name, "
+        f"count(*) FILTER ({FITS}) AS values, count(*) FILTER (NOT coalesce({FITS}, false)) AS wild "
+        f"FROM {VALUED} GROUP BY 1"
     )
     bench.run(
-        f"CREATE TEMP TABLE drawn AS SELECT * FROM valued WHERE {_fits('value')} "
+        f"CREATE OR REPLACE TEMP VIEW {DRAWN} AS SELECT * FROM {VALUED} WHERE {FITS} "
         f"AND series IN (SELECT name FROM sizes ORDER BY values DESC, name LIMIT {MOST_SERIES})"
     )
-    sizes = bench.rows("SELECT * FROM sizes ORDER BY values DESC, name")
-    (told,) = bench.rows(
-        "SELECT count(*) FILTER (NOT coalesce(" + _fits("value") + ", false)) AS wild FROM valued"
-    )
+    found = bench.rows("SELECT * FROM sizes ORDER BY values DESC, name")
+    sizes, wild = [row for row in found if row["values"]], sum(row["wild"] for row in found)
     if not sizes:
         raise NothingToDrawError(f"There is nothing to draw: the {what}s of these episodes are not finite.")
     panels = [
@@ -201,16 +191,16 @@ def episode_series(bench: Workbench, what: str, by: str | None) -> Series:
     shown = sizes[:MOST_SERIES]
     left = sum(row["values"] for row in sizes[MOST_SERIES:])
     notes = []
-    if told["wild"]:
-        notes.append(f"{counted(told['wild'], what)} not drawn: NaN, infinite or beyond {LARGEST:g}")
+    if wild:
+        notes.append(f"{counted(wild, what)} not drawn: NaN, infinite or beyond {LARGEST:g}")
     if left:
         notes.append(
             f"the {MOST_SERIES} largest of {len(sizes):,} by {by}; {counted(left, what)} of others not drawn"
         )
     return Series(
-        bench,
         by,
         tuple(row["name"] for row in shown),
+        len(sizes),
         tuple(panels),
         sum(row["values"] for row in shown),
         shown[0]["values"] // max(len(panels), 1),
@@ -218,12 +208,81 @@ def episode_series(bench: Workbench, what: str, by: str | None) -> Series:
     )
 
 
-def _fits(value: str) -> str:
-    return f"isfinite({value}) AND abs({value}) <= {LARGEST}"
+def value_episodes(bench: Workbench, what: str, by: str) -> None:
+    """Make the view `VALUED`: a value per episode (or agent, or objective), with the columns of `Series`.
+
+    Charts, cards and the terminal draw from it. Values may be NULL, NaN or infinite.
+
+    Args:
+        bench: of the view.
+        what: `RETURN` or `LENGTH`.
+        by: the column, `RUN` or `AGENT` that defines the series.
+
+    Raises:
+        InvalidArgumentError: there is no such column to tell series by.
+    """
+    bench.run(f"CREATE OR REPLACE TEMP VIEW {VALUED} AS {_valued(bench.snapshot, what, by)}")
+
+
+def means_over(bench: Workbench, x: str, stretches: str) -> list[dict[str, Any]]:
+    """Means and quantiles of equal stretches of each series in `DRAWN`.
+
+    Each series has stretches of its own: a short run beside a long one would else have a single one.
+
+    Args:
+        bench: with the table.
+        x: an expression over it: what is divided into stretches.
+        stretches: an expression for how many; `n` is the number of values. NULL draws every value.
+
+    Returns:
+        Rows of series, panel, x (mean), value (mean), low and high (10 % and 90 %) and episodes (count).
+    """
+    place = f"least(floor((x - low) / greatest(high - low, 1) * {stretches}), {stretches} - 1)"
+    bench.run(f"CREATE OR REPLACE TEMP TABLE placed AS SELECT series, panel, value, {x} AS x FROM {DRAWN}")
+    return bench.rows(
+        f"SELECT series, panel, avg(x)::DOUBLE AS x, avg(value / 4) * 4 AS value, "
+        "quantile_cont(value, 0.1) AS low, quantile_cont(value, 0.9) AS high, count(*) AS episodes "
+        f"FROM (SELECT series, panel, value, x, coalesce({place}, x) AS place FROM placed "
+        "JOIN (SELECT series, panel, min(x) AS low, max(x) AS high, count(*) AS n FROM placed "
+        "GROUP BY series, panel) USING (series, panel)) "
+        "GROUP BY series, panel, place ORDER BY series, panel, x"
+    )
+
+
+def count_bins(
+    bench: Workbench, panel: str, about: int, table: str = DRAWN
+) -> tuple[Bins, tuple[float, float], list[dict[str, Any]]]:
+    """Count the episodes in each bin of a histogram, by series.
+
+    Args:
+        bench: with the table.
+        panel: one of it.
+        about: how many bins there should be.
+        table: `DRAWN`, or `VALUED` for all series.
+
+    Returns:
+        The bins, the lowest and the highest value, and rows of series, panel, bin, episodes (count) and share
+        (of the series).
+    """
+    chosen = f"panel = '{panel}' AND {FITS}"
+    (span,) = bench.rows(
+        f"SELECT min(value) AS low, max(value) AS high, bool_and(value = round(value)) AS whole FROM {table} "
+        f"WHERE {chosen}"
+    )
+    bins = bins_for(span["low"], span["high"], about, whole=span["whole"])
+    return (
+        bins,
+        (span["low"], span["high"]),
+        bench.rows(
+            f"SELECT series, panel, {bins.sql('value')} AS bin, count(*) AS episodes, "
+            f"count(*) / sum(count(*)) OVER (PARTITION BY series) AS share FROM {table} WHERE {chosen} "
+            "GROUP BY series, panel, bin ORDER BY bin, series"
+        ),
+    )
 
 
 def _valued(snapshot: Snapshot, what: str, by: str) -> str:
-    """A query for every value with its series and panel."""
+    """Return a query for every value with its series and panel."""
     schema = snapshot.schema
     label, of_run = _labels(snapshot, by)
     value = "episode_return" if what == RETURN else "length"
@@ -263,7 +322,7 @@ def label_episodes(bench: Workbench, by: str) -> tuple[tuple[str, ...], str]:
 
 
 def _labels(snapshot: Snapshot, by: str) -> tuple[str, str]:
-    """SQL for the name of an episode's series, and for the column of `runs` that it needs.
+    """Return SQL for the name of an episode's series, and for the column of `runs` that it needs.
 
     Raises:
         InvalidArgumentError: nothing is called so.
@@ -281,8 +340,7 @@ def _labels(snapshot: Snapshot, by: str) -> tuple[str, str]:
     if by in snapshot.runs_schema.names:
         return "coalesce(of_run, 'NULL')", f", {quote(by)}::VARCHAR AS of_run"
     known = [RUN, *([AGENT] if snapshot.schema.groups else []), *snapshot.episodes_schema.names]
-    near = near_names(by, [*known, *snapshot.runs_schema.names], 3)
-    meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    meant = suggest(by, [*known, *snapshot.runs_schema.names])
     raise InvalidArgumentError(
         f"by={by!r} is no column of episodes or of runs.{meant} {available_episodes(snapshot)} "
         f"Of runs: {', '.join(snapshot.runs_schema.names)}."

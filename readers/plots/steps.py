@@ -1,4 +1,4 @@
-"""Elements of step columns for charts: what they are called, how SQL reaches them, and over which rows."""
+"""Elements of step columns for charts: their names, their SQL, and the rows that are counted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from ...store.schema import ACTION, StepSchema
 from ...store.spaces import SpaceCodec
-from ..sql.names_nearby import near_names
 from ..sql.text import literal, quote
+from .bins import Bins, bins_for
 from .series import AGENT, LARGEST, MOST_SERIES, Workbench, label_episodes
 
 #: About how many rows a chart reads; of larger views, it takes a sample of episodes.
@@ -26,9 +26,9 @@ class Element:
         name: as signals are called: `action`, `observation[0]`.
         column: the column of steps.
         sql: SQL for it, a DOUBLE.
-        discrete: whether its values are a few kinds, not amounts.
-        kinds: how many kinds there are; 0 if it is not discrete.
-        start: the smallest kind.
+        discrete: True if its values are categories, not amounts.
+        kinds: number of categories; 0 if it is not discrete.
+        start: the smallest category.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Element:
 
 
 def elements_of(schema: StepSchema, root: str) -> list[Element]:
-    """The numbers of the fixed parts of the observation or the action; frames are no numbers here."""
+    """Return the numbers of the fixed parts of the observation or the action; frames are no numbers here."""
     found = []
     for part in schema.parts:
         codec: SpaceCodec = part.action if root == ACTION else part.observation
@@ -64,21 +64,15 @@ def _element(column: str, space: gymnasium.Space, shape: tuple[int, ...], index:
     return Element(name, column, sql, bool(kinds), kinds, start)
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """The names that are most like one, as a sentence of an error."""
-    near = near_names(name, known, 3)
-    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-
-
 @dataclass(frozen=True)
 class StepRows:
     """Rows of steps that a chart counts: the view `counted` of the bench, with the column `_series`.
 
     Attributes:
-        by: what tells the series apart; "all" if nothing does.
+        by: the column, "run" or "agent" that defines the series; "all" for a single one.
         names: of the series.
-        count: how many rows there are.
-        notes: what is left out.
+        count: number of rows.
+        notes: sentences on what is left out.
     """
 
     by: str
@@ -118,7 +112,9 @@ def step_rows(bench: Workbench, by: str | None, table: str) -> StepRows:
 
 
 def _sample(bench: Workbench) -> tuple[str, str]:
-    """A condition that keeps about `MOST_ROWS` rows, of the same episodes every time; and a note on it."""
+    """Return a condition that keeps about `MOST_ROWS` rows, of the same episodes every time; and a note on
+    it.
+    """
     (row,) = bench.rows("SELECT coalesce(sum(row_count), 0)::BIGINT AS n FROM episodes")
     every = -(-row["n"] // MOST_ROWS)
     if every <= 1:
@@ -126,6 +122,23 @@ def _sample(bench: Workbench) -> tuple[str, str]:
     return f"hash(episode_id) % {every} = 0", f"of 1 episode in {every}, drawn by hash of its id"
 
 
+def bins_of(bench: Workbench, element: Element, about: int, most_kinds: int) -> Bins | None:
+    """Return the bins of an element in the view `counted`; None if it has no value that fits on an axis.
+
+    Args:
+        about: how many bins there should be, of amounts.
+        most_kinds: categories have a bin each, unless there are more.
+    """
+    if element.discrete and element.kinds <= most_kinds:
+        return Bins(element.start - 0.5, 1.0, element.kinds, True)
+    value = element.sql
+    (span,) = bench.rows(
+        f"SELECT min({value}) AS low, max({value}) AS high, bool_and({value} = round({value})) AS whole "
+        f"FROM counted WHERE {finite(value)}"
+    )
+    return None if span["low"] is None else bins_for(span["low"], span["high"], about, whole=span["whole"])
+
+
 def finite(sql: str) -> str:
-    """SQL for whether a value fits on an axis."""
+    """Return a condition: the value is finite and fits on an axis."""
     return f"coalesce(isfinite({sql}) AND abs({sql}) <= {LARGEST}, false)"

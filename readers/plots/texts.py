@@ -13,7 +13,8 @@ LONGEST = 200
 
 
 def shown(text: object, longest: int = LONGEST) -> str:
-    """A text as charts may show it: without control characters, not too long, and unable to end a script.
+    """Return a text as charts may show it: without control characters, not too long, and unable to end a
+    script.
 
     An invisible word joiner follows each `<`, so that it opens no tag; the text reads as before.
 
@@ -22,6 +23,10 @@ def shown(text: object, longest: int = LONGEST) -> str:
     >>> "</script" in shown("</script>")
     False
     """
+    return plain(text, longest).replace("<", "<" + _JOINER)
+
+
+def plain(text: object, longest: int) -> str:
+    """Return a text without control characters, cut if it is long."""
     kept = "".join(" " if unicodedata.category(each) in ("Cc", "Cf", "Cs") else each for each in str(text))
-    cut = kept if len(kept) <= longest else kept[: longest - 1] + "\u2026"
-    return cut.replace("<", "<" + _JOINER)
+    return kept if len(kept) <= longest else kept[: longest - 1] + "\u2026"

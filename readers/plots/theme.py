@@ -21,14 +21,14 @@ GRID = "#88888833"
 WIDTH = 560
 HEIGHT = 260
 
-#: What `INK` and the background are where a picture has no surroundings.
+#: Values of `INK` and of the background in a picture without surroundings.
 LIGHT = {"ink": "#1f2328", "background": "#ffffff"}
 DARK = {"ink": "#e6e6e6", "background": "#16181d"}
 THEMES = {"light": LIGHT, "dark": DARK}
 
 
 def config() -> dict[str, Any]:
-    """The configuration of every chart, as `configure` of Altair takes it."""
+    """Return the configuration of every chart, as `configure` of Altair takes it."""
     words = {"labelColor": INK, "titleColor": INK, "labelFontSize": 11, "titleFontSize": 12}
     return {
         "background": "transparent",

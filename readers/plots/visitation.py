@@ -1,35 +1,35 @@
-"""Which parts of the observation space are visited how often: a heat map of two elements, or bars of one."""
+"""Visits of the parts of the observation space: a heat map of two elements, or bars of one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 
 from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.schema import OBSERVATION
 from ..amounts import counted
-from .bins import Bins, bins_for
+from ..context import ReadContext
+from ..suggestions import suggest
+from .bins import Bins
 from .chart import AnyChart, finished
 from .distribution import check_bins, edges_of
 from .pieces import tooltip_of, values_of
-from .series import Workbench, step_bench
-from .steps import Element, elements_of, finite, nearest, step_rows
+from .series import step_bench
+from .steps import Element, StepRows, bins_of, elements_of, finite, step_rows
 from .texts import shown
 from .theme import HEIGHT, PALETTE, WIDTH
 
-if TYPE_CHECKING:
-    from ..view import EpisodeView
+#: By axis, its element and its bins.
+_Axes = dict[str, tuple[Element, Bins]]
 
 
-def draw_visitation(view: EpisodeView, x: str | None, y: str | None, bins: int) -> AnyChart:
-    """The chart; see `Plots.visitation`."""
+def draw_visitation(context: ReadContext, x: str | None, y: str | None, bins: int) -> AnyChart:
+    """Return the chart; see `Plots.visitation`."""
     check_bins(bins)
-    with step_bench(view) as bench:
-        elements = _chosen(view, x, y)
-        rows = step_rows(bench, None, "steps")
-        axes = [_bins(bench, element, bins) for element in elements]
-        found = _visits(bench, elements, axes)
+    axes, cells, rows = _visits(context, x, y, bins)
+    elements = [element for element, _ in axes.values()]
+    found = [{"visits": cell["visits"], **_cell(cell, axes)} for cell in cells]
     subtitle = [" ".join((counted(sum(row["visits"] for row in found), "observation"), *rows.notes))]
     if len(elements) == 1:
         return finished(_bars(elements[0], found), f"Visits by {elements[0].name}", subtitle)
@@ -39,31 +39,50 @@ def draw_visitation(view: EpisodeView, x: str | None, y: str | None, bins: int) 
     )
 
 
-def visits(view: EpisodeView, bins: int = 50) -> list[dict[str, Any]]:
-    """The numbers behind the chart: a row per cell that has any visit, with its edges and their count.
+def visits(context: ReadContext, bins: int = 50) -> list[dict[str, Any]]:
+    """Return the numbers behind the chart: a row per cell that has any visit, with its edges and their count.
 
     Keys: `visits`, and of one element or two `x`, `x_from`, `x_to`, `y`, `y_from`, `y_to`.
     """
-    with step_bench(view) as bench:
-        elements = _chosen(view, None, None)
-        step_rows(bench, None, "steps")
-        axes = dict(zip("xy", [_bins(bench, element, bins) for element in elements], strict=False))
-        cells = _counted(bench, elements, list(axes.values()))
-    names = dict(zip(axes, (element.name for element in elements), strict=True))
-    return [{"visits": cell["visits"], **_edges(cell, axes, names)} for cell in cells]
+    axes, cells, _ = _visits(context, None, None, bins)
+    rows = []
+    for cell in cells:
+        row: dict[str, Any] = {"visits": cell["visits"]}
+        for axis, (element, stretches) in axes.items():
+            low, high = stretches.edges(cell[axis])
+            row |= {axis: element.name, f"{axis}_from": low, f"{axis}_to": high}
+        rows.append(row)
+    return rows
 
 
-def _edges(cell: dict[str, Any], axes: dict[str, Bins], names: dict[str, str]) -> dict[str, Any]:
-    told: dict[str, Any] = {}
-    for axis, bins in axes.items():
-        low, high = bins.edges(cell[axis])
-        told |= {axis: names[axis], f"{axis}_from": low, f"{axis}_to": high}
-    return told
+def _visits(
+    context: ReadContext, x: str | None, y: str | None, about: int
+) -> tuple[_Axes, list[dict[str, Any]], StepRows]:
+    """Return the axes, the number of observations in each cell that has any, and the rows they are from."""
+    with step_bench(context) as bench:
+        elements = _chosen(context, x, y)
+        rows = step_rows(bench, None, "steps")
+        axes: _Axes = {}
+        for axis, element in zip("xy", elements, strict=False):
+            bins = bins_of(bench, element, about, about)
+            if bins is None:
+                raise NothingToDrawError(
+                    f"There is nothing to draw: {element.name} has no finite value in these episodes."
+                )
+            axes[axis] = element, bins
+        indices = ", ".join(f"{bins.sql(element.sql)} AS {axis}" for axis, (element, bins) in axes.items())
+        drawable = " AND ".join(finite(element.sql) for element in elements)
+        columns = ", ".join(axes)
+        cells = bench.rows(
+            f"SELECT {indices}, count(*) AS visits FROM counted WHERE {drawable} "
+            f"GROUP BY {columns} ORDER BY {columns}"
+        )
+    return axes, cells, rows
 
 
-def _chosen(view: EpisodeView, x: str | None, y: str | None) -> list[Element]:
-    """One element or two."""
-    schema = view._reader.snapshot.schema
+def _chosen(context: ReadContext, x: str | None, y: str | None) -> list[Element]:
+    """Return one element or two."""
+    schema = context.snapshot.schema
     elements = elements_of(schema, OBSERVATION)
     if not elements:
         raise NothingToDrawError(
@@ -75,7 +94,7 @@ def _chosen(view: EpisodeView, x: str | None, y: str | None) -> list[Element]:
         if name is not None and name not in known:
             listed = ", ".join(list(known)[:20]) + (", ..." if len(known) > 20 else "")
             raise InvalidArgumentError(
-                f"{name!r} is no element of the observation.{nearest(name, list(known))} There are: {listed}."
+                f"{name!r} is no element of the observation.{suggest(name, list(known))} There are: {listed}."
             )
     if x is None and y is None:
         return elements[:2]
@@ -84,47 +103,14 @@ def _chosen(view: EpisodeView, x: str | None, y: str | None) -> list[Element]:
     return [known[x], known[y]]
 
 
-def _bins(bench: Workbench, element: Element, about: int) -> Bins:
-    if element.discrete and element.kinds <= about:
-        return Bins(element.start - 0.5, 1.0, element.kinds, True)
-    value = element.sql
-    (span,) = bench.rows(
-        f"SELECT min({value}) AS low, max({value}) AS high, bool_and({value} = round({value})) AS whole "
-        f"FROM counted WHERE {finite(value)}"
-    )
-    if span["low"] is None:
-        raise NothingToDrawError(
-            f"There is nothing to draw: {element.name} has no finite value in these episodes."
-        )
-    return bins_for(span["low"], span["high"], about, whole=span["whole"])
-
-
-def _visits(bench: Workbench, elements: list[Element], axes: list[Bins]) -> list[dict[str, Any]]:
-    """The cells that have any observation, as they are drawn."""
-    pairs = list(zip("xy", elements, axes, strict=False))
-    found = _counted(bench, elements, axes)
-    return [{"visits": row["visits"], **_cell(row, pairs)} for row in found]
-
-
-def _counted(bench: Workbench, elements: list[Element], axes: list[Bins]) -> list[dict[str, Any]]:
-    """How many observations fall into each cell that has any."""
-    pairs = list(zip("xy", elements, axes, strict=False))
-    names = [name for name, _, _ in pairs]
-    cells = ", ".join(f"{bins.sql(element.sql)} AS {name}" for name, element, bins in pairs)
-    drawable = " AND ".join(finite(element.sql) for element in elements)
-    columns = ", ".join(names)
-    return bench.rows(
-        f"SELECT {cells}, count(*) AS visits FROM counted WHERE {drawable} "
-        f"GROUP BY {columns} ORDER BY {columns}"
-    )
-
-
-def _cell(row: dict[str, Any], pairs: list[tuple[str, Element, Bins]]) -> dict[str, Any]:
-    """Where a cell stands. Cells of a heat map overlap a little, which closes the hairlines between them."""
+def _cell(row: dict[str, Any], axes: _Axes) -> dict[str, Any]:
+    """Return where a cell stands. Cells of a heat map overlap a little, which closes the hairlines between
+    them.
+    """
     cell: dict[str, Any] = {}
-    for name, _, bins in pairs:
+    for name, (_, bins) in axes.items():
         low, high = bins.edges(row[name])
-        edges = edges_of(bins, row[name]) if len(pairs) == 1 else {"from": low, "to": high + bins.width / 20}
+        edges = edges_of(bins, row[name]) if len(axes) == 1 else {"from": low, "to": high + bins.width / 20}
         cell |= {f"{name}_from": edges["from"], f"{name}_to": edges["to"]}
         cell[f"{name}_label"] = bins.label(row[name])
     return cell

@@ -1,5 +1,5 @@
 """Environments of runs, made again, and episodes played again in them.
 
-`run_envs` and `env_recipe` read what a run says of its environment and import nothing of it. `environment`
-makes it; `replay` and `team_replay` play a recorded episode and compare.
+`run_envs` and `env_recipe` read the stored spec of a run's environment without importing it. `environment`
+makes the environment; `replay` and `team_replay` play a recorded episode in one, and `comparison` compares.
 """

@@ -1,6 +1,6 @@
-"""Reading the spec of a run: what `gymnasium.make` is to be given, what is missing, and what needs trust.
+"""Reads the spec of a run: arguments of `gymnasium.make`, missing parts, and parts that need trust.
 
-The spec may come from anybody. Reading it imports nothing; it decides what may be imported later.
+The spec is untrusted. Reading it imports nothing; it decides what may be imported later.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, parse_env_id
 
-from ...store.env_values import decode_argument, opaque_parts, texts
+from ...store.dynamic.values import OpaqueValue
+from ...store.environments.codecs import is_codec
+from ...store.environments.values import CodedValue, decode_argument, opaque_parts, texts
 from ...store.errors import CorruptStoreError, EnvUnavailableError
-from ...store.values import OpaqueValue
 from .run_envs import RunEnv
 
 HINT = "Make the environment yourself, and pass it where one is needed: episode.replay(env)."
@@ -64,7 +65,7 @@ _PLAIN_WRAPPERS = frozenset(
 
 @dataclass
 class Recipe:
-    """A spec that was read, and what stands against making it."""
+    """A spec that was read, and the obstacles to making it."""
 
     spec: EnvSpec
     missing: list[str] = field(default_factory=list)
@@ -73,7 +74,7 @@ class Recipe:
 
 
 def read_recipe(run: RunEnv, where: str, folder: Path, changes: Mapping[str, Any]) -> Recipe:
-    """Read what a run kept.
+    """Read the spec and the files that a run kept.
 
     Args:
         run: the run.
@@ -87,9 +88,9 @@ def read_recipe(run: RunEnv, where: str, folder: Path, changes: Mapping[str, Any
     """
     if run.spec is None:
         made_by = f"it was made by calling {run.bundle.made_by}" if run.bundle else "the run has none"
-        raise EnvUnavailableError(
-            f"{where} has no spec, as gymnasium.make gives it: {made_by}. {_hint_of(run)}"
-        )
+        problems = run.bundle.problems if run.bundle else ()
+        told = " ".join([f"{made_by}.", *problems, HINT])
+        raise EnvUnavailableError(f"{where} has no spec, as gymnasium.make gives it: {told}")
     content = _checked_spec(run, where)
     if "pettingzoo" in content:
         raise EnvUnavailableError(
@@ -113,14 +114,21 @@ def read_recipe(run: RunEnv, where: str, folder: Path, changes: Mapping[str, Any
     return recipe
 
 
-def _hint_of(run: RunEnv) -> str:
-    if run.bundle and run.bundle.problems:
-        return f"{' '.join(run.bundle.problems)} {HINT}"
-    return HINT
+def complete_recipe(run: RunEnv, where: str, folder: Path, changes: Mapping[str, Any]) -> Recipe:
+    """Read a recipe, as `read_recipe` does, of which nothing is missing.
+
+    Raises:
+        EnvUnavailableError: something was not kept; the message names all of it.
+        CorruptStoreError: the spec is damaged.
+    """
+    recipe = read_recipe(run, where, folder, changes)
+    if recipe.missing:
+        raise EnvUnavailableError(f"{where} cannot be made again: {' '.join(recipe.missing)} {HINT}")
+    return recipe
 
 
 def _checked_spec(run: RunEnv, where: str) -> dict[str, Any]:
-    """The spec as an object with values of the right types."""
+    """Return the spec as an object with values of the right types."""
     try:
         content = json.loads(run.spec or "")
         if "pettingzoo" in content:
@@ -167,7 +175,7 @@ class _Reading:
         self._unpacked: set[str] = set()
 
     def entry_point(self, value: Any) -> Any:
-        """Where the environment's class is found."""
+        """Return where the environment's class is found."""
         there = gymnasium.registry.get(self._recipe.spec.id)
         # The main module of now is another one than that of the recording, as a rule.
         if not isinstance(value, str) or (there is not None and value.startswith("__main__:")):
@@ -185,7 +193,7 @@ class _Reading:
         return value
 
     def wrappers(self, entries: list[dict[str, Any]]) -> Iterator[WrapperSpec]:
-        """The wrappers, from the innermost on."""
+        """Yield the wrappers, from the innermost on."""
         for entry in entries:
             point, name = entry["entry_point"], entry["name"]
             own = isinstance(point, str) and point.startswith("gymnasium.wrappers.")
@@ -210,6 +218,11 @@ class _Reading:
             if name in changes:
                 continue
             found[name] = decoded = decode_argument(value, self._where, self._file)
+            if isinstance(decoded, CodedValue) and not is_codec(decoded.codec):
+                self._recipe.missing.append(
+                    f"{what} {name!r} has the codec {decoded.codec[:50]!r}, which is not registered here; "
+                    "call episodelake.register_artifact_codec."
+                )
             for part in opaque_parts(decoded):
                 self._recipe.missing.append(f"{what} {name!r} was {part.text}, which cannot be kept.")
             for text in texts(decoded):
@@ -231,12 +244,12 @@ class _Reading:
 
 
 def _entry_points_of_gymnasium() -> set[str]:
-    """The entry points below `gymnasium.envs` under which environments are registered."""
+    """Return the entry points below `gymnasium.envs` under which environments are registered."""
     points = (spec.entry_point for spec in gymnasium.registry.values())
     return {point for point in points if isinstance(point, str) and point.startswith("gymnasium.envs.")}
 
 
 def _wrapper_of_gymnasium(name: str) -> str | None:
-    """Where Gymnasium itself has a wrapper that it exports."""
+    """Return where Gymnasium itself has a wrapper that it exports."""
     found = getattr(gymnasium.wrappers, name, None)
     return f"{found.__module__}:{name}" if isinstance(found, type) else None

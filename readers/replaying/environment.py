@@ -1,7 +1,7 @@
 """Making the environment of a run again, from what the run kept.
 
 It is made by `gymnasium.make` of an `EnvSpec`, with the wrappers that the spec lists; nothing is unpickled.
-What a store says may come from anybody, so whatever lets it choose code or paths needs the caller's trust.
+The content of a store is untrusted, so anything that lets it choose code or paths needs the caller's trust.
 See Gymnasium's documentation of `make`, `EnvSpec` and `WrapperSpec`.
 """
 
@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata as packages
@@ -19,19 +20,20 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
 
-from ...store.bundle import unpack
+from ...store.environments.artifacts import unpack
+from ...store.environments.codecs import decode_contents
 from ...store.errors import EnvUnavailableError, EpisodelakeError, UntrustedEnvError
 from ...store.files import guard_access
 from ...store.manifest import Manifest
 from ...store.snapshot import Snapshot
-from .env_recipe import HINT, read_recipe
+from .env_recipe import HINT, complete_recipe
 from .run_envs import RunEnv
 
 #: Render modes that give frames to the caller, and need no screen.
 _FRAMES = ("rgb_array", "rgb_array_list")
-#: What pygame and the SDL below it take for: draw without a screen, play no sound, greet nobody.
+#: Settings of pygame and SDL: no screen, no sound, no greeting.
 _UNSEEN = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 #: Recorded for people; another one changes nothing of the environment.
 _NOT_COMPARED = frozenset({"python", "episodelake"})
@@ -46,7 +48,7 @@ def make_run_env(
     render_mode: str | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> tuple[gymnasium.Env, str | None]:
-    """Make the environment of a run.
+    """Make the environment of a run, or a saved one.
 
     Returns:
         The environment, and a sentence on packages of other versions and on other spaces, or None. Files of
@@ -57,11 +59,9 @@ def make_run_env(
         UntrustedEnvError: the store chooses code or paths; the message says which.
         CorruptStoreError: what the run kept is damaged.
     """
-    where = f"The environment of the run {run.run_id!r}"
+    where = run.where if run.saved else f"The environment of the run {run.run_id!r}"
     with _folder_of(run) as (folder, keep):
-        recipe = read_recipe(run, where, folder, changes or {})
-        if recipe.missing:
-            raise EnvUnavailableError(f"{where} cannot be made again: {' '.join(recipe.missing)} {HINT}")
+        recipe = complete_recipe(run, where, folder, changes or {})
         if recipe.distrusted and not trust:
             raise UntrustedEnvError(
                 f"{where} needs your trust: {' '.join(recipe.distrusted)} If you trust whoever wrote the "
@@ -70,18 +70,46 @@ def make_run_env(
         told = _compare_versions(run, where, strict=strict)
         if recipe.files and run.bundle is not None:
             unpack(snapshot.layout, run.bundle.files, folder)
-        env = _made(recipe.spec, where, {**(changes or {}), **_rendering(render_mode)})
+            _decode(recipe.spec, where)
+        rendering = {} if render_mode is None else {"render_mode": render_mode}
+        env = _made(recipe.spec, where, {**(changes or {}), **rendering})
         keep(env.unwrapped)
-    other = None if changes else _other_spaces(env, snapshot.manifest, where)
+    other = None if changes or run.saved else _other_spaces(env, snapshot.manifest, where)
     if other is not None and strict:
         env.close()
         raise EnvUnavailableError(f"{other} {HINT}")
     return env, " ".join(filter(None, (told, other))) or None
 
 
+def _decode(spec: EnvSpec, where: str) -> None:
+    """Give a spec the values of arguments that were kept as files."""
+    spec.kwargs = decode_contents(spec.kwargs, where)
+    spec.additional_wrappers = tuple(
+        WrapperSpec(each.name, each.entry_point, decode_contents(each.kwargs or {}, where))
+        for each in spec.additional_wrappers
+    )
+
+
+def remake_env(snapshot: Snapshot, run: RunEnv, *, stacklevel: int, **options: Any) -> gymnasium.Env:
+    """Make the environment of a run, or a saved one, and warn of what differs from the recording.
+
+    Args:
+        run: the environment.
+        stacklevel: of the warning, as the caller would give it to `warnings.warn`.
+        options: as for `make_run_env`.
+
+    Raises:
+        EnvUnavailableError, UntrustedEnvError, CorruptStoreError: as for `make_run_env`.
+    """
+    env, told = make_run_env(snapshot, run, **options)
+    if told is not None:
+        warnings.warn(told, RuntimeWarning, stacklevel=stacklevel + 1)
+    return env
+
+
 @contextlib.contextmanager
 def _folder_of(run: RunEnv) -> Iterator[tuple[Path, Callable[[object], None]]]:
-    """A temporary folder for the files of a run, and what ties it to the life of an object.
+    """Provide a temporary folder for the files of a run that lives as long as an object.
 
     Without that it goes at the end of the block. A run without files gets none.
     """
@@ -106,10 +134,6 @@ def _remove(process: int, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _rendering(mode: str | None) -> dict[str, str]:
-    return {} if mode is None else {"render_mode": mode}
-
-
 def _made(spec: EnvSpec, where: str, changes: Mapping[str, Any]) -> gymnasium.Env:
     if {**spec.kwargs, **changes}.get("render_mode") in _FRAMES:
         _draw_unseen()
@@ -129,7 +153,7 @@ def _made(spec: EnvSpec, where: str, changes: Mapping[str, Any]) -> gymnasium.En
 
 
 def _draw_unseen() -> None:
-    """Where there is no screen, spare the caller what SDL says of that while it looks for one.
+    """Silence SDL's messages about a missing screen.
 
     The variables stay, since environments begin to draw late. Where there is a screen they are left alone: a
     window that the process opens later would not be seen.
@@ -140,7 +164,7 @@ def _draw_unseen() -> None:
 
 
 def _other_spaces(env: gymnasium.Env, manifest: Manifest, where: str) -> str | None:
-    """What tells by its spaces that an environment is not the recorded one; None if nothing does."""
+    """Return a sentence if the spaces of an environment are not the recorded ones, else None."""
     pairs = {
         "observation": (env.observation_space, manifest.observation_space),
         "action": (env.action_space, manifest.action_space),
@@ -155,7 +179,7 @@ def _other_spaces(env: gymnasium.Env, manifest: Manifest, where: str) -> str | N
 
 
 def _compare_versions(run: RunEnv, where: str, *, strict: bool) -> str | None:
-    """What is installed in another version.
+    """Return a sentence on packages that are installed in another version, or None.
 
     Raises:
         EnvUnavailableError: something is not installed; or, if `strict`, differs.

@@ -1,21 +1,26 @@
-"""What the runs of a snapshot kept of their environments, and the choice of one of them."""
+"""Environments that the runs of a snapshot kept, and the choice of one of them."""
 
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import pyarrow as pa
 
-from ...store.bundle import EnvBundle
+from ...store.environments.bundle import EnvBundle
+from ...store.environments.records import SavedEnvironment
+from ...store.environments.saving import find_saved
 from ...store.errors import CorruptStoreError, InvalidArgumentError
-from ...store.layout import RUNS
-from ...store.parquet import open_parquet, reading_error
+from ...store.layout import RUNS, Layout
+from ...store.segments.parquet import open_parquet, reading_error
 from ...store.snapshot import Snapshot
+from ..context import ReadContext
+from ..frames import episodes_frame
 
 _VERSION = re.compile(r"[\w.+!~ -]{1,200}")
 _COLUMNS = ("run_id", "name", "env_spec", "versions", "env_bundle")
@@ -23,12 +28,15 @@ _COLUMNS = ("run_id", "name", "env_spec", "versions", "env_bundle")
 
 @dataclass(frozen=True)
 class RunEnv:
-    """What one run kept of its environment; parsed when it is asked for, so a damaged run spoils no other.
+    """The environment that one run kept, or that was saved by itself.
+
+    It is parsed on access, so that a damaged run does not affect others.
 
     Attributes:
-        run_id, name: the run's.
+        run_id, name: the run's; of a saved environment its name, with the version and without.
         spec: the text of its spec; None where there is none.
         versions_text, bundle_text: the texts of its versions and its bundle.
+        saved: whether it was saved by itself.
     """
 
     run_id: str
@@ -36,6 +44,12 @@ class RunEnv:
     spec: str | None
     versions_text: str | None
     bundle_text: str | None
+    saved: bool = False
+
+    @property
+    def where(self) -> str:
+        """Its place, for messages."""
+        return f"The {'saved environment' if self.saved else 'run'} {self.run_id!r}"
 
     @cached_property
     def versions(self) -> dict[str, str]:
@@ -49,7 +63,7 @@ class RunEnv:
             if not isinstance(versions, dict) or not all(map(_is_version, versions, versions.values())):
                 raise ValueError("they are no object of texts")
         except (ValueError, RecursionError) as error:
-            raise CorruptStoreError(f"The run {self.run_id!r} has damaged versions: {error}.") from error
+            raise CorruptStoreError(f"{self.where} has damaged versions: {error}.") from error
         return versions
 
     @cached_property
@@ -60,16 +74,20 @@ class RunEnv:
             CorruptStoreError: the text is damaged.
         """
         text = self.bundle_text
-        return None if text is None else EnvBundle.from_json(text, f"The run {self.run_id!r}")
+        return None if text is None else EnvBundle.from_json(text, self.where)
 
     @property
     def env_id(self) -> str | None:
         """The id of its spec, as Gymnasium registers it; None without one, or where the spec is damaged."""
+        found = self.part_of_spec("id")
+        return found if isinstance(found, str) else None
+
+    def part_of_spec(self, *keys: str) -> Any:
+        """Return a value of its spec; None without one, or where the spec is damaged."""
         try:
-            found = json.loads(self.spec or "{}")["id"]
+            return reduce(operator.getitem, keys, json.loads(self.spec or "{}"))
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
-        return found if isinstance(found, str) else None
 
     @property
     def title(self) -> str:
@@ -87,12 +105,22 @@ class RunEnv:
 
 
 def run_envs(snapshot: Snapshot) -> dict[str, RunEnv]:
-    """What the runs of a snapshot kept, by run id.
+    """Return the environments that the runs of a snapshot kept, by run id.
 
     Raises:
         CorruptStoreError: a file of the runs cannot be read, or has columns of other types.
     """
     return {found.run_id: found for found in map(_run_env, _rows(snapshot))}
+
+
+def run_envs_of(context: ReadContext) -> dict[str, RunEnv]:
+    """Return the same of the runs that some episodes come from; of a whole snapshot, of all its runs."""
+    found = run_envs(context.snapshot)
+    if context.positions is None:
+        return found
+    frame = episodes_frame(context.snapshot, context.positions)
+    here = set(frame.select("run_id").unique().collect()["run_id"].to_list())
+    return {run_id: env for run_id, env in found.items() if run_id in here}
 
 
 def _rows(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
@@ -106,10 +134,10 @@ def _rows(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
 
 
 def _run_env(row: dict[str, Any]) -> RunEnv:
-    values = [row.get(name) for name in _COLUMNS]
-    if not isinstance(row["run_id"], str) or not all(isinstance(value, str | None) for value in values):
-        raise CorruptStoreError(f"The run {row['run_id']!r} has values of other types than text.")
-    return RunEnv(row["run_id"], *values[1:])
+    run_id, name, spec, versions, bundle = values = [row.get(name) for name in _COLUMNS]
+    if not isinstance(run_id, str) or not all(isinstance(value, str | None) for value in values):
+        raise CorruptStoreError(f"The run {run_id!r} has values of other types than text.")
+    return RunEnv(run_id, name, spec, versions, bundle)
 
 
 def _is_version(name: str, version: object) -> bool:
@@ -117,7 +145,7 @@ def _is_version(name: str, version: object) -> bool:
 
 
 def chosen_run(envs: Mapping[str, RunEnv], run: str | None) -> RunEnv:
-    """The run of an id or a name; without one, the last of runs that all have the same environment.
+    """Return the run of an id or a name; without one, the last of runs that all have the same environment.
 
     Raises:
         InvalidArgumentError: there is no such run, or there are several environments to choose from.
@@ -133,3 +161,27 @@ def chosen_run(envs: Mapping[str, RunEnv], run: str | None) -> RunEnv:
     raise InvalidArgumentError(
         f"The runs here have {len(found)} environments that are not all the same. Name one: {known}."
     )
+
+
+def chosen_env(layout: Layout, envs: Mapping[str, RunEnv], name: str | None) -> RunEnv:
+    """Return the environment of a run, or the saved environment of a name or of `name@version`.
+
+    Raises:
+        InvalidArgumentError: there is no such environment, or there are several to choose from.
+        CorruptStoreError: the record of a saved environment of this name is damaged.
+    """
+    saved = find_saved(layout, name) if isinstance(name, str) else None
+    runs = [each.run_id for each in envs.values() if name in (each.run_id, each.name)]
+    if saved is None:
+        return chosen_run(envs, name)
+    if runs:
+        raise InvalidArgumentError(
+            f"{name!r} is ambiguous: a saved environment and {len(runs)} of the runs here have this name. "
+            f"For the saved one give {saved.key!r}, for a run its id: {', '.join(map(repr, runs[:10]))}."
+        )
+    return of_saved(saved)
+
+
+def of_saved(env: SavedEnvironment) -> RunEnv:
+    """Return a saved environment as one that can be made."""
+    return RunEnv(env.key, env.name, env.env_spec, env.versions, env.env_bundle, saved=True)

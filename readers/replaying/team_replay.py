@@ -9,80 +9,49 @@ See https://pettingzoo.farama.org/api/parallel/ and https://pettingzoo.farama.or
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 
 from ...store.batches import single_value
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
-from .replay import BATCH, Comparison, Difference, Played, ReplayReport, check_tolerances
-
-if TYPE_CHECKING:
-    from ..agents import MultiAgentEpisode
+from ..episode_data import EpisodeData
+from .comparison import Played
+from .replay import Game, ReplayReport
+from .run_envs import run_envs
 
 _PARALLEL = ("reset", "step", "observation_space", "action_space")
 _AEC = (*_PARALLEL, "last", "agent_iter", "observe")
 
 
-def replay_team(
-    episode: MultiAgentEpisode, env: Any, api: str | None, rtol: float = 0.0, atol: float = 0.0
-) -> ReplayReport:
+def replay_team(episode: EpisodeData, env: Any, rtol: float = 0.0, atol: float = 0.0) -> ReplayReport:
     """Reset an environment as the episode was, let its agents act as they did, and compare.
 
     Args:
         episode: of several agents.
         env: of PettingZoo; left where the episode ended, or up to 256 steps behind the first difference.
-        api: through which of PettingZoo's APIs it was recorded: "parallel" or "aec"; None if nobody knows.
         rtol, atol: as for `replay`.
 
     Raises:
-        InvalidArgumentError: `env` is no environment of that API, or a tolerance is negative.
+        InvalidArgumentError: `env` is no environment of the API of PettingZoo through which the episode was
+            recorded, or a tolerance is negative.
         SpaceMismatchError: an agent's spaces are not those of the store.
     """
-    game = TeamGame(episode, env, api, rtol, atol)
-    for made in game.play():
-        if made % BATCH == 0 and game.differences():
-            break
-    return game.report()
+    return team_game(episode, env, rtol, atol).finish()
 
 
-class TeamGame:
-    """An episode of several agents, played again step by step; arguments and errors as for `replay_team`."""
-
-    def __init__(
-        self, episode: MultiAgentEpisode, env: Any, api: str | None, rtol: float = 0.0, atol: float = 0.0
-    ) -> None:
-        check_tolerances(rtol, atol)
-        own = _api(env)
-        if api is not None and api != own:
-            conversion = "parallel_to_aec" if api == "aec" else "aec_to_parallel"
-            raise InvalidArgumentError(
-                f"The episode was recorded through PettingZoo's {api} API, and {type(env).__name__} has the "
-                f"{own} one. Convert it with pettingzoo.utils.{conversion}."
-            )
-        _check_spaces(episode, env)
-        self._episode = episode
-        self._comparison = _TeamComparison(episode, rtol, atol)
-        self._player = (_Turns if own == "aec" else _Together)(episode, env, self._comparison)
-
-    def play(self) -> Iterator[int]:
-        """How many steps the environment has made: 0 after its reset, and so on."""
-        for _ in self._player.play():
-            yield self._player.made
-
-    def differences(self) -> list[Difference]:
-        """What differs at the first step at which anything does, of what was played."""
-        return self._comparison.found()
-
-    def report(self) -> ReplayReport:
-        """What came of it so far."""
-        differences = self.differences()
-        made = differences[0].step - 1 if differences else self._player.made
-        episode = self._episode
-        return ReplayReport(episode.id, episode.seed, episode.length, max(0, made), tuple(differences))
+def team_game(episode: EpisodeData, env: Any, rtol: float = 0.0, atol: float = 0.0) -> TeamGame:
+    """Return an episode of several agents, to be played again; arguments and errors as for `replay_team`."""
+    api, own = recorded_api(episode), _api(env)
+    if api is not None and api != own:
+        conversion = "parallel_to_aec" if api == "aec" else "aec_to_parallel"
+        raise InvalidArgumentError(
+            f"The episode was recorded through PettingZoo's {api} API, and {type(env).__name__} has the "
+            f"{own} one. Convert it with pettingzoo.utils.{conversion}."
+        )
+    _check_spaces(episode, env)
+    return (_Turns if own == "aec" else _Together)(episode, env, rtol, atol)
 
 
 def _api(env: object) -> str:
@@ -96,18 +65,16 @@ def _api(env: object) -> str:
     )
 
 
-def api_of(spec: str | None) -> str | None:
-    """Through which API a run was recorded, by its `env_spec`; None if it does not say."""
-    try:
-        said = json.loads(spec or "{}")["pettingzoo"]["api"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return said if said in ("parallel", "aec") else None
+def recorded_api(episode: EpisodeData) -> str | None:
+    """Return the API of PettingZoo through which an episode was recorded; None if unknown."""
+    kept = run_envs(episode._rows.snapshot).get(episode.run_id)
+    api = kept and kept.part_of_spec("pettingzoo", "api")
+    return api if api in ("parallel", "aec") else None
 
 
-def _check_spaces(episode: MultiAgentEpisode, env: Any) -> None:
-    for name in episode.agents:
-        schema = episode.agent(name).agent_schema
+def _check_spaces(episode: EpisodeData, env: Any) -> None:
+    for name, member in episode._members.items():
+        schema = member._own_schema
         expected = (schema.observation_space, schema.action_space)
         try:
             given = (env.observation_space(name), env.action_space(name))
@@ -123,81 +90,21 @@ def _check_spaces(episode: MultiAgentEpisode, env: Any) -> None:
             )
 
 
-class _TeamComparison:
-    """What came to the agents, compared with what had come to them."""
+class TeamGame(Game):
+    """An episode of several agents; the base of the two loops."""
 
-    def __init__(self, episode: MultiAgentEpisode, rtol: float, atol: float) -> None:
-        self._members = {name: episode.agent(name) for name in episode.agents}
-        self._comparisons = {
-            name: Comparison(member, member.agent_schema, rtol, atol)
-            for name, member in self._members.items()
-        }
-        self._came: dict[str, list[Played]] = {name: [] for name in self._members}
-        self._compared = dict.fromkeys(self._members, 0)
-        self._differences: list[Difference] = []
-
-    def add(self, agent: str, step: int, played: Played) -> None:
-        """Something came to an agent; what it has no row for is not compared."""
-        if self.expects(agent, step):
-            self._came[agent].append(replace(played, observation=copy.deepcopy(played.observation)))
-
-    def add_either(self, agent: str, step: int, played: Played, other: Played) -> None:
-        """One of two came to an agent; what fits its row counts."""
-        self.found()
-        start = self._compared[agent]
-        fits = played is other or not self._comparisons[agent].compare([played], start)
-        wrong = not fits and bool(self._comparisons[agent].compare([other], start))
-        self.add(agent, step, played if fits or wrong else other)
-
-    def expects(self, agent: str, step: int) -> bool:
-        """Whether the next row of an agent is of that step of the environment."""
-        if agent not in self._members:
-            return False
-        row, moments = self._compared[agent] + len(self._came[agent]), self._members[agent].env_steps
-        return row < len(moments) and moments[row] == step
-
-    def note(self, step: int, leaf: str, expected: Any, got: Any) -> None:
-        """Something that is no value of one agent differs."""
-        self._differences.append(Difference(step, leaf, (), expected, got, 1))
-
-    def found(self) -> list[Difference]:
-        """All differences at the first step that has any, among all that came so far."""
-        for name, values in self._came.items():
-            if values:
-                start = self._compared[name]
-                moments = self._members[name].env_steps
-                for each in self._comparisons[name].compare(values, start):
-                    self._differences.append(replace(each, step=int(moments[each.step]), agent=name))
-                self._compared[name] += len(values)
-                self._came[name] = []
-        first = min((difference.step for difference in self._differences), default=0)
-        return [difference for difference in self._differences if difference.step == first]
-
-
-class _Player:
-    """Plays an episode; the base of the two loops.
-
-    Attributes:
-        made: how many steps the environment has made.
-    """
-
-    def __init__(self, episode: MultiAgentEpisode, env: Any, comparison: _TeamComparison) -> None:
-        self.made = 0
-        self._episode, self._env, self._comparison = episode, env, comparison
+    def __init__(self, episode: EpisodeData, env: Any, rtol: float, atol: float) -> None:
+        super().__init__(episode, env, episode._members, rtol, atol)
         #: By step of the environment, who had a row then, and which of its rows it was.
         self._rows: dict[int, dict[str, int]] = {}
         self._actions = episode.actions
-        self._lengths = episode.agent_lengths
-        for name in episode.agents:
-            for row, step in enumerate(episode.agent(name).env_steps.tolist()):
+        self._lengths = {name: member.length for name, member in episode._members.items()}
+        for name, member in episode._members.items():
+            for row, step in enumerate(member._moments.tolist()):
                 self._rows.setdefault(step, {})[name] = row
 
-    def play(self) -> Iterator[None]:
-        """Play it, with a pause after the reset and after each step."""
-        raise NotImplementedError
-
     def _acted(self, step: int) -> dict[str, Any]:
-        """Copies of the actions taken after so many steps: an environment may write into them."""
+        """Return copies of the actions taken after so many steps: an environment may write into them."""
         return {
             name: copy.deepcopy(single_value(self._actions[name], row))
             for name, row in self._rows.get(step, {}).items()
@@ -205,11 +112,11 @@ class _Player:
         }
 
 
-class _Together(_Player):
+class _Together(TeamGame):
     """All agents act at once."""
 
-    def play(self) -> Iterator[None]:
-        """See `_Player.play`."""
+    def _moves(self) -> Iterator[None]:
+        """See `Game._moves`."""
         gone: set[str] = set()
         observations, _ = self._env.reset(seed=self._episode.seed, options=self._episode.options)
         for name, observation in observations.items():
@@ -224,7 +131,7 @@ class _Together(_Player):
             for name in there:
                 flags = bool(terminations.get(name, False)), bool(truncations.get(name, False))
                 stepped = name in actions
-                outcome = (copy.deepcopy(rewards.get(name, 0.0)), flags) if stepped else ()
+                outcome = (rewards.get(name, 0.0), flags) if stepped else ()
                 self._comparison.add(name, self.made, Played(observations[name], *outcome))
                 if any(flags):
                     gone.add(name)
@@ -239,11 +146,11 @@ class _Together(_Player):
         return there == expected
 
 
-class _Turns(_Player):
+class _Turns(TeamGame):
     """The agents take turns."""
 
-    def play(self) -> Iterator[None]:
-        """See `_Player.play`; ends at a turn that nobody knows, such as one that a crash lost."""
+    def _moves(self) -> Iterator[None]:
+        """See `Game._moves`; ends at an unrecorded turn, such as one that a crash lost."""
         env = self._env
         self._waiting: set[str] = set()
         self._seen: set[str] = set()
@@ -266,7 +173,7 @@ class _Turns(_Player):
         self._settle()
 
     def _selected(self) -> str | None:
-        """Whose turn it is; dead agents are stepped away."""
+        """Step dead agents away, and return the agent whose turn it is."""
         env = self._env
         while env.agents and any(self._flags(env.agent_selection)):
             env.step(None)
@@ -274,7 +181,7 @@ class _Turns(_Player):
         return env.agent_selection if env.agents else None
 
     def _look(self) -> None:
-        """Take what came to the agent whose turn it is."""
+        """Take the values that came to the agent whose turn it is."""
         if not self._env.agents:
             return
         agent = self._env.agent_selection
@@ -283,7 +190,7 @@ class _Turns(_Player):
             self._came(agent, observation, reward, terminated, truncated)
 
     def _settle(self) -> None:
-        """Take what the last rows of the agents were made of, if they have rows that have not come.
+        """Take the values of the agents' last rows, where those have not come yet.
 
         A loop may have stepped the dead agents away or have stopped before, and what they saw may depend on
         it, so either will do.
@@ -315,7 +222,7 @@ class _Turns(_Player):
     def _outcome(
         self, agent: str, observation: Any, reward: Any, terminated: bool, truncated: bool
     ) -> Played:
-        """A copy of what came to an agent; without the outcome if it has not acted."""
+        """Return a copy of the values that came to an agent; without the outcome if it has not acted."""
         flags = bool(terminated), bool(truncated)
         outcome = (copy.deepcopy(reward), flags) if agent in self._waiting else ()
         return Played(copy.deepcopy(observation), *outcome)

@@ -1,6 +1,6 @@
 """DuckDB over the files of a view: its tables and macros, queries and their errors.
 
-`query` is the door. `sources` says which files a table is, `macros` (with `elements` and `histograms`) what a
-connection knows of episodes. `interrupting` stops at Ctrl-C; `names_nearby` says what a wrong name was meant
-to be.
+`connections` creates the views and macros of every connection; `sources` gives the files of a table, `macros`
+(with `elements` and `histograms`) the text of the macros. `session` runs queries on connections that it
+keeps, `query` checks them, `interrupting` stops them at Ctrl-C, and `names_nearby` suggests names.
 """

@@ -15,13 +15,14 @@ import gymnasium
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from ...store.names import escape_distinct
+from ...store.reserved import next_name
 from ...store.schema import ACTION, OBSERVATION, StepSchema
 from .text import literal, quote
 
 #: The macros whose arguments are indices.
 INDEXED = ("obs", "next_obs", "act", "nth")
 _FIXED = (Box, Discrete, MultiBinary, MultiDiscrete)
-#: A leaf of so many dimensions is a picture or a volume, whose elements nobody picks by hand.
+#: A leaf of so many dimensions is a picture or a volume, without macros for its elements.
 _MOST_DIMENSIONS = 4
 
 
@@ -46,16 +47,15 @@ class Leaf:
 
     @property
     def in_list(self) -> bool:
-        """Whether its column is a list, and not a single number or the bytes of an image."""
-        return bool(self.shape) and not self._is_image
-
-    @property
-    def _is_image(self) -> bool:
-        return isinstance(self.space, Box) and self.space.dtype == "uint8" and len(self.shape) > 1
+        """True if its column is a list, not a single number or the bytes of an image."""
+        image = isinstance(self.space, Box) and self.space.dtype == "uint8" and len(self.shape) > 1
+        return bool(self.shape) and not image
 
 
 def leaves_of(schema: StepSchema, root: str) -> tuple[Leaf, ...]:
-    """The leaves of the observation (`root` is "observation") or of the action, of all groups of agents."""
+    """Return the leaves of the observation (`root` is "observation") or of the action, of all groups of
+    agents.
+    """
     found = []
     for part in schema.parts:
         space = part.observation_space if root == OBSERVATION else part.action_space
@@ -78,8 +78,8 @@ def _walk(space: gymnasium.Space, column: str, path: str) -> Iterator[tuple[str,
 
 
 def element_macros(schema: StepSchema) -> dict[str, list[tuple[str, str]]]:
-    """The scalar macros for single numbers: by name, their forms as (parameters, body)."""
-    found = {"nth": [("list, index", f"list[{_position('index')}]")]}
+    """Return the scalar macros for single numbers: by name, their forms as (parameters, body)."""
+    found = {"nth": [("list, index", "list[CASE WHEN index < 0 THEN index ELSE index + 1 END]")]}
     for name, leaves in _read_by_elements(schema).items():
         forms = _forms(name, leaves)
         if forms:
@@ -88,7 +88,7 @@ def element_macros(schema: StepSchema) -> dict[str, list[tuple[str, str]]]:
 
 
 def without_elements(schema: StepSchema) -> dict[str, str]:
-    """The macros that a store lacks, as what they would read is a single number: by name, its column."""
+    """Return the macros omitted for scalar columns, mapped to the column."""
     return {
         name: leaves[0].column
         for name, leaves in _read_by_elements(schema).items()
@@ -97,21 +97,14 @@ def without_elements(schema: StepSchema) -> dict[str, str]:
 
 
 def _read_by_elements(schema: StepSchema) -> dict[str, list[Leaf]]:
-    """What each macro of `element_macros` reads."""
+    """Return the leaves that each macro of `element_macros` reads."""
     observations = leaves_of(schema, OBSERVATION)
-    following = [Leaf(next_name(leaf.column), leaf.path, leaf.space) for leaf in observations]
+    following = [Leaf(next_name(leaf.column) or leaf.column, leaf.path, leaf.space) for leaf in observations]
     return {"obs": [*observations], "next_obs": following, "act": [*leaves_of(schema, ACTION)]}
 
 
-def next_name(column: str) -> str:
-    """The column of `transitions_with_next` with the observation that followed: `next_observation.image`."""
-    parts = column.split(".")
-    parts[parts.index(OBSERVATION)] = f"next_{OBSERVATION}"
-    return ".".join(parts)
-
-
 def _forms(name: str, leaves: Sequence[Leaf]) -> list[tuple[str, str]]:
-    """One form for each number of indices; macros are told apart by how many arguments they have."""
+    """Return one form for each number of indices; DuckDB chooses a macro by its number of arguments."""
     forms: list[tuple[str, str]] = []
     for count in range(_MOST_DIMENSIONS + 1):
         fitting = [leaf for leaf in leaves if len(leaf.shape) == count and (leaf.in_list or not count)]
@@ -126,7 +119,7 @@ def _forms(name: str, leaves: Sequence[Leaf]) -> list[tuple[str, str]]:
 
 
 def _chosen(name: str, leaves: Sequence[Leaf], indices: Sequence[str]) -> str:
-    """The element of the leaf that `part` names; a constant, so that only its column is read."""
+    """Return the element of the leaf that `part` names; a constant, so that only its column is read."""
     cases = " ".join(
         f"WHEN {literal(leaf.path)} THEN {_element(name, leaf, indices)}::DOUBLE" for leaf in leaves
     )
@@ -151,7 +144,3 @@ def _element(name: str, leaf: Leaf, indices: Sequence[str]) -> str:
     )
     said = literal(f"{name}: an index is outside the shape {tuple(map(int, sizes))} of {leaf.column}")
     return f"{column}[CASE WHEN {wrong} THEN error({said})::BIGINT ELSE {place} + 1 END]"
-
-
-def _position(index: str) -> str:
-    return f"CASE WHEN {index} < 0 THEN {index} ELSE {index} + 1 END"

@@ -27,7 +27,7 @@ def _edge(number: str) -> str:
 
 HISTOGRAM_OF_STEPS = f"""
     WITH found AS MATERIALIZED (
-        SELECT x FROM (SELECT (value)::DOUBLE AS x FROM steps) WHERE isfinite(x)
+        SELECT x FROM (SELECT (_value)::DOUBLE AS x FROM steps) WHERE isfinite(x)
     ), ends AS (
         SELECT *, {_PARTS} AS parts, {_SCALE} AS scale FROM (SELECT min(x) AS low, max(x) AS high FROM found)
     ), counted AS (SELECT {_BIN} AS bin, count(*) AS count FROM found, ends GROUP BY bin)
@@ -64,7 +64,7 @@ def _by_value(leaf: Leaf) -> str:
 
 
 def _numbers(leaf: Leaf) -> str:
-    """A query for the numbers of one leaf: which, its value, and its bounds if it has finite ones."""
+    """Return a query for the numbers of one leaf: which, its value, and its bounds if it has finite ones."""
     column = quote(leaf.column)
     lows, highs = _bounds(leaf)
     if not leaf.shape:
@@ -82,7 +82,7 @@ def _numbers(leaf: Leaf) -> str:
 
 
 def _bounds(leaf: Leaf) -> tuple[list[str], list[str]]:
-    """The bounds of each number as SQL; NULL where there is none."""
+    """Return the bounds of each number as SQL; NULL where there is none."""
     space, count = leaf.space, int(np.prod(leaf.shape))
     if isinstance(space, Discrete):
         return [_number(space.start)], [_number(space.start + space.n - 1)]

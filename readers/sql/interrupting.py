@@ -16,55 +16,43 @@ Result = TypeVar("Result")
 _SECONDS = 0.05
 
 
-def _go_on() -> None:
-    """For work that is short: its end is waited for."""
-
-
-def carry_out(work: Callable[[], Result], interrupt: Callable[[], None] = _go_on) -> Result:
+def run_interruptible(
+    work: Callable[[], Result],
+    interrupt: Callable[[], None] = lambda: None,
+    stopped: threading.Event | None = None,
+) -> Result:
     """Do work on a connection; an interrupt of the caller stops it, and the connection can be used again.
 
     Args:
         work: called once, in another thread.
-        interrupt: the connection's `interrupt`. An interrupt that comes before a query has begun is lost, so
-            it is called until the work has ended.
+        interrupt: the connection's `interrupt`; by default an interrupt waits for the end of the work. An
+            interrupt that comes before a query has begun is lost, so it is called until the work has ended.
+        stopped: stops the work when it is set, for a caller that Ctrl-C does not reach.
 
     Raises:
         KeyboardInterrupt: the caller was interrupted; the work has ended.
     """
-    outcome = _begun(work)
-    try:
-        # In short waits: on some systems one without an end is not interrupted.
-        while not outcome.done():
-            wait([outcome], _SECONDS)
-    except BaseException:
-        while not outcome.done():
-            interrupt()
-            wait([outcome], _SECONDS)
-        raise
-    return outcome.result()
-
-
-def carry_out_until(
-    stopped: threading.Event, work: Callable[[], Result], interrupt: Callable[[], None]
-) -> Result:
-    """The same for a thread that Ctrl-C does not reach: an event stops the work, whenever it is set."""
-    outcome = _begun(work)
-    while not outcome.done():
-        if stopped.is_set():
-            interrupt()
-        wait([outcome], _SECONDS)
-    return outcome.result()
-
-
-def _begun(work: Callable[[], Result]) -> Future[Any]:
-    """What work will have given, or raised, that is done in a thread of its own."""
     outcome: Future[Any] = Future()
 
     def run() -> None:
+        if not outcome.set_running_or_notify_cancel():
+            return
         try:
             outcome.set_result(work())
         except BaseException as error:
             outcome.set_exception(error)
 
-    threading.Thread(target=run, name="episodelake-query", daemon=True).start()
-    return outcome
+    try:
+        # An interrupt may come while the thread starts: the work is then cancelled, or waited for.
+        threading.Thread(target=run, name="episodelake-query", daemon=True).start()
+        # In short waits: on some systems one without an end is not interrupted.
+        while not outcome.done():
+            if stopped is not None and stopped.is_set():
+                interrupt()
+            wait([outcome], _SECONDS)
+    except BaseException:
+        while not (outcome.cancel() or outcome.done()):
+            interrupt()
+            wait([outcome], _SECONDS)
+        raise
+    return outcome.result()

@@ -1,4 +1,4 @@
-"""SQL that knows episodes: the macros and views that every connection to a store has besides its tables.
+"""Macros for episodes, which every connection to a store has besides its tables.
 
 They are made for the columns of one store: its agents, its objectives, its spaces. `query.py` creates them on
 top of the views `runs`, `episodes`, `steps` and `transitions`. They read through those views, so they see
@@ -9,12 +9,13 @@ docs/sql.md describes each.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...store.layout import EPISODES, STEPS
+from ...store.reserved import next_name
 from ...store.schema import ACTION, StepSchema
-from .elements import element_macros, leaves_of, next_name
+from .elements import element_macros, leaves_of
 from .histograms import HISTOGRAM_OF_STEPS, histogram_of_actions
 from .text import is_whole, quote
 
@@ -27,6 +28,10 @@ _WRONG_GAMMA = "'gamma is ' || coalesce(gamma::VARCHAR, 'NULL') || '; expected a
 @dataclass(frozen=True)
 class Macro:
     """A macro of a connection.
+
+    A parameter must not have the name of a column that its macro's body sees, or DuckDB refuses the macro. No
+    column of a store begins with an underscore, so parameters that are given by position do. Those that are
+    given by name (`gamma := 0.9`) are used only where the body sees columns that this module names.
 
     Attributes:
         name: its name.
@@ -44,28 +49,33 @@ class Macro:
 
     @property
     def signature(self) -> str:
-        """The macro as it is called: `returns_to_go(gamma := 1)`."""
-        return f"{self.name}({self.parameters})"
+        """The macro as it is called: `returns_to_go(gamma := 1)`, `first_hit(condition)`."""
+        shown = [parameter.removeprefix("_") for parameter in self.parameters.split(", ")]
+        return f"{self.name}({', '.join(shown)})"
 
 
-def macros_of(schema: StepSchema, position_of: str) -> tuple[Macro, ...]:
-    """The macros of a store, in alphabetical order.
+def macros_of(schema: StepSchema, columns: Sequence[str], position_of: str) -> tuple[Macro, ...]:
+    """Return the macros of a store, in alphabetical order.
 
     Args:
-        schema: the store's columns.
-        position_of: a query for the id of the episode at `place`, which counts from 0 or from the end.
+        schema: the columns that the store's spaces decide.
+        columns: all columns of `steps`.
+        position_of: a query for the id of the episode at `_place`, which counts from 0 or from the end.
     """
     keys = key_names(schema)
+    at_place = f"SELECT * FROM {EPISODES} WHERE episode_id = ({position_of})"
     found = [
         Macro("returns_to_go", "gamma := 1", _returns_to_go(schema), reads=frozenset({EPISODES, STEPS})),
         Macro("discounted_return", "gamma := 1", _discounted_return(schema)),
         Macro("moving_return", "episodes := 100", _moving_return(schema), reads=frozenset({EPISODES})),
-        Macro("episode_at", "place", _episode_at(position_of), reads=frozenset({EPISODES})),
-        Macro("step_at", "step", _STEP_AT, reads=frozenset({EPISODES})),
-        Macro("transitions_of", "episode", _transitions_of(schema), reads=frozenset({EPISODES, STEPS})),
-        Macro("first_hit", "condition", _first_hit(keys)),
-        Macro("step_percentiles", "value", _STEP_PERCENTILES),
-        Macro("step_histogram", "value, bins := 20", HISTOGRAM_OF_STEPS),
+        Macro("episode_at", "_place", at_place, reads=frozenset({EPISODES})),
+        Macro("step_at", "_step", _STEP_AT, reads=frozenset({EPISODES})),
+        Macro(
+            "transitions_of", "_episode", _transitions_of(schema, columns), reads=frozenset({EPISODES, STEPS})
+        ),
+        Macro("first_hit", "_condition", _first_hit(keys)),
+        Macro("step_percentiles", "_value", _STEP_PERCENTILES),
+        Macro("step_histogram", "_value, bins := 20", HISTOGRAM_OF_STEPS),
     ]
     actions = histogram_of_actions(leaves_of(schema, ACTION))
     if actions is not None:
@@ -76,7 +86,7 @@ def macros_of(schema: StepSchema, position_of: str) -> tuple[Macro, ...]:
 
 
 def statements(macros: tuple[Macro, ...]) -> Iterator[str]:
-    """The statements that create macros; those of one name are forms of one macro."""
+    """Yield the statements that create macros; those of one name are forms of one macro."""
     for name in dict.fromkeys(macro.name for macro in macros):
         forms = ", ".join(
             f"({macro.parameters}) AS {'TABLE ' if macro.is_table else ''}{macro.body}"
@@ -87,32 +97,45 @@ def statements(macros: tuple[Macro, ...]) -> Iterator[str]:
 
 
 def key_names(schema: StepSchema) -> list[str]:
-    """The columns that tell one row of rewards from another: the episode, and the agent if there are many."""
+    """Return the columns that tell one row of rewards from another: the episode, and the agent if there are
+    many.
+    """
     return [name for name, _ in schema.step_keys if name != "t"]
 
 
-def following_columns(schema: StepSchema) -> str:
-    """The columns of `transitions_with_next` beside those of steps, over steps in the files' order.
+def with_following(columns: Sequence[str]) -> str:
+    """Return the columns of `transitions_with_next`, over steps in the files' order.
 
     The rows of an episode, and of an agent in it, follow each other by t, so the next observation is that of
     the next row, and DuckDB streams it: nothing is sorted, and a LIMIT ends the reading.
     """
     wrong = "error('the steps are not read in the order of their files')"
-    pairs = [
+    following = [
         f"CASE WHEN terminated IS NULL THEN NULL WHEN lead(t) OVER () = t + 1 THEN "
-        f"lead({quote(field.name)}) OVER () ELSE {wrong} END AS {quote(next_name(field.name))}"
-        for field in schema.observation.fields
+        f"lead({quote(column)}) OVER () ELSE {wrong} END AS {quote(name)}"
+        for column, name in next_columns(columns).items()
     ]
-    return ", ".join(pairs)
+    return ", ".join([_others(columns), *following])
 
 
-def next_columns(schema: StepSchema) -> list[str]:
-    """The columns that `transitions_with_next` has more than `transitions`."""
-    return [next_name(field.name) for field in schema.observation.fields]
+def next_columns(columns: Sequence[str]) -> dict[str, str]:
+    """For each column of steps that the next row has more of: its name in `transitions_with_next`.
+
+    Such as `next_observation`, `next_info.cost`, `next_policy.value`.
+    """
+    return {column: name for column in columns if (name := next_name(column)) is not None}
+
+
+def _others(columns: Sequence[str]) -> str:
+    """Return all columns of steps, without those that earlier versions recorded under the name of a next
+    one.
+    """
+    hidden = [quote(name) for name in next_columns(columns).values() if name in columns]
+    return f"* EXCLUDE ({', '.join(hidden)})" if hidden else "*"
 
 
 def _each_objective(schema: StepSchema, expression: str) -> str:
-    """An expression of the reward, or the list of those of each objective; REWARD stands for one."""
+    """Return an expression of the reward, or the list of those of each objective; REWARD stands for one."""
     if not schema.reward_shape:
         return expression.replace("REWARD", "reward")
     parts = range(1, math.prod(schema.reward_shape) + 1)
@@ -120,7 +143,7 @@ def _each_objective(schema: StepSchema, expression: str) -> str:
 
 
 def _returns_to_go(schema: StepSchema) -> str:
-    """Sums of the rewards ahead, weighted within stretches of time that are too short for gamma to vanish.
+    """Return SQL that sums the rewards ahead, by stretches of time too short for gamma to vanish.
 
     A step's weight is gamma to the power of its place in a stretch; the sum from a step to the stretch's end,
     divided by that step's weight, is what it has ahead there. A stretch ends before a weight is below 1e-150,
@@ -129,19 +152,22 @@ def _returns_to_go(schema: StepSchema) -> str:
     sum is enough for.
     """
     keys = ", ".join(key_names(schema))
-    ahead = "sum(REWARD * weight) OVER (ahead ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) / weight"
-    stretch = "sum(REWARD * weight) OVER (ahead ROWS BETWEEN CURRENT ROW AND rest FOLLOWING)"
-    after = "sum(REWARD * weight) OVER (ahead ROWS BETWEEN rest + 1 FOLLOWING AND rest + span FOLLOWING)"
+    rewards = f"(SELECT {keys}, t, reward FROM {STEPS})"
+    # Not a WINDOW clause in each SELECT: DuckDB before 2.0 refuses the second one of a name.
+    rows = f"PARTITION BY {keys} ORDER BY t ROWS BETWEEN"
+    ahead = f"sum(REWARD * weight) OVER ({rows} CURRENT ROW AND UNBOUNDED FOLLOWING) / weight"
+    stretch = f"sum(REWARD * weight) OVER ({rows} CURRENT ROW AND rest FOLLOWING)"
+    after = f"sum(REWARD * weight) OVER ({rows} rest + 1 FOLLOWING AND rest + span FOLLOWING)"
     odd = "CASE WHEN isfinite(REWARD) THEN NULL ELSE REWARD END"
-    far = f"sum({odd}) OVER (ahead ROWS BETWEEN rest + 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
+    far = f"sum({odd}) OVER ({rows} rest + 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
     stretches = f"({stretch} + coalesce({after}, 0) * power) / weight + coalesce({far}, 0)"
     total = "list_sum(episode_return)" if schema.reward_shape else "episode_return"
 
-    def rows(join: str, sums: str) -> str:
+    def select(join: str, sums: str) -> str:
         value = _each_objective(schema, f"CASE WHEN gamma = 0 THEN REWARD ELSE {sums} END")
         return (
             f"SELECT {keys}, t, reward, {value} AS return_to_go FROM weighted {join} JOIN stretched "
-            f"USING (episode_id) WINDOW ahead AS (PARTITION BY {keys} ORDER BY t)"
+            "USING (episode_id)"
         )
 
     return f"""
@@ -154,12 +180,12 @@ def _returns_to_go(schema: StepSchema) -> str:
         ), weighted AS NOT MATERIALIZED (
             SELECT {keys}, t, reward, span, pow(gamma::DOUBLE, t % span) AS weight,
                 pow(gamma::DOUBLE, span) AS power, span - 1 - t % span AS rest
-            FROM {STEPS}, span WHERE reward IS NOT NULL
+            FROM {rewards}, span WHERE reward IS NOT NULL
         ), stretched AS (
-            SELECT episode_id FROM {EPISODES}, span
+            SELECT episode_id FROM (SELECT episode_id, length, episode_return FROM {EPISODES}), span
             WHERE length > span OR NOT coalesce(isfinite({total}), false)
         )
-        {rows("ANTI", ahead)} UNION ALL {rows("SEMI", stretches)}"""
+        {select("ANTI", ahead)} UNION ALL {select("SEMI", stretches)}"""
 
 
 def _discounted_return(schema: StepSchema) -> str:
@@ -169,7 +195,10 @@ def _discounted_return(schema: StepSchema) -> str:
     term = f"WHEN isfinite(REWARD) THEN REWARD * {weight} ELSE REWARD"
     weighted = f"coalesce(sum(CASE WHEN gamma = 0 AND t > 0 THEN 0 {term} END), 0)"
     total = _each_objective(schema, weighted)
-    return f"SELECT {keys}, {total} AS discounted_return FROM {STEPS} GROUP BY {keys}"
+    return (
+        f"SELECT {keys}, {total} AS discounted_return "
+        f"FROM (SELECT {keys}, t, reward FROM {STEPS}) GROUP BY {keys}"
+    )
 
 
 def _moving_return(schema: StepSchema) -> str:
@@ -179,43 +208,41 @@ def _moving_return(schema: StepSchema) -> str:
     )
     mean = _each_objective(schema, "avg(REWARD) OVER recent").replace("reward", "episode_return")
     return f"""
-        SELECT run_id, number, episode_id, episode_return, {mean} AS moving_return FROM {EPISODES}
+        SELECT run_id, number, episode_id, episode_return, {mean} AS moving_return
+        FROM (SELECT run_id, number, episode_id, episode_return FROM {EPISODES})
         WINDOW recent AS (
             PARTITION BY run_id ORDER BY number ROWS BETWEEN {before} PRECEDING AND CURRENT ROW
         )"""
 
 
-def _episode_at(position_of: str) -> str:
-    return f"SELECT * FROM {EPISODES} WHERE episode_id = ({position_of})"
-
-
-def _transitions_of(schema: StepSchema) -> str:
+def _transitions_of(schema: StepSchema, columns: Sequence[str]) -> str:
     keys = ", ".join(key_names(schema))
-    columns = ", ".join(
-        f"lead({quote(field.name)}) OVER following AS {quote(next_name(field.name))}"
-        for field in schema.observation.fields
-    )
+    following = [
+        f"lead({quote(column)}) OVER following AS {quote(name)}"
+        for column, name in next_columns(columns).items()
+    ]
+    shown = ", ".join([_others(columns), *following])
     id_given = (
-        "CASE WHEN typeof(episode) = 'VARCHAR' THEN episode::VARCHAR ELSE error('transitions_of takes the id "
-        "of an episode; at a position stands (SELECT episode_id FROM episode_at(0))')::VARCHAR END"
+        "CASE WHEN typeof(_episode) = 'VARCHAR' THEN _episode::VARCHAR ELSE error('transitions_of takes the "
+        "id of an episode; at a position stands (SELECT episode_id FROM episode_at(0))')::VARCHAR END"
     )
     # An id that no episode has would else look like an episode without transitions. It is looked up in a part
     # of its own, so that the steps keep a condition that files are pruned by; what is no text is told there.
     # Where there is no episode at all, no id is a mistake.
     known = (
-        f"typeof(episode) <> 'VARCHAR' OR EXISTS (FROM {EPISODES} WHERE episode_id = episode::VARCHAR) "
+        f"typeof(_episode) <> 'VARCHAR' OR EXISTS (FROM {EPISODES} WHERE episode_id = _episode::VARCHAR) "
         f"OR NOT EXISTS (FROM {EPISODES})"
     )
     told = (
-        "'transitions_of: there is no episode ' || coalesce(episode::VARCHAR, 'NULL') || ' here; "
+        "'transitions_of: there is no episode ' || coalesce(_episode::VARCHAR, 'NULL') || ' here; "
         f"FROM {EPISODES} has the ids'"
     )
     return f"""
         SELECT * FROM (
-            SELECT *, {columns} FROM (
+            SELECT {shown} FROM (
                 SELECT * FROM {STEPS} WHERE episode_id = {id_given}
                 UNION ALL
-                SELECT nothing.* FROM (SELECT 1) LEFT JOIN (FROM {STEPS} WHERE false) AS nothing ON true
+                SELECT _nothing.* FROM (SELECT 1) LEFT JOIN (FROM {STEPS} WHERE false) AS _nothing ON true
                 WHERE CASE WHEN {known} THEN false ELSE error({told})::BOOLEAN END
             ) WINDOW following AS (PARTITION BY {keys} ORDER BY t)
         ) WHERE terminated IS NOT NULL ORDER BY {keys}, t"""
@@ -223,19 +250,19 @@ def _transitions_of(schema: StepSchema) -> str:
 
 def _first_hit(keys: list[str]) -> str:
     columns = ", ".join(keys)
-    return f"SELECT {columns}, min(t) FILTER (WHERE condition) AS t FROM {STEPS} GROUP BY {columns}"
+    return f"SELECT {columns}, min(t) FILTER (WHERE _condition) AS t FROM {STEPS} GROUP BY {columns}"
 
 
 _WHOLE_STEP = f"""
-    CASE WHEN {is_whole("step")} AND try_cast(step AS BIGINT) >= 0 THEN try_cast(step AS BIGINT)
-    ELSE error('step is ' || coalesce(step::VARCHAR, 'NULL') ||
+    CASE WHEN {is_whole("_step")} AND try_cast(_step AS BIGINT) >= 0 THEN try_cast(_step AS BIGINT)
+    ELSE error('step is ' || coalesce(_step::VARCHAR, 'NULL') ||
         '; expected a whole number of at least 0')::BIGINT END"""
 
 _STEP_AT = f"""
     SELECT run_id, episode_id, number, wanted - steps_before AS t FROM (
         SELECT run_id, episode_id, number, length, {_WHOLE_STEP} AS wanted,
             (sum(length) OVER (PARTITION BY run_id ORDER BY number) - length)::BIGINT AS steps_before
-        FROM {EPISODES}
+        FROM (SELECT run_id, episode_id, number, length FROM {EPISODES})
     ) WHERE wanted >= steps_before AND wanted < steps_before + length"""
 
 _STEP_PERCENTILES = f"""
@@ -244,5 +271,5 @@ _STEP_PERCENTILES = f"""
     FROM (
         SELECT t, count(*) AS count, avg(found) AS mean,
             quantile_cont(found, [0, 0.1, 0.25, 0.5, 0.75, 0.9, 1]) AS quantiles
-        FROM (SELECT t, (value)::DOUBLE AS found FROM {STEPS}) WHERE found IS NOT NULL GROUP BY t
+        FROM (SELECT t, (_value)::DOUBLE AS found FROM {STEPS}) WHERE found IS NOT NULL GROUP BY t
     )"""

@@ -1,4 +1,4 @@
-"""What to say of a macro that is called wrongly, and of a file that a query may not read."""
+"""Messages for macros that are called wrongly, and for files that a query may not read."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .text import named_words
 
 _SUPPLIED = re.compile(r"Macro (\w+)\(\) does not support the supplied arguments")
 _NAMED = re.compile(r"(\w+)\s*:=")
-#: How DuckDB says that an index of a list, or of what is computed of it, is none.
+#: DuckDB's messages for an index that is not a number.
 _NO_INDEX = re.compile(r"argument types 'array_extract\(|function call \"\+\(STRING_LITERAL, INTEGER")
 _FROM_ROWS = "Correlated columns not supported in LIMIT/OFFSET"
 _LOCKED = re.compile(r'Permission Error: Cannot access \w+ "([^"]*)"')
 
 
 def misuse(text: str, reason: str, macros: Sequence[Macro]) -> str | None:
-    """The message for a wrong call or a locked file; None for any other error.
+    """Return the message for a wrong call or a locked file; None for any other error.
 
     Args:
         text: the query.
-        reason: what the engine said.
+        reason: the engine's message.
         macros: those that the query could have used.
     """
     locked = _LOCKED.search(reason)
@@ -51,9 +51,14 @@ def misuse(text: str, reason: str, macros: Sequence[Macro]) -> str | None:
 
 
 def _arguments(text: str, name: str, macros: Sequence[Macro]) -> str:
-    """What to say of arguments that a macro does not take."""
+    """Return the message for arguments that a macro does not take."""
     forms = [macro for macro in macros if macro.name == name]
-    known = {part.partition(" := ")[0] for macro in forms for part in macro.parameters.split(", ")}
+    known = {
+        part.partition(" := ")[0]
+        for macro in forms
+        for part in macro.parameters.split(", ")
+        if not part.startswith("_")
+    }
     wrong = [given for given in _NAMED.findall(text) if given.casefold() not in known]
     told = f"{name} has no parameter {wrong[0]!r}" if wrong else f"{name} does not take these arguments"
     return f"{told}. It is called as {' or '.join(macro.signature for macro in forms)}."

@@ -1,29 +1,28 @@
-"""What to say of a query that failed: what was meant, perhaps, and the engine's reason.
+"""Messages for queries that failed: suggestions for an unknown name, and the engine's reason.
 
-Of a name that is not there, the nearest of its kind are told, and all of them where none is near or they are
+An unknown name comes with the nearest names of its kind, and with all of them where none is near or they are
 few.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...store.layout import EPISODES, RUNS, STEPS, TABLES
 from ...store.snapshot import Snapshot
+from ..suggestions import near_names
 from .elements import without_elements
 from .macros import TRANSITIONS, WITH_NEXT, Macro, next_columns
 from .misuse import misuse
 from .text import named_words, quote
 
-_SHOWN = 4
-#: So many names are all told, though some are near.
+#: Up to so many names are all listed, even if some are near.
 _FEW = 8
-#: What stands in the brackets of these is computed of the columns of steps.
+#: Macros whose arguments are expressions over the columns of steps.
 _OF_STEPS = ("first_hit", "step_percentiles", "step_histogram", "obs", "next_obs", "act")
-#: How DuckDB says that a name is not there; with what kind of name it was.
+#: Messages of DuckDB for an unknown name, with the kind of the name.
 _MISSING = (
     ("column", re.compile(r'Referenced column "([^"]+)" (?:was )?not found')),
     ("column", re.compile(r'does not have a column named "([^"]+)"')),
@@ -33,9 +32,8 @@ _MISSING = (
     ("function", re.compile(r"Function with name (\S+) does not exist")),
 )
 _GUESS = re.compile(r'\nDid you mean "([^"\n]*)"\??')
-#: These may be names of our own making.
+#: These may be internal names.
 _CANDIDATES = re.compile(r"\nCandidate (?:bindings|tables): [^\n]*")
-_PARTS = re.compile(r"[._]")
 _DOTTED = re.compile(r'(?<![\w".])([A-Za-z_]\w*(?:\.\w+)+)')
 
 
@@ -44,9 +42,9 @@ class _Asked:
     """A query that failed, and what it could have named.
 
     Attributes:
-        snapshot: what was asked.
+        snapshot: the version that was queried.
         text: the query.
-        reason: what the engine said.
+        reason: the engine's message.
         macros: those that the query could have used.
         tables: the tables that it could have used.
     """
@@ -64,12 +62,12 @@ class _Asked:
 
     @property
     def columns_anywhere(self) -> dict[str, list[str]]:
-        """The same, and those of runs, which a query over episodes alone may ask in a subquery."""
+        """The columns of each table and of runs, which a query over episodes may read in a subquery."""
         return {**self.columns, RUNS: list(self.snapshot.shown_schema(RUNS).names)}
 
     @property
     def views(self) -> list[str]:
-        """What may stand behind FROM, without macros."""
+        """The names that may follow FROM, without macros."""
         return [*self.tables, TRANSITIONS, WITH_NEXT] if len(self.tables) > 1 else list(self.tables)
 
     @property
@@ -90,20 +88,20 @@ class _Asked:
         reads_steps = not words.isdisjoint({TRANSITIONS, WITH_NEXT}) or self.of_steps
         named = {name for name in self.tables if name in words} | ({STEPS} if reads_steps else set())
         found = {name: names for name, names in self.columns.items() if name in named} or self.columns
-        if WITH_NEXT in words:
-            found[WITH_NEXT] = next_columns(self.snapshot.schema)
+        if not words.isdisjoint({TRANSITIONS, WITH_NEXT}):
+            found[WITH_NEXT] = [*next_columns(self.columns[STEPS]).values()]
         return found
 
 
 def advice(
     snapshot: Snapshot, text: str, reason: str, macros: Sequence[Macro], tables: Collection[str] = TABLES
 ) -> str:
-    """The message for a query that failed: what was meant, perhaps, and why it failed.
+    """Return the message for a query that failed: suggestions, if a name is unknown, and the reason.
 
     Args:
-        snapshot: what was asked.
+        snapshot: the version that was queried.
         text: the query.
-        reason: what the engine said.
+        reason: the engine's message.
         macros: those that the query could have used.
         tables: the tables that it could have used.
     """
@@ -115,24 +113,15 @@ def advice(
     if meant is None:
         return asked.reason
     # The engine's own guess knows neither macros nor columns of other tables.
-    return "\n".join([*meant, _CANDIDATES.sub("", _GUESS.sub("", asked.reason)), *_newer(snapshot)])
-
-
-def missing_next(snapshot: Snapshot, reason: str) -> str | None:
-    """The next observation that the engine did not find, if that is what it says."""
-    found = [pattern.search(reason) for kind, pattern in _MISSING if kind == "column"]
-    names = {match[1] for match in found if match}
-    return next((name for name in next_columns(snapshot.schema) if name in names), None)
-
-
-def _newer(snapshot: Snapshot) -> Iterator[str]:
+    lines = [*meant, _CANDIDATES.sub("", _GUESS.sub("", asked.reason))]
     newer = snapshot.newer_version()
     if newer is not None:
-        yield f"This shows version {snapshot.version}; refresh() moves to version {newer}."
+        lines.append(f"This shows version {snapshot.version}; refresh() moves to version {newer}.")
+    return "\n".join(lines)
 
 
 def _meant(asked: _Asked) -> list[str] | None:
-    """Lines that say which name was meant, perhaps; None where no name is missing."""
+    """Return suggestions for an unknown name; None if no name is missing."""
     for kind, pattern in _MISSING:
         found = pattern.search(asked.reason)
         if found is not None:
@@ -144,7 +133,7 @@ def _meant(asked: _Asked) -> list[str] | None:
 
 
 def _of_runs(asked: _Asked, wrong: str) -> str | None:
-    """What to say where only episodes may be asked, and a column of runs is."""
+    """Return the message for a column of runs in a query that sees only episodes."""
     if RUNS in asked.tables:
         return None
     names = asked.snapshot.shown_schema(RUNS).names
@@ -157,8 +146,9 @@ def _of_runs(asked: _Asked, wrong: str) -> str | None:
 
 
 def _unquoted(asked: _Asked, wrong: str) -> str | None:
-    """What to say of a name with a dot that stands without quotes."""
-    name = _meant_as_one(asked.text, wrong, asked.columns)
+    """Return the message for a name with a dot that lacks quotes."""
+    known = {**asked.columns, **asked.columns_named}
+    name = _meant_as_one(asked.text, wrong, known)
     if name is None:
         return None
     misplaced = name not in (each for names in asked.columns_named.values() for each in names)
@@ -167,8 +157,8 @@ def _unquoted(asked: _Asked, wrong: str) -> str | None:
 
 
 def _misplaced(asked: _Asked, wrong: str) -> str | None:
-    """What to say of a column that is there, but not where the query looks for it."""
-    if wrong in next_columns(asked.snapshot.schema):
+    """Return the message for a column that exists in another table than the query reads."""
+    if wrong in next_columns(asked.snapshot.shown_schema(STEPS).names).values():
         return f"{wrong} is a column of the view {WITH_NEXT}; write FROM {WITH_NEXT}."
     elsewhere = [name for name, names in asked.columns.items() if wrong in names]
     if elsewhere:
@@ -188,7 +178,7 @@ def _misplaced(asked: _Asked, wrong: str) -> str | None:
 
 
 def _way_to(asked: _Asked, table: str) -> str:
-    """How a query gets at another table: beside its own, where rows of that are theirs, or instead of it."""
+    """Return advice on reading another table: with a JOIN, where its rows match, or instead."""
     named = named_words(asked.text)
     if table == RUNS and EPISODES in named:
         return "JOIN runs USING (run_id) to ask for both."
@@ -239,14 +229,14 @@ _NEAREST = {"column": _column, "table": _table, "function": _function}
 
 
 def _no(kind: str, wrong: str, near: Sequence[str]) -> str:
-    """The sentence for a name that is not there."""
+    """Return the sentence for a name that is not there."""
     return f"There is no {kind} {wrong!r}" + (
         f". Nearest: {', '.join(near)}." if near else ", nor any name like it."
     )
 
 
 def _meant_as_one(text: str, wrong: str, columns: Mapping[str, list[str]]) -> str | None:
-    """A column whose name has a dot, written without quotes: `info.clock`."""
+    """Return a column whose name has a dot, written without quotes: `info.clock`."""
     known = {name.casefold(): name for names in columns.values() for name in names if "." in name}
     for written in _DOTTED.findall(text):
         parts = written.split(".")
@@ -255,19 +245,3 @@ def _meant_as_one(text: str, wrong: str, columns: Mapping[str, list[str]]) -> st
             if name is not None and wrong.casefold() in (part.casefold() for part in parts):
                 return name
     return None
-
-
-def near_names(wrong: str, names: Sequence[str], shown: int = _SHOWN) -> list[str]:
-    """The names most like a wrong one, best first: by letters, or because one holds the other."""
-    folded = wrong.casefold()
-
-    def likeness(name: str) -> float:
-        other = name.casefold()
-        whole = difflib.SequenceMatcher(None, folded, other).ratio()
-        parts = [difflib.SequenceMatcher(None, folded, part).ratio() for part in _PARTS.split(other)]
-        shorter, longer = sorted((folded, other), key=len)
-        within = len(shorter) > 2 and shorter in longer
-        return max(whole, 0.9 * max(parts), 0.75 if within else 0)
-
-    ranked = sorted(dict.fromkeys(names), key=likeness, reverse=True)
-    return [name for name in ranked if likeness(name) >= 0.6][:shown]

@@ -1,4 +1,4 @@
-"""How DuckDB reaches the files of a snapshot.
+"""The files of a snapshot as tables of DuckDB.
 
 A local store's files are read by DuckDB itself. Files on an object store, and those of a connection that may
 only read the store, come through Arrow datasets: DuckDB then needs neither an extension nor access to files.
@@ -6,15 +6,19 @@ only read the store, come through Arrow datasets: DuckDB then needs neither an e
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import weakref
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 
+from ...store.dynamic.overflow import Overflow
 from ...store.layout import EPISODES, STEPS
 from ...store.places import Place
 from ...store.snapshot import FileGroup, Snapshot
-from .interrupting import carry_out
+from .interrupting import run_interruptible
 from .text import literal, quote
 
 _NAMES = {
@@ -35,43 +39,91 @@ _CONFINED = {
 }
 
 
+#: Open connections that have functions of ours; at the interpreter's end DuckDB would print that they leak.
+_with_functions: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
+
+
+@atexit.register
+def _close() -> None:
+    for connection in list(_with_functions):
+        connection.close()
+
+
 class Sources:
     """One DuckDB connection, and the SQL text that names the tables of a snapshot in it.
 
     Args:
-        snapshot: what to show.
+        snapshot: the version to show.
         segments: the steps files to read; None for all of the snapshot.
-        confined: reach the files through Arrow, so that the connection can be closed off with `confine`.
+        through_arrow: read local files through Arrow too, which checks pages.
+        confined: the same for a connection that `confine` is to close off.
+        spill: DuckDB may spill to a temporary folder; False where `confine` is to follow.
     """
 
     def __init__(
-        self, snapshot: Snapshot, segments: frozenset[str] | None = None, *, confined: bool = False
+        self,
+        snapshot: Snapshot,
+        segments: frozenset[str] | None = None,
+        *,
+        through_arrow: bool = False,
+        confined: bool = False,
+        spill: bool = True,
     ) -> None:
-        self.connection = carry_out(lambda: _opened(confined))
-        self._snapshot = snapshot
+        self.connection = run_interruptible(lambda: _opened(spill and not confined))
+        self.snapshot = snapshot
         self.segments = segments
-        self._through_arrow = confined or snapshot.layout.root.local is None
+        #: Functions of the connection by the column whose overflow they read.
+        self._functions: dict[tuple[str, str], str] = {}
+        self._through_arrow = through_arrow or confined or snapshot.layout.root.local is None
+        self._paths: set[str] = set()
 
     def confine(self) -> None:
-        """Take every access to files, extensions, settings and Python's variables from the connection."""
+        """Take settings, extensions, Python's variables and all but the store's files from the connection."""
+        if self._paths:
+            paths = ", ".join(map(literal, sorted(self._paths)))
+            self.connection.execute(f"SET allowed_paths = [{paths}]")
         for name, value in _CONFINED.items():
             self.connection.execute(f"SET {name} = '{value}'")
 
     def table(self, name: str) -> str:
-        """A query for all rows and columns of a table; columns that a file lacks are NULL."""
-        text = self._files(name, self._snapshot.table_schema(name), self._groups(name))
+        """Return a query for all rows and columns of a table; columns that a file lacks are NULL."""
+        text = self._table(name, name)
         return self._annotated(text) if name == STEPS else text
 
+    def _table(self, table: str, name: str) -> str:
+        """Return a query for a table, all numbers of a column in it.
+
+        Args:
+            table: one of the three.
+            name: the name of its files in the connection.
+        """
+        schema, overflow = self.snapshot.table_schema(table), self.snapshot.overflow(table)
+        text = self._files(name, schema, self._groups(table))
+        if not overflow:
+            return text
+        columns = ", ".join(f"{self._filled(of)} AS {quote(of.column.name)}" for of in overflow.values())
+        return f"SELECT * REPLACE ({columns}) FROM ({text})"
+
+    def _filled(self, overflow: Overflow) -> str:
+        """Return an expression for a column with the numbers that the JSON column has."""
+        kind, function = type_name(overflow.type), f"_numbers_{len(self._functions)}"
+        known = self._functions.setdefault((overflow.family.prefix, overflow.column.name), function)
+        if known == function:
+            carried: dict[str, Any] = {"type": "arrow", "null_handling": "special"}
+            self.connection.create_function(function, overflow.numbers, ["VARCHAR"], kind, **carried)
+            _with_functions.add(self.connection)
+        column, texts = quote(overflow.column.name), quote(overflow.json_column)
+        return f"coalesce({column}::{kind}, CASE WHEN {texts} IS NOT NULL THEN {known}({texts}) END)"
+
     def steps_with(self, columns: str) -> str:
-        """A query for the steps with more columns, computed over the rows in the files' order."""
-        snapshot = self._snapshot
-        text = self._files("steps_in_order", snapshot.table_schema(STEPS), self._groups(STEPS))
+        """Return a query for columns that are computed over the rows of steps in the files' order."""
+        text = self._table(STEPS, "steps_in_order")
         # Annotations are joined, which may change the order: they come last.
-        return self._annotated(f"SELECT *, {columns} FROM ({text})")
+        return self._annotated(f"SELECT {columns} FROM ({text})")
 
     def _annotated(self, text: str) -> str:
-        """The steps with the columns that annotations add."""
-        snapshot, keys = self._snapshot, self._snapshot.schema.step_keys
+        """Return the steps with the columns that annotations add."""
+        snapshot, keys = self.snapshot, self.snapshot.schema.step_keys
         using = ", ".join(name for name, _ in keys)
         for number, annotation in enumerate(snapshot.annotation_files.annotations.values()):
             named = snapshot.readable(snapshot.pointers.segments)
@@ -80,23 +132,21 @@ class Sources:
             schema = annotation.schema(keys)
             group = FileGroup(tuple(places), frozenset(schema.names))
             added = self._files(f"annotation_{number}", schema, [group] if places else [])
-            hidden = (
-                ""
-                if annotation.name not in self._snapshot.steps_schema.names
-                else (f"EXCLUDE ({quote(annotation.name)})")
-            )
+            known = annotation.name in snapshot.steps_schema.names
+            hidden = f"EXCLUDE ({quote(annotation.name)})" if known else ""
             text = (
-                f"SELECT steps.* {hidden}, added.{quote(annotation.name)} FROM ({text}) AS steps "
-                f"LEFT JOIN ({added}) AS added USING ({using})"
+                f"SELECT _steps.* {hidden}, _added.{quote(annotation.name)} FROM ({text}) AS _steps "
+                f"LEFT JOIN ({added}) AS _added USING ({using})"
             )
         return text
 
     def _groups(self, table: str) -> list[FileGroup]:
-        """The files by the columns they have: few groups, whatever the order in which runs brought columns.
+        """Return the files by the columns they have: few groups, whatever the order in which runs brought
+        columns.
 
         The episodes keep their order, which positions count by.
         """
-        groups = list(self._snapshot.groups(table))
+        groups = list(self.snapshot.groups(table))
         if table == EPISODES:
             return groups
         found: dict[frozenset[str], list[Place]] = {}
@@ -118,18 +168,20 @@ class Sources:
             return self._dataset(name, schema, groups)
         parts = []
         for group in groups:
+            # Qualified, since DuckDB takes a bare name that is also a macro's parameter for a conflict.
             columns = ", ".join(
-                quote(field.name)
+                f"_files.{quote(field.name)}"
                 if field.name in group.columns
                 else f"NULL::{type_name(field.type)} AS {quote(field.name)}"
                 for field in schema
             )
+            self._paths.update(map(str, group.places))
             paths = ", ".join(literal(str(place)) for place in group.places)
-            parts.append(f"SELECT {columns} FROM read_parquet([{paths}])")
+            parts.append(f"SELECT {columns} FROM read_parquet([{paths}]) AS _files")
         return " UNION ALL ".join(parts)
 
     def _dataset(self, name: str, schema: pa.Schema, groups: list[FileGroup]) -> str:
-        root = self._snapshot.layout.root
+        root = self.snapshot.layout.root
         filesystem, base = root.filesystem()
         paths = [base + str(place).removeprefix(str(root)) for group in groups for place in group.places]
         schema = pa.schema([field.remove_metadata() for field in schema])
@@ -143,14 +195,14 @@ class Sources:
         return f"SELECT * FROM _files_of_{name}"
 
 
-def _opened(confined: bool) -> duckdb.DuckDBPyConnection:
+def _opened(spill: bool) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(":memory:")
     connection.execute("SET TimeZone = 'UTC'")
     # It would be printed among a script's own output as soon as a query takes two seconds. In a notebook
     # without ipywidgets there is no bar, and the setting cannot be changed.
     with contextlib.suppress(duckdb.InvalidInputException):
         connection.execute("SET enable_progress_bar = false")
-    if confined:
+    if not spill:
         # Before anything is read: once it was used, the folder cannot be changed.
         connection.execute("SET temp_directory = ''")
     return connection

@@ -15,19 +15,21 @@ _TOLD_OF = {"explain", "describe", "desc", "summarize", "summarise"} | _ANALYZE
 
 
 class _Word(NamedTuple):
-    """A word or a sign of a text.
+    """A token of a text.
 
     Attributes:
-        text: in small letters.
-        start: where it begins, in bytes of UTF-8.
+        text: in lower case.
+        start: its offset in bytes of UTF-8.
+        kind: DuckDB's type of the token.
     """
 
     text: str
     start: int
+    kind: object
 
 
 def quote(name: str) -> str:
-    """A name as an SQL identifier.
+    """Return a name as an SQL identifier.
 
     >>> quote('info.x')
     '"info.x"'
@@ -36,7 +38,7 @@ def quote(name: str) -> str:
 
 
 def literal(value: str) -> str:
-    """A text as an SQL literal.
+    """Return a text as an SQL literal.
 
     >>> literal("agent's")
     "'agent''s'"
@@ -45,7 +47,8 @@ def literal(value: str) -> str:
 
 
 def is_whole(value: str) -> str:
-    """A condition: whether an expression of any type is a whole number; false for NULL and for other texts.
+    """Return a condition: whether an expression of any type is a whole number; false for NULL and for other
+    texts.
 
     >>> is_whole("2.5")
     'coalesce(try_cast(2.5 AS DOUBLE) = try_cast(2.5 AS BIGINT), false)'
@@ -54,7 +57,7 @@ def is_whole(value: str) -> str:
 
 
 def named_words(text: str) -> frozenset[str]:
-    """The words of a text, in small letters: names, and what else there is.
+    """Return the words of a text, in small letters: names, and what else there is.
 
     >>> sorted(named_words("FROM First_hit(t > 3)"))
     ['3', 'first_hit', 'from', 't']
@@ -62,8 +65,18 @@ def named_words(text: str) -> frozenset[str]:
     return frozenset(word.casefold() for word in _WORD.findall(text))
 
 
+def identifiers(text: str) -> frozenset[str]:
+    r"""Return the identifiers in a query, in lower case and without quotes.
+
+    >>> sorted(identifiers("SELECT \"Next_info.cost\", 'next_obs' FROM Transitions -- next"))
+    ['next_info.cost', 'transitions']
+    """
+    words = (word.text for word in _words(text) if word.kind == duckdb.token_type.identifier)
+    return frozenset(word.strip('"').replace('""', '"') for word in words)
+
+
 def explained(text: str) -> str:
-    """What a text asks to EXPLAIN, without that word and its options; any other text as it is.
+    """Return what a text asks to EXPLAIN, without that word and its options; any other text as it is.
 
     >>> explained("EXPLAIN /* how? */ ANALYZE SELECT 1"), explained("EXPLAIN (FORMAT json) FROM steps")
     ('SELECT 1', 'FROM steps')
@@ -80,7 +93,7 @@ def explained(text: str) -> str:
 
 
 def opens_query(text: str) -> bool:
-    """Whether the first word of a text is one that queries begin with.
+    """Return whether the first word of a text is one that queries begin with.
 
     >>> opens_query("PIVOT episodes ON end_reason"), opens_query("CREATE TABLE taken AS FROM steps")
     (True, False)
@@ -89,29 +102,8 @@ def opens_query(text: str) -> bool:
     return bool(words) and words[0].text in _OPENINGS | _TOLD_OF
 
 
-def with_source(text: str, name: str, query: str) -> str:
-    """A query for which a name stands for another query: one more part of its WITH.
-
-    >>> with_source("SELECT 1 FROM here", "here", "FROM there")
-    'WITH here AS NOT MATERIALIZED (FROM there) SELECT 1 FROM here'
-    >>> with_source("DESCRIBE WITH a AS (FROM here) FROM a", "here", "FROM there")
-    'DESCRIBE WITH here AS NOT MATERIALIZED (FROM there), a AS (FROM here) FROM a'
-    """
-    words = [word for word in _words(text) if word.text not in _TOLD_OF]
-    part = f"{name} AS NOT MATERIALIZED ({query})"
-    if not words:
-        return text
-    if words[0].text != "with":
-        place, added = words[0].start, f"WITH {part} "
-    else:
-        recursive = len(words) > 1 and words[1].text == "recursive"
-        place, added = words[1 + recursive].start, f"{part}, "
-    told = text.encode()
-    return (told[:place] + added.encode() + told[place:]).decode()
-
-
 def _behind_brackets(words: list[_Word], place: int) -> int:
-    """The place behind the bracket that closes the one at a place."""
+    """Return the place behind the bracket that closes the one at a place."""
     depth = 0
     for number in range(place, len(words)):
         depth += {"(": 1, ")": -1}.get(words[number].text, 0)
@@ -121,12 +113,12 @@ def _behind_brackets(words: list[_Word], place: int) -> int:
 
 
 def _words(text: str) -> list[_Word]:
-    """The words and signs of a text, without remarks."""
+    """Return the words and signs of a text, without remarks."""
     told = text.encode()
     found = duckdb.tokenize(text)
     stops = [start for start, _ in found[1:]] + [len(told)]
     return [
-        _Word(told[start:stop].decode().strip().casefold(), start)
+        _Word(told[start:stop].decode().strip().casefold(), start, kind)
         for (start, kind), stop in zip(found, stops, strict=True)
         if kind != duckdb.token_type.comment
     ]

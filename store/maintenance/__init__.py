@@ -1,11 +1,11 @@
-"""Looking after a store: what changes files that are committed already, and what checks them.
+"""Maintenance of a store: operations that change or check committed files.
 
     operation.py    one operation at a time: its lock, its name, its two commits
     rows.py         rows of old segments to a new one, in order or sorted
     rewriting.py    new segments in the place of old ones: the engine of compaction and deletion
     compaction.py   small segments into large ones
-    deletion.py     episodes away
-    vacuum.py       files away that no retained version needs
+    deletion.py     deletes episodes
+    vacuum.py       deletes files that no retained version needs
     tags.py         names for versions
     annotations.py  new columns for episodes and steps, later
     splitting.py    an annotation: train, validation, test

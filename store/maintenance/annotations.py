@@ -7,28 +7,27 @@ steps lies in files beside the segments (see `annotation_files`). Both come and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..annotation_files import (
-    ANNOTATION_KEY,
-    StepAnnotation,
-    annotations_text,
-    episode_annotations,
-    parse_annotations,
-    type_text,
-    write_marker,
-)
+from ..dynamic.alignment import with_columns
 from ..errors import InvalidArgumentError
 from ..handle import StoreHandle
 from ..layout import EPISODES, STEPS
-from ..listed_files import NewFile, TableFile
-from ..parquet import open_parquet, parquet_writer
-from ..schema import AGENT_ID
+from ..reserved import AGENT_ID, RESERVED
+from ..segments.parquet import parquet_writer, read_parquet
+from ..tables.annotation_files import (
+    ANNOTATION_KEY,
+    StepAnnotation,
+    episode_annotations,
+    joined,
+    type_text,
+    write_marker,
+)
+from ..tables.listed_files import TableFile
 from .operation import Operation
 from .rewriting import annotation_files
 from .step_targets import step_targets, unknown_episodes
@@ -36,6 +35,11 @@ from .step_targets import step_targets, unknown_episodes
 _ID = "episode_id"
 _T = "t"
 _FORBIDDEN = frozenset(" ,;{}()=\n\t\"'%.")
+#: What an annotation of the second type takes of the first.
+_WIDENED = {
+    (pa.int64(), pa.float64()),
+    (pa.list_(pa.int64()), pa.list_(pa.float64())),
+}
 _ROW_GROUP = 131_072
 _ROW_BYTES = 32
 
@@ -64,52 +68,42 @@ def annotate_episodes(store: StoreHandle, table: pa.Table) -> None:
         )
     with Operation.begin(store, "annotate") as operation:
         columns = [_fitting(operation, EPISODES, table, name) for name in table.column_names if name != _ID]
+        where: dict[str, pa.Array] = {}
         old: list[TableFile] = []
-        rows: list[tuple[pa.Table, pa.Array]] = []
-        found = 0
         for file in operation.tables.episodes.files():
-            where = pc.call_function(
-                "index_in",
-                [operation.read_episodes([file], [_ID]).column(_ID).combine_chunks()],
-                pc.SetLookupOptions(ids),
-            )
-            if where.null_count < len(where):
-                found += len(where) - where.null_count
+            known = operation.read_episodes([file], [_ID]).column(_ID).combine_chunks()
+            where[file.name] = pc.call_function("index_in", [known], pc.SetLookupOptions(ids))
+            if where[file.name].null_count < len(known):
                 old.append(file)
-                rows.append((operation.read_episodes([file]), where))
-        if found < len(ids):
+        if sum(len(found) - found.null_count for found in where.values()) < len(ids):
             raise InvalidArgumentError(unknown_episodes(operation, ids))
-        fields = [
-            pa.field(name, values.type, metadata={ANNOTATION_KEY: b"episodes"}) for name, values in columns
-        ]
-        new = [_overlaid(operation, file, *found, columns) for file, found in zip(old, rows, strict=True)]
-        if old or not {name for name, _ in columns} <= set(operation.tables.episodes.schema.names):
+
+        def overlaid(file: TableFile, rows: pa.Table) -> pa.Table:
+            found = where[file.name]
+            return with_columns(
+                rows,
+                {name: _over(rows, name, values.take(found), found.is_valid()) for name, values in columns},
+            )
+
+        def grown(schema: pa.Schema) -> pa.Schema:
+            fields = [
+                pa.field(name, values.type, metadata={ANNOTATION_KEY: b"episodes"})
+                for name, values in columns
+                if name not in schema.names
+            ]
+            return pa.schema([*schema, *fields])
+
+        new = operation.rewritten(old, overlaid)
+        if old or len(grown(operation.tables.episodes.schema)) > len(operation.tables.episodes.schema):
             names = ", ".join(name for name, _ in columns)
-            operation.commit(((), ()), (new, old), {"columns": names}, partial(_with_columns, fields))
+            operation.commit(((), ()), (new, old), {"columns": names}, grown)
 
 
-def _with_columns(fields: Sequence[pa.Field], schema: pa.Schema) -> pa.Schema:
-    """The schema with the fields that it lacks."""
-    return pa.schema([*schema, *(field for field in fields if field.name not in schema.names)])
-
-
-def _overlaid(
-    operation: Operation,
-    file: TableFile,
-    rows: pa.Table,
-    where: pa.Array,
-    columns: Sequence[tuple[str, pa.ChunkedArray]],
-) -> NewFile:
-    """The rows of a file with the given values put over those that it has."""
-    for name, values in columns:
-        given = values.take(where)
-        if name in rows.column_names:
-            index = rows.schema.get_field_index(name)
-            merged = pc.call_function("if_else", [where.is_valid(), given, rows.column(name)])
-            rows = rows.set_column(index, name, merged)
-        else:
-            rows = rows.append_column(name, given)
-    return operation.write_episodes(operation.next_name(), rows, file.moment)
+def _over(rows: pa.Table, name: str, given: pa.ChunkedArray, valid: pa.Array) -> pa.ChunkedArray:
+    """Return the given values where they are valid, over those of a column if the rows have it."""
+    if name not in rows.column_names:
+        return given
+    return pc.call_function("if_else", [valid, given, rows.column(name)])
 
 
 def annotate_steps(store: StoreHandle, table: pa.Table) -> None:
@@ -139,21 +133,14 @@ def annotate_steps(store: StoreHandle, table: pa.Table) -> None:
         for segment, frame_rows, segment_rows in target.by_segment():
             for name, values in columns:
                 before = files.find(name, segment) if name in files.annotations else None
-                old = None if before is None else open_parquet(before).read(columns=[name]).column(name)
-                place = store.layout.annotations / added[name].ids[0]
+                old = None if before is None else read_parquet(before, [name]).column(name)
+                place = store.layout.annotations / added[name].ids[0] / segment
                 whole = _scattered(values, frame_rows, segment_rows, target.rows_of(segment), old)
-                key = target.keys(segment)
-                _write(place / segment, added[name].schema(store.schema.step_keys), [*key, whole])
-
-        def change(text: str | None) -> str:
-            there = parse_annotations(text, store.layout.root)
-            for name, annotation in added.items():
-                earlier = there[name].ids if name in there else ()
-                there[name] = StepAnnotation(name, annotation.type, (*annotation.ids, *earlier))
-            return annotations_text(there)
-
-        details = {"episodelake.operation": "annotate", "episodelake.columns": ", ".join(names)}
-        operation.set_property(change, details)
+                schema = added[name].schema(store.schema.step_keys)
+                with parquet_writer(place, schema, _ROW_BYTES) as writer:
+                    rows = pa.table([*target.keys(segment), whole], schema=schema)
+                    writer.write_table(rows, row_group_size=_ROW_GROUP)
+        operation.change_annotations(lambda there: joined(added, there), "annotate", ", ".join(names))
 
 
 def _scattered(
@@ -163,7 +150,7 @@ def _scattered(
     count: int,
     old: pa.ChunkedArray | None,
 ) -> pa.ChunkedArray:
-    """The given values at their rows of a segment, over the old ones."""
+    """Return the given values at their rows of a segment, over the old ones."""
     index = np.full(count, -1, np.int64)
     index[segment_rows] = frame_rows
     given = values.take(pa.array(index, mask=index < 0))
@@ -172,13 +159,8 @@ def _scattered(
     return pc.call_function("if_else", [pa.array(index >= 0), given, old])
 
 
-def _write(place: Any, schema: pa.Schema, columns: Sequence[Any]) -> None:
-    with parquet_writer(place, schema, _ROW_BYTES) as writer:
-        writer.write_table(pa.table(list(columns), schema=schema), row_group_size=_ROW_GROUP)
-
-
 def plain_table(table: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """The frame with the types that annotations have.
+    """Return the frame with the types that annotations have.
 
     Raises:
         InvalidArgumentError: a key is missing or NULL, a name or a type cannot be stored, there is no column.
@@ -220,7 +202,7 @@ def plain_table(table: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def storable_type(name: str, kind: pa.DataType) -> pa.DataType:
-    """The annotation type for a column type.
+    """Return the annotation type for a column type.
 
     Raises:
         InvalidArgumentError: there is none.
@@ -250,7 +232,7 @@ def storable_type(name: str, kind: pa.DataType) -> pa.DataType:
 def _fitting(
     operation: Operation, table_name: str, frame: pa.Table, name: str
 ) -> tuple[str, pa.ChunkedArray]:
-    """One column, cast to the type that the annotation has already.
+    """Return one column; integers become doubles where the annotation has those and they are exact.
 
     Raises:
         InvalidArgumentError: the name is taken by something else, cannot be one, or has another type.
@@ -259,6 +241,11 @@ def _fitting(
         raise InvalidArgumentError(
             f"{name!r} cannot be the name of an annotation: expected text without spaces, dots, quotes and "
             "the characters ,;{}()=%, that does not begin with an underscore. Rename the column."
+        )
+    if table_name == STEPS and name.casefold() in RESERVED:
+        raise InvalidArgumentError(
+            f"{name!r} cannot be the name of an annotation of steps: steps or batches have that name "
+            f"already. Rename the column to none of {', '.join(sorted(RESERVED))}."
         )
     there = operation.tables.episodes if table_name == EPISODES else operation.tables.steps
     known: dict[str, pa.DataType] = {}
@@ -269,64 +256,57 @@ def _fitting(
         else:
             taken.add(column.name.casefold())
     if table_name == STEPS:
-        known = {each.name: each.type for each in annotation_files(operation).annotations.values()}
+        known = {each.name: each.type for each in operation.annotations.values()}
     clash = name.casefold() in taken or (name not in known and name.casefold() in map(str.casefold, known))
     if clash:
         raise InvalidArgumentError(f"{table_name} has a column {name!r} already. Choose another name.")
     values = frame.column(name)
     if name in known and known[name] != values.type:
+        if (values.type, known[name]) not in _WIDENED:
+            raise InvalidArgumentError(
+                f"The annotation {name!r} has the type {known[name]}; the frame gives {values.type}. Cast "
+                f"the column, or drop_annotation({name!r}) first, or choose another name."
+            )
         try:
             values = values.cast(known[name])
         except pa.ArrowException as error:
             raise InvalidArgumentError(
-                f"The annotation {name!r} has the type {known[name]}; the frame gives {values.type}. Drop "
-                "the annotation first, or choose another name."
+                f"The annotation {name!r} has the type {known[name]}, which cannot hold all of the integers "
+                f"that the frame gives: {error}. Choose another name."
             ) from error
     return name, values
 
 
 def drop_annotation(store: StoreHandle, name: str) -> None:
-    """Take an annotation away, of episodes or of steps; older versions still show it.
+    """Drop an annotation of episodes or of steps; older versions still show it.
 
     Raises:
         InvalidArgumentError: there is no such annotation; the message lists those that are.
         StoreAccessError, ConcurrentCommitError: nothing was changed.
     """
     with Operation.begin(store, "drop") as operation:
-        steps = annotation_files(operation).annotations
+        steps = operation.annotations
         episodes = {column.name for column in episode_annotations(operation.tables.episodes.schema)}
         if name not in steps and name not in episodes:
             known = ", ".join(sorted({*steps, *episodes})) or "none"
             raise InvalidArgumentError(f"There is no annotation {name!r}. Annotations: {known}.")
         if name in steps:
-            details = {"episodelake.operation": "drop", "episodelake.columns": name}
-            operation.set_property(lambda text: _without(text, name, store), details)
+            operation.change_annotations(
+                lambda there: {each: there[each] for each in there if each != name}, "drop", name
+            )
         if name in episodes:
-            _drop_column(operation, name)
-
-
-def _without(text: str | None, name: str, store: StoreHandle) -> str:
-    there = parse_annotations(text, store.layout.root)
-    there.pop(name, None)
-    return annotations_text(there)
-
-
-def _drop_column(operation: Operation, name: str) -> None:
-    """Write the episodes files that have a column without it, and the table's schema with them."""
-    old = [file for file in operation.tables.episodes.files() if name in file.columns]
-    new = []
-    for file in old:
-        rows = operation.read_episodes([file]).drop_columns([name])
-        new.append(operation.write_episodes(operation.next_name(), rows, file.moment))
-    operation.commit(((), ()), (new, old), {"columns": name}, partial(_without_column, name))
-
-
-def _without_column(name: str, schema: pa.Schema) -> pa.Schema:
-    return pa.schema([column for column in schema if column.name != name])
+            old = [file for file in operation.tables.episodes.files() if name in file.columns]
+            new = operation.rewritten(old, lambda _, rows: rows.drop_columns([name]))
+            operation.commit(
+                ((), ()),
+                (new, old),
+                {"columns": name},
+                lambda schema: schema.remove(schema.get_field_index(name)),
+            )
 
 
 def annotation_list(schema: pa.Schema, steps: Mapping[str, StepAnnotation]) -> list[dict[str, Any]]:
-    """What annotations there are: name, table and type."""
+    """Return name, table and type of all annotations."""
     found = [
         {"name": column.name, "table": EPISODES, "type": type_text(column.type) or str(column.type)}
         for column in episode_annotations(schema)

@@ -1,61 +1,55 @@
-"""Artifacts in the maintenance of a store: they are checked, and a merge carries them along.
+"""Artifacts, saved environments and named artifacts in the maintenance of a store.
 
-An artifact is a file of an environment, named by the SHA-256 of its content; runs name those that they need
-(see `store.bundle`). Vacuum leaves artifacts alone: a run's row stays, whatever becomes of its episodes.
+An artifact is a content named by its SHA-256; runs, saved environments and names refer to it (see
+`store.environments`). Verification checks them, a merge copies them, and vacuum deletes those that nothing
+refers to.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 
-from ..bundle import EnvBundle, keep_artifact, read_artifact
-from ..errors import CorruptStoreError
+from ..environments.artifacts import artifact_chunks, keep_artifact, measure
+from ..environments.bundle import EnvBundle, KeptFile
+from ..environments.records import KINDS, Records, is_hash
+from ..errors import CorruptStoreError, StoreExistsError
 from ..files import guard_access
 from ..layout import ARTIFACTS, Layout
-from ..places import Place
+from ..places import Entry
 from ..schema import ENV_BUNDLE
-from .checks import LEFTOVER, Findings, Listing, check_whole
-
-_HASH = re.compile(r"[0-9a-f]{64}")
-_CHUNK = 8 << 20
+from .checks import LEFTOVER, Findings, Listing
 
 
 def check_artifacts(layout: Layout, findings: Findings) -> None:
-    """Each artifact has the content whose SHA-256 is its name."""
+    """Check that each artifact has the content whose SHA-256 is its name."""
     with guard_access("list", layout.artifacts):
         names = [entry.name for entry in layout.artifacts.entries()]
     for name in sorted(name for name in names if not LEFTOVER.fullmatch(name)):
         findings.files += 1
-        found = _sha256(layout.artifacts / name)
-        if not _HASH.fullmatch(name) or found != name:
+        place = layout.artifacts / name
+        try:
+            with guard_access("read", place):
+                found, _ = measure(place.chunks())
+        except CorruptStoreError as error:
+            findings.add("artifact", f"{ARTIFACTS}/{name}", str(error))
+            continue
+        if not is_hash(name) or found != name:
             findings.add("artifact", f"{ARTIFACTS}/{name}", f"Its content has the SHA-256 {found}.")
 
 
-def _sha256(place: Place) -> str:
-    digest = hashlib.sha256()
-    with guard_access("read", place):
-        if place.local is None:
-            digest.update(place.read())
-            return digest.hexdigest()
-        with open(place.local, "rb") as file:
-            while data := file.read(_CHUNK):
-                digest.update(data)
-    return digest.hexdigest()
-
-
-def check_bundles(layout: Layout, listing: Listing, findings: Findings) -> None:
-    """The artifacts that runs name are there; whether they are whole, `check_artifacts` says."""
+def check_bundles(
+    layout: Layout, listing: Listing, tables: Mapping[str, pa.Table], findings: Findings
+) -> None:
+    """Check that the artifacts of runs exist; `check_artifacts` checks their content."""
     with guard_access("list", layout.artifacts):
         sizes = {entry.name: entry.size for entry in layout.artifacts.entries()}
-    for name, listed in listing.files.items():
+    for name, table in tables.items():
         file = listing.file(name)
-        # What is wrong with the file itself is told elsewhere.
-        table = check_whole(listing.place / name, file, listed, Findings())
         try:
-            found = [] if table is None else _bundles(table)
+            found = _bundles(table)
         except CorruptStoreError as error:
             findings.add("schema", file, str(error))
             continue
@@ -65,30 +59,116 @@ def check_bundles(layout: Layout, listing: Listing, findings: Findings) -> None:
             except CorruptStoreError as error:
                 findings.add("runs", file, str(error))
                 continue
-            for kept in bundle.files:
-                artifact = f"{ARTIFACTS}/{kept.sha256}"
-                if kept.sha256 not in sizes:
-                    message = "It is missing, and environments of runs need it"
-                    findings.add("artifact", artifact, message, [str(run_id)])
-                elif sizes[kept.sha256] != kept.size:
-                    message = f"It has {sizes[kept.sha256]} bytes; a run says {kept.size}"
-                    findings.add("artifact", artifact, message, [str(run_id)])
+            _check_files(bundle.files, sizes, "environments of runs need it", str(run_id), findings)
+
+
+def check_records(layout: Layout, findings: Findings) -> None:
+    """Check saved environments and named artifacts, and that the artifacts exist that they refer to."""
+    with guard_access("list", layout.artifacts):
+        sizes = {entry.name: entry.size for entry in layout.artifacts.entries()}
+    for kind in KINDS:
+        records = Records(layout, kind)
+        for name in records.file_names():
+            findings.files += 1
+            file = f"{kind.folder}/{name}"
+            try:
+                needed = records.read(name).files
+            except CorruptStoreError as error:
+                findings.add("record", file, str(error))
+                continue
+            _check_files(needed, sizes, f"{kind.folder} need it", name, findings)
+
+
+def _check_files(
+    files: Sequence[KeptFile], sizes: Mapping[str, int], needed: str, by: str, findings: Findings
+) -> None:
+    for kept in files:
+        artifact = f"{ARTIFACTS}/{kept.sha256}"
+        if kept.sha256 not in sizes:
+            findings.add("artifact", artifact, f"It is missing, and {needed}", [by])
+        elif sizes[kept.sha256] != kept.size:
+            message = f"It has {sizes[kept.sha256]} bytes; expected {kept.size}, since {needed}"
+            findings.add("artifact", artifact, message, [by])
+
+
+def orphans(layout: Layout, runs: Iterable[pa.Table], alive: set[str], before: float) -> list[Entry]:
+    """Return the artifacts that nothing refers to and that were last kept before a moment.
+
+    Where references may be unknown, all artifacts stay: while a run is not in the table of runs yet, and
+    where one cannot be read.
+
+    Args:
+        layout: of the store.
+        runs: rows of all retained versions of `runs`.
+        alive: ids of runs that have journals.
+        before: seconds since 1970.
+    """
+    with guard_access("list", layout.artifacts):
+        found = [entry for entry in layout.artifacts.entries() if is_hash(entry.name)]
+    needed: set[str] = set()
+    try:
+        for rows in runs:
+            alive = alive - set(rows.column("run_id").to_pylist())
+            for run_id, text in _bundles(rows):
+                needed |= {file.sha256 for file in EnvBundle.from_json(text, f"The run {run_id!r}").files}
+        for kind in KINDS:
+            needed |= {file.sha256 for record in Records(layout, kind).all() for file in record.files}
+    except CorruptStoreError:  # `verify` reports it
+        return []
+    return [] if alive else [each for each in found if each.name not in needed and each.modified < before]
+
+
+def check_rivals(source: Layout, target: Layout) -> None:
+    """Refuse a source that has other content under the name of a saved environment or artifact.
+
+    Raises:
+        StoreExistsError: which one; nothing was changed.
+        CorruptStoreError: a record is damaged.
+    """
+    for kind in KINDS:
+        here = {record.file_name: record for record in Records(target, kind).all()}
+        for record in Records(source, kind).all():
+            mine = here.get(record.file_name)
+            if mine is not None and mine.content_hash != record.content_hash:
+                raise StoreExistsError(
+                    f"{target.root} has other content in {kind.folder} under the name {record.name!r} than "
+                    f"{source.root}. Delete one of them first."
+                )
+
+
+def carry_records(source: Layout, target: Layout) -> None:
+    """Copy saved environments and named artifacts with their contents, unless they are there.
+
+    Raises:
+        CorruptStoreError: one is missing or damaged.
+        StoreAccessError: one cannot be read or written.
+    """
+    for kind in KINDS:
+        here = set(Records(target, kind).file_names())
+        records = Records(source, kind)
+        for record in map(records.read, sorted(set(records.file_names()) - here)):
+            _carry(source, target, record.files)
+            Records(target, kind).write(record, exclusive=True)
 
 
 def carry_artifacts(source: Layout, target: Layout, rows: pa.Table) -> None:
-    """Bring the artifacts that some runs name.
+    """Copy the artifacts that some runs name.
 
     Raises:
         CorruptStoreError: one is missing or damaged.
         StoreAccessError: one cannot be read or written.
     """
     for run_id, text in _bundles(rows):
-        for file in EnvBundle.from_json(text, f"The run {run_id!r}").files:
-            keep_artifact(target, read_artifact(source, file))
+        _carry(source, target, EnvBundle.from_json(text, f"The run {run_id!r}").files)
+
+
+def _carry(source: Layout, target: Layout, files: Iterable[KeptFile]) -> None:
+    for file in files:
+        keep_artifact(target, partial(artifact_chunks, source, file))
 
 
 def _bundles(rows: pa.Table) -> list[tuple[str, str]]:
-    """Run ids and bundles of the rows of `runs` that have one.
+    """Return run ids and bundles of the rows of `runs` that have a bundle.
 
     Raises:
         CorruptStoreError: the column has another type.

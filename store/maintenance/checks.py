@@ -1,6 +1,6 @@
-"""Checks of a store's files, one function each: are they there and readable, do they say what they should.
+"""Checks of a store's files, one function each: existence, readability, content.
 
-Every check puts what it finds into `Findings` and goes on. The checks of episodes against their steps are in
+Every check adds its faults to `Findings` and goes on. The checks of episodes against their steps are in
 `episode_checks`; `verification` calls both.
 """
 
@@ -10,44 +10,58 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .. import kinds
-from ..annotation_files import ANNOTATION_KEY
+from ..dynamic import logical_types as kinds
 from ..errors import CorruptStoreError, EpisodelakeError, StoreAccessError
 from ..files import guard_access
 from ..handle import StoreHandle
-from ..journal import DAMAGED_SUFFIX, is_live, journal_folders, part_paths
-from ..layout import ANNOTATIONS, ARTIFACTS, CARD, JOURNAL, MANIFEST, RUNS, TABLES, TAGS, Layout
-from ..listed_files import TableFile
+from ..journal.run_journal import DAMAGED_SUFFIX, journal_folders, lock_path, part_paths
+from ..layout import (
+    ANNOTATIONS,
+    ARTIFACT_NAMES,
+    ARTIFACTS,
+    CARD,
+    ENVIRONMENTS,
+    JOURNAL,
+    MANIFEST,
+    RUNS,
+    TABLES,
+    TAGS,
+    Layout,
+)
+from ..locks import is_held
 from ..manifest import read_card, read_manifest
-from ..parquet import open_parquet, read_footer, reading_error
 from ..places import Place
 from ..schema import ENV_BUNDLE
-from ..tables import Table
+from ..segments.parquet import open_parquet, read_footer, reading_error
+from ..tables.annotation_files import ANNOTATION_KEY
+from ..tables.listed_files import TableFile
+from ..tables.version import TableVersion
 
 _EXAMPLES = 3
 _LOG = "_delta_log"
 LEFTOVER = re.compile(r"\..*\.tmp")
-#: Whoever still writes an unfinished file touches it more often.
+#: A process that still writes an unfinished file touches it more often.
 _LEFTOVER_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something in a store that is not as it should be.
+    """A fault of a store.
 
     Attributes:
-        kind: what is wrong: "manifest", "log" (a table's log cannot be read), "schema", "missing", "size",
+        kind: "manifest", "log" (a table's log cannot be read), "schema", "missing", "size",
             "unreadable", "rows" (a steps file's rows are not those of its episodes), "pointer", "episode",
-            "runs", "return", "flags", "listing", "annotation", "tag", "artifact", "journal" or "leftover".
+            "runs", "return", "flags", "listing", "annotation", "tag", "artifact", "record" (of a saved
+            environment or a named artifact), "journal" or "leftover".
         file: relative to the store.
-        message: what was expected and what was found.
-        mended: whether a repair put it right.
+        message: the expected and the found state.
+        mended: whether a repair mended it.
     """
 
     kind: str
@@ -83,7 +97,7 @@ class Findings:
         count: int | None = None,
         mend: str | None = None,
     ) -> None:
-        """Take note of a fault.
+        """Record a fault.
 
         Args:
             kind, file, message: see `Fault`; equal ones are counted together.
@@ -96,22 +110,22 @@ class Findings:
         found.examples = (*found.examples, *examples)[:_EXAMPLES]
 
     def mended(self, mend: str, files: Collection[str]) -> None:
-        """Take note that a repair of some files succeeded."""
+        """Record that a repair of some files succeeded."""
         for (_, file, _, own), found in self._found.items():
             found.mended |= own == mend and file in files
 
     def waiting(self, mend: str) -> set[str]:
-        """The files that a repair would mend."""
+        """Return the files that a repair would mend."""
         return {file for (_, file, _, own), found in self._found.items() if own == mend and not found.mended}
 
     def absorb(self, other: Findings) -> None:
-        """Add what was found elsewhere."""
+        """Add the faults of other findings."""
         self.files += other.files
         for (kind, file, message, mend), found in other._found.items():
             self.add(kind, file, message, found.examples, found.count, mend)
 
     def faults(self) -> tuple[Fault, ...]:
-        """All faults, by file."""
+        """Return all faults, by file."""
         faults = [
             Fault(kind, file, _text(message, found), found.mended)
             for (kind, file, message, _), found in self._found.items()
@@ -128,7 +142,7 @@ def _text(message: str, found: _Sum) -> str:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a table's log says at one version."""
+    """The content of a table's log at one version."""
 
     name: str
     place: Place
@@ -137,23 +151,25 @@ class Listing:
     properties: dict[str, str]
 
     def file(self, name: str) -> str:
-        """A file's name relative to the store."""
+        """Return a file's name relative to the store."""
         return f"{self.name}/{name}"
 
 
 def read_listing(layout: Layout, name: str, findings: Findings, version: int | None = None) -> Listing | None:
     """Read a table's log; None if it is damaged, which is a fault."""
     try:
-        table = Table(layout.table(name), version)
+        table = TableVersion(layout.table(name), version)
         files = {file.name: file for file in table.files()}
         return Listing(name, layout.table(name), table.schema, files, table.properties())
+    except MemoryError:
+        raise
     except (CorruptStoreError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         findings.add("log", f"{name}/{_LOG}", str(error))
         return None
 
 
 def check_manifest(handle: StoreHandle, findings: Findings) -> None:
-    """`store.json` can be read and names the columns that its spaces have; `card.json` can be read."""
+    """Check that `store.json` names the columns of its spaces, and that `card.json` can be read."""
     findings.files += 1
     try:
         said = read_manifest(handle.layout).to_json()
@@ -173,7 +189,7 @@ def check_manifest(handle: StoreHandle, findings: Findings) -> None:
 
 
 def check_schema(listing: Listing, standard: pa.Schema, findings: Findings) -> None:
-    """A table has the standard columns with their types, and the others are of kinds that we know."""
+    """Check that a table has the standard columns with their types, and no unknown types."""
     file = f"{listing.name}/{_LOG}"
     known = {column.name: column for column in listing.schema}
     for column in standard:
@@ -187,12 +203,12 @@ def check_schema(listing: Listing, standard: pa.Schema, findings: Findings) -> N
     for name in known.keys() - set(standard.names):
         if listing.name == RUNS and known[name].equals(ENV_BUNDLE):
             continue
-        problem = _loose_problem(known[name])
+        problem = _dynamic_problem(known[name])
         if problem:
             findings.add("schema", file, f"The column {name!r} {problem}.")
 
 
-def _loose_problem(column: pa.Field) -> str | None:
+def _dynamic_problem(column: pa.Field) -> str | None:
     kind = kinds.field_kind(column)
     if kind is None:
         return None if (column.metadata or {}).get(ANNOTATION_KEY) else "is neither of the format nor marked"
@@ -214,13 +230,13 @@ def check_file(
     needed: str = "",
     mend: str | None = None,
 ) -> pq.ParquetFile | None:
-    """A file is there, has the size and the rows that the log lists, and its footer is whole.
+    """Check that a file is there with the listed size and rows, and that its footer is whole.
 
     Args:
         place, file: where it lies, and its name relative to the store.
-        listed: what the log says of it; None if it says nothing.
+        listed: its entry in the log; None if there is none.
         dictionaries: columns to read dictionary-encoded.
-        needed: what to say about who needs it.
+        needed: a sentence for the message that names the user of the file.
         mend: the repair that helps if it is missing.
 
     Returns:
@@ -258,7 +274,7 @@ def read_groups(
     findings: Findings,
     columns: Sequence[str] | None = None,
 ) -> Iterator[pa.Table | None]:
-    """Every row group, each page of all columns decoded; None for one that is damaged.
+    """Yield every row group, each page of all columns decoded; None for one that is damaged.
 
     Args:
         columns: those that are wanted; None for all.
@@ -278,7 +294,7 @@ def read_groups(
 
 
 def column_types(parquet: pq.ParquetFile) -> dict[str, pa.DataType]:
-    """The types of a file's columns, whether or not they are read dictionary-encoded."""
+    """Return the types of a file's columns, whether or not they are read dictionary-encoded."""
     return {
         column.name: column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         for column in parquet.schema_arrow
@@ -288,7 +304,7 @@ def column_types(parquet: pq.ParquetFile) -> dict[str, pa.DataType]:
 def check_columns(
     parquet: pq.ParquetFile, file: str, listing: Listing, standard: pa.Schema, findings: Findings
 ) -> bool:
-    """A file has the standard columns, all with the types of its table, and those that the log lists."""
+    """Check that a file has the standard columns and the listed ones, with the types of its table."""
     has = column_types(parquet)
     usable = True
     for column in [*standard, *(c for c in listing.schema if c.name not in standard.names)]:
@@ -311,7 +327,7 @@ def check_columns(
 def check_whole(
     place: Place, file: str, listed: TableFile | None, findings: Findings, needed: str = ""
 ) -> pa.Table | None:
-    """A small file as a table, every page read; None if it is damaged."""
+    """Return a small file as a table, every page read; None if it is damaged."""
     parquet = check_file(place, file, listed, findings, needed=needed)
     groups = [] if parquet is None else list(read_groups(parquet, place, file, findings))
     tables = [table for table in groups if table is not None]
@@ -320,16 +336,23 @@ def check_whole(
     return pa.concat_tables(tables) if tables else parquet.schema_arrow.empty_table()
 
 
-def check_runs(listing: Listing, standard: pa.Schema, findings: Findings) -> set[str] | None:
-    """The runs that there are, each once; None if some of their files cannot be read."""
+def read_runs(listing: Listing, findings: Findings) -> dict[str, pa.Table]:
+    """Return the rows of `runs` by file; damaged files are reported and left out."""
+    found = {
+        name: check_whole(listing.place / name, listing.file(name), listed, findings)
+        for name, listed in listing.files.items()
+    }
+    return {name: rows for name, rows in found.items() if rows is not None}
+
+
+def check_runs(
+    listing: Listing, tables: Mapping[str, pa.Table], standard: pa.Schema, findings: Findings
+) -> set[str] | None:
+    """Return the ids of all runs, each of which must have one row; None if a file cannot be read."""
     runs: set[str] = set()
-    whole = True
-    for name, listed in listing.files.items():
-        table = check_whole(listing.place / name, listing.file(name), listed, findings)
-        if table is None or "run_id" not in table.column_names:
-            whole = False
-        if table is None:
-            continue
+    whole = len(tables) == len(listing.files)
+    for name, table in tables.items():
+        whole &= "run_id" in table.column_names
         missing = [column for column in standard.names if column not in table.column_names]
         if missing:
             findings.add("schema", listing.file(name), f"It lacks the columns {missing}.")
@@ -343,27 +366,9 @@ def check_runs(listing: Listing, standard: pa.Schema, findings: Findings) -> set
     return runs if whole else None
 
 
-def tag_version(place: Place) -> int:
-    """The version that the file of a tag names.
-
-    Raises:
-        CorruptStoreError: the file is damaged.
-    """
-    with guard_access("read the tag", place):
-        data = place.read()
-    try:
-        version = json.loads(data)["version"]
-        if type(version) is int and version >= 0:
-            return version
-        problem = f"the version is {version!r}"
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        problem = str(error)
-    raise CorruptStoreError(f"The tag {place} is damaged: {problem}. Restore or delete the file.")
-
-
 def check_journals(layout: Layout, findings: Findings) -> None:
-    """No dead writer's journal waits for recovery, and none was set aside as damaged."""
-    for directory in journal_folders(layout.journals):
+    """Report journals of dead writers that wait for recovery, or were set aside as damaged."""
+    for directory in journal_folders(*layout.journal_places):
         file = f"{JOURNAL}/{directory.name}"
         if directory.name.endswith(DAMAGED_SUFFIX):
             message = (
@@ -371,16 +376,25 @@ def check_journals(layout: Layout, findings: Findings) -> None:
                 "Delete the folder when you no longer need it."
             )
             findings.add("journal", file, message)
-        elif not is_live(directory) and directory.is_dir():
+        elif not is_held(lock_path(directory)) and directory.is_dir():
             size = sum(path.stat().st_size for path in part_paths(directory))
             message = f"Its writer is dead; {size} bytes of journal wait for recovery (episodelake recover)."
             findings.add("journal", file, message, mend="journal")
 
 
 def check_leftovers(layout: Layout, findings: Findings) -> None:
-    """No unfinished file was left by a process that died."""
+    """Report unfinished files of processes that died."""
     latest = time.time() - _LEFTOVER_SECONDS
-    folders = ["", TAGS, ARTIFACTS, *TABLES, *(f"{table}/{_LOG}" for table in TABLES), ANNOTATIONS]
+    folders = [
+        "",
+        TAGS,
+        ARTIFACTS,
+        ARTIFACT_NAMES,
+        ENVIRONMENTS,
+        *TABLES,
+        *(f"{table}/{_LOG}" for table in TABLES),
+        ANNOTATIONS,
+    ]
     for folder in folders:
         place = layout.root / folder if folder else layout.root
         with guard_access("list", place):

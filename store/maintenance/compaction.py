@@ -1,35 +1,37 @@
 """Compaction: small segments into large ones, ids and contents unchanged.
 
 Without a sort order the episodes keep their positions: only files that stand next to each other are joined,
-and the new file takes the place of the first. What no episode points at is left behind.
+and the new file takes the place of the first. Rows that no episode points at are left behind.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import InvalidArgumentError
+from ..dynamic.overflow import overflow_of
+from ..errors import ConcurrentCommitError, InvalidArgumentError
 from ..handle import StoreHandle
-from ..layout import RUNS
-from ..listed_files import TableFile
-from ..parquet import open_parquet
-from ..table_files import write_table_file
+from ..journal.run_journal import journal_folders
+from ..layout import EPISODES, RUNS, STEPS
+from ..tables.listed_files import TableFile
+from ..tables.run_files import closed_files, join
 from .operation import Operation, Progress, reconcile
 from .rewriting import NewSegment, freed_segments, write_segments
+from .unifying import Unification
 
 _FEW_RUNS = 16
-_CLOSED = "-closed.parquet"
 
 
 @dataclass(frozen=True)
 class CompactReport:
-    """What a compaction did.
+    """The result of a compaction.
 
     Attributes:
         segments_before, segments_after: number of segments.
@@ -64,31 +66,74 @@ def compact(
     with Operation.begin(store, "compact") as operation:
         reconcile(operation)
         before = _sizes(operation)
+        unified = _unified(operation)
+        touched = unified[STEPS].touched if STEPS in unified else frozenset()
         if order_by is None:
-            old, new = _joined(operation, segment_bytes)
+            old, new = _joined(operation, segment_bytes, touched)
         else:
-            old, new = _sorted(operation, segment_bytes, order_by, descending=descending)
-        if new:
-            written = write_segments(operation, new, shuffled=order_by is not None, progress=progress)
-            freed = freed_segments(operation, old)
-            operation.commit((written.steps, freed), (written.episodes, old))
-        _compact_runs(operation)
+            old, new = _sorted(operation, segment_bytes, order_by, touched, descending=descending)
+        _rewrite(operation, old, new, unified, shuffled=order_by is not None, progress=progress)
+        _compact_runs(operation, unified.get(RUNS))
         after = _sizes(operation)
     episodes = sum(segment.rows.num_rows for segment in new)
     return CompactReport(len(before), len(after), sum(before.values()), sum(after.values()), episodes)
+
+
+def _unified(operation: Operation) -> dict[str, Unification]:
+    """Return wider types for columns that do not hold all their numbers, unless a run is being recorded."""
+    if journal_folders(operation.store.layout.journals):
+        return {}
+    tables = operation.tables
+    each = {RUNS: tables.runs, EPISODES: tables.episodes, STEPS: tables.steps}
+    found = {name: unified for name, table in each.items() if (unified := Unification.of(table)) is not None}
+    if STEPS in found and not found[STEPS].touched <= operation.segments_of(tables.episodes.files()):
+        # Files that no episode points at cannot be written anew.
+        del found[STEPS]
+    return found
+
+
+def _rewrite(
+    operation: Operation,
+    old: list[TableFile],
+    new: list[NewSegment],
+    unified: Mapping[str, Unification],
+    *,
+    shuffled: bool,
+    progress: Progress | None,
+) -> None:
+    """Write new segments for old files of episodes, and columns in their new kinds, and commit all."""
+    freed = freed_segments(operation, old)
+    episodes = unified.get(EPISODES)
+    if episodes is not None:
+        new = [replace(segment, rows=episodes.rows(segment.rows)) for segment in new]
+    schema = unified[STEPS].schema if STEPS in unified else None
+    written = write_segments(operation, new, shuffled=shuffled, progress=progress, unified=schema)
+    added = list(written.episodes)
+    if episodes is not None:
+        others = episodes.touched - {file.name for file in old}
+        touched = [file for file in operation.tables.episodes.files() if file.name in others]
+        added += operation.rewritten(touched, lambda _, rows: episodes.rows(rows))
+        old = [*old, *touched]
+    if added or not unified.keys().isdisjoint((STEPS, EPISODES)):
+        operation.commit((written.steps, freed), (added, old), unified=unified)
 
 
 def _sizes(operation: Operation) -> dict[str, int]:
     return {file.name: file.size for file in operation.tables.steps.files()}
 
 
-def _joined(operation: Operation, segment_bytes: float) -> tuple[list[TableFile], list[NewSegment]]:
-    """Neighbouring files as far as they fit into one segment."""
+def _joined(
+    operation: Operation, segment_bytes: float, touched: frozenset[str]
+) -> tuple[list[TableFile], list[NewSegment]]:
+    """Return neighbouring files that fit into one segment, and those of touched segments."""
     old: list[TableFile] = []
     new: list[NewSegment] = []
-    there = {file.name: file.rows for file in operation.tables.steps.files()}
     for group in _groups(operation, segment_bytes):
-        if len(group) > 1 or _has_hidden_rows(operation, group, there):
+        if (
+            len(group) > 1
+            or _has_hidden_rows(operation, group)
+            or not touched.isdisjoint(operation.segments_of(group))
+        ):
             old += group
             new.append(NewSegment(operation.read_episodes(group), group[0].moment))
     return old, new
@@ -99,7 +144,7 @@ def _groups(operation: Operation, segment_bytes: float) -> Iterator[list[TableFi
     group: list[TableFile] = []
     inside: set[str] = set()
     for file in operation.tables.episodes.files():
-        segments = set(operation.read_episodes([file], ["segment"]).column("segment").unique().to_pylist())
+        segments = operation.segments_of([file])
         if group and sum(sizes[name] for name in inside | segments) > segment_bytes:
             yield group
             group, inside = [], set()
@@ -109,8 +154,9 @@ def _groups(operation: Operation, segment_bytes: float) -> Iterator[list[TableFi
         yield group
 
 
-def _has_hidden_rows(operation: Operation, group: Sequence[TableFile], there: Mapping[str, int]) -> bool:
-    """Whether the segments of some files have rows that no episode of theirs points at."""
+def _has_hidden_rows(operation: Operation, group: Sequence[TableFile]) -> bool:
+    """Return whether the segments of some files have rows that no episode of theirs points at."""
+    there = {file.name: file.rows for file in operation.tables.steps.files()}
     rows = operation.read_episodes(group, ["segment", "row_count"])
     names = set(rows.column("segment").to_pylist())
     listed = sum(there.get(name, 0) for name in names)
@@ -118,9 +164,9 @@ def _has_hidden_rows(operation: Operation, group: Sequence[TableFile], there: Ma
 
 
 def _sorted(
-    operation: Operation, segment_bytes: float, column: str, *, descending: bool
+    operation: Operation, segment_bytes: float, column: str, touched: frozenset[str], *, descending: bool
 ) -> tuple[list[TableFile], list[NewSegment]]:
-    """All episodes by a column; NULLs last, NaN before them, equal ones as they stood."""
+    """Return all episodes by a column; NULLs last, NaN before them, equal ones as they stood."""
     old = operation.tables.episodes.files()
     schema = operation.tables.episodes.schema
     if column not in schema.names or pa.types.is_list(schema.field(column).type):
@@ -129,39 +175,45 @@ def _sorted(
     rows = operation.read_episodes(old)
     if not rows.num_rows:
         return [], []
-    keys = pa.table({"key": rows.column(column), "position": pa.array(np.arange(rows.num_rows))})
+    shown = rows.column(column)
+    overflow = overflow_of(schema, operation.tables.episodes.path, lambda: old).get(column)
+    if overflow is not None:
+        shown = overflow.fill(shown, rows.column(overflow.json_column))
+    keys = pa.table({"key": shown, "position": pa.array(np.arange(rows.num_rows))})
     direction = "descending" if descending else "ascending"
     order = pc.call_function(
         "sort_indices",
         [keys],
-        pc.SortOptions([("key", direction, "at_end"), ("position", "ascending", "at_end")]),
+        pc.SortOptions([("key", direction), ("position", "ascending")]),
     )
     rows = rows.take(order)
-    weights = rows.column("row_count").to_numpy() * (sum(_sizes(operation).values()) / _all_rows(operation))
+    all_rows = max(1, sum(file.rows for file in operation.tables.steps.files()))
+    weights = rows.column("row_count").to_numpy() * (sum(_sizes(operation).values()) / all_rows)
     bucket = ((np.cumsum(weights) - weights) // segment_bytes).astype(np.int64)
     edges = [0, *(np.flatnonzero(np.diff(bucket)) + 1).tolist(), rows.num_rows]
     parts = itertools.pairwise(edges)
     if (
         len(edges) > len(old)
+        and not touched
         and (np.diff(order.to_numpy().astype(np.int64)) > 0).all()
-        and not _has_hidden_rows(operation, old, {f.name: f.rows for f in operation.tables.steps.files()})
+        and not _has_hidden_rows(operation, old)
     ):
         return [], []
     return old, [NewSegment(rows.slice(low, high - low), None) for low, high in parts]
 
 
-def _all_rows(operation: Operation) -> int:
-    return max(1, sum(file.rows for file in operation.tables.steps.files()))
-
-
-def _compact_runs(operation: Operation) -> None:
-    """Join the rows of runs that are over, once there are more than a few."""
+def _compact_runs(operation: Operation, unified: Unification | None) -> None:
+    """Join the rows of runs that are over, if there are more than a few files or columns get other kinds."""
     runs = operation.tables.runs
-    old = [file for file in runs.files() if file.name.endswith(_CLOSED)]
-    if len(old) <= _FEW_RUNS:
+    closed = {file.name for file in closed_files(runs)}
+    touched = frozenset() if unified is None else unified.touched
+    old = [file for file in runs.files() if file.name in touched | closed]
+    if unified is None and len(closed) <= _FEW_RUNS:
         return
-    folder = operation.store.layout.table(RUNS)
-    tables = [open_parquet(folder / file.name).read() for file in old]
-    rows = pa.concat_tables(tables, promote_options="default")
-    new = write_table_file(folder / operation.next_name(), rows, old[0].moment)
-    runs.replace([new], [file.name for file in old], operation.id, {"episodelake.operation": "compact"})
+    changes = {}
+    if unified is not None:
+        check = unified.check([file.name for file in old])
+        changes = {"rewritten": unified.rows, "columns": unified.apply, "check": check}
+    # A run that ended meanwhile may have joined the same files.
+    with contextlib.suppress(ConcurrentCommitError):
+        join(runs, old, operation.next_name(), operation.id, **changes)

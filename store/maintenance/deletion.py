@@ -1,4 +1,4 @@
-"""Deletion: episodes away, from the newest version on; older versions show them until they are vacuumed."""
+"""Deletion of episodes from the newest version on; older versions show them until they are vacuumed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..agents.lanes import transitions_in
 from ..handle import StoreHandle
-from ..lanes import transitions_in
-from ..listed_files import TableFile
+from ..tables.listed_files import TableFile
 from .operation import Operation, Progress, reconcile
-from .rewriting import NewSegment, Written, freed_segments, write_segments
+from .rewriting import NewSegment, freed_segments, write_segments
 
 
 @dataclass(frozen=True)
 class DeleteReport:
-    """What a deletion took away, or would take away.
+    """The result of a deletion, or of its dry run.
 
     Attributes:
         episodes, steps: how many episodes and transitions.
@@ -33,7 +33,7 @@ class DeleteReport:
 def delete(
     store: StoreHandle, ids: Sequence[str], *, dry_run: bool = False, progress: Progress | None = None
 ) -> DeleteReport:
-    """Take episodes out of the store; those that are gone already do not count.
+    """Delete episodes from the store; those that are gone already do not count.
 
     Their rows leave the tables with one commit; the files that hold them stay until `vacuum`.
 
@@ -42,7 +42,7 @@ def delete(
         StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
     """
     wanted = pa.array(ids, pa.string())
-    with Operation.begin(store, "delete") as operation:
+    with Operation.begin(store, "delete", dry_run=dry_run) as operation:
         if not dry_run:
             reconcile(operation)
         old, new, gone = _affected(operation, wanted)
@@ -50,16 +50,14 @@ def delete(
         report = DeleteReport(gone.num_rows, transitions_in(gone), len(freed))
         if dry_run or not old:
             return report
-        written = (
-            write_segments(operation, new, shuffled=False, progress=progress) if new else Written((), ())
-        )
+        written = write_segments(operation, new, shuffled=False, progress=progress)
         counts = {"episodes": -report.episodes, "steps": -report.steps}
         operation.commit((written.steps, freed), (written.episodes, old), counts)
     return report
 
 
 def _affected(operation: Operation, wanted: pa.Array) -> tuple[list[TableFile], list[NewSegment], pa.Table]:
-    """The episodes files with such episodes, what stays of each, and what goes."""
+    """Return the episodes files with such episodes, what stays of each, and what goes."""
     old: list[TableFile] = []
     new: list[NewSegment] = []
     columns = ["row_count", *(["agents"] if operation.store.schema.groups else [])]

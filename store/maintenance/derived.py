@@ -1,17 +1,19 @@
-"""Columns of episodes that follow from their steps: what they should be, compared with what they are.
+"""Columns of episodes that follow from their steps, compared with the stored ones.
 
-`verification` tells the differences, and its repair writes these columns.
+`verification` reports the differences, and its repair writes these columns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..lanes import RETURNS, Lanes
+from ..agents.lanes import RETURNS, Lanes
 from ..schema import FLAGS
 from .checks import Findings
 from .episode_checks import Episodes
@@ -19,7 +21,7 @@ from .episode_checks import Episodes
 
 @dataclass(frozen=True)
 class Derived:
-    """What the columns of episodes that follow from their steps should be; one entry per episode.
+    """The expected columns of episodes that follow from their steps; one entry per episode.
 
     `of_lanes` are the flags of each agent, one entry per lane; None where there is one agent.
     """
@@ -32,69 +34,58 @@ class Derived:
 
     @staticmethod
     def of(episodes: Episodes) -> Derived:
-        """What follows from the steps that were read."""
+        """Return the columns that follow from the steps that were read."""
         told = np.stack([episodes.rows.column(name).fill_null(False).to_numpy() for name in FLAGS], axis=1)
         lanes = episodes.lanes
-        if lanes is None:
-            length, returns, found, of_lanes = (
-                episodes.numbers("row_count") - 1,
-                episodes.returns,
-                episodes.flags,
-                None,
-            )
-        else:
-            of_lanes = _flags_of_lanes(episodes, lanes)
+        of_lanes = None
+        length, returns, found = episodes.numbers("row_count") - 1, episodes.returns, episodes.flags
+        if lanes is not None:
+            # Of an agent's last transition, or, if it made none, those that the table has.
+            of_lanes = np.where((lanes.length > 0)[:, None], episodes.flags, lanes.flags)
             length, returns, found = _joined(episodes, lanes, of_lanes)
         flags = np.where(episodes.whole[:, None], found, told)
         where = pa.array(np.where(flags[:, 0], 0, 1), mask=~flags.any(axis=1))
         return Derived(length, returns, flags, pa.array(FLAGS).take(where), of_lanes)
 
     def columns(self, episodes: Episodes) -> dict[str, pa.Array]:
-        """The columns; an end reason that no flag tells is NULL."""
+        """Return the columns; an end reason that does not follow from the flags is NULL."""
         kind = episodes.rows.schema.field("episode_return").type
-        flat = pa.array(self.returns.ravel())
-        edges = np.arange(len(self.returns) + 1, dtype=np.int32) * self.returns.shape[1]
-        listed = pa.types.is_list(kind)
         return {
             **self._of_agents(episodes),
             "length": pa.array(self.length),
-            "episode_return": pa.ListArray.from_arrays(pa.array(edges), flat).cast(kind) if listed else flat,
+            "episode_return": _returns_column(self.returns, kind),
             FLAGS[0]: pa.array(self.flags[:, 0]),
             FLAGS[1]: pa.array(self.flags[:, 1]),
             "end_reason": self.reasons,
         }
 
     def _of_agents(self, episodes: Episodes) -> dict[str, pa.Array]:
-        """The columns with one entry per agent; NULL for episodes whose agents are not known."""
-        lanes = episodes.lanes
-        if lanes is None or self.of_lanes is None:
+        """Return the columns with one entry per agent; NULL for episodes whose agents are not known."""
+        if episodes.lanes is None or self.of_lanes is None:
             return {}
-        kind = episodes.rows.schema.field(RETURNS).type.value_type
-        width = episodes.returns.shape[1]
-        returns: pa.Array = pa.array(episodes.returns.ravel())
-        if pa.types.is_list(kind):
-            cuts = pa.array(np.arange(len(episodes.returns) + 1, dtype=np.int32) * width)
-            returns = pa.ListArray.from_arrays(cuts, returns)
-        edges = np.concatenate([[0], np.cumsum(episodes.lane_counts)]).astype(np.int32)
         found = {
-            RETURNS: returns.cast(kind),
+            RETURNS: _returns_column(episodes.returns, episodes.rows.schema.field(RETURNS).type.value_type),
             "agent_terminations": pa.array(self.of_lanes[:, 0]),
             "agent_truncations": pa.array(self.of_lanes[:, 1]),
         }
-        unknown = pa.array(lanes.bad)
-        return {
-            name: pa.ListArray.from_arrays(pa.array(edges), values, mask=unknown)
-            for name, values in found.items()
-        }
+        unknown = pa.array(episodes.lanes.bad)
+        return {name: _lists(values, episodes.lane_counts, unknown) for name, values in found.items()}
 
 
-def _flags_of_lanes(episodes: Episodes, lanes: Lanes) -> np.ndarray:
-    """The flags of each agent: of its last transition, or, if it made none, what the table says."""
-    return np.where((lanes.length > 0)[:, None], episodes.flags, lanes.flags)
+def _returns_column(returns: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Return sums of rewards of shape (n, k) as a column of doubles, or of lists of them."""
+    flat: pa.Array = pa.array(returns.ravel())
+    counts = np.full(len(returns), returns.shape[1])
+    return _lists(flat, counts).cast(kind) if pa.types.is_list(kind) else flat
+
+
+def _lists(values: pa.Array, counts: np.ndarray, hidden: pa.Array | None = None) -> pa.Array:
+    edges = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(edges), values, mask=hidden)
 
 
 def _joined(episodes: Episodes, lanes: Lanes, flags: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Length, return and flags of multi-agent episodes, from those of their agents."""
+    """Return length, return and flags of multi-agent episodes, from those of their agents."""
     count = episodes.rows.num_rows
     returns = np.stack([np.bincount(lanes.episode, weights, count) for weights in episodes.returns.T], axis=1)
     done = np.ones(count, bool)
@@ -107,51 +98,40 @@ def _joined(episodes: Episodes, lanes: Lanes, flags: np.ndarray) -> tuple[np.nda
 
 
 def compare(episodes: Episodes, findings: Findings) -> None:
-    """The columns of episodes that follow from their steps are what the steps say."""
-    derived, rows = Derived.of(episodes), episodes.rows
-    differs = episodes.numbers("length") != derived.length
-    said, rows_of = episodes.numbers("length"), episodes.numbers("row_count")
-    for mend, chosen in (("derived", episodes.whole), (None, ~episodes.whole & episodes.sound)):
-        episodes.tell(
-            findings,
+    """Check the columns of episodes that follow from their steps against the steps."""
+    derived, rows, whole = Derived.of(episodes), episodes.rows, episodes.whole
+    tell = partial(episodes.tell, findings)
+    length, count = episodes.numbers("length"), episodes.numbers("row_count")
+    expected = "row_count - 1" if episodes.lanes is None else "the last env_step of its rows"
+    for mend, chosen in (("derived", whole), (None, ~whole & episodes.sound)):
+        tell(
             "pointer",
-            differs & chosen,
-            "Its length is not row_count - 1"
-            if episodes.lanes is None
-            else "Its length is not the last env_step of its rows",
-            lambda i: f" has the length {said[i]} and {rows_of[i]} rows",
+            chosen & (length != derived.length),
+            f"Its length is not {expected}",
+            lambda i: f" has the length {length[i]} and {count[i]} rows",
             mend,
         )
     returns = rows.column("episode_return")
-    episodes.tell(
-        findings,
+    tell(
         "return",
-        episodes.whole & ~_equal_returns(returns, derived.returns),
+        whole & ~_equal_returns(returns, derived.returns),
         "Its return is not the sum of its rewards",
         lambda i: f" has {returns[i].as_py()}, its rewards add up to {derived.returns[i].tolist()}",
         "derived",
     )
     if episodes.lanes is not None:
-        _compare_agents(episodes, derived, episodes.lanes, findings)
-    flags = np.zeros(len(differs), bool)
-    for index, name in enumerate(FLAGS):
-        equal = pc.call_function("equal", [rows.column(name), pa.array(derived.flags[:, index])])
-        flags |= ~equal.fill_null(False).to_numpy()
+        _compare_agents(episodes, derived, episodes.lanes, tell)
+    equal = np.ones(len(length), bool)
+    for name, flags in zip(FLAGS, derived.flags.T, strict=True):
+        equal &= _equal(rows.column(name), pa.array(flags))
+    tell("flags", whole & ~equal, "Its flags are not those of its last transition", mend="derived")
     reasons = rows.column("end_reason")
-    episodes.tell(
-        findings,
-        "flags",
-        episodes.whole & flags,
-        "Its flags are not those of its last transition",
-        mend="derived",
-    )
-    told = derived.reasons.is_valid().to_numpy(zero_copy_only=False)
-    named = pc.call_function("equal", [reasons, derived.reasons]).fill_null(False).to_numpy()
+    follows = derived.reasons.is_valid().to_numpy(zero_copy_only=False)
     options = pc.SetLookupOptions(pa.array(["cut", "interrupted"]))
-    wrong = np.where(told, ~named, ~pc.call_function("is_in", [reasons], options).to_numpy())
-    for mend, chosen in (("derived", episodes.whole & told), (None, ~(episodes.whole & told))):
-        episodes.tell(
-            findings,
+    others = pc.call_function("is_in", [reasons], options).to_numpy()
+    wrong = ~np.where(follows, _equal(reasons, derived.reasons), others)
+    for mend, chosen in (("derived", whole & follows), (None, ~(whole & follows))):
+        tell(
             "flags",
             wrong & chosen,
             "Its end reason does not go with its flags",
@@ -160,22 +140,26 @@ def compare(episodes: Episodes, findings: Findings) -> None:
         )
 
 
-def _compare_agents(episodes: Episodes, derived: Derived, lanes: Lanes, findings: Findings) -> None:
-    """The returns and flags of each agent are what its steps say."""
+def _compare_agents(episodes: Episodes, derived: Derived, lanes: Lanes, tell: Callable[..., None]) -> None:
+    """Check the returns and flags of each agent against its steps."""
     stored = episodes.rows.column(RETURNS).combine_chunks().filter(pa.array(~lanes.bad)).flatten()
     equal = _equal_returns(pa.chunked_array([stored]), episodes.returns)
-    wrong = np.zeros(episodes.rows.num_rows, bool)
-    wrong[lanes.episode[~equal]] = True
-    message = "The return of an agent is not the sum of its rewards"
-    episodes.tell(findings, "return", episodes.whole & wrong, message, mend="derived")
-    wrong = np.zeros(episodes.rows.num_rows, bool)
-    wrong[lanes.episode[(derived.of_lanes != lanes.flags).any(axis=1)]] = True
-    message = "The flags of an agent are not those of its last transition"
-    episodes.tell(findings, "flags", episodes.whole & wrong, message, mend="derived")
+    same = (derived.of_lanes == lanes.flags).all(axis=1)
+    for kind, of_lanes, message in (
+        ("return", equal, "The return of an agent is not the sum of its rewards"),
+        ("flags", same, "The flags of an agent are not those of its last transition"),
+    ):
+        wrong = np.zeros(episodes.rows.num_rows, bool)
+        wrong[lanes.episode[~of_lanes]] = True
+        tell(kind, episodes.whole & wrong, message, mend="derived")
+
+
+def _equal(stored: pa.ChunkedArray, expected: pa.Array) -> np.ndarray:
+    return pc.call_function("equal", [stored, expected]).fill_null(False).to_numpy()
 
 
 def _equal_returns(stored: pa.ChunkedArray, computed: np.ndarray) -> np.ndarray:
-    """Where both are the same to the last bit, or both NaN."""
+    """Return where both are the same to the last bit, or both NaN."""
     width = computed.shape[1]
     known = stored.is_valid().to_numpy()
     values = np.zeros(computed.shape)

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..lanes import LANE_COLUMNS, RETURNS, Lanes, lanes_of
+from ..agents.lanes import LANE_COLUMNS, RETURNS, Lanes, lanes_of
 from ..schema import FLAGS, StepSchema
+from ..tables.pointers import is_file_name
 from .checks import Findings, Listing, check_columns, check_file, read_groups
 
 _COLUMNS = (
@@ -67,13 +68,13 @@ class Episodes:
 
     @property
     def lane_counts(self) -> np.ndarray:
-        """How many agents each episode has."""
+        """The number of agents of each episode."""
         if self.lanes is None:
             return np.ones(self.rows.num_rows, np.int64)
         return np.bincount(self.lanes.episode, minlength=self.rows.num_rows)
 
     def numbers(self, column: str) -> np.ndarray:
-        """An integer column; -1 for NULL."""
+        """Return an integer column; -1 for NULL."""
         return self.rows.column(column).fill_null(-1).to_numpy()
 
     def tell(
@@ -127,7 +128,8 @@ def check_ids(
         excused: runs that may be missing, since their recovery has not come to an end.
     """
     run = episodes.rows.column("run_id")
-    number = pc.call_function("utf8_lpad", [episodes.rows.column("number").cast(pa.string())], _padded())
+    number = episodes.rows.column("number").cast(pa.string())
+    number = pc.call_function("utf8_lpad", [number], pc.PadOptions(6, "0"))
     expected = pc.call_function("binary_join_element_wise", [run, number, pa.scalar("/")])
     equal = pc.call_function("equal", [episodes.ids, expected]).fill_null(False).to_numpy()
     episodes.tell(findings, "episode", ~equal, "The id is not made of run_id and number")
@@ -142,10 +144,6 @@ def check_ids(
         episodes.tell(findings, "episode", equal & ~there, "The table runs lacks the run of the episode")
     episodes.quiet |= ~equal | again
     episodes.sound &= ~again
-
-
-def _padded() -> pc.PadOptions:
-    return pc.PadOptions(6, "0")
 
 
 def check_pointers(episodes: Episodes, findings: Findings) -> None:
@@ -176,13 +174,8 @@ def check_pointers(episodes: Episodes, findings: Findings) -> None:
         _check_overlaps(episodes, among[first:last], start, start + count, findings)
 
 
-def is_file_name(name: str) -> bool:
-    """Whether a segment's name leads to a file of its table, and nowhere else."""
-    return name not in ("", ".", "..") and not any(mark in name for mark in "/\\\0")
-
-
 def stretches(codes: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Runs of equal codes, as index ranges."""
+    """Yield runs of equal codes as index ranges."""
     edges = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
     yield from itertools.pairwise(edges)
 

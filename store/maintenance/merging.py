@@ -7,7 +7,8 @@ kind here. Episodes that are here already are left out, so a merge may be repeat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,40 +17,42 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .. import kinds
-from ..annotation_files import (
-    ANNOTATION_KEY,
-    StepAnnotation,
-    annotations_text,
-    episode_annotations,
-    parse_annotations,
-    write_marker,
-)
+from ..agents.lanes import transitions_in
+from ..dynamic import logical_types as kinds
+from ..dynamic.alignment import align_to_schema, with_columns
+from ..dynamic.column_groups import METADATA
+from ..dynamic.merge import SegmentColumns
 from ..errors import CorruptStoreError, InvalidArgumentError, SpaceMismatchError
-from ..families import METADATA, ColumnSet, merge_rows
 from ..files import guard_access
 from ..handle import StoreHandle
-from ..lanes import transitions_in
-from ..layout import EPISODES, RUNS, STEPS
-from ..listed_files import NewFile
-from ..loose_merge import SegmentColumns
-from ..loose_rows import LooseRows
+from ..layout import EPISODES, RUNS, STEPS, TABLES
 from ..manifest import Manifest
-from ..parquet import open_parquet, read_footer, reading_error
 from ..places import Place
 from ..schema import ENV_BUNDLE
-from ..snapshot import Selection, Snapshot, pointers_of
+from ..segments.parquet import read_footer, read_parquet
+from ..snapshot import Selection, Snapshot
 from ..spaces import space_to_json
-from ..table_files import list_steps_file, write_table_file
-from .artifacts import carry_artifacts
+from ..tables.annotation_files import (
+    ANNOTATION_KEY,
+    StepAnnotation,
+    episode_annotations,
+    joined,
+    write_marker,
+)
+from ..tables.listed_files import NewFile
+from ..tables.pointers import pointers_of
+from ..tables.table import Table
+from ..tables.table_files import list_steps_file, write_table_file
+from .artifacts import carry_artifacts, carry_records, check_rivals
 from .operation import Operation, Progress, reconcile
-from .rewriting import annotation_files
-from .rows import Strip, in_order, new_steps_file, write_rows
+from .rewriting import columns_of, pointing_at, write_aligned
+from .rows import AlignedFiles, in_order, new_steps_file, write_rows
+from .unifying import metadata_in_kind
 
 
 @dataclass(frozen=True)
 class MergeReport:
-    """What a merge brought.
+    """The result of a merge.
 
     Attributes:
         episodes: how many episodes.
@@ -81,6 +84,7 @@ def merge(
     *,
     link: bool = True,
     progress: Progress | None = None,
+    within: AbstractContextManager[object] | None = None,
 ) -> MergeReport:
     """Bring episodes of other stores into this one, in one commit.
 
@@ -89,40 +93,49 @@ def merge(
         sources: what to bring, in the order in which it will stand.
         link: share files with the sources where that is possible; else copy them.
         progress: called with the segments done and all segments.
+        within: makes a new store, as `creation.made_whole` does; entered while no other process maintains it.
 
     Raises:
         SpaceMismatchError: a source has other spaces.
         InvalidArgumentError: an annotation has another type in a source.
+        StoreExistsError: a saved environment or named artifact has other content in a source.
         CorruptStoreError: a file of a source is damaged; nothing was changed.
         StoreAccessError, ConcurrentCommitError: nothing was changed.
     """
     for source in sources:
         check_spaces(store, source.snapshot)
-    with Operation.begin(store, "merge") as operation:
+        check_rivals(source.snapshot.layout, store.layout)
+    with Operation.begin(store, "merge", within=within) as operation:
         reconcile(operation)
         here = operation.read_episodes(operation.tables.episodes.files(), ["episode_id"])
         brought = _Brought(here.column("episode_id").chunks)
         total = sum(len(source.snapshot.episode_files) for source in sources)
         done = 0
         annotations: dict[str, StepAnnotation] = {}
+        widest = {
+            table: _widest([source.snapshot.filled_schema(table) for source in sources]) for table in TABLES
+        }
         for number, source in enumerate(sources):
-            work = _Source(operation, source, number, link=link)
+            work = _Source(operation, source, number, link=link, widest=widest)
             for rows in work.wanted(pa.chunked_array(brought.ids, pa.string())):
                 work.bring(rows, brought)
                 done += 1
                 if progress is not None:
                     progress(done, total)
-            for name, annotation in work.annotations.items():
-                earlier = annotations[name].ids if name in annotations else ()
-                annotations[name] = StepAnnotation(name, annotation.type, (*earlier, *annotation.ids))
+            annotations = joined(annotations, work.annotations)
             work.bring_runs()
-        here = annotation_files(operation).annotations
+        here = operation.annotations
         announced = {name: each for name, each in annotations.items() if brought.episodes or name not in here}
+        for annotation in announced.values():
+            write_marker(store.layout, annotation)
         if announced:
-            _announce(operation, announced)
+            names = ", ".join(announced)
+            operation.change_annotations(lambda there: joined(there, announced), "annotate", names)
         if brought.episodes:
             told = {"episodes": brought.rows, "steps": brought.transitions}
             operation.commit((brought.steps, []), (brought.episodes, []), told)
+        for source in sources:
+            carry_records(source.snapshot.layout, store.layout)
     return MergeReport(brought.rows, brought.linked, brought.rewritten)
 
 
@@ -160,34 +173,40 @@ def check_spaces(store: StoreHandle, snapshot: Snapshot) -> None:
 
 
 def _groups(manifest: Manifest) -> dict[str, tuple[Any, Any]]:
-    """The spaces of each group of agents; which agents a store knew when it was created does not matter."""
+    """Return the spaces of each group of agents; which agents a store knew when it was created does not
+    matter.
+    """
     return {
         group.name: (space_to_json(group.observation_space), space_to_json(group.action_space))
         for group in manifest.groups
     }
 
 
-def _announce(operation: Operation, annotations: dict[str, StepAnnotation]) -> None:
-    root = operation.store.layout.root
-
-    def change(text: str | None) -> str:
-        there = parse_annotations(text, root)
-        for name, annotation in annotations.items():
-            earlier = there[name].ids if name in there else ()
-            there[name] = StepAnnotation(name, annotation.type, (*earlier, *annotation.ids))
-        return annotations_text(there)
-
-    details = {"episodelake.operation": "annotate", "episodelake.columns": ", ".join(annotations)}
-    for annotation in annotations.values():
-        write_marker(operation.store.layout, annotation)
-    operation.set_property(change, details)
+def _widest(schemas: Sequence[pa.Schema]) -> dict[str, pa.Field]:
+    """Return the dynamic columns of all sources, each in the kind that shows the numbers of all."""
+    found: dict[str, pa.Field] = {}
+    for column in (column for schema in schemas for column in schema):
+        kind = kinds.field_kind(column)
+        if kind is not None:
+            known = kinds.field_kind(found.get(column.name, column)) or kind
+            found[column.name] = kinds.field(column.name, kinds.joined(known, kind) or known)
+    return found
 
 
 class _Source:
     """One source of a merge, and what is needed to bring its files into the target's columns."""
 
-    def __init__(self, operation: Operation, selection: Selection, number: int, *, link: bool) -> None:
+    def __init__(
+        self,
+        operation: Operation,
+        selection: Selection,
+        number: int,
+        *,
+        link: bool,
+        widest: Mapping[str, Mapping[str, pa.Field]],
+    ) -> None:
         self._operation = operation
+        self._widest = widest
         self._snapshot = selection.snapshot
         self._ids = selection.ids
         self._link = link
@@ -197,8 +216,8 @@ class _Source:
         self._grow_columns()
 
     def _own_annotations(self, number: int) -> dict[str, StepAnnotation]:
-        """The source's step annotations under folders of the target."""
-        mine = annotation_files(self._operation).annotations
+        """Return the source's step annotations under folders of the target."""
+        mine = self._operation.annotations
         found = {}
         for index, (name, annotation) in enumerate(self._snapshot.annotation_files.annotations.items()):
             if name in mine and mine[name].type != annotation.type:
@@ -213,17 +232,19 @@ class _Source:
     def _grow_columns(self) -> None:
         """Give the target the source's columns; where a kind differs the target's stays."""
         tables = self._operation.tables
-        loose = [column for column in self._snapshot.steps_schema if kinds.field_kind(column)]
-        aligned = self._columns([self._snapshot.steps_schema]).fields
-        tables.steps.ensure_columns(list({column.name: column for column in (*loose, *aligned)}.values()))
+        dynamic = [
+            self._widest[STEPS].get(c.name, c) for c in self._snapshot.steps_schema if kinds.field_kind(c)
+        ]
+        tables.steps.ensure_columns(dynamic)
+        names = self._operation.store.schema.steps.names
+        aligned = SegmentColumns(names, tables.steps.schema, [self._snapshot.steps_schema])
+        tables.steps.ensure_columns(aligned.fields)
         extra = [
-            column
+            self._widest[EPISODES].get(column.name, column)
             for column in self._snapshot.episodes_schema
             if kinds.field_kind(column) or (column.metadata or {}).get(ANNOTATION_KEY)
         ]
-        if any(self._differs(column, tables.episodes.schema) for column in extra):
-            extra.append(kinds.field(METADATA.json_column, kinds.JSON_KIND))
-        tables.episodes.ensure_columns(list({column.name: column for column in extra}.values()))
+        _grow(tables.episodes, extra)
         known = {column.name.casefold(): column for column in tables.episodes.schema}
         for column in episode_annotations(self._snapshot.episodes_schema):
             there = known[column.name.casefold()]
@@ -233,37 +254,17 @@ class _Source:
                     f"{there.name!r} ({there.type}) here. Drop one of them first."
                 )
 
-    @staticmethod
-    def _differs(column: pa.Field, schema: pa.Schema) -> bool:
-        known = {there.name.casefold(): there for there in schema}
-        there = known.get(column.name.casefold())
-        return there is not None and (
-            there.name != column.name or kinds.field_kind(there) != kinds.field_kind(column)
-        )
-
-    def _columns(self, seen: Sequence[pa.Schema]) -> SegmentColumns:
-        names = self._operation.store.schema.steps.names
-        return SegmentColumns(names, self._operation.tables.steps.schema, seen)
-
     def wanted(self, here: pa.ChunkedArray) -> Iterator[pa.Table]:
-        """The rows of each episodes file that are wanted and not here yet."""
+        """Yield the rows of each episodes file that are wanted and not here yet."""
         known = pc.SetLookupOptions(here.combine_chunks())
         for file in self._snapshot.episode_files:
-            rows = self._read(file.name)
+            place = self._snapshot.layout.table(EPISODES) / file.name
+            rows = align_to_schema(read_parquet(place), self._snapshot.episodes_schema, fill=False)
             ids = rows.column("episode_id")
             keep = ~pc.call_function("is_in", [ids], known).to_numpy()
             if self._ids is not None:
                 keep &= pc.call_function("is_in", [ids], pc.SetLookupOptions(self._ids)).to_numpy()
             yield rows if keep.all() else rows.take(pa.array(np.flatnonzero(keep)))
-
-    def _read(self, name: str) -> pa.Table:
-        place = self._snapshot.layout.table(EPISODES) / name
-        try:
-            found = open_parquet(place).read()
-        except (pa.ArrowException, OSError) as error:
-            raise reading_error(place, error) from error
-        columns = [column for column in self._snapshot.episodes_schema if column.name in found.column_names]
-        return found.select([column.name for column in columns]).cast(pa.schema(columns))
 
     def bring(self, rows: pa.Table, brought: _Brought) -> None:
         """Bring the segments of some episodes, and their rows."""
@@ -279,25 +280,24 @@ class _Source:
                 part.append(self._take_over(segment, members, brought))
             else:
                 part.append(self._rewrite(segment, members, brought))
-        moved = self._in_kind(_in_order(part, rows))
+        overflow = bool(self._snapshot.overflow(EPISODES))
+        moved = metadata_in_kind(_in_order(part, rows), self._operation.tables.episodes, overflow=overflow)
         brought.episodes.append(self._operation.write_episodes(self._operation.next_name(), moved, None))
         brought.ids += rows.column("episode_id").chunks
         brought.rows += rows.num_rows
         brought.transitions += transitions_in(rows)
 
     def _fits(self, segment: str) -> bool:
-        """Whether all columns of a segment have the same kind here."""
+        """Return whether all columns of a segment have the same kind here, and hold all their numbers."""
         has = self._here[segment].columns
-        schema = self._operation.tables.steps.schema
-        known = {column.name: column for column in schema}
-        return all(
-            column.name not in has
-            or (column.name in known and kinds.field_kind(known[column.name]) == kinds.field_kind(column))
-            for column in self._snapshot.steps_schema
-        )
+        if any(of.json_column in has for of in self._snapshot.overflow(STEPS).values()):
+            return False
+        known = {column.name: kinds.field_kind(column) for column in self._operation.tables.steps.schema}
+        own = {c.name: kinds.field_kind(c) for c in self._snapshot.steps_schema if c.name in has}
+        return own.items() <= known.items()
 
     def _take_over(self, segment: str, members: pa.Table, brought: _Brought) -> pa.Table:
-        """The whole file, and the files of annotations with it."""
+        """Return the whole file, and the files of annotations with it."""
         name = self._operation.next_name()
         layout = self._operation.store.layout
         target = layout.table(STEPS) / name
@@ -314,7 +314,7 @@ class _Source:
         new = list_steps_file(target) if listed.source is None else listed.as_new(name)
         brought.steps.append(new)
         brought.linked += 1
-        return _pointing(members, name)
+        return with_columns(members, {"segment": pa.repeat(pa.scalar(name), members.num_rows)})
 
     def _check(self, place: Place, segment: str) -> None:
         """Refuse to take over a file that is missing, damaged at its end, or of another length."""
@@ -331,39 +331,27 @@ class _Source:
                 yield annotation, place
 
     def _rewrite(self, segment: str, members: pa.Table, brought: _Brought) -> pa.Table:
-        """The wanted rows only, in the target's kinds."""
+        """Return the wanted rows only, in the target's kinds."""
         name = self._operation.next_name()
         layout = self._operation.store.layout
         pointers = pointers_of(members, self._snapshot.layout.root)
-        strip = Strip(self._snapshot.segment_path, self._snapshot.steps_schema, pointers.segments)
-        columns = self._columns([pa.schema([c for c in strip.schema if c.name in strip.columns.names])])
-        aligned = (
-            pa.Table.from_batches([columns.align(batch)])
-            for table in in_order(strip, pointers)
-            for batch in table.cast(self._with_kinds(table.schema)).combine_chunks().to_batches()
-        )
-        schema = pa.schema([*self._operation.store.schema.steps, *columns.fields])
-        target = layout.table(STEPS) / name
-        written = write_rows(target, strip, aligned, pointers.row_count, schema=schema)
+        source, steps = self._snapshot.segment_path, self._operation.tables.steps
+        strip = AlignedFiles(source, self._snapshot.marked_schema(STEPS), pointers.segments)
+        columns = columns_of(self._operation, strip, steps.schema)
+        rows, target = in_order(strip, pointers), layout.table(STEPS) / name
+        written = write_aligned(self._operation, target, strip, rows, pointers.row_count, columns)
+        steps.ensure_columns(columns.overflow())
         brought.steps.append(new_steps_file(name, members.column("episode_id"), written))
         for annotation, _ in self._sidecars(segment):
             find = partial(self._snapshot.annotation_files.find, annotation.name)
             schema = annotation.schema(self._operation.store.schema.step_keys)
-            side = Strip(find, schema, pointers.segments)
+            side = AlignedFiles(find, schema, pointers.segments)
             folder = layout.annotations / annotation.ids[0]
             with guard_access("write", folder):
                 folder.make_folder()
             write_rows(folder / name, side, in_order(side, pointers), pointers.row_count)
         brought.rewritten += 1
-        counts = pointers.row_count
-        return _pointing(members, name, np.cumsum(counts) - counts)
-
-    def _with_kinds(self, schema: pa.Schema) -> pa.Schema:
-        return pa.schema([self._snapshot.steps_schema.field(name) for name in schema.names])
-
-    def _in_kind(self, rows: pa.Table) -> pa.Table:
-        """Rows of episodes with metadata in the target's kinds."""
-        return metadata_in_kind(rows, self._operation.tables.episodes.schema)
+        return pointing_at(members, name)
 
     def bring_runs(self) -> None:
         """Bring the runs that these episodes come from, unless they are here."""
@@ -372,57 +360,40 @@ class _Source:
         here = {
             run
             for file in tables.runs.files()
-            for run in open_parquet(folder / file.name).read(columns=["run_id"]).column(0).to_pylist()
+            for run in read_parquet(folder / file.name, ["run_id"]).column(0).to_pylist()
         }
         missing = pa.array(sorted(self._runs - here), pa.string())
         if not len(missing):
             return
         parts = []
         for file in self._snapshot.run_files:
-            table = open_parquet(self._snapshot.layout.table(RUNS) / file.name).read()
-            names = [c.name for c in self._snapshot.runs_schema if c.name in table.column_names]
-            fields = [self._snapshot.runs_schema.field(name) for name in names]
-            table = table.select(names).cast(pa.schema(fields))
+            table = read_parquet(self._snapshot.layout.table(RUNS) / file.name)
+            table = align_to_schema(table, self._snapshot.runs_schema, fill=False)
             hit = pc.call_function("is_in", [table.column("run_id")], pc.SetLookupOptions(missing))
             parts.append(table.filter(hit))
         rows = pa.concat_tables(parts, promote_options="default")
         carry_artifacts(self._snapshot.layout, self._operation.store.layout, rows)
-        loose = [column for column in rows.schema if kinds.field_kind(column)]
-        loose += [ENV_BUNDLE] if ENV_BUNDLE.name in rows.column_names else []
-        if any(self._differs(column, tables.runs.schema) for column in loose):
-            loose.append(kinds.field(METADATA.json_column, kinds.JSON_KIND))
-        tables.runs.ensure_columns(list({column.name: column for column in loose}.values()))
-        rows = metadata_in_kind(rows, tables.runs.schema)
+        dynamic = [self._widest[RUNS].get(c.name, c) for c in rows.schema if kinds.field_kind(c)]
+        dynamic += [ENV_BUNDLE] if ENV_BUNDLE.name in rows.column_names else []
+        _grow(tables.runs, dynamic)
+        overflow = bool(self._snapshot.overflow(RUNS))
+        rows = metadata_in_kind(rows, tables.runs, overflow=overflow)
         name = self._operation.next_name()
         new = write_table_file(folder / name, rows)
         tables.runs.replace([new], [], f"{self._operation.id}.{name}", {"episodelake.operation": "merge"})
 
 
-def metadata_in_kind(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same rows with metadata in the kinds that a table has; what fits none moves to the JSON column."""
-    known = {column.name: kinds.field_kind(column) for column in schema}
-    own = [column for column in rows.schema if METADATA.owns(column)]
-    if all(known.get(column.name) == kinds.field_kind(column) for column in own):
-        return rows
-    values = merge_rows(METADATA, rows)
-    loose = ColumnSet(METADATA, schema).columns(LooseRows.of(values), 0, rows.num_rows)
-    rows = rows.drop_columns([column.name for column in own])
-    for name, (kind, array) in loose.items():
-        rows = rows.append_column(kinds.field(name, kind), array)
-    return rows
-
-
-def _pointing(rows: pa.Table, name: str, starts: np.ndarray | None = None) -> pa.Table:
-    index = rows.schema.get_field_index("segment")
-    rows = rows.set_column(index, rows.schema.field(index), pa.array([name] * rows.num_rows, pa.string()))
-    if starts is not None:
-        index = rows.schema.get_field_index("row_start")
-        rows = rows.set_column(index, rows.schema.field(index), pa.array(starts, pa.int64()))
-    return rows
+def _grow(table: Table, columns: Sequence[pa.Field]) -> None:
+    """Give a table columns of a source, and the JSON column where a name or a kind differs from its own."""
+    known = {column.name.casefold(): column for column in table.schema}
+    pairs = [(known.get(column.name.casefold(), column), column) for column in columns]
+    if any((a.name, kinds.field_kind(a)) != (b.name, kinds.field_kind(b)) for a, b in pairs):
+        columns = [*columns, kinds.field(METADATA.json_column, kinds.JSON_KIND)]
+    table.ensure_columns(list({column.name: column for column in columns}.values()))
 
 
 def _in_order(parts: Sequence[pa.Table], like: pa.Table) -> pa.Table:
-    """The parts as one table, its episodes in the order in which another table has them."""
+    """Return the parts as one table, its episodes in the order in which another table has them."""
     joined = pa.concat_tables(parts)
     if len(parts) == 1:
         return joined

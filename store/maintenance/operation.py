@@ -1,45 +1,50 @@
 """One maintenance operation: its lock, its name, the tables at their newest version, its two commits.
 
 Operations of one machine wait for each other. Where several machines share a store, the one that commits
-second finds its files replaced, takes its first commit back and raises `ConcurrentCommitError`.
+second finds its files replaced, takes its first commit back and raises `ConcurrentCommitError`. One that is
+interrupted between its commits takes the first back too; after one that is killed there, the next operation,
+recovery or writer makes the tables agree again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
+import itertools
+import math
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from ..annotation_files import PROPERTY
-from ..errors import ConcurrentCommitError
+from ..dynamic import logical_types as kinds
+from ..dynamic.alignment import align_to_schema
+from ..errors import ConcurrentCommitError, EpisodelakeError
 from ..files import guard_access
 from ..handle import StoreHandle
+from ..journal.run_journal import check_journals
 from ..layout import EPISODES, STEPS
-from ..listed_files import NewFile, TableFile
+from ..locks import MAINTENANCE_LOCK, wait_for
 from ..names import time_ordered_suffix
-from ..parquet import open_parquet, reading_error
 from ..places import Place
-from ..sealer import Tables
-from ..table_files import list_steps_file, write_table_file
+from ..places.local import LocalPlace
+from ..progress import Progress as Progress
+from ..segments.parquet import open_parquet, read_parquet
+from ..segments.seal import Tables
+from ..tables.annotation_files import PROPERTY, StepAnnotation, annotations_text, parse_annotations
+from ..tables.listed_files import NewFile, TableFile
+from ..tables.table_files import list_steps_file, write_table_file
+from .unifying import Unification
 
-#: Called with how much is done and how much there is to do, in bytes or files.
-Progress = Callable[[int, int], None]
-
-_LOCK = "maintenance.lock"
-_POLL_SECONDS = 0.05
+_UNFINISHED = "maintenance.unfinished"
+#: Operations that report what a dead one left, instead of mending it at once.
+_REPORTING = ("verify", "repair")
 _OWN_FILE = re.compile(r"[a-z]+\.[0-9a-z]{15}-\d{6}\.parquet")
 
 
 def is_maintenance_file(name: str) -> bool:
-    """Whether a maintenance operation wrote a file, and not a run, whose id has a dash before its suffix."""
+    """Return whether a maintenance operation wrote a file; a run's id has a dash before its suffix."""
     return _OWN_FILE.fullmatch(name) is not None
 
 
@@ -49,7 +54,7 @@ class Operation:
 
     Attributes:
         store: the store.
-        kind: "compact", "delete", ...: what the history calls it.
+        kind: its name in the history: "compact", "delete", ...
         tables: the three tables, refreshed when the operation began.
         id: a name that no other operation has.
     """
@@ -58,59 +63,86 @@ class Operation:
     kind: str
     tables: Tables
     id: str
-    _files: int = field(default=0)
 
     def __post_init__(self) -> None:
+        self._names = (f"{self.id}-{number:06d}.parquet" for number in itertools.count())
         #: The list of step annotations, and the episodes files, when the operation began.
         self.annotations_text = self.tables.episodes.properties().get(PROPERTY)
         self.began_with = frozenset(file.name for file in self.tables.episodes.files())
 
     @staticmethod
     @contextlib.contextmanager
-    def begin(store: StoreHandle, kind: str) -> Iterator[Operation]:
+    def begin(
+        store: StoreHandle,
+        kind: str,
+        *,
+        dry_run: bool = False,
+        within: contextlib.AbstractContextManager[object] | None = None,
+    ) -> Iterator[Operation]:
         """Wait for other operations of this machine, then work on the newest version.
+
+        If an operation died between its commits the tables are mended first, except where that is reported.
+        A dry run neither waits nor writes a lock, so a store that may only be read is enough for it.
+
+        Args:
+            store: the store.
+            kind: its name in the history.
+            dry_run: whether nothing is changed.
+            within: entered with the lock held, before the tables are opened; left when the operation is done.
 
         Raises:
             StoreAccessError: the lock's file cannot be made.
         """
-        with _locked(store):
-            yield Operation(store, kind, Tables.open(store.layout), f"{kind}.{time_ordered_suffix()}")
+        locked = contextlib.nullcontext() if dry_run else _locked(store)
+        with locked, within or contextlib.nullcontext():
+            operation = Operation(store, kind, Tables.open(store.layout), f"{kind}.{time_ordered_suffix()}")
+            if not dry_run and kind not in _REPORTING:
+                operation.settle()
+            yield operation
+
+    def settle(self) -> None:
+        """Mend the list of `steps` if an operation before this one died between its commits.
+
+        Raises:
+            StoreAccessError, CorruptStoreError: the files of the episodes cannot be read.
+        """
+        if self._unfinished.exists():
+            reconcile(self)
 
     def next_name(self) -> str:
-        """The name for the next new pair of files."""
-        self._files += 1
-        return f"{self.id}-{self._files - 1:06d}.parquet"
+        """Return the name for the next new pair of files."""
+        return next(self._names)
 
     def read_episodes(self, files: Sequence[TableFile], columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows of some files of the episodes table, with the newest version's columns.
+        """Return the rows of some files of the episodes table, with the newest version's columns.
 
         Raises:
             CorruptStoreError: a file is damaged; the message names it.
         """
-        wanted = [c for c in self.tables.episodes.schema if columns is None or c.name in columns]
-        schema = pa.schema(wanted)
-        tables = []
-        for file in files:
-            place = self.episodes_place(file.name)
-            try:
-                found = open_parquet(place).read(columns=schema.names)
-            except (pa.ArrowException, OSError) as error:
-                raise reading_error(place, error) from error
-            if found.num_rows != file.rows:
-                raise reading_error(
-                    place, ValueError(f"it has {found.num_rows} rows, {file.rows} were committed")
-                )
-            arrays = [
-                found.column(column.name)
-                if column.name in found.column_names
-                else pa.nulls(found.num_rows, column.type)
-                for column in schema
-            ]
-            tables.append(pa.table(arrays, schema=schema))
-        return pa.concat_tables(tables) if tables else schema.empty_table()
+        schema = pa.schema([c for c in self.tables.episodes.schema if columns is None or c.name in columns])
+        found = (read_parquet(self.episodes_place(file.name), schema.names, rows=file.rows) for file in files)
+        return pa.concat_tables([schema.empty_table(), *(align_to_schema(rows, schema) for rows in found)])
+
+    def segments_of(self, files: Sequence[TableFile]) -> set[str]:
+        """Return the names of the steps files that some files of the episodes table point at."""
+        return set(self.read_episodes(files, ["segment"]).column("segment").unique().to_pylist())
+
+    def rewritten(
+        self, files: Sequence[TableFile], change: Callable[[TableFile, pa.Table], pa.Table]
+    ) -> list[NewFile]:
+        """Write files of the episodes table again with changed rows; each keeps its place in the order.
+
+        Raises:
+            CorruptStoreError: a file is damaged; the message names it.
+            StoreAccessError: a new file could not be written.
+        """
+        return [
+            self.write_episodes(self.next_name(), change(file, self.read_episodes([file])), file.moment)
+            for file in files
+        ]
 
     def write_episodes(self, name: str, table: pa.Table, moment: int | None) -> NewFile:
-        """Write a file of the episodes table; loose and added columns that are all NULL are left out.
+        """Write a file of the episodes table; dynamic and added columns that are all NULL are left out.
 
         Raises:
             StoreAccessError: it could not be written.
@@ -124,7 +156,7 @@ class Operation:
         return write_table_file(self.episodes_place(name), table.select(kept), moment)
 
     def episodes_place(self, name: str) -> Place:
-        """A file of the episodes table."""
+        """Return a file of the episodes table."""
         return self.store.layout.table(EPISODES) / name
 
     def commit(
@@ -133,51 +165,101 @@ class Operation:
         episodes: tuple[Sequence[NewFile], Sequence[TableFile]],
         details: Mapping[str, Any] | None = None,
         columns: Callable[[pa.Schema], pa.Schema] | None = None,
+        unified: Mapping[str, Unification] | None = None,
     ) -> None:
         """Commit `(added, removed)` files, first to `steps`, then to `episodes`.
 
         Args:
-            details: what the history says besides the kind.
+            details: entries of the history besides the kind.
             columns: gives the episodes table's new columns for those of the newest version.
+            unified: new kinds of columns, by table; all files that have them are among the removed ones.
 
         Raises:
             ConcurrentCommitError: the episodes were changed by others meanwhile; nothing shows.
         """
+        self.tables.check_writable()
         added, removed = steps
-        brought = [file for file in episodes[0] if not episodes[1]]
-        if added or removed:
-            self.tables.steps.replace(added, [file.name for file in removed], self.id, self._details())
+        new, old = episodes
+        changed = unified or {}
+        steps_changes = _changes(changed.get(STEPS), [file.name for file in removed])
+        columns_of, kept = _changes(changed.get(EPISODES), [file.name for file in old])
+
+        def check() -> None:
+            self._check_unchanged([file for file in new if not old])
+            if kept is not None:
+                kept()
+
+        both = bool(added or removed or STEPS in changed)
         try:
-            new, old = episodes
+            if both:
+                # A note that a crash leaves empty serves as well, and a temporary file would stay for ever.
+                note = self._unfinished
+                with guard_access("note the operation", note), note.written() as path:
+                    path.write_text(self.id)
+                names = [file.name for file in removed]
+                self.tables.steps.replace(added, names, self.id, self._details(), *steps_changes)
             self.tables.episodes.replace(
                 new,
                 [file.name for file in old],
                 self.id,
                 self._details(details),
-                columns,
-                partial(self._check_unchanged, brought),
+                columns or columns_of,
+                check,
             )
-        except ConcurrentCommitError:
-            self._take_back(added, removed)
+        except BaseException:
+            if both:
+                # If this fails too, the note stays, and the next operation mends the list.
+                with contextlib.suppress(EpisodelakeError):
+                    self._take_back(added, removed, changed.get(STEPS))
             raise
+        if both:
+            self._forget_unfinished()
 
-    def set_property(self, change: Callable[[str | None], str], details: Mapping[str, Any]) -> None:
+    @property
+    def _unfinished(self) -> LocalPlace:
+        """The note of an operation that is between its commits, or died there."""
+        return LocalPlace(self.store.layout.journals / _UNFINISHED)
+
+    def _forget_unfinished(self) -> None:
+        with guard_access("remove the note of the operation", self._unfinished):
+            self._unfinished.remove()
+
+    @property
+    def annotations(self) -> dict[str, StepAnnotation]:
+        """The step annotations of the newest version, by name."""
+        return parse_annotations(self.annotations_text, self.store.layout.root)
+
+    def change_annotations(
+        self,
+        change: Callable[[dict[str, StepAnnotation]], Mapping[str, StepAnnotation]],
+        kind: str,
+        columns: str,
+    ) -> None:
         """Change the list of step annotations.
 
+        Args:
+            change: returns the new list for that of the newest version.
+            kind, columns: recorded in the history.
+
         Raises:
+            CorruptStoreError: the list is damaged.
             ConcurrentCommitError: other machines rewrote segments meanwhile, or kept winning.
         """
+
+        def changed(text: str | None) -> str:
+            return annotations_text(change(parse_annotations(text, self.store.layout.root)))
 
         def check() -> None:
             there = {file.name for file in self.tables.episodes.files()}
             if not self.began_with <= there:
                 raise ConcurrentCommitError(self._lost())
 
-        self.tables.episodes.set_property(PROPERTY, change, details, check)
+        details = {"episodelake.operation": kind, "episodelake.columns": columns}
+        self.tables.episodes.set_property(PROPERTY, changed, details, check)
         self.annotations_text = self.tables.episodes.properties().get(PROPERTY)
 
     def _check_unchanged(self, brought: Sequence[NewFile]) -> None:
-        """Refuse a commit over one of another machine that this operation knows nothing of.
+        """Refuse a commit over one of another machine that this operation has not seen.
 
         Args:
             brought: files with episodes that the store did not have when the operation began.
@@ -194,20 +276,31 @@ class Operation:
             "again."
         )
 
-    def _take_back(self, added: Sequence[NewFile], removed: Sequence[TableFile]) -> None:
-        if not added and not removed:
-            return
-        listed = {file.name for file in self.tables.steps.files()}
-        self.tables.steps.replace(
-            [file.again() for file in removed if file.name not in listed],
-            [file.name for file in added if file.name in listed],
-            f"{self.id}.back",
-            {"episodelake.operation": f"{self.kind} taken back"},
-        )
+    def _take_back(
+        self, added: Sequence[NewFile], removed: Sequence[TableFile], unified: Unification | None
+    ) -> None:
+        """Undo the commit to `steps`, unless the one to `episodes` was made after all."""
+        tables = self.tables
+        tables.episodes.refresh()
+        tables.steps.refresh()
+        listed = {file.name for file in tables.steps.files()}
+        lost = [file.again() for file in removed if file.name not in listed]
+        stray = [file.name for file in added if file.name in listed]
+        if tables.episodes.applied(self.id) < 0 and tables.steps.applied(self.id) >= 0:
+            details = {"episodelake.operation": f"{self.kind} taken back"}
+            revert = None if unified is None else unified.revert
+            tables.steps.replace(lost, stray, f"{self.id}.back", details, revert)
+        self._forget_unfinished()
 
     def _details(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
         told = {f"episodelake.{key}": value for key, value in (more or {}).items()}
         return {"episodelake.operation": self.kind, **told}
+
+
+def _changes(
+    unified: Unification | None, replaced: Sequence[str]
+) -> tuple[Callable[[pa.Schema], pa.Schema] | None, Callable[[], None] | None]:
+    return (None, None) if unified is None else (unified.apply, unified.check(replaced))
 
 
 def _may_share_episodes(old: TableFile, new: NewFile) -> bool:
@@ -216,26 +309,32 @@ def _may_share_episodes(old: TableFile, new: NewFile) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(store: StoreHandle) -> Iterator[None]:
-    path = store.layout.journals / _LOCK
+def _locked(store: StoreHandle, *, wait: bool = True) -> Iterator[bool]:
+    """Hold the lock of maintenance; False if another operation has it and `wait` is not set."""
+    check_journals(store.layout.journals)
+    path = store.layout.journals / MAINTENANCE_LOCK
     with guard_access("lock the store for maintenance", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = wait_for(path, math.inf if wait else 0, read_only=True)
     try:
-        while not _taken(descriptor):
-            time.sleep(_POLL_SECONDS)
-        yield
+        yield lock is not None
     finally:
-        os.close(descriptor)
+        if lock is not None:
+            lock.release(remove=False)
 
 
-def _taken(descriptor: int) -> bool:
-    # Asked again and again instead of waiting: some libraries have the system call go on after Ctrl-C.
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def settle(store: StoreHandle) -> None:
+    """Mend the tables after an operation that died between its commits; a live one is left alone.
+
+    Raises:
+        StoreAccessError, CorruptStoreError, ConcurrentCommitError: it cannot be mended now; call again.
+    """
+    if (store.layout.journals / _UNFINISHED).exists():
+        with _locked(store, wait=False) as held:
+            if held:
+                Operation(
+                    store, "recover", Tables.open(store.layout), f"recover.{time_ordered_suffix()}"
+                ).settle()
 
 
 def reconcile(operation: Operation) -> list[str]:
@@ -245,13 +344,22 @@ def reconcile(operation: Operation) -> list[str]:
         The files whose listing was mended.
     """
     tables = operation.tables
-    pointed = set(
-        operation.read_episodes(tables.episodes.files(), ["segment"]).column("segment").unique().to_pylist()
-    )
+    pointed = operation.segments_of(tables.episodes.files())
     listed = {file.name: file for file in tables.steps.files()}
     stray = [name for name in listed if name not in pointed and is_maintenance_file(name)]
     folder = operation.store.layout.table(STEPS)
     lost = [list_steps_file(folder / name) for name in sorted(pointed - listed.keys())]
     if stray or lost:
-        tables.steps.replace(lost, stray, f"{operation.id}.list", {"episodelake.operation": "list mended"})
+        # Where the operation gave columns other kinds, the files that come back have the former ones.
+        types: dict[str, pa.DataType] = {}
+        for file in lost if any(map(kinds.former_kinds, tables.steps.schema)) else ():
+            found = open_parquet(folder / file.name).schema_arrow
+            types |= dict(zip(found.names, found.types, strict=True))
+
+        def former(schema: pa.Schema) -> pa.Schema:
+            return pa.schema([kinds.as_in_file(c, types.get(c.name, c.type)) for c in schema])
+
+        details = {"episodelake.operation": "list mended"}
+        tables.steps.replace(lost, stray, f"{operation.id}.list", details, former if types else None)
+    operation._forget_unfinished()
     return [*stray, *(file.name for file in lost)]

@@ -7,19 +7,21 @@ files of the step annotations that go with it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from ..annotation_files import AnnotationFiles, parse_annotations
+from ..dynamic.alignment import with_columns
+from ..dynamic.merge import SegmentColumns
 from ..layout import STEPS
-from ..listed_files import NewFile, TableFile
 from ..places import Place
-from ..snapshot import Pointers, pointers_of
+from ..tables.annotation_files import AnnotationFiles
+from ..tables.listed_files import NewFile, TableFile
+from ..tables.pointers import Pointers, pointers_of
 from .operation import Operation, Progress
-from .rows import Meter, Shuffled, Strip, in_order, new_steps_file, write_rows
+from .rows import AlignedFiles, Shuffled, counting, in_order, new_steps_file, write_rows
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,12 @@ class Written:
 
 
 def write_segments(
-    operation: Operation, segments: Sequence[NewSegment], *, shuffled: bool, progress: Progress | None
+    operation: Operation,
+    segments: Sequence[NewSegment],
+    *,
+    shuffled: bool,
+    progress: Progress | None,
+    unified: pa.Schema | None = None,
 ) -> Written:
     """Write new segments; nothing is committed.
 
@@ -53,29 +60,33 @@ def write_segments(
         segments: what to write.
         shuffled: whether the rows come in an order that has nothing to do with where they lie.
         progress: called with the rows written so far and all rows.
+        unified: columns of the steps table with other kinds, which the new segments get.
 
     Raises:
         CorruptStoreError: an old file is damaged.
         StoreAccessError: a new file could not be written; those before it are removed.
     """
+    if not segments:
+        return Written((), ())
     made: list[Place] = []
     try:
         names = [operation.next_name() for _ in segments]
-        pointers = pointers_of(_joined(segments), operation.store.layout.root)
-        edges = np.cumsum([0, *(segment.rows.num_rows for segment in segments)])
-        bucket = np.repeat(np.arange(len(segments)), np.diff(edges))
+        old = pa.concat_tables([segment.rows for segment in segments])
+        pointers = pointers_of(old, operation.store.layout.root)
+        bucket = np.repeat(np.arange(len(segments)), [segment.rows.num_rows for segment in segments])
         listed: dict[str, tuple[int, dict[str, int]]] = {}
         found = list(strips(operation, pointers.segments))
-        meter = Meter(progress, int(pointers.row_count.sum()) * len(found))
+        counted = counting(progress, int(pointers.row_count.sum()) * len(found))
         for strip, folder in found:
-            with contextlib.ExitStack() as stack:
-                order = stack.enter_context(
-                    contextlib.closing(_Order(strip, pointers, bucket, shuffled=shuffled))
-                )
+            columns = None
+            if unified is not None and strip is found[0][0]:
+                columns = columns_of(operation, strip, unified)
+            with _ordered(strip, pointers, bucket, shuffled=shuffled) as rows_of:
                 for index, name in enumerate(names):
-                    counts = pointers.row_count[edges[index] : edges[index + 1]]
+                    counts = pointers.row_count[bucket == index]
                     made.append(folder / name)
-                    written = write_rows(folder / name, strip, meter.seen(order.rows(index)), counts)
+                    rows = counted(rows_of(index))
+                    written = write_aligned(operation, folder / name, strip, rows, counts, columns)
                     listed.setdefault(name, written)
         return _listed(operation, segments, names, listed, made)
     except BaseException:
@@ -85,57 +96,59 @@ def write_segments(
         raise
 
 
-def _joined(segments: Sequence[NewSegment]) -> pa.Table:
-    return pa.concat_tables([segment.rows for segment in segments])
+def write_aligned(
+    operation: Operation,
+    target: Place,
+    strip: AlignedFiles,
+    rows: Iterator[pa.Table],
+    counts: np.ndarray,
+    columns: SegmentColumns | None,
+) -> tuple[int, dict[str, int]]:
+    """Write rows of a strip as `write_rows` does, in the kinds of some columns unless these are None."""
+    if columns is None:
+        return write_rows(target, strip, rows, counts)
+    schema = columns.schema(operation.store.schema.steps)
+    return write_rows(target, strip, columns.aligned(strip.with_kinds(rows)), counts, schema)
 
 
-class _Order:
-    """The rows of each new segment, streamed or sorted."""
-
-    def __init__(self, strip: Strip, pointers: Pointers, bucket: np.ndarray, *, shuffled: bool) -> None:
-        self._strip = strip
-        self._pointers = pointers
-        self._bucket = bucket
-        self._shuffled = Shuffled(strip, pointers, bucket) if shuffled else None
-
-    def rows(self, index: int) -> Iterator[pa.Table]:
-        if self._shuffled is not None:
-            return self._shuffled.bucket(index)
-        chosen = self._bucket == index
-        part = Pointers(
-            self._pointers.segments,
-            self._pointers.segment[chosen],
-            self._pointers.row_start[chosen],
-            self._pointers.row_count[chosen],
-        )
-        return in_order(self._strip, part)
-
-    def close(self) -> None:
-        if self._shuffled is not None:
-            self._shuffled.close()
+def columns_of(operation: Operation, strip: AlignedFiles, schema: pa.Schema) -> SegmentColumns:
+    """Return the columns of new segments with rows of a strip, in the kinds of a schema of `steps`."""
+    seen = [pa.schema([strip.schema.field(name) for name in strip.columns.names])]
+    return SegmentColumns(operation.store.schema.steps.names, schema, seen)
 
 
-def strips(operation: Operation, segments: tuple[str, ...]) -> Iterator[tuple[Strip, Place]]:
-    """What lies beside each other: the steps, then each annotation that one of the segments has.
+@contextlib.contextmanager
+def _ordered(
+    strip: AlignedFiles, pointers: Pointers, bucket: np.ndarray, *, shuffled: bool
+) -> Iterator[Callable[[int], Iterator[pa.Table]]]:
+    """Yield a function that returns the rows of a new segment by its number."""
+    if not shuffled:
+        yield lambda index: in_order(strip, pointers.chosen(bucket == index))
+        return
+    with contextlib.closing(Shuffled(strip, pointers, bucket)) as rows:
+        yield rows.bucket
+
+
+def strips(operation: Operation, segments: tuple[str, ...]) -> Iterator[tuple[AlignedFiles, Place]]:
+    """Yield what lies beside each other: the steps, then each annotation that one of the segments has.
 
     With each strip comes the folder for its new files.
     """
     layout = operation.store.layout
     folder = layout.table(STEPS)
-    yield Strip(lambda name: folder / name, operation.tables.steps.schema, segments), folder
+    yield AlignedFiles(lambda name: folder / name, operation.tables.steps.schema, segments), folder
     files = annotation_files(operation)
     for annotation in files.annotations.values():
         found = {name: files.find(annotation.name, name) for name in segments}
         if any(place is not None for place in found.values()):
             target = layout.annotations / annotation.ids[0]
             schema = annotation.schema(operation.store.schema.step_keys)
-            yield Strip(found.__getitem__, schema, segments), target
+            yield AlignedFiles(found.__getitem__, schema, segments), target
 
 
 def annotation_files(operation: Operation) -> AnnotationFiles:
-    """The step annotations of the newest version."""
-    layout = operation.store.layout
-    return AnnotationFiles(layout, parse_annotations(operation.annotations_text, layout.root))
+    """Return the files of the step annotations of the newest version."""
+    return AnnotationFiles(operation.store.layout, operation.annotations)
 
 
 def _listed(
@@ -149,33 +162,22 @@ def _listed(
     steps, episodes = [], []
     for segment, name in zip(segments, names, strict=True):
         steps.append(new_steps_file(name, segment.rows.column("episode_id"), written[name]))
-        rows = _pointing_at(segment.rows, name)
+        rows = pointing_at(segment.rows, name)
         made.append(operation.episodes_place(name))
         episodes.append(operation.write_episodes(name, rows, segment.moment))
     return Written(tuple(steps), tuple(episodes))
 
 
-def _pointing_at(rows: pa.Table, name: str) -> pa.Table:
+def pointing_at(rows: pa.Table, name: str) -> pa.Table:
+    """Return rows of the episodes table that point at a new segment, one episode behind the other."""
     counts = rows.column("row_count").to_numpy()
-    new = {
-        "segment": pa.array([name] * rows.num_rows, pa.string()),
-        "row_start": pa.array(np.cumsum(counts) - counts),
-    }
-    for column, values in new.items():
-        index = rows.schema.get_field_index(column)
-        rows = rows.set_column(index, rows.schema.field(index), values)
-    return rows
+    starts = pa.array(np.cumsum(counts) - counts)
+    return with_columns(rows, {"segment": pa.repeat(pa.scalar(name), rows.num_rows), "row_start": starts})
 
 
 def freed_segments(operation: Operation, old: Sequence[TableFile]) -> list[TableFile]:
-    """The steps files that only these episodes files point at."""
+    """Return the steps files that only these episodes files point at."""
     names = {file.name for file in old}
     others = [file for file in operation.tables.episodes.files() if file.name not in names]
-    freed = segments_of(operation, old) - segments_of(operation, others)
+    freed = operation.segments_of(old) - operation.segments_of(others)
     return [file for file in operation.tables.steps.files() if file.name in freed]
-
-
-def segments_of(operation: Operation, files: Sequence[TableFile]) -> set[str]:
-    """The steps files that some episodes files point at."""
-    rows = operation.read_episodes(files, ["segment"])
-    return set(rows.column("segment").unique().to_pylist())

@@ -1,4 +1,4 @@
-"""Rows of old files to a new one, as Arrow tables: nothing is decoded, no episode is looked into.
+"""Copy rows of old files to a new one as Arrow tables, without decoding them.
 
 A *strip* is a set of files that are aligned row by row with the segments: the steps themselves, or an
 annotation of them. Rows come in the order of the episodes asked for: `in_order` streams what lies in this
@@ -21,13 +21,15 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from ..dynamic.alignment import align_to_schema, columns_or_nulls
+from ..dynamic.logical_types import field_overflow
 from ..errors import CorruptStoreError
 from ..files import guard_access
-from ..listed_files import NewFile
-from ..parquet import open_parquet, parquet_writer, read_footer, reading_error
 from ..places import Place
-from ..sealing import GROUP_BYTES, GROUP_ROWS
-from ..snapshot import Pointers
+from ..segments.parquet import open_parquet, parquet_writer, read_footer, reading_error
+from ..segments.steps_file import GROUP_BYTES, GROUP_ROWS
+from ..tables.listed_files import NewFile
+from ..tables.pointers import Pointers
 from .operation import Progress
 
 _RANK = "_rank"
@@ -35,7 +37,7 @@ _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 @dataclass(frozen=True)
-class Strip:
+class AlignedFiles:
     """Files that are aligned with segments.
 
     Attributes:
@@ -52,15 +54,25 @@ class Strip:
 
     @cached_property
     def footers(self) -> dict[str, pq.FileMetaData]:
-        """What the files say of themselves, by segment; at most one of them is open at a time."""
+        """The footers of the files, by segment; at most one file is open at a time."""
         places = {name: self.place(name) for name in self.segments}
         return {name: read_footer(place) for name, place in places.items() if place is not None}
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """The columns that at least one of the files has, in the order of the schema."""
+        """The columns that at least one of the files has, in the order of the schema.
+
+        One that is marked counts too: the files may have numbers of it in their JSON columns.
+        """
         names = {name for footer in self.footers.values() for name in footer.schema.to_arrow_schema().names}
-        return pa.schema([column.remove_metadata() for column in self.schema if column.name in names])
+        own = [c for c in self.schema if c.name in names or field_overflow(c) is not None]
+        return pa.schema([column.remove_metadata() for column in own])
+
+    def with_kinds(self, tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+        """Yield rows of these files as batches whose columns carry their kinds."""
+        schema = pa.schema([self.schema.field(name) for name in self.columns.names])
+        for table in tables:
+            yield from table.cast(schema).combine_chunks().to_batches()
 
     @cached_property
     def row_bytes(self) -> int:
@@ -72,21 +84,21 @@ class Strip:
         return max(1, sizes // max(1, rows))
 
     def rows(self, name: str, start: int, stop: int) -> Iterator[pa.Table]:
-        """Rows `[start, stop)` of the file of one segment, a row group at a time.
+        """Yield the rows `[start, stop)` of the file of one segment, a row group at a time.
 
         Raises:
             CorruptStoreError: the file is damaged, or has fewer rows.
         """
         footer = self.footers.get(name)
         if footer is None:
-            yield self.align(self.columns.empty_table(), stop - start)
+            yield pa.table(columns_or_nulls({}, self.columns, stop - start), schema=self.columns)
             return
         first = 0
         for index in range(footer.num_row_groups):
             count = footer.row_group(index).num_rows
             low, high = max(start, first) - first, min(stop, first + count) - first
             if low < high:
-                yield self.align(self._group(name, index).slice(low, high - low), high - low)
+                yield align_to_schema(self._group(name, index).slice(low, high - low), self.columns)
             first += count
         if stop > first:
             raise CorruptStoreError(
@@ -95,13 +107,14 @@ class Strip:
             )
 
     def _group(self, name: str, index: int) -> pa.Table:
-        """A row group; the last one is kept, since the next range often begins in it."""
+        """Return a row group; the last one is kept, since the next range often begins in it."""
         if (name, index) not in self._kept:
             self._kept.clear()
             place = self.place(name)
             assert place is not None
             if name not in self._open:
-                self._close()
+                while self._open:
+                    self._open.popitem()[1].close()
                 self._open[name] = open_parquet(place, self.footers[name])
             try:
                 self._kept[name, index] = self._open[name].read_row_group(index)
@@ -109,23 +122,9 @@ class Strip:
                 raise reading_error(place, error) from error
         return self._kept[name, index]
 
-    def _close(self) -> None:
-        while self._open:
-            self._open.popitem()[1].close()
 
-    def align(self, table: pa.Table, count: int) -> pa.Table:
-        """The table with all columns of the strip; those that it lacks are NULL."""
-        arrays = [
-            table.column(column.name)
-            if column.name in table.column_names and table.num_rows == count
-            else pa.nulls(count, column.type)
-            for column in self.columns
-        ]
-        return pa.table(arrays, schema=self.columns)
-
-
-def in_order(strip: Strip, pointers: Pointers) -> Iterator[pa.Table]:
-    """The rows of the episodes that `pointers` names, one after the other."""
+def in_order(strip: AlignedFiles, pointers: Pointers) -> Iterator[pa.Table]:
+    """Yield the rows of the episodes that `pointers` names, one after the other."""
     starts, stops = pointers.row_start, pointers.row_start + pointers.row_count
     breaks = (pointers.segment[1:] != pointers.segment[:-1]) | (starts[1:] != stops[:-1])
     firsts = np.concatenate([[0], np.flatnonzero(breaks) + 1])
@@ -144,7 +143,7 @@ class Shuffled:
         bucket: for each of them the number of the new segment it goes to; never decreasing.
     """
 
-    def __init__(self, strip: Strip, pointers: Pointers, bucket: np.ndarray) -> None:
+    def __init__(self, strip: AlignedFiles, pointers: Pointers, bucket: np.ndarray) -> None:
         self._strip = strip
         self._folder = tempfile.TemporaryDirectory(prefix="episodelake-")
         columns = [*strip.columns, pa.field(_RANK, pa.int64())]
@@ -165,12 +164,14 @@ class Shuffled:
         return Path(self._folder.name, f"{index}.arrow")
 
     def _scattered(self, pointers: Pointers) -> Iterator[tuple[np.ndarray, pa.Table]]:
-        """Rows where they lie, and for each the position of its episode in the new order."""
+        """Yield rows in the order of the files, and for each the position of its episode in the new order."""
         for index, name in enumerate(pointers.segments):
             ranks = np.flatnonzero(pointers.segment == index)
             ranks = ranks[np.argsort(pointers.row_start[ranks], kind="stable")]
-            for low, high in _adjacent(pointers.row_start[ranks], pointers.row_count[ranks]):
-                part = ranks[low:high]
+            starts, counts = pointers.row_start[ranks], pointers.row_count[ranks]
+            # Episodes that lie next to each other are read together.
+            gaps = np.flatnonzero(starts[1:] != (starts + counts)[:-1]) + 1
+            for part in np.split(ranks, gaps) if len(ranks) else ():
                 start = int(pointers.row_start[part[0]])
                 stop = int(pointers.row_start[part[-1]] + pointers.row_count[part[-1]])
                 each = np.repeat(part, pointers.row_count[part])
@@ -180,7 +181,7 @@ class Shuffled:
                     done += table.num_rows
 
     def bucket(self, index: int) -> Iterator[pa.Table]:
-        """The rows of one new segment in their new order."""
+        """Yield the rows of one new segment in their new order."""
         with pa.memory_map(str(self._file(index))) as file:
             reader = pa.ipc.open_file(file)
             batch: int | None = None
@@ -194,7 +195,7 @@ class Shuffled:
 
     @staticmethod
     def _pieces(reader: pa.ipc.RecordBatchFileReader) -> Iterator[tuple[int, int, int]]:
-        """Where the rows of each episode are: batch, first row, number of rows; in the new order."""
+        """Return batch, first row and number of rows of each episode, in the new order."""
         found: list[tuple[int, int, int, int]] = []
         for number in range(reader.num_record_batches):
             ranks = reader.get_batch(number).column(_RANK).to_numpy()
@@ -208,33 +209,24 @@ class Shuffled:
         self._folder.cleanup()
 
 
-def _adjacent(starts: np.ndarray, counts: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Stretches of episodes that lie next to each other, as index ranges."""
-    breaks = np.flatnonzero(starts[1:] != (starts + counts)[:-1]) + 1
-    edges = [0, *breaks.tolist(), len(starts)]
-    yield from itertools.pairwise(edges)
+def counting(progress: Progress | None, total: int) -> Callable[[Iterator[pa.Table]], Iterator[pa.Table]]:
+    """Return a function that passes tables on, and reports how many of all rows have passed."""
+    done = 0
 
-
-class Meter:
-    """Tells how many of all rows have passed."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress = progress
-        self._total = total
-        self._done = 0
-
-    def seen(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        """The same tables, counted as they pass."""
+    def counted(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        nonlocal done
         for table in tables:
-            self._done += table.num_rows
-            if self._progress is not None:
-                self._progress(self._done, self._total)
+            done += table.num_rows
+            if progress is not None:
+                progress(done, total)
             yield table
+
+    return counted
 
 
 def write_rows(
     target: Place,
-    strip: Strip,
+    strip: AlignedFiles,
     tables: Iterator[pa.Table],
     counts: np.ndarray,
     schema: pa.Schema | None = None,
@@ -243,7 +235,7 @@ def write_rows(
 
     Args:
         target: the new file.
-        strip: where they come from; says the columns.
+        strip: the source of the rows; has the columns.
         tables: the rows.
         counts: how many rows each episode has, in the same order.
         schema: the columns, if they are not the strip's.
@@ -265,7 +257,7 @@ def write_rows(
 
 
 def group_sizes(counts: Sequence[int] | np.ndarray, row_bytes: int) -> list[int]:
-    """Rows of each row group: whole episodes as far as they fit, longer ones cut."""
+    """Return the rows of each row group: whole episodes as far as they fit, longer ones cut."""
     most = max(1, min(GROUP_ROWS, GROUP_BYTES // row_bytes))
     sizes: list[int] = []
     filling = 0
@@ -294,6 +286,6 @@ def _regroup(tables: Iterator[pa.Table], sizes: Sequence[int]) -> Iterator[pa.Ta
 
 
 def new_steps_file(name: str, ids: pa.ChunkedArray, written: tuple[int, dict[str, int]]) -> NewFile:
-    """How to list a new segment."""
+    """Return how to list a new segment."""
     low, high = (pc.call_function("min_max", [ids])[key].as_py() for key in ("min", "max"))
     return NewFile(name, *written, {"episode_id": low}, {"episode_id": high})

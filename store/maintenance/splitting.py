@@ -16,7 +16,7 @@ _DIGEST_BYTES = 8
 
 
 def parts_of(keys: Iterable[object], shares: Mapping[str, float], seed: int) -> list[str]:
-    """The part of each key.
+    """Return the part of each key.
 
     A key's BLAKE2b hash, together with the seed, gives a number in [0, 1), and the shares, in their order,
     cut that interval.

@@ -1,26 +1,25 @@
 """Checks of steps row by row, and of annotations beside them, against the episodes that point at them.
 
 Each steps file is read once, row group by row group; all that is kept of it is one return and two flags for
-each episode. No row is looked at by itself.
+each episode. All checks work on columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from gymnasium.spaces import Dict, Graph, OneOf, Space, Tuple
 
-from ..annotation_files import StepAnnotation
 from ..errors import CorruptStoreError
 from ..places import Place
 from ..schema import AGENT_ID, ENV_STEP, FLAGS, REWARD, StepSchema
 from ..spaces import SpaceCodec
-from ..spaces.registry import find
+from ..tables.annotation_files import StepAnnotation
 from .checks import Findings, check_file, column_types, read_groups
 from .episode_checks import Episodes, stretches
 
@@ -56,7 +55,7 @@ class Segment:
         self.bad = np.zeros(len(self.members), bool)
 
     def group(self, table: pa.Table, first: int) -> _Group | None:
-        """Rows of the file from `first` on, as far as they belong to episodes."""
+        """Return rows of the file from `first` on, as far as they belong to episodes."""
         rows = np.arange(first, first + table.num_rows)
         owner = np.searchsorted(self.starts, rows, side="right") - 1
         owned = owner >= 0
@@ -69,18 +68,14 @@ class Segment:
             table, owner, rows - self.starts[owner], self.stops[owner] - 1 - rows, self.groups[owner]
         )
 
-    def wrong_episodes(self) -> np.ndarray:
-        """Which of its episodes have a lane whose rows are wrong."""
-        return self.members[self.bad]
-
     def spoil(self, first: int, count: int) -> None:
-        """Take note that some rows of the file cannot be read."""
+        """Record that some rows of the file cannot be read."""
         self.bad |= (self.starts < first + count) & (self.stops > first)
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Rows of lanes: whose each is, which t it should have, how many of its lane follow, and its group."""
+    """Rows of lanes: the owner of each, its expected t, how many of its lane follow, and its group."""
 
     table: pa.Table
     owner: np.ndarray
@@ -95,7 +90,7 @@ class _Group:
         return self.table.column(column).fill_null(False).to_numpy()
 
     def strangers(self, segment: Segment) -> np.ndarray:
-        """Which rows name another episode than theirs, another agent, or another t."""
+        """Return which rows name another episode than theirs, another agent, or another t."""
         wrong = self._of_others(segment)
         if segment.agents is not None:
             named = self.table.column(AGENT_ID)
@@ -120,7 +115,7 @@ class _Group:
 
 
 def segments_of(episodes: Episodes) -> dict[str, Segment]:
-    """The lanes of the sound episodes by segment."""
+    """Return the lanes of the sound episodes by segment."""
     names = episodes.rows.column("segment").combine_chunks().dictionary_encode()
     code = names.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     start, count = episodes.numbers("row_start"), episodes.numbers("row_count")
@@ -168,14 +163,16 @@ class StepsCheck:
                 segment.spoil(first, count)
             group = segment.group(table, first) if segment is not None and table is not None else None
             if segment is not None and group is not None:
-                self._check_keys(file, segment, group)
-                self._check_outcomes(file, segment, group)
-                self._check_values(file, segment, group)
+                tell = partial(self._tell, file, segment, group)
+                message = "Rows of an episode have another episode_id, or their t is not 0, 1, 2, ..."
+                tell("rows", group.strangers(segment), message)
+                self._check_outcomes(segment, group, tell)
+                self._check_values(file, segment, group, tell)
                 self._add(file, segment, group)
             first += count
         if segment is not None:
             self._episodes.whole[segment.members] = True
-            self._episodes.whole[segment.wrong_episodes()] = False
+            self._episodes.whole[segment.members[segment.bad]] = False
 
     def _check_range(self, rows: int, segment: Segment) -> None:
         beyond = segment.stops > rows
@@ -187,7 +184,7 @@ class StepsCheck:
             segment.bad |= beyond
 
     def _tell(
-        self, kind: str, file: str, segment: Segment, group: _Group, wrong: np.ndarray, message: str
+        self, file: str, segment: Segment, group: _Group, kind: str, wrong: np.ndarray, message: str
     ) -> None:
         """Report the episodes of some rows, each for its first fault only."""
         owners = np.unique(group.owner[wrong])
@@ -198,11 +195,7 @@ class StepsCheck:
             examples = [repr(self._episodes.ids[member].as_py()) for member in told[:3].tolist()]
             self._findings.add(kind, file, message, examples, len(told))
 
-    def _check_keys(self, file: str, segment: Segment, group: _Group) -> None:
-        message = "Rows of an episode have another episode_id, or their t is not 0, 1, 2, ..."
-        self._tell("rows", file, segment, group, group.strangers(segment), message)
-
-    def _check_outcomes(self, file: str, segment: Segment, group: _Group) -> None:
+    def _check_outcomes(self, segment: Segment, group: _Group, tell: Callable[..., None]) -> None:
         last = group.after == 0
         surplus, lacking = np.zeros(len(last), bool), np.zeros(len(last), bool)
         for name in (*(column.name for column in self._schema.action.fields), REWARD, *FLAGS):
@@ -211,39 +204,38 @@ class StepsCheck:
             lacking |= ~group.valid(name) & ~last
         for number, part in enumerate(self._parts):
             own = group.group == number
-            for name in _always_set(part.action_space, part.action.fields):
-                lacking |= ~group.valid(name) & ~last & own
+            for column in part.action.required:
+                lacking |= ~group.valid(column.name) & ~last & own
         early = (group.true(FLAGS[0]) | group.true(FLAGS[1])) & (group.after > 1)
-        self._tell("flags", file, segment, group, surplus, "The last row has an action, a reward or flags")
-        message = "A row before the last one lacks its action, reward or flags"
-        self._tell("flags", file, segment, group, lacking, message)
-        self._tell("flags", file, segment, group, early, "A flag is set before the last transition")
+        tell("flags", surplus, "The last row has an action, a reward or flags")
+        tell("flags", lacking, "A row before the last one lacks its action, reward or flags")
+        tell("flags", early, "A flag is set before the last transition")
 
-    def _check_values(self, file: str, segment: Segment, group: _Group) -> None:
+    def _check_values(self, file: str, segment: Segment, group: _Group, tell: Callable[..., None]) -> None:
         lacking, foreign = np.zeros(len(group.owner), bool), np.zeros(len(group.owner), bool)
         for number, part in enumerate(self._parts):
             own = group.group == number
-            for name in _always_set(part.observation_space, part.observation.fields):
-                lacking |= ~group.valid(name) & own
+            for column in part.observation.required:
+                lacking |= ~group.valid(column.name) & own
             for column in (*part.observation.fields, *part.action.fields) if not own.all() else ():
                 foreign |= group.valid(column.name) & ~own
-        self._tell("rows", file, segment, group, lacking, "A row lacks its observation")
-        self._tell("rows", file, segment, group, foreign, "A row has values of another group of agents")
+        tell("rows", lacking, "A row lacks its observation")
+        tell("rows", foreign, "A row has values of another group of agents")
         good = ~segment.bad[group.owner]
         for number, part in enumerate(self._parts):
             own = good & (group.group == number)
             self._decode(file, part.observation, group.table, own)
             self._decode(file, part.action, group.table, own & (group.after > 0))
         if self._schema.groups:
-            self._check_env_steps(file, segment, group)
+            self._check_env_steps(segment, group, tell)
 
-    def _check_env_steps(self, file: str, segment: Segment, group: _Group) -> None:
-        """The environment's steps grow along a lane; keep the last of each episode."""
+    def _check_env_steps(self, segment: Segment, group: _Group, tell: Callable[..., None]) -> None:
+        """Check that the environment's steps grow along a lane; keep the last of each episode."""
         steps = group.table.column(ENV_STEP).fill_null(-1).to_numpy()
         falls = np.zeros(len(steps), bool)
         falls[1:] = (steps[1:] <= steps[:-1]) & (group.owner[1:] == group.owner[:-1])
         message = "env_step is NULL, or does not grow from row to row of an agent"
-        self._tell("rows", file, segment, group, falls | (steps < 0), message)
+        tell("rows", falls | (steps < 0), message)
         np.maximum.at(self._episodes.env_steps, segment.members[group.owner], steps)
 
     def _decode(self, file: str, codec: SpaceCodec, table: pa.Table, chosen: np.ndarray) -> None:
@@ -253,6 +245,8 @@ class StepsCheck:
         for batch in columns.to_batches(max_chunksize=_BATCH_ROWS):
             try:
                 codec.decode(batch.columns)
+            except MemoryError:
+                raise
             except Exception as error:  # A registered codec may raise anything.
                 self._findings.add("rows", file, f"Values cannot be decoded: {error}")
                 return
@@ -282,27 +276,6 @@ class StepsCheck:
             self._episodes.flags[ended, index] = group.true(name)[ending]
 
 
-def _always_set(space: Space, fields: Sequence[pa.Field]) -> list[str]:
-    """Which of a space's columns have a value in every row that has one of the space."""
-    names = [column.name for column in fields]
-    found = find(space)
-    if found is None or found[1] is not None:
-        # What NULL means to a registered codec is its own affair.
-        return []
-    match space:
-        case Dict() | Tuple():
-            children = [*(space.spaces.values() if isinstance(space, Dict) else space.spaces)]
-            counts = [len(SpaceCodec(child, "child").fields) for child in children]
-            edges = np.cumsum([0, *counts]).tolist()
-            cuts = zip(children, edges[:-1], edges[1:], strict=True)
-            return [name for child, low, high in cuts for name in _always_set(child, fields[low:high])]
-        case OneOf():
-            return names[:1]
-        case Graph():
-            return names[: max(1, len(SpaceCodec(space.node_space, "child").fields))]
-    return names
-
-
 def check_annotation(
     place: Place,
     file: str,
@@ -312,7 +285,7 @@ def check_annotation(
     rows: int | None,
     findings: Findings,
 ) -> None:
-    """The file of a step annotation can be read and is aligned with its segment.
+    """Check that the file of a step annotation can be read and is aligned with its segment.
 
     Args:
         expected: the columns that it should have.

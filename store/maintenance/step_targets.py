@@ -1,6 +1,4 @@
-"""Which rows of which segments the rows of a frame mean: by episode and t, in multi-agent stores by agent
-too.
-"""
+"""The rows of segments that the rows of a frame address by episode, agent (if there are several) and t."""
 
 from __future__ import annotations
 
@@ -10,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..agents.lanes import LANE_COLUMNS, RETURNS, Lanes, lanes_of
 from ..errors import CorruptStoreError, InvalidArgumentError
-from ..lanes import LANE_COLUMNS, RETURNS, Lanes, lanes_of
 from ..layout import STEPS
-from ..parquet import open_parquet
 from ..schema import AGENT_ID
-from ..snapshot import pointers_of
+from ..segments.parquet import open_parquet
+from ..tables.pointers import pointers_of
 from .operation import Operation
 
 _ID = "episode_id"
@@ -24,7 +22,7 @@ _POINTERS = ("segment", "row_start", "row_count")
 
 
 def unknown_episodes(operation: Operation, ids: pa.Array) -> str:
-    """What to say of episode ids of which some are in no version that is the newest."""
+    """Return the message for episode ids of which some are not in the newest version."""
     there = operation.read_episodes(operation.tables.episodes.files(), [_ID]).column(_ID)
     hits = pc.call_function("is_in", [ids], pc.SetLookupOptions(there.combine_chunks()))
     missing = ids.filter(pc.call_function("invert", [hits])).to_pylist()
@@ -34,7 +32,7 @@ def unknown_episodes(operation: Operation, ids: pa.Array) -> str:
 
 
 class StepTargets:
-    """Which row of which segment each row of the frame means.
+    """The row of a segment that each row of the frame addresses.
 
     Args:
         operation: the operation that annotates.
@@ -68,14 +66,14 @@ class StepTargets:
             yield self._pointers.segments[index], chosen, self._rows[chosen]
 
     def rows_of(self, segment: str) -> int:
-        """How many rows the segment has."""
+        """Return how many rows the segment has."""
         if segment not in self._counts:
             place = self._operation.store.layout.table(STEPS) / segment
             self._counts[segment] = open_parquet(place).metadata.num_rows
         return self._counts[segment]
 
     def keys(self, segment: str) -> list[pa.Array]:
-        """The keys of every row of the segment; NULL where no episode points."""
+        """Return the keys of every row of the segment; NULL where no episode points."""
         owner, starts, counts = self._stretches()
         members = np.flatnonzero(self._pointers.segment[owner] == self._pointers.segments.index(segment))
         index = np.full(self.rows_of(segment), -1, np.int64)
@@ -91,7 +89,7 @@ class StepTargets:
         return [ids, *agents, pa.array(t, mask=hidden)]
 
     def _stretches(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rows that count t from 0: their episode, first row, and number."""
+        """Return the stretches of rows that count t from 0: episodes, first rows, and numbers of rows."""
         pointers, lanes = self._pointers, self._lanes
         if lanes is None:
             return np.arange(len(pointers.row_start)), pointers.row_start, pointers.row_count
@@ -99,7 +97,7 @@ class StepTargets:
 
 
 def step_targets(operation: Operation, table: pa.Table) -> StepTargets:
-    """Find the rows that a frame means.
+    """Find the rows that a frame addresses.
 
     Raises:
         InvalidArgumentError: an episode, an agent or a step is unknown, or there twice.
@@ -139,7 +137,7 @@ def step_targets(operation: Operation, table: pa.Table) -> StepTargets:
 
 
 def _lane_of(lanes: Lanes, position: np.ndarray, agents: pa.Array, ids: pa.Array) -> np.ndarray:
-    """The lane of each pair of an episode and an agent.
+    """Return the lane of each pair of an episode and an agent.
 
     Raises:
         InvalidArgumentError: the episode has no such agent.

@@ -1,29 +1,48 @@
 """Vacuum: delete the files that no retained version needs.
 
 Retained are the newest version, every version that was the newest at some time since `older_than` ago, and
-every tagged one. Files of live writers and of journals that wait for recovery are left alone.
+every tagged one. Files that live writers, or journals that wait for recovery, may be about to commit are left
+alone. The logs are cleaned up to the newest checkpoint that no retained version is older than.
+
+No single wrong clock deletes too much: the earlier of the process's clock and the one that dates the store's
+files counts as now, and a commit is as young as its own time, its file's time or any commit before it.
 """
 
 from __future__ import annotations
 
-import json
 import re
+import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from ..annotation_files import MARKER, PROPERTY, parse_annotations
-from ..errors import CorruptStoreError, InvalidArgumentError
+from ..errors import InvalidArgumentError, StoreAccessError
 from ..files import guard_access
 from ..handle import StoreHandle
-from ..journal import journal_folders
-from ..layout import ANNOTATIONS, EPISODES, RUNS, STEPS, TABLES, Layout
-from ..parquet import open_parquet, reading_error
+from ..journal.run_journal import journal_folders
+from ..layout import ANNOTATIONS, ARTIFACTS, EPISODES, RUNS, STEPS, TABLES, Layout
 from ..places import Entry
-from ..tables import Table
+from ..segments.parquet import read_parquet, reading_error
+from ..tables.annotation_files import MARKER, PROPERTY, parse_annotations
+from ..tables.checksums import (
+    checkpoint_fits,
+    checkpoint_name,
+    checkpoints_of,
+    commit_name,
+    commits_of,
+    first_version,
+    read_checkpoint,
+    reading_commit,
+)
+from ..tables.log_cleaning import older_versions, read_actions, replaced_files
+from ..tables.opening import retry_log_read
+from ..tables.version import TableVersion
+from .artifacts import orphans
 from .operation import Operation, Progress, is_maintenance_file
 from .tags import read_tags
 
@@ -31,13 +50,14 @@ _LOG = "_delta_log"
 _RUN_FILE = re.compile(r"(?P<run>.+)-(?:\d{6}|live|closed)\.parquet")
 _COMMITTED = re.compile(r"(?P<by>.+)-(?P<number>\d{6,})\.parquet")
 _DELETED = re.compile(rf"(.*/)?([^/.][^/]*\.parquet|{re.escape(MARKER)}|\.[^/]*\.tmp)")
-#: Writers on other machines may be about to commit a file of an object store that is younger.
-_REMOTE_GRACE = timedelta(days=1)
+#: Writers on other machines may be about to commit a file of an object store that is younger, and any
+#: writer may be about to refer to an artifact that is.
+_GRACE = timedelta(days=1)
 
 
 @dataclass(frozen=True)
 class VacuumReport:
-    """What a vacuum deleted, or would delete.
+    """The result of a vacuum, or of its dry run.
 
     Attributes:
         files: names relative to the store, sorted.
@@ -50,10 +70,13 @@ class VacuumReport:
 
 @dataclass
 class _Needed:
-    """What the retained versions need."""
+    """The files that the retained versions need."""
 
     files: dict[str, set[str]] = field(default_factory=lambda: {name: set() for name in TABLES})
     annotations: set[str] = field(default_factory=set)
+    #: The oldest retained version of each table, and the newest, which was read.
+    oldest: dict[str, int] = field(default_factory=dict)
+    newest: dict[str, int] = field(default_factory=dict)
 
 
 def vacuum(
@@ -68,36 +91,53 @@ def vacuum(
     """
     if not isinstance(older_than, timedelta) or older_than < timedelta(0):
         raise InvalidArgumentError(f"older_than={older_than!r}: expected a timedelta that is not negative.")
-    with Operation.begin(store, "vacuum") as operation:
+    with Operation.begin(store, "vacuum", dry_run=dry_run) as operation:
         # In this order: a file that is listed and whose journal is gone was committed before the tables are
         # read.
         found = list(_candidates(store.layout))
         # Runs that live, or whose journal waits for recovery.
-        alive = {folder.name for folder in journal_folders(store.layout.journals)}
-        needed = _needed(store.layout, time.time() - older_than.total_seconds())
-        grace = max(older_than, _REMOTE_GRACE) if store.layout.root.local is None else timedelta(0)
-        latest = time.time() - grace.total_seconds()
+        alive = {folder.name for folder in journal_folders(*store.layout.journal_places)}
+        now = _now(store.layout, dry_run=dry_run)
+        needed = _needed(store.layout, now - older_than.total_seconds() if older_than else None)
+        grace = max(older_than, _GRACE).total_seconds() if store.layout.root.local is None else None
         doomed = [
             (table, entry)
             for table, entry in found
             if not _is_needed(table, entry.name, needed)
-            and _run_of(entry.name) not in alive
-            and (entry.modified <= latest or _was_committed(operation, table, entry.name))
+            and (
+                _was_committed(operation, table, entry.name, needed)
+                or (_run_of(entry.name) not in alive and (grace is None or entry.modified <= now - grace))
+            )
         ]
+        for name in TABLES:
+            doomed += _replaced_log(store.layout, name, needed.oldest[name])
+        doomed += _orphans(
+            store.layout, needed.newest[RUNS], alive, now - max(older_than, _GRACE).total_seconds()
+        )
         if not dry_run:
             _delete(store.layout, doomed, progress or (lambda done, total: None))
     names = sorted(f"{table}/{entry.name}" for table, entry in doomed)
     return VacuumReport(tuple(names), sum(entry.size for _, entry in doomed))
 
 
-def _was_committed(operation: Operation, table: str, name: str) -> bool:
-    """Whether a table listed a file once: then nobody is about to commit it."""
+def _orphans(layout: Layout, newest: int, alive: set[str], before: float) -> list[tuple[str, Entry]]:
+    """Return the artifacts that nothing refers to any more."""
+    # The newest version of `runs` has the rows of all versions.
+    files = TableVersion(layout.table(RUNS), newest).files()
+    rows = (read_parquet(layout.table(RUNS) / file.name) for file in files)
+    return [(ARTIFACTS, entry) for entry in orphans(layout, rows, alive, before)]
+
+
+def _was_committed(operation: Operation, table: str, name: str, needed: _Needed) -> bool:
+    """Return whether a table listed a file before its versions were read, so no writer will commit it."""
     found = _COMMITTED.fullmatch(name)
     if found is None or table == ANNOTATIONS:
         return False
-    listed = {STEPS: operation.tables.steps, EPISODES: operation.tables.episodes, RUNS: operation.tables.runs}
-    own = is_maintenance_file(name)
-    return listed[table].applied(found.group("by")) >= (0 if own else int(found.group("number")))
+    tables = {STEPS: operation.tables.steps, EPISODES: operation.tables.episodes, RUNS: operation.tables.runs}
+    number = 0 if is_maintenance_file(name) else int(found.group("number"))
+    listed = tables[table].applied(found.group("by")) >= number
+    # A table whose log is cleaned meanwhile answers for a later version, which may list the file first.
+    return listed and tables[table].version <= needed.newest[table]
 
 
 def _candidates(layout: Layout) -> Iterator[tuple[str, Entry]]:
@@ -120,27 +160,89 @@ def _is_needed(table: str, name: str, needed: _Needed) -> bool:
     return folder in needed.annotations and segment in (*needed.files[STEPS], MARKER)
 
 
-def _needed(layout: Layout, since: float) -> _Needed:
+def _now(layout: Layout, *, dry_run: bool) -> float:
+    """Return the present, in seconds since 1970, by the process's clock or the file system's, whichever is
+    behind.
+
+    The file system (a file server, an object store) dates the files of a log, maybe by a clock of its own.
+    A dry run puts nothing into an object store, so there it goes by the process's clock alone.
+    """
+    now = time.time()
+    if dry_run and layout.root.local is None:
+        return now
+    probe = layout.root / f".clock-{secrets.token_hex(4)}.tmp"
+    try:
+        with guard_access("look at the clock of the file system", layout.root):
+            try:
+                probe.write(b"")
+                dates = [entry.modified for entry in layout.root.entries() if entry.name == probe.name]
+                return min(now, *dates, now)
+            finally:
+                probe.remove()
+    except StoreAccessError:
+        if not dry_run:
+            raise
+        return now
+
+
+def _needed(layout: Layout, since: float | None) -> _Needed:
     needed = _Needed()
     for name in TABLES:
-        place = layout.table(name)
-        newest = Table(place).version
-        oldest = _version_at(layout, name, since, newest)
-        _add_version(needed, layout, name, oldest)
-        if oldest != newest:
-            _add_version(needed, layout, name, newest)
-        for version in range(oldest + 1, newest + 1):
-            _add_commit(needed, layout, name, version)
+        retry_log_read(layout.table(name), partial(_add_table, needed, layout, name, since))
     for version in set(read_tags(layout).values()):
         _add_version(needed, layout, EPISODES, version)
+        needed.oldest[EPISODES] = min(needed.oldest[EPISODES], version)
     gone = _vacuumed_before(layout, needed.files[EPISODES])
     for name in sorted(needed.files[EPISODES] - gone):
-        needed.files[STEPS] |= _segments(layout, name)
+        rows = read_parquet(layout.table(EPISODES) / name, ["segment"], dictionaries=["segment"])
+        needed.files[STEPS] |= set(rows.column("segment").unique().to_pylist())
     return needed
 
 
+def _add_table(needed: _Needed, layout: Layout, name: str, since: float | None) -> None:
+    """Add the files of the versions of a table that were the newest at some time since a moment."""
+    newest = TableVersion(layout.table(name)).version
+    oldest = newest if since is None else _version_at(layout, name, since, newest)
+    needed.oldest[name], needed.newest[name] = oldest, newest
+    _add_version(needed, layout, name, oldest)
+    if oldest != newest:
+        _add_version(needed, layout, name, newest)
+    for version in range(oldest + 1, newest + 1):
+        _add_commit(needed, layout, name, version)
+    if since is not None:
+        needed.files[name] |= _removed_since(layout, name, since, oldest)
+
+
+def _removed_since(layout: Layout, name: str, since: float, version: int) -> set[str]:
+    """Return files that were removed since a moment, but before a version: their commits may be cleaned."""
+    place = layout.table(name)
+    if version not in checkpoints_of((place / _LOG).names()):
+        return set()
+    try:
+        data = read_checkpoint(place, version, summed=False)
+        rows = pq.read_table(pa.BufferReader(data), columns=["remove"]).column("remove").drop_null()
+        return {row["path"] for row in rows.to_pylist() if row["deletionTimestamp"] >= since * 1000}
+    except (pa.ArrowException, KeyError, TypeError) as error:
+        raise reading_error(place / _LOG / checkpoint_name(version), error) from error
+
+
+def _replaced_log(layout: Layout, name: str, oldest: int) -> list[tuple[str, Entry]]:
+    """Return the files of a log that the newest whole checkpoint up to the oldest retained version
+    replaces.
+    """
+    place = layout.table(name)
+    with guard_access("list", place / _LOG):
+        entries = list((place / _LOG).entries())
+    for version in reversed(checkpoints_of([entry.name for entry in entries])):
+        if version <= oldest:
+            data = read_checkpoint(place, version, summed=False)
+            if checkpoint_fits(name, version, data):
+                return [(f"{name}/{_LOG}", entry) for entry in replaced_files(entries, version)]
+    return []
+
+
 def _vacuumed_before(layout: Layout, names: set[str]) -> set[str]:
-    """Files of episodes that are gone and that neither the newest version nor a tag needs.
+    """Return files of episodes that are gone and that neither the newest version nor a tag needs.
 
     An earlier vacuum with a shorter age took them; what they point at is not needed for them any more.
     """
@@ -148,24 +250,23 @@ def _vacuumed_before(layout: Layout, names: set[str]) -> set[str]:
         gone = names - set(layout.table(EPISODES).names())
     if gone:
         for version in {None, *read_tags(layout).values()}:
-            gone -= {file.name for file in Table(layout.table(EPISODES), version).files()}
+            gone -= {file.name for file in TableVersion(layout.table(EPISODES), version).files()}
     return gone
 
 
 def _version_at(layout: Layout, table: str, moment: float, newest: int) -> int:
-    """The version that was the newest at a moment, by the age of the log's files."""
+    """Return the version that was the newest at a moment, or the oldest that the log still has."""
     log = layout.table(table) / _LOG
     with guard_access("read", log):
-        before = [
-            int(entry.name.removesuffix(".json"))
-            for entry in log.entries()
-            if entry.name.endswith(".json") and entry.name[:-5].isdigit() and entry.modified < moment
-        ]
-    return min(max(before, default=0), newest)
+        dates = {entry.name: entry.modified for entry in log.entries()}
+    names = list(dates)
+    commits = {version: dates[commit_name(version)] for version in commits_of(names) if version <= newest}
+    older = older_versions(layout.table(table), commits, moment)
+    return max(older[-1] if older else 0, first_version(names))
 
 
 def _add_version(needed: _Needed, layout: Layout, name: str, version: int) -> None:
-    table = Table(layout.table(name), version)
+    table = TableVersion(layout.table(name), version)
     needed.files[name] |= {file.name for file in table.files()}
     if name == EPISODES:
         _add_annotations(needed, layout, table.properties().get(PROPERTY))
@@ -177,28 +278,13 @@ def _add_annotations(needed: _Needed, layout: Layout, text: str | None) -> None:
 
 
 def _add_commit(needed: _Needed, layout: Layout, name: str, version: int) -> None:
-    """What one commit brought: it may have gone again in a later one."""
-    place = layout.table(name) / _LOG / f"{version:020d}.json"
-    try:
-        with guard_access("read", place):
-            lines = place.read().splitlines()
-        for line in lines:
-            action = json.loads(line)
+    """Add the files of one commit, which a later one may have removed."""
+    with reading_commit(layout.table(name), version):
+        for action in read_actions(layout.table(name), version):
             if "add" in action:
                 needed.files[name].add(action["add"]["path"])
             elif "metaData" in action and name == EPISODES:
                 _add_annotations(needed, layout, action["metaData"]["configuration"].get(PROPERTY))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptStoreError(f"The commit {place} is damaged: {error}. Nothing was deleted.") from error
-
-
-def _segments(layout: Layout, name: str) -> set[str]:
-    place = layout.table(EPISODES) / name
-    try:
-        found = open_parquet(place, dictionaries=["segment"]).read(columns=["segment"])
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise reading_error(place, error) from error
-    return set(found.column("segment").unique().to_pylist())
 
 
 def _delete(layout: Layout, doomed: list[tuple[str, Entry]], progress: Progress) -> None:

@@ -8,22 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..annotation_files import PROPERTY, AnnotationFiles, parse_annotations
+from ..dynamic.alignment import with_columns
 from ..errors import ConcurrentCommitError, CorruptStoreError, StoreAccessError, VersionNotFoundError
 from ..files import guard_access
 from ..handle import StoreHandle
-from ..journal import journal_folders
+from ..journal.recovery import recover
+from ..journal.run_journal import journal_folders
 from ..layout import ANNOTATIONS, EPISODES, RUNS, STEPS, TAGS
-from ..listed_files import TableFile
 from ..places import Place
-from ..recovery import recover
 from ..schema import RUNS_SCHEMA
-from .artifacts import check_artifacts, check_bundles
+from ..tables.annotation_files import (
+    MARKER,
+    PROPERTY,
+    AnnotationFiles,
+    StepAnnotation,
+    check_marker,
+    parse_annotations,
+)
+from ..tables.listed_files import TableFile
+from ..tables.pointers import is_file_name
+from .artifacts import check_artifacts, check_bundles, check_records
 from .checks import (
     Fault,
     Findings,
@@ -38,12 +48,13 @@ from .checks import (
     check_whole,
     read_groups,
     read_listing,
-    tag_version,
+    read_runs,
 )
 from .derived import Derived, compare
-from .episode_checks import check_ids, check_pointers, is_file_name, read_episodes
+from .episode_checks import check_ids, check_pointers, read_episodes
 from .operation import Operation, Progress, is_maintenance_file, reconcile
 from .step_checks import Segment, StepsCheck, check_annotation, segments_of
+from .tags import read_tag, tag_files
 
 __all__ = ["Fault", "VerifyReport", "verify"]
 
@@ -53,12 +64,12 @@ _PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What a verification read, and what it found.
+    """The result of a verification.
 
     Attributes:
         episodes, steps: how many episodes and transitions the newest version has.
         files: how many files were read.
-        faults: what is wrong, and what of it was mended.
+        faults: the faults, those that were mended included.
     """
 
     episodes: int
@@ -86,17 +97,16 @@ def verify(store: StoreHandle, *, repair: bool = False, progress: Progress | Non
     """
     findings = Findings()
     check_journals(store.layout, findings)
-    if not repair:
-        return _Inspection(store, findings, locked=False).run(progress).report()
-    _recover(store, findings)
     with contextlib.ExitStack() as stack:
-        try:
-            operation = stack.enter_context(Operation.begin(store, "repair"))
-        except CorruptStoreError:
-            # A table's log is damaged, which the inspection says.
-            return _Inspection(store, findings, locked=False).run(progress).report()
-        inspection = _Inspection(store, findings, locked=True).run(progress)
-        _mend(operation, inspection)
+        operation = None
+        if repair:
+            _recover(store, findings)
+            # Where the log of a table is damaged, the inspection reports it.
+            with contextlib.suppress(CorruptStoreError):
+                operation = stack.enter_context(Operation.begin(store, "repair"))
+        inspection = _Inspection(store, findings, locked=operation is not None).run(progress)
+        if operation is not None:
+            _mend(operation, inspection)
         return inspection.report()
 
 
@@ -108,7 +118,7 @@ class _Inspection:
         locked: whether the caller keeps other maintenance out.
 
     Attributes:
-        episodes: what was found of them; none if their table's log cannot be read.
+        episodes: the episodes; none if their table's log cannot be read.
     """
 
     def __init__(self, store: StoreHandle, findings: Findings, *, locked: bool) -> None:
@@ -124,14 +134,15 @@ class _Inspection:
         self._lost: set[str] = set()
 
     def _blank(self, name: str) -> Listing:
-        """What stands for a table whose log cannot be read."""
+        """Return an empty listing, for a table whose log cannot be read."""
         return Listing(name, self.store.layout.table(name), self._standard[name], {}, {})
 
     def run(self, progress: Progress | None) -> _Inspection:
-        """Look at everything."""
+        """Check the whole store."""
         layout = self.store.layout
         check_manifest(self.store, self.findings)
         check_artifacts(layout, self.findings)
+        check_records(layout, self.findings)
         check_leftovers(layout, self.findings)
         self._take()
         self._check_segments(progress or (lambda done, total: None))
@@ -140,7 +151,7 @@ class _Inspection:
         return self
 
     def report(self) -> VerifyReport:
-        """What was found."""
+        """Return the report."""
         found = self.episodes
         steps = int((found.numbers("row_count") - found.lane_counts)[found.sound].sum())
         return VerifyReport(found.rows.num_rows, steps, self.findings.files, self.findings.faults())
@@ -149,7 +160,7 @@ class _Inspection:
         """Read the logs and the episodes of the newest version.
 
         Between the two commits of a maintenance operation the tables disagree, and a vacuum may delete what
-        was listed a moment ago. So what looks wrong is looked at once more, without such company.
+        was listed a moment ago. So faults are checked once more while no other operation runs.
         """
         attempts = _ATTEMPTS if self.store.layout.root.local is None else 2
         found = Findings()
@@ -166,19 +177,21 @@ class _Inspection:
         self.findings.absorb(found)
 
     def _look(self, findings: Findings) -> bool:
-        """One look at the newest version; False if it may have been a moment too early."""
+        """Read the newest version once; return False if it may have been a moment too early."""
         layout = self.store.layout
         # A recovery writes the row of its run last, and then removes the journal.
-        recovering = {directory.name for directory in journal_folders(layout.journals)}
+        recovering = {directory.name for directory in journal_folders(*layout.journal_places)}
         # Episodes before steps, as readers do it.
         read = [read_listing(layout, name, findings) for name in (EPISODES, STEPS, RUNS)]
         for listing in read:
             if listing is not None:
                 check_schema(listing, self._standard[listing.name], findings)
         episodes, self._steps = read[0] or self._blank(EPISODES), read[1] or self._blank(STEPS)
-        known = None if read[2] is None else check_runs(read[2], RUNS_SCHEMA, findings)
+        known = None
         if read[2] is not None:
-            check_bundles(layout, read[2], findings)
+            runs = read_runs(read[2], findings)
+            known = check_runs(read[2], runs, RUNS_SCHEMA, findings)
+            check_bundles(layout, read[2], runs, findings)
         self._read |= {episodes.file(name) for name in episodes.files}
         self._annotations = self._read_annotations(episodes, findings)
         self.episodes = read_episodes(episodes, self.store.schema, findings)
@@ -195,10 +208,18 @@ class _Inspection:
         except CorruptStoreError as error:
             findings.add("annotation", f"{EPISODES}/_delta_log", str(error))
             found = {}
-        return AnnotationFiles(layout, found)
+        files = AnnotationFiles(layout, found)
+        missing = files.missing_folders()
+        for annotation in found.values():
+            for folder in (name for name in annotation.ids if name not in missing):
+                try:
+                    check_marker(layout, annotation, folder)
+                except CorruptStoreError as error:
+                    findings.add("annotation", f"{ANNOTATIONS}/{folder}/{MARKER}", str(error))
+        return files
 
     def _check_listing(self, findings: Findings) -> bool:
-        """The table `steps` lists the segments that episodes point at, and no leftover of maintenance."""
+        """Return whether `steps` lists the segments of the episodes, and no leftover of maintenance."""
         episodes, steps = self.episodes, self._steps
         pointed = set(episodes.rows.column("segment").filter(pa.array(episodes.sound)).unique().to_pylist())
         lost = sorted(pointed - steps.files.keys())
@@ -236,48 +257,43 @@ class _Inspection:
             progress(done, len(names))
 
     def _replaced(self, name: str) -> bool:
-        """Whether a steps file was listed, and is no longer: others replaced it meanwhile."""
+        """Return whether a steps file was listed, and is no longer: others replaced it meanwhile."""
         newest = read_listing(self.store.layout, STEPS, Findings())
         return newest is not None and name in self._steps.files and name not in newest.files
 
     def _check_annotations(self, segment: Segment, rows: int | None) -> None:
-        for name, annotation in self._annotations.annotations.items():
-            place = self._found(self._annotations, name, segment.name)
-            if place is not None:
-                file = f"{ANNOTATIONS}/{place.parent.name}/{place.name}"
-                self._read.add(file)
-                expected = annotation.schema(self.store.schema.step_keys)
-                check_annotation(place, file, annotation, expected, segment, rows, self.findings)
+        for annotation, place, file in self._beside(self._annotations, segment.name):
+            self._read.add(file)
+            expected = annotation.schema(self.store.schema.step_keys)
+            check_annotation(place, file, annotation, expected, segment, rows, self.findings)
 
-    def _found(self, annotations: AnnotationFiles, name: str, segment: str) -> Place | None:
-        """The annotation's file for a segment; a folder that is gone is a fault, told once."""
-        try:
-            return annotations.find(name, segment)
-        except CorruptStoreError as error:
-            folders = ", ".join(annotations.annotations[name].ids)
-            if name not in self._lost:
-                self._lost.add(name)
-                self.findings.add("annotation", f"{ANNOTATIONS}/{folders}", str(error))
-            return None
+    def _beside(self, files: AnnotationFiles, segment: str) -> Iterator[tuple[StepAnnotation, Place, str]]:
+        """Yield the annotations of a segment with their files; a missing folder is reported once."""
+        for name, annotation in files.annotations.items():
+            try:
+                place = files.find(name, segment)
+            except CorruptStoreError as error:
+                if name not in self._lost:
+                    self._lost.add(name)
+                    folders = ", ".join(annotation.ids)
+                    self.findings.add("annotation", f"{ANNOTATIONS}/{folders}", str(error))
+                continue
+            if place is not None:
+                yield annotation, place, f"{ANNOTATIONS}/{place.parent.name}/{place.name}"
 
     def _check_tags(self) -> None:
-        """The version of each tag can be opened, and all its files can be read."""
-        tags = self.store.layout.tags
-        with guard_access("list", tags):
-            names = [name for name in tags.names() if name.endswith(".json") and not name.startswith(".")]
-        for name in names:
+        """Check that the version of each tag opens and that all its files can be read."""
+        for name in tag_files(self.store.layout):
             self.findings.files += 1
-            problem = None
             try:
-                version = tag_version(tags / name)
+                version = read_tag(self.store.layout, name)
                 listing = read_listing(self.store.layout, EPISODES, Findings(), version)
-                problem = "The log of the table episodes cannot be read." if listing is None else None
+                if listing is None:
+                    raise CorruptStoreError("The log of the table episodes cannot be read.")
             except (CorruptStoreError, VersionNotFoundError) as error:
-                listing, problem = None, str(error)
-            if problem:
-                self.findings.add("tag", f"{TAGS}/{name}", problem)
-            if listing is not None:
-                self._read_version(listing, f" The tag {name.removesuffix('.json')!r} needs it.")
+                self.findings.add("tag", f"{TAGS}/{name}", str(error))
+                continue
+            self._read_version(listing, f" The tag {name.removesuffix('.json')!r} needs it.")
 
     def _read_version(self, episodes: Listing, needed: str) -> None:
         """Read the files of an older version, as far as the newest does not have them."""
@@ -291,18 +307,14 @@ class _Inspection:
                     segments |= set(table.column("segment").unique().to_pylist())
         annotations = self._read_annotations(episodes, self.findings)
         for name in sorted(filter(is_file_name, segments)):
-            places = [(self._steps.place / name, self._steps.file(name))]
-            for annotation in annotations.annotations:
-                place = self._found(annotations, annotation, name)
-                if place is not None:
-                    places.append((place, f"{ANNOTATIONS}/{place.parent.name}/{name}"))
-            for place, file in places:
-                self._read_file(place, file, self._steps.files.get(name), needed)
+            listed = self._steps.files.get(name)
+            self._read_file(self._steps.place / name, self._steps.file(name), listed, needed)
+            for _, place, file in self._beside(annotations, name):
+                self._read_file(place, file, None, needed)
 
     def _read_file(self, place: Place, file: str, listed: TableFile | None, needed: str) -> None:
         if file not in self._read:
             self._read.add(file)
-            listed = listed if file.startswith(f"{STEPS}/") else None
             parquet = check_file(place, file, listed, self.findings, needed=needed)
             if parquet is not None:
                 for _ in read_groups(parquet, place, file, self.findings):
@@ -351,17 +363,17 @@ def _mend_episodes(operation: Operation, inspection: _Inspection) -> None:
     columns = Derived.of(episodes).columns(episodes)
     listed = {f"{EPISODES}/{file.name}": file for file in operation.tables.episodes.files()}
     old = [listed[file] for file in sorted(wrong & listed.keys())]
-    new = []
-    for file in old:
+
+    def corrected(file: TableFile, rows: pa.Table) -> pa.Table:
         own = episodes.file == episodes.files.index(f"{EPISODES}/{file.name}")
-        rows = operation.read_episodes([file])
+        changed = {}
         for name, values in columns.items():
             values = values.filter(pa.array(own))
             whole = pc.call_function("and", [pa.array(episodes.whole[own]), values.is_valid()])
-            merged = pc.call_function("if_else", [whole, values, rows.column(name)])
-            index = rows.schema.get_field_index(name)
-            rows = rows.set_column(index, rows.schema.field(index), merged)
-        new.append(operation.write_episodes(operation.next_name(), rows, file.moment))
+            changed[name] = pc.call_function("if_else", [whole, values, rows.column(name)])
+        return with_columns(rows, changed)
+
+    new = operation.rewritten(old, corrected)
     if old:
         with contextlib.suppress(ConcurrentCommitError):
             operation.commit(((), ()), (new, old))

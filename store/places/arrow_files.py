@@ -43,7 +43,7 @@ _PASSED_OVER = frozenset(
 
 
 def arrow_files(url: str, options: Mapping[str, str]) -> tuple[pyarrow.fs.FileSystem, str]:
-    """The file system behind a URL, and the URL's path in it.
+    """Return the file system behind a URL, and the URL's path in it.
 
     Args:
         url: `s3://`, `gs://`, `az://` or `abfs://`.
@@ -53,7 +53,7 @@ def arrow_files(url: str, options: Mapping[str, str]) -> tuple[pyarrow.fs.FileSy
         InvalidArgumentError: an option has no counterpart.
     """
     scheme, _, path = url.partition("://")
-    bare = {_bare(name): value for name, value in options.items()}
+    bare = {bare_option(name): value for name, value in options.items()}
     if scheme in ("s3", "s3a"):
         return _s3(bare), path
     if scheme == "gs":
@@ -83,11 +83,9 @@ def _truth(options: Mapping[str, str], name: str) -> bool:
     return options.get(name, "").lower() in ("true", "1", "yes")
 
 
-def _bare(name: str) -> str:
-    for prefix in _PREFIXES:
-        if name.startswith(prefix):
-            return name.removeprefix(prefix)
-    return name
+def bare_option(name: str) -> str:
+    """Return the name of a storage option without the prefix of its service."""
+    return next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), name)
 
 
 def _s3(options: Mapping[str, str]) -> pyarrow.fs.FileSystem:

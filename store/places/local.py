@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator
@@ -15,30 +14,36 @@ from typing import Any
 import pyarrow.fs
 
 from ..errors import CorruptStoreError
-from ..files import sync_path
-from .place import Entry, Place
+from ..files import replacing, sync_path
+from ..system import check_locks, open_plain, pread
+from .place import CHUNK_BYTES, Entry, Place, oversized_error
 
 
 class LocalPlace(Place):
-    """A file or folder below an absolute path."""
+    """A file or folder below an absolute path.
 
-    def __init__(self, path: Path) -> None:
+    Whatever changes files refuses to go through a link below the root, which may lead out of the store. The
+    root itself may be a link, or lie behind one.
+
+    Args:
+        path: the file or folder.
+        root: the folder above it that the place was reached from; None if it is the root itself.
+    """
+
+    def __init__(self, path: Path, root: Path | None = None) -> None:
         self._path = path
+        self._root = path if root is None else root
 
     def __truediv__(self, name: str) -> LocalPlace:
         """See `Place`."""
-        return LocalPlace(self._path / name)
+        return LocalPlace(self._path / name, self._root)
 
     def __str__(self) -> str:
-        """The absolute path."""
+        """Return the absolute path."""
         return str(self._path)
 
-    def __repr__(self) -> str:
-        """The path, quoted."""
-        return f"LocalPlace({str(self._path)!r})"
-
     def __eq__(self, other: object) -> bool:
-        """Whether both name the same path."""
+        """Return whether both name the same path."""
         return isinstance(other, LocalPlace) and self._path == other._path
 
     def __hash__(self) -> int:
@@ -53,7 +58,8 @@ class LocalPlace(Place):
     @property
     def parent(self) -> LocalPlace:
         """See `Place`."""
-        return LocalPlace(self._path.parent)
+        inside = self._path != self._root
+        return LocalPlace(self._path.parent, self._root if inside else None)
 
     @property
     def local(self) -> Path:
@@ -68,6 +74,17 @@ class LocalPlace(Place):
         """See `Place`."""
         return os.path.getsize(self._path)
 
+    def _check_inside(self) -> None:
+        """Refuse to write below a folder that is a link, or where files cannot be locked."""
+        check_locks()
+        folder = self._path
+        while folder != self._root and folder != folder.parent:
+            folder = folder.parent
+            if folder != self._root and folder.is_symlink():
+                raise CorruptStoreError(
+                    f"{folder} is a link; a store has folders of its own only. Nothing behind it was changed."
+                )
+
     def check_plain(self) -> None:
         """See `Place`."""
         try:
@@ -77,10 +94,19 @@ class LocalPlace(Place):
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise CorruptStoreError(f"{self._path} is a link or a pipe; a store has files of its own only.")
 
-    def read(self) -> bytes:
+    def read(self, most: int | None = None) -> bytes:
         """See `Place`."""
         with open(_open_plain(self._path), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if most is not None and size > most:
+                raise oversized_error(self, size, most)
             return file.read()
+
+    def chunks(self) -> Iterator[bytes]:
+        """See `Place`."""
+        with open(_open_plain(self._path), "rb") as file:
+            while data := file.read(CHUNK_BYTES):
+                yield data
 
     def read_tail(self, count: int) -> tuple[bytes, int]:
         """See `Place`."""
@@ -88,29 +114,27 @@ class LocalPlace(Place):
         try:
             size = os.fstat(descriptor).st_size
             start = max(0, size - count)
-            return os.pread(descriptor, size - start, start), size
+            return pread(descriptor, size - start, start), size
         finally:
             os.close(descriptor)
 
-    def write(self, data: bytes, *, exclusive: bool = False) -> None:
+    def write(self, data: bytes | Iterator[bytes], *, exclusive: bool = False) -> None:
         """See `Place`: the data goes to a temporary neighbour, is synced, and takes its name in one step."""
-        temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}.tmp")
-        try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if exclusive:
-                os.link(temporary, self._path)
-            else:
-                os.replace(temporary, self._path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        self._check_inside()
+        with replacing(self._path, exclusive=exclusive) as temporary, open(temporary, "xb") as file:
+            file.writelines([data] if isinstance(data, bytes) else data)
+            file.flush()
+            os.fsync(file.fileno())
         self.parent.sync()
+
+    def check_exclusive(self) -> None:
+        """See `Place`; of several hard links with one name, one is made."""
 
     @contextlib.contextmanager
     def written(self) -> Iterator[Path]:
         """See `Place`."""
+        self._check_inside()
+        self.check_plain()
         yield self._path
         sync_path(self._path)
         self.parent.sync()
@@ -118,8 +142,9 @@ class LocalPlace(Place):
     def copy_from(self, source: Place, *, link: bool = False) -> None:
         """See `Place`; a link is made where both lie on one file system."""
         if source.local is None:
-            self.write(source.read())
+            self.write(source.chunks())
             return
+        self._check_inside()
         if link and _linked(source.local, self._path):
             self.parent.sync()
             return
@@ -128,16 +153,21 @@ class LocalPlace(Place):
 
     def remove(self) -> None:
         """See `Place`."""
+        self._check_inside()
         self._path.unlink(missing_ok=True)
 
     def make_folder(self) -> None:
         """See `Place`."""
+        self._check_inside()
+        if self._path != self._root:
+            self.check_plain()
         if not self._path.is_dir():
             self._path.mkdir(parents=True, exist_ok=True)
             self.parent.sync()
 
     def remove_folder(self) -> None:
         """See `Place`."""
+        self._check_inside()
         try:
             self._path.rmdir()
         except OSError as error:
@@ -146,6 +176,8 @@ class LocalPlace(Place):
 
     def entries(self, *, deep: bool = False) -> Iterator[Entry]:
         """See `Place`."""
+        if self._path != self._root:
+            self.check_plain()
         for folder, folders, files in os.walk(self._path):
             if not deep:
                 folders.clear()
@@ -179,7 +211,7 @@ class LocalPlace(Place):
 def _open_plain(path: Path) -> int:
     """Open a file for reading; a link, which may lead out of the store, or a pipe is none."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_plain(path)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise CorruptStoreError(f"{path} is a link; a store has files of its own only.") from error

@@ -17,11 +17,12 @@ from .local import LocalPlace
 
 _TMPFS = Path("/dev/shm")
 _guard = threading.Lock()
-_folders: dict[int, Path] = {}
+#: The folder of this process, as soon as there is one.
+_folders: list[Path] = []
 
 
 def memory_place(name: str) -> LocalPlace:
-    """The folder behind `memory://name`; the same for the same name in one process.
+    """Return the folder behind `memory://name`; the same for the same name in one process.
 
     Raises:
         InvalidArgumentError: the name is empty or leads out of the folder.
@@ -33,18 +34,26 @@ def memory_place(name: str) -> LocalPlace:
 
 
 def _folder() -> Path:
-    """This process's folder; a forked child gets one of its own."""
-    process = os.getpid()
+    """Return this process's folder; a forked child gets one of its own."""
     with _guard:
-        if process not in _folders:
+        if not _folders:
             base = str(_TMPFS) if os.access(_TMPFS, os.W_OK) else None
-            folder = Path(tempfile.mkdtemp(prefix="episodelake-memory-", dir=base))
-            _folders[process] = folder
-            atexit.register(_remove, process, folder)
-        return _folders[process]
+            _folders.append(Path(tempfile.mkdtemp(prefix="episodelake-memory-", dir=base)))
+        return _folders[0]
 
 
-def _remove(process: int, folder: Path) -> None:
-    # A forked child inherits the registration of its parent, whose folder is not its to remove.
-    if os.getpid() == process:
+@atexit.register
+def _remove() -> None:
+    for folder in _folders:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _forget_in_child() -> None:
+    """Leave the folder to the parent of a forked child; a thread of the parent may have held the lock."""
+    global _guard
+    _guard = threading.Lock()
+    _folders.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidArgumentError
+from ..errors import CorruptStoreError
 
-_ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
-_URL = re.compile("^([a-zA-Z][a-zA-Z0-9+.-]*)://")
-_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory", "file")
+#: The size of the pieces in which files are streamed.
+CHUNK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -42,11 +39,15 @@ class Place(ABC):
 
     @abstractmethod
     def __truediv__(self, name: str) -> Place:
-        """The file or folder `name` in this folder."""
+        """Return the file or folder `name` in this folder."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """An absolute path, or a URL."""
+        """Return an absolute path, or a URL."""
+
+    def __repr__(self) -> str:
+        """Return the path or URL, quoted; options are left out, since they may hold secrets."""
+        return f"{type(self).__name__}({str(self)!r})"
 
     @property
     @abstractmethod
@@ -70,7 +71,7 @@ class Place(ABC):
 
     @abstractmethod
     def exists(self) -> bool:
-        """Whether there is such a file, or a folder with something in it."""
+        """Return whether there is such a file, or a folder with something in it."""
 
     @abstractmethod
     def size(self) -> int:
@@ -85,28 +86,51 @@ class Place(ABC):
         """
 
     @abstractmethod
-    def read(self) -> bytes:
-        """The whole file."""
+    def read(self, most: int | None = None) -> bytes:
+        """Read the whole file.
+
+        Args:
+            most: the largest size that makes sense, in bytes; None for any.
+
+        Raises:
+            CorruptStoreError: it is larger; nothing was read.
+        """
+
+    @abstractmethod
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the file in pieces, so that memory stays constant whatever its size."""
 
     @abstractmethod
     def read_tail(self, count: int) -> tuple[bytes, int]:
-        """The last `count` bytes (all, if there are fewer), and the size of the file."""
+        """Return the last `count` bytes (all, if there are fewer), and the size of the file."""
 
     @abstractmethod
-    def write(self, data: bytes, *, exclusive: bool = False) -> None:
+    def write(self, data: bytes | Iterator[bytes], *, exclusive: bool = False) -> None:
         """Write a file that readers see either whole or not at all, and make it durable.
 
         Args:
-            data: the content.
-            exclusive: fail if the name is taken, instead of replacing the file.
+            data: the content, or its pieces, which are never all in memory. If they raise an error, nothing
+                is written.
+            exclusive: fail if the name is taken, instead of replacing the file; takes bytes only.
 
         Raises:
             FileExistsError: `exclusive`, and the name is taken; of several that try, one succeeds.
         """
 
     @abstractmethod
+    def check_exclusive(self) -> None:
+        """Make sure, once per process and store, that this folder's system honours `exclusive` writes.
+
+        The first exclusive write checks it too; recorders check it before they begin.
+
+        Raises:
+            StoreAccessError: it does not, so writers would overwrite each other's commits.
+        """
+
+    @abstractmethod
     def written(self) -> AbstractContextManager[Path]:
-        """A local path to write the content to; when the block ends without an error it is made durable here.
+        """Return a local path to write the content to; when the block ends without an error it is made
+        durable here.
 
         On failure the file is not there, or is part of a file that no table lists.
         """
@@ -129,11 +153,13 @@ class Place(ABC):
 
     @abstractmethod
     def entries(self, *, deep: bool = False) -> Iterator[Entry]:
-        """The files in this folder (`deep`: and in the folders below); none if there is no such folder."""
+        """Return the files in this folder (`deep`: and in the folders below); none if there is no such
+        folder.
+        """
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Names of the files and folders in this folder, sorted; empty if there is no such folder."""
+        """Return names of the files and folders in this folder, sorted; empty if there is no such folder."""
 
     @abstractmethod
     def sync(self) -> None:
@@ -141,66 +167,15 @@ class Place(ABC):
 
     @abstractmethod
     def parquet_source(self) -> Any:
-        """What `pyarrow.parquet.ParquetFile` takes."""
+        """Return what `pyarrow.parquet.ParquetFile` takes."""
 
     @abstractmethod
     def filesystem(self) -> tuple[Any, str]:
-        """A `pyarrow.fs.FileSystem` and this place's path in it."""
+        """Return a `pyarrow.fs.FileSystem` and this place's path in it."""
 
 
-def _plain(path: Path) -> Path:
-    """An absolute path without the steps `folder/..`, for people to read.
-
-    What stands behind a link is left as it is: there `..` leads to where the link points, not back. So is
-    what stands behind a folder that is not there.
-    """
-    plain = Path(path.anchor)
-    for part in path.parts[1:]:
-        back = part == ".." and plain.name != ".." and plain.is_dir() and not plain.is_symlink()
-        plain = plain.parent if back else plain / part
-    return plain
-
-
-def locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None = None) -> Place:
-    """The place that a path or a URL names.
-
-    Args:
-        path: a path of this machine, made absolute and plain; or `s3://`, `gs://`, `az://` or `memory://`.
-        storage_options: keys of object_store, as delta-rs, Polars and obstore take them.
-
-    Raises:
-        InvalidArgumentError: it is neither text nor a path object, the scheme is unknown, a library is
-            missing, or the path holds a percent escape.
-    """
-    try:
-        text = fspath(path)
-    except TypeError as error:
-        raise InvalidArgumentError(
-            f"{path!r} is no path of a store; expected text or a path object, such as 'data/cartpole'."
-        ) from error
-    found = _URL.match(text) if isinstance(text, str) else None
-    scheme = found.group(1).lower() if found else "file"
-    if found and scheme not in _SCHEMES:
-        raise InvalidArgumentError(
-            f"{text!r} has the unknown scheme {scheme}://. Use a path, or one of: "
-            f"{', '.join(f'{known}://' for known in _SCHEMES)}."
-        )
-    place: Place
-    if scheme == "file":
-        from .local import LocalPlace
-
-        place = LocalPlace(_plain(Path(text[len("file://") :] if found else text).absolute()))
-    elif scheme == "memory":
-        from .memory import memory_place
-
-        place = memory_place(text[len("memory://") :])
-    else:
-        from .remote import remote_place
-
-        place = remote_place(text, dict(storage_options or {}))
-    if _ESCAPE.search(str(place)):
-        raise InvalidArgumentError(
-            f"The path {place} holds a percent sign with two hexadecimal digits, which the table library "
-            "takes for an escaped character. Choose or rename the folder so that it has none."
-        )
-    return place
+def oversized_error(place: object, size: int, most: int) -> CorruptStoreError:
+    """Return the error for a file that is too large to be what it should be."""
+    return CorruptStoreError(
+        f"{place} has {size:,} bytes; expected {most:,} at most. It is damaged: restore it from a copy."
+    )

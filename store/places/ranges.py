@@ -26,15 +26,15 @@ class RangedFile(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """The position."""
+        """Return the position."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -59,7 +59,7 @@ class RangedFile(io.RawIOBase):
 
 
 def open_object(store: Any, key: str) -> pa.PythonFile:
-    """An object as an Arrow file; asks for its size."""
+    """Return an object as an Arrow file; asks for its size."""
     with as_os_errors(key):
         size = int(store.head(key)["size"])
     return pa.PythonFile(RangedFile(store, key, size), "r")

@@ -7,8 +7,11 @@ one succeeds. Files are written to a local temporary file first and uploaded in 
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import os
 import re
+import secrets
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -17,18 +20,23 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidArgumentError
-from .arrow_files import arrow_files
+from ..errors import InvalidArgumentError, StoreAccessError
+from ..files import guard_access
+from .arrow_files import arrow_files, bare_option
 from .object_errors import as_os_errors, first_line
-from .place import Entry, Place
+from .place import CHUNK_BYTES, Entry, Place, oversized_error
 from .ranges import open_object
 
 _FLAGS = ("allow_http", "allow_invalid_certificates")
 _CLIENT_KEYS = (*_FLAGS, "connect_timeout", "timeout", "proxy_url", "user_agent")
 _RETRIES = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
 _CREATIONS = 6
+#: Pieces of one object that are on their way, and in memory, at a time.
+_UPLOADS = 3
 _PAUSE_SECONDS = 0.1
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+#: Roots, with their options, whose object store honours conditional puts, as this process has seen.
+_checked: set[tuple[Any, ...]] = set()
 _SECONDS = re.compile(r"^(\d+(?:\.\d+)?) ?s?$")
 
 
@@ -48,7 +56,7 @@ class Bucket:
 
 
 def remote_place(url: str, options: Mapping[str, str]) -> RemotePlace:
-    """The place of a URL.
+    """Return the place of a URL.
 
     Raises:
         InvalidArgumentError: obstore is not installed, or the URL or an option is not valid.
@@ -76,7 +84,7 @@ def _again(url: str, options: Mapping[str, str], key: str) -> RemotePlace:
 
 
 def _settings(options: Mapping[str, str]) -> dict[str, Any]:
-    """What obstore takes for `storage_options`: it keeps three kinds of them apart."""
+    """Return what obstore takes for `storage_options`: it keeps three kinds of them apart."""
     config: dict[str, str] = {}
     client: dict[str, Any] = {}
     retry: dict[str, Any] = dict(_RETRIES)
@@ -84,7 +92,7 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
     if environment is not None:
         options = {"aws_allow_http": environment, **options}
     for name, value in options.items():
-        bare = name.removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
+        bare = bare_option(name)
         try:
             if bare in _FLAGS:
                 client[bare] = _TRUTHS[value.lower()]
@@ -126,15 +134,11 @@ class RemotePlace(Place):
         return RemotePlace(self._bucket, f"{self._key}/{name}" if self._key else name)
 
     def __str__(self) -> str:
-        """The URL."""
+        """Return the URL."""
         return f"{self._bucket.url}/{self._key}" if self._key else self._bucket.url
 
-    def __repr__(self) -> str:
-        """The URL, quoted; options are left out, since they may hold secrets."""
-        return f"RemotePlace({str(self)!r})"
-
     def __eq__(self, other: object) -> bool:
-        """Whether both name the same object of the same bucket."""
+        """Return whether both name the same object of the same bucket."""
         return isinstance(other, RemotePlace) and (self._bucket, self._key) == (other._bucket, other._key)
 
     def __hash__(self) -> int:
@@ -166,13 +170,10 @@ class RemotePlace(Place):
 
     def exists(self) -> bool:
         """See `Place`."""
-        if not self._key:
-            return bool(self.names())
-        try:
-            self.size()
-        except FileNotFoundError:
-            return bool(self.names())
-        return True
+        if self._key:
+            with contextlib.suppress(FileNotFoundError):
+                return self.size() >= 0
+        return bool(self.names())
 
     def size(self) -> int:
         """See `Place`."""
@@ -182,10 +183,20 @@ class RemotePlace(Place):
     def check_plain(self) -> None:
         """See `Place`; objects are plain."""
 
-    def read(self) -> bytes:
+    def read(self, most: int | None = None) -> bytes:
         """See `Place`."""
         with as_os_errors(self):
-            return bytes(self._store.get(self._key).bytes())
+            found = self._store.get(self._key)
+            size = int(found.meta["size"])
+            if most is not None and size > most:
+                raise oversized_error(self, size, most)
+            return bytes(found.bytes())
+
+    def chunks(self) -> Iterator[bytes]:
+        """See `Place`."""
+        with as_os_errors(self):
+            for piece in self._store.get(self._key).stream(min_chunk_size=CHUNK_BYTES):
+                yield bytes(piece)
 
     def read_tail(self, count: int) -> tuple[bytes, int]:
         """See `Place`."""
@@ -193,16 +204,25 @@ class RemotePlace(Place):
             found = self._store.get(self._key, options={"range": {"suffix": count}})
             return bytes(found.bytes()), int(found.meta["size"])
 
-    def write(self, data: bytes, *, exclusive: bool = False) -> None:
-        """See `Place`; an exclusive write is a conditional put."""
+    def write(self, data: bytes | Iterator[bytes], *, exclusive: bool = False) -> None:
+        """See `Place`; an exclusive write is a conditional put, and many pieces are a multipart upload."""
+        if not isinstance(data, bytes):
+            first, second = next(data, b""), next(data, None)
+            if second is not None:
+                pieces = itertools.chain([first, second], data)
+                with as_os_errors(self):
+                    self._store.put(self._key, pieces, chunk_size=CHUNK_BYTES, max_concurrency=_UPLOADS)
+                return
+            data = first
         if exclusive:
+            self.check_exclusive()
             self._create(data)
             return
         with as_os_errors(self):
             self._store.put(self._key, data, use_multipart=False)
 
     def _create(self, data: bytes) -> None:
-        """A conditional put. One whose answer was lost is tried again; our own object is then no rival's."""
+        """Put conditionally. Retry if the answer was lost; our own object is then no rival's."""
         for attempt in range(_CREATIONS):
             try:
                 with as_os_errors(self):
@@ -215,9 +235,57 @@ class RemotePlace(Place):
                     return
                 raise
             except OSError as error:
-                if isinstance(error, FileNotFoundError) or attempt == _CREATIONS - 1:
+                final = isinstance(error, FileNotFoundError) or error.errno == errno.ENOTSUP
+                if final or attempt == _CREATIONS - 1:
                     raise
                 time.sleep(_PAUSE_SECONDS * 2**attempt)
+
+    def check_exclusive(self) -> None:
+        """See `Place`; two conditional puts of an object of its own, which is removed afterwards."""
+        root = RemotePlace(self._bucket, "")
+        known = (self._bucket.url, *sorted(self._bucket.options.items()))
+        if known in _checked:
+            return
+        # Named like the temporary files of a manifest, which a creation passes over.
+        probe = root / f".store.json.{secrets.token_hex(8)}.tmp"
+        with guard_access("check for conditional puts", root):
+            try:
+                fault = probe._conditional_fault()
+            finally:
+                # Where deleting is forbidden the small object stays.
+                with contextlib.suppress(OSError):
+                    probe.remove()
+        if fault is not None:
+            raise StoreAccessError(
+                f"The object store behind {root} does not honour conditional puts (If-None-Match): {fault}. "
+                "Writers would overwrite each other's commits and lose episodes. Nothing was committed. Use "
+                "a service that honours them, or update the server or gateway: see docs/object-stores.md."
+            )
+        _checked.add(known)
+
+    def _conditional_fault(self) -> str | None:
+        """Put an object twice on condition that it is new, and say what the service did wrong, if anything.
+
+        Raises:
+            OSError: the service cannot be reached, or takes no puts at all.
+        """
+        first, second = b"episodelake probe 1", b"episodelake probe 2"
+        try:
+            self._create(first)
+        except OSError as error:
+            if error.errno != errno.ENOTSUP:
+                raise
+            # A service that refuses this put too has another reason than the condition.
+            self.write(first)
+            return f"it takes plain puts only ({error.strerror})"
+        try:
+            self._create(second)
+            return "it accepted a second object under a name that was taken"
+        except FileExistsError:
+            replaced = self.read() != first
+            return "it refused a second object and stored it nevertheless" if replaced else None
+        except FileNotFoundError:
+            return "it does not show an object right after it was put"
 
     @contextlib.contextmanager
     def written(self) -> Iterator[Path]:
@@ -240,7 +308,7 @@ class RemotePlace(Place):
             elif source.local is not None:
                 self._store.put(self._key, source.local)
             else:
-                self._store.put(self._key, source.read())
+                self.write(source.chunks())
 
     def remove(self) -> None:
         """See `Place`."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..errors import InvalidArgumentError
 
+LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 MAX_OFFSET = 2**31 - 1
 """The largest offset that a plain Arrow list or binary array can hold (elements or bytes)."""
 
@@ -42,6 +44,35 @@ def list_array(offsets: np.ndarray, values: pa.Array, valid: np.ndarray | None =
     """Make a list array from int32 offsets (one more than rows) and the values they cut."""
     buffers = [_validity(valid), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(pa.list_(values.type), len(offsets) - 1, buffers, children=[values])
+
+
+def elements_of(array: pa.Array) -> tuple[pa.Array, tuple[int, ...] | None]:
+    """Take the lists of an array apart: all elements, and the shape of each row; None if these differ.
+
+    NULL rows of lists are skipped.
+    Dictionaries and extension types are read as what they hold, binary values of any width as binary.
+    """
+    shape: list[int] = []
+    regular = True
+    while True:
+        kind = array.type
+        if isinstance(kind, pa.BaseExtensionType):
+            array = array.storage
+        elif pa.types.is_dictionary(kind):
+            array = array.dictionary_decode()
+        elif (
+            pa.types.is_large_binary(kind)
+            or pa.types.is_binary_view(kind)
+            or pa.types.is_fixed_size_binary(kind)
+        ):
+            array = array.cast(pa.binary())
+        elif isinstance(kind, LISTS):
+            sizes = pc.call_function("list_value_length", [array]).drop_null().to_numpy()
+            shape.append(int(sizes[0]) if len(sizes) else 0)
+            regular = regular and bool((sizes == shape[-1]).all())
+            array = pc.call_function("list_flatten", [array])
+        else:
+            return array, tuple(shape) if regular else None
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:

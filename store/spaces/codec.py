@@ -1,4 +1,4 @@
-"""The door to this package: one space under one column name, both ways.
+"""The entry to this package: values of one space to columns, and back.
 
 `SpaceCodec` builds the tree of nodes for a space. The writers fill its buffers (or hand it whole arrays)
 and get Arrow arrays; the readers hand it Arrow arrays and get stacked values.
@@ -9,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from gymnasium.spaces import Dict, Graph, OneOf, Space, Text, Tuple
 from gymnasium.spaces import Sequence as SequenceSpace
 
 from ..errors import CorruptStoreError, UnsupportedSpaceError
-from ..names import escape_distinct, has_utf8
+from ..names import escape_distinct
+from .arrow import LISTS
+from .coerce import Cast
 from .composite import CompositeNode, DictNode, TupleNode
 from .fixed import FixedNode
 from .node import MAX_DEPTH, Node, ValueBuffer
 from .ragged import CustomNode, OneOfNode, TextNode
-from .registry import find
+from .registry import check_keys, find
 from .sequence import GraphNode, SequenceNode
 
-_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 _SORTS = {
     "integer": pa.types.is_integer,
     "float": pa.types.is_floating,
@@ -45,13 +47,18 @@ class SpaceCodec:
             leaves go (Arrow's list and binary offsets end at 2^31 - 1).
     """
 
-    def __init__(self, space: Space, root: str):
+    def __init__(self, space: Space, root: str, cast: Cast = "no"):
         """Work out the columns of `space`.
+
+        Args:
+            space: the space.
+            root: the column name under which it stands.
+            cast: which conversions of dtype values may need; see `Coercion`.
 
         Raises:
             UnsupportedSpaceError: names the space, its path, and `register_codec`.
         """
-        self._node = _build(space, root, 0)
+        self._node = _build(space, root, 0, cast)
         self.space = space
         self.root = root
         self.fields: tuple[pa.Field, ...] = self._node.fields
@@ -59,9 +66,23 @@ class SpaceCodec:
         self.max_rows: int = self._node.max_rows
 
     @property
+    def required(self) -> tuple[pa.Field, ...]:
+        """The columns with a value in every row that has a value of the space."""
+        return self._node.required
+
+    @property
     def leaves(self) -> tuple[FixedNode, ...]:
         """The parts of a fixed shape, one column each, in order; those within ragged spaces are left out."""
-        return tuple(_fixed_leaves(self._node))
+        return tuple(node for node in _nodes(self._node) if isinstance(node, FixedNode))
+
+    def part(self, column: str) -> SpaceCodec | None:
+        """Return the codec of the part of a Dict or Tuple space that stands under a column name, or None.
+
+        Args:
+            column: such as `observation.arm.angles`; the part may be a Dict or a Tuple itself.
+        """
+        found = (SpaceCodec(node.space, column) for node in _nodes(self._node) if node.column == column)
+        return next(found, None)
 
     def buffer(self, capacity: int) -> ValueBuffer:
         """Preallocate `capacity` rows."""
@@ -106,13 +127,43 @@ class SpaceCodec:
         fitting = [_of_type(array, field) for array, field in zip(arrays, self.fields, strict=True)]
         return self._node.decode(fitting)
 
+    def adopt(self, arrays: Sequence[pa.Array], valid: np.ndarray | None = None) -> list[pa.Array]:
+        """Check columns that another program made and return them in the types of `fields`.
 
-def _fixed_leaves(node: Node) -> Iterator[FixedNode]:
-    if isinstance(node, FixedNode):
-        yield node
-    elif isinstance(node, CompositeNode):
+        Numbers may have any type that `encode_many` takes, lists any layout; values of ragged spaces have the
+        layout of `fields`. The result may share memory with the arrays.
+
+        Args:
+            arrays: one per field, without NULL rows; with `valid`, NULL rows of fixed leaves are skipped.
+            valid: bool, for each row of the result: the rows where it is set get the values in order, the
+                others are NULL. None: no row is NULL.
+
+        Raises:
+            SpaceMismatchError, CorruptStoreError: the values do not fit the space; names the column.
+        """
+        given = iter(arrays)
+        found: list[pa.Array] = []
+        for node in _nodes(self._node):
+            if isinstance(node, CompositeNode):
+                continue
+            own = [next(given) for _ in node.fields]
+            if isinstance(node, FixedNode):
+                found.append(node.adopt(own[0], valid))
+            else:
+                fitting = [_of_type(array, field) for array, field in zip(own, node.fields, strict=True)]
+                made = node.encode_many(list(node.decode(fitting)), len(own[0]) if own else 0)
+                if valid is not None:
+                    rows = pa.array(np.cumsum(valid) - 1, mask=~valid)
+                    made = [array.take(rows) for array in made]
+                found += made
+        return found
+
+
+def _nodes(node: Node) -> Iterator[Node]:
+    yield node
+    if isinstance(node, CompositeNode):
         for child in node.children:
-            yield from _fixed_leaves(child)
+            yield from _nodes(child)
 
 
 def _of_type(array: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa.ChunkedArray:
@@ -123,6 +174,8 @@ def _of_type(array: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | p
     if _family(array.type) == _family(field.type):
         try:
             return array.cast(field.type)
+        except MemoryError:
+            raise
         except pa.ArrowException as error:
             problem = error
     raise CorruptStoreError(
@@ -132,8 +185,8 @@ def _of_type(array: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | p
 
 
 def _family(kind: pa.DataType) -> tuple[str, ...]:
-    """What types have in common whose values are of the same sort, whatever their width or layout."""
-    if isinstance(kind, _LISTS):
+    """Return a key that types share whose values are of the same sort, in any width or layout."""
+    if isinstance(kind, LISTS):
         return ("list", *_family(kind.value_type))
     for name, belongs in _SORTS.items():
         if belongs(kind):
@@ -141,54 +194,43 @@ def _family(kind: pa.DataType) -> tuple[str, ...]:
     return (str(kind),)
 
 
-def _build(space: Space, column: str, depth: int) -> Node:
-    found = find(space) if isinstance(space, Space) else None
-    if found is None or depth > MAX_DEPTH:
-        reason = f"is nested deeper than {MAX_DEPTH} levels" if found else "is of a class without columns"
+def _build(space: Space, column: str, depth: int, cast: Cast) -> Node:
+    _, codec = find(space, f" at '{column}'")
+    if depth > MAX_DEPTH:
         raise UnsupportedSpaceError(
-            f"space {space!r} at '{column}' ({type(space).__name__}) {reason}. Expected the spaces of "
-            "Gymnasium. Hint: register a codec for the class with episodelake.register_codec()."
+            f"space {space!r} at '{column}' ({type(space).__name__}) is nested deeper than {MAX_DEPTH} "
+            "levels. Hint: register a codec for a class of your own with episodelake.register_codec()."
         )
-    _, codec = found
     if codec is not None:
         return CustomNode(space, column, codec)
     match space:
         case Dict():
-            return _build_dict(space, column, depth)
+            check_keys(space, f" at '{column}'")
+            segments = escape_distinct(space.spaces)
+            children = {
+                key: _build(child, f"{column}.{segments[key]}", depth + 1, cast)
+                for key, child in space.spaces.items()
+            }
+            return DictNode(space, column, children)
         case Tuple():
-            return TupleNode(space, column, _build_numbered(space.spaces, column, depth))
+            return TupleNode(space, column, _build_numbered(space.spaces, column, depth, cast))
         case OneOf():
-            return OneOfNode(space, column, _build_numbered(space.spaces, column, depth))
+            return OneOfNode(space, column, _build_numbered(space.spaces, column, depth, cast))
         case SequenceSpace():
-            return SequenceNode(space, column, _build(space.feature_space, column, depth + 1), space.stack)
+            return SequenceNode(
+                space, column, _build(space.feature_space, column, depth + 1, cast), space.stack
+            )
         case Graph():
-            return _build_graph(space, column, depth)
+            nodes = _build(space.node_space, f"{column}.nodes", depth + 1, cast)
+            edges = None
+            if space.edge_space is not None:
+                edges = _build(space.edge_space, f"{column}.edges", depth + 1, cast)
+            return GraphNode(space, column, nodes, edges)
         case Text():
             return TextNode(space, column)
         case _:
-            return FixedNode(space, column)
+            return FixedNode(space, column, cast)
 
 
-def _build_dict(space: Dict, column: str, depth: int) -> DictNode:
-    wrong = [key for key in space.spaces if not isinstance(key, str) or not has_utf8(key)]
-    if wrong:
-        raise UnsupportedSpaceError(
-            f"space {space} at '{column}' has the keys {wrong}. Expected keys that are text in UTF-8, since "
-            "they become column names. Hint: rename the keys with a wrapper, or register a codec for a class "
-            "of your own with episodelake.register_codec()."
-        )
-    segments = escape_distinct(space.spaces)
-    children = {
-        key: _build(child, f"{column}.{segments[key]}", depth + 1) for key, child in space.spaces.items()
-    }
-    return DictNode(space, column, children)
-
-
-def _build_numbered(spaces: Sequence[Space], column: str, depth: int) -> list[Node]:
-    return [_build(child, f"{column}.{number}", depth + 1) for number, child in enumerate(spaces)]
-
-
-def _build_graph(space: Graph, column: str, depth: int) -> GraphNode:
-    nodes = _build(space.node_space, f"{column}.nodes", depth + 1)
-    edges = None if space.edge_space is None else _build(space.edge_space, f"{column}.edges", depth + 1)
-    return GraphNode(space, column, nodes, edges)
+def _build_numbered(spaces: Sequence[Space], column: str, depth: int, cast: Cast) -> list[Node]:
+    return [_build(child, f"{column}.{number}", depth + 1, cast) for number, child in enumerate(spaces)]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,19 +12,18 @@ from gymnasium.spaces import Space
 
 from ..errors import SpaceMismatchError
 from .arrow import MAX_OFFSET
-from .node import Node, ValueBuffer, describe
+from .node import Node, ValueBuffer, cut_arrays, describe, encode_parts
 
 
 class CompositeNode(Node):
-    """What Dict and Tuple share: their values are taken apart, and each part goes its own way."""
+    """The base of Dict and Tuple: values are taken apart, and each part goes to its child."""
 
     def __init__(self, space: Space, column: str, children: Sequence[Node]):
         fields = [field for child in children for field in child.fields]
         max_rows = min((child.max_rows for child in children), default=MAX_OFFSET)
         super().__init__(space, column, fields, sum(child.row_bytes for child in children), max_rows)
         self.children = tuple(children)
-        edges = np.cumsum([0, *(len(child.fields) for child in children)]).tolist()
-        self._cuts = [slice(start, stop) for start, stop in pairwise(edges)]
+        self.required = tuple(field for child in children for field in child.required)
 
     @abstractmethod
     def apart(self, value: Any) -> Sequence[Any]:
@@ -45,13 +43,14 @@ class CompositeNode(Node):
 
     def take(self, value: Any) -> tuple[Any, ...]:
         """Return the taken parts as a tuple."""
-        return tuple(child.take(part) for child, part in zip(self.children, self.apart(value), strict=True))
+        return tuple(child.take(part) for child, part in self._parts(value))
+
+    def _parts(self, value: Any) -> Iterable[tuple[Node, Any]]:
+        return zip(self.children, self.apart(value), strict=True)
 
     def take_many(self, value: Any) -> list[Any]:
         """Return the elements of a stacked value, each a tuple of taken parts."""
-        columns = [
-            child.take_many(part) for child, part in zip(self.children, self.apart(value), strict=True)
-        ]
+        columns = [child.take_many(part) for child, part in self._parts(value)]
         lengths = {len(column) for column in columns}
         if len(lengths) > 1:
             raise self.mismatch(
@@ -61,35 +60,26 @@ class CompositeNode(Node):
 
     def encode(self, taken: list[Any]) -> list[pa.Array]:
         """Encode the parts, child by child."""
-        arrays: list[pa.Array] = []
-        for index, child in enumerate(self.children):
-            arrays += child.encode([None if parts is None else parts[index] for parts in taken])
-        return arrays
+        return encode_parts(self.children, taken)
 
     def encode_many(self, values: Any, length: int) -> list[pa.Array]:
         """Encode a dict or tuple of the children's batches, or a list of single values."""
         if isinstance(values, list):
             return self.encode_rows(values, length)
-        arrays: list[pa.Array] = []
-        for child, part in zip(self.children, self.apart(values), strict=True):
-            arrays += child.encode_many(part, length)
-        return arrays
+        return [array for child, part in self._parts(values) for array in child.encode_many(part, length)]
 
     def decode(self, arrays: Sequence[Any]) -> Any:
         """Return the children's batches, put together."""
-        return self.together(
-            [child.decode(arrays[cut]) for child, cut in zip(self.children, self._cuts, strict=True)]
-        )
+        parts = zip(self.children, cut_arrays(self.children, arrays), strict=True)
+        return self.together([child.decode(own) for child, own in parts])
 
     def row(self, batch: Any, index: int) -> Any:
         """Return one single value."""
-        parts = zip(self.children, self.apart(batch), strict=True)
-        return self.together([child.row(part, index) for child, part in parts])
+        return self.together([child.row(part, index) for child, part in self._parts(batch)])
 
     def stacked(self, batch: Any, start: int, stop: int) -> Any:
         """Return the children's stacks, put together."""
-        parts = zip(self.children, self.apart(batch), strict=True)
-        return self.together([child.stacked(part, start, stop) for child, part in parts])
+        return self.together([child.stacked(part, start, stop) for child, part in self._parts(batch)])
 
 
 class CompositeBuffer(ValueBuffer):
@@ -99,6 +89,11 @@ class CompositeBuffer(ValueBuffer):
         self._node = node
         self._buffers = buffers
         self.put = node.put_all([buffer.put for buffer in buffers])
+
+    @property
+    def values(self) -> Any:
+        """See `ValueBuffer.values`."""
+        return self._node.together([buffer.values for buffer in self._buffers])
 
     def arrays(self, start: int, stop: int, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.arrays`."""

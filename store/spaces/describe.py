@@ -1,4 +1,4 @@
-"""Spaces to JSON and back: what `store.json` says about the observation and action space.
+"""Spaces to JSON and back: the descriptions of the observation and action space in `store.json`.
 
 The description is strict JSON (infinity is the text "inf"), and gives back a space that equals the
 original, with every bound, dtype and key order. It is read from a file that anyone may have written, so
@@ -15,10 +15,11 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Space, Text, Tuple
 from gymnasium.spaces import Sequence as SequenceSpace
 
+from ..compatibility import discrete_space
 from ..errors import CorruptStoreError, EpisodelakeError, UnsupportedSpaceError
 from ..names import has_utf8
-from .measure import DTYPES, checked_dtype, checked_shape, measure
-from .registry import Codec, find, find_named, qualified_name
+from .measure import DTYPES, checked_dtype, checked_shape, measure, parts_of
+from .registry import Codec, check_keys, find, find_named, qualified_name
 
 _WORDS = {"inf": np.inf, "-inf": -np.inf, "nan": np.nan}
 
@@ -27,9 +28,8 @@ def space_to_json(space: Space) -> dict[str, Any]:
     """Describe a space in plain JSON types.
 
     Raises:
-        UnsupportedSpaceError: a class without a codec, keys that are not text, nested deeper than 64
-        levels, or more than 2 GiB
-            of bounds.
+        UnsupportedSpaceError: a class without a codec, keys that are not text, nested deeper than 64 levels,
+            or more than 2 GiB of bounds.
     """
     try:
         description = _describe(space)
@@ -50,9 +50,8 @@ def space_from_json(description: dict[str, Any], source: str = "store.json") -> 
         source: the file that it came from, named in errors.
 
     Raises:
-        CorruptStoreError: it describes no space, is nested deeper than 64 levels, or would take more than 2
-        GiB. UnsupportedSpaceError: it names a custom class for which no codec is registered in this
-        process.
+        CorruptStoreError: it describes no space, nests deeper than 64 levels, or would take more than 2 GiB.
+        UnsupportedSpaceError: it names a custom class for which no codec is registered in this process.
     """
     try:
         measure(description)
@@ -63,43 +62,25 @@ def space_from_json(description: dict[str, Any], source: str = "store.json") -> 
                 f"{source}: {error} Hint: the file is damaged; restore it from a copy."
             ) from error
         raise
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        OverflowError,
-        AttributeError,
-        AssertionError,
-        MemoryError,
-    ) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, AssertionError) as error:
         raise CorruptStoreError(
             f"{source}: the description of a space is wrong ({type(error).__name__}: {error}). Expected what "
             "space_to_json() writes. Hint: the file is damaged; restore it from a copy."
         ) from error
 
 
-def _describe(space: Space) -> dict[str, Any]:
-    found = find(space) if isinstance(space, Space) else None
-    if found is None:
-        raise UnsupportedSpaceError(
-            f"space {space!r} ({type(space).__name__}) is of a class without columns. Expected the spaces of "
-            "Gymnasium. Hint: register a codec for the class with episodelake.register_codec()."
-        )
-    space_type, codec = found
+def _describe(space: Any) -> dict[str, Any]:
+    space_type, codec = find(space)
     if codec is not None:
         return _describe_custom(space, space_type, codec)
     match space:
         case Box():
-            return _describe_box(space)
+            return _describe_arrays(space, "low", "high") | _infinite_flags(space)
         case Discrete():
-            return {
-                "type": "Discrete",
-                "n": int(space.n),
-                "start": int(space.start),
-                "dtype": _dtype_name(space.dtype),
-            }
+            numbers = {"n": int(space.n), "start": int(space.start)}
+            return {"type": "Discrete", **numbers, "dtype": _dtype_name(space.dtype)}
         case MultiDiscrete():
-            return _describe_multi_discrete(space)
+            return _describe_arrays(space, "nvec", "start")
         case MultiBinary():
             return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.n)}
         case Text():
@@ -110,40 +91,23 @@ def _describe(space: Space) -> dict[str, Any]:
         case SequenceSpace():
             return {"type": "Sequence", "space": _describe(space.feature_space), "stack": bool(space.stack)}
         case Dict():
-            return {
-                "type": "Dict",
-                "spaces": [[_key(key, space), _describe(each)] for key, each in space.spaces.items()],
-            }
-        case Tuple() | OneOf():
+            check_keys(space)
+            return {"type": "Dict", "spaces": [[key, _describe(each)] for key, each in space.spaces.items()]}
+        case _:
             return {"type": space_type.__name__, "spaces": [_describe(each) for each in space.spaces]}
-    raise UnsupportedSpaceError(
-        f"space {space!r} has no description. Hint: use episodelake.register_codec()."
-    )
 
 
-def _describe_box(space: Box) -> dict[str, Any]:
-    description = {
-        "type": "Box",
-        "dtype": _dtype_name(space.dtype),
-        "shape": list(space.shape),
-        "low": _numbers(space.low),
-        "high": _numbers(space.high),
-    }
-    # An integer box says in flags of its own which of its bounds were infinite; they steer sampling.
-    for name, bounded in (("bounded_below", space.bounded_below), ("bounded_above", space.bounded_above)):
-        if not np.array_equal(bounded, _natural_flags(name, space.low, space.high)):
-            description[name] = _numbers(bounded)
-    return description
+def _describe_arrays(space: Box | MultiDiscrete, *names: str) -> dict[str, Any]:
+    kind = "Box" if isinstance(space, Box) else "MultiDiscrete"
+    described = {"type": kind, "dtype": _dtype_name(space.dtype), "shape": list(space.shape)}
+    return described | {name: _numbers(getattr(space, name)) for name in names}
 
 
-def _describe_multi_discrete(space: MultiDiscrete) -> dict[str, Any]:
-    return {
-        "type": "MultiDiscrete",
-        "dtype": _dtype_name(space.dtype),
-        "shape": list(space.shape),
-        "nvec": _numbers(space.nvec),
-        "start": _numbers(space.start),
-    }
+def _infinite_flags(space: Box) -> dict[str, Any]:
+    """Return the flags of an integer box whose bounds were infinite, which decide how it samples."""
+    natural = _natural_flags(space.low, space.high)
+    flags = {name: getattr(space, name) for name in natural}
+    return {name: _numbers(flags[name]) for name in flags if not np.array_equal(flags[name], natural[name])}
 
 
 def _describe_text(space: Text) -> dict[str, Any]:
@@ -176,12 +140,13 @@ def _describe_custom(space: Space, space_type: type, codec: Codec) -> dict[str, 
 
 
 def _build(description: dict[str, Any]) -> Space:
+    parts = [_build(part) for part in parts_of(description)]
     match description["type"]:
         case "Box":
             return _build_box(description)
         case "Discrete":
             dtype = checked_dtype(description)
-            return Discrete(_integer(description["n"]), start=_integer(description["start"]), dtype=dtype.str)
+            return discrete_space(_integer(description["n"]), _integer(description["start"]), dtype)
         case "MultiDiscrete":
             dtype, shape = checked_dtype(description), checked_shape(description)
             nvec, start = (_array(description[name], dtype, shape) for name in ("nvec", "start"))
@@ -196,26 +161,19 @@ def _build(description: dict[str, Any]) -> Space:
             return Text(lengths[1], min_length=lengths[0], charset=characters)
         case "custom":
             return _build_custom(description)
-        case _:
-            return _build_nest(description)
-
-
-def _build_nest(description: dict[str, Any]) -> Space:
-    match description["type"]:
         case "Dict":
-            spaces = [(key, _build(each)) for key, each in description["spaces"]]
-            if not all(isinstance(key, str) for key, _ in spaces) or len(dict(spaces)) != len(spaces):
+            keys = [key for key, _ in description["spaces"]]
+            if not all(isinstance(key, str) for key in keys) or len(set(keys)) != len(keys):
                 raise CorruptStoreError("the keys of a Dict space are not distinct texts.")
-            return Dict(spaces)
+            return Dict(list(zip(keys, parts, strict=True)))
         case "Tuple":
-            return Tuple(map(_build, description["spaces"]))
+            return Tuple(parts)
         case "OneOf":
-            return OneOf(map(_build, description["spaces"]))
+            return OneOf(parts)
         case "Sequence":
-            return SequenceSpace(_build(description["space"]), stack=description["stack"] is True)
+            return SequenceSpace(parts[0], stack=description["stack"] is True)
         case "Graph":
-            edges = description["edge_space"]
-            return Graph(_build(description["node_space"]), None if edges is None else _build(edges))
+            return Graph(parts[0], parts[1] if len(parts) > 1 else None)
         case unknown:
             raise CorruptStoreError(f"unknown type of space {unknown!r}.")
 
@@ -228,11 +186,9 @@ def _build_box(description: dict[str, Any]) -> Box:
     # Set afterwards, since Box itself would round, warn about or refuse some of the bounds that it can have.
     box = Box(low=0, high=0, shape=shape, dtype=dtype.type)
     box.dtype, box.low, box.high = dtype, low, high
-    for name in ("bounded_below", "bounded_above"):
-        flags = _natural_flags(name, low, high)
-        setattr(
-            box, name, _array(description[name], np.dtype(np.bool_), shape) if name in description else flags
-        )
+    for name, flags in _natural_flags(low, high).items():
+        given = _array(description[name], flags.dtype, shape) if name in description else flags
+        setattr(box, name, given)
     return box
 
 
@@ -250,8 +206,8 @@ def _build_custom(description: dict[str, Any]) -> Space:
     return space
 
 
-def _natural_flags(name: str, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    return low > -np.inf if name == "bounded_below" else high < np.inf
+def _natural_flags(low: np.ndarray, high: np.ndarray) -> dict[str, np.ndarray]:
+    return {"bounded_below": low > -np.inf, "bounded_above": high < np.inf}
 
 
 def _numbers(array: np.ndarray) -> Any:
@@ -298,12 +254,3 @@ def _dtype_name(dtype: np.dtype) -> str:
             "64 bits. Hint: choose such a dtype, or register a codec with episodelake.register_codec()."
         )
     return name
-
-
-def _key(key: Any, space: Dict) -> str:
-    if not isinstance(key, str) or not has_utf8(key):
-        raise UnsupportedSpaceError(
-            f"space {space} has the key {key!r}. Expected keys that are text in UTF-8, since they become "
-            "column names. Hint: rename the keys with a wrapper, or use episodelake.register_codec()."
-        )
-    return key

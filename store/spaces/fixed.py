@@ -9,6 +9,7 @@ and above appear negative to other engines and come back exact here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,38 +17,22 @@ import pyarrow as pa
 from gymnasium.spaces import Box, Discrete, MultiBinary, Space
 
 from ..errors import UnsupportedSpaceError
-from .arrow import MAX_OFFSET, equal_binaries, equal_lists, flat_array, mask_of
-from .coerce import Coercion, is_binary
+from .arrow import LISTS, MAX_OFFSET, elements_of, equal_binaries, equal_lists, flat_array, mask_of
+from .coerce import Cast, Coercion, is_binary, may_round
 from .node import Node, ValueBuffer
+from .stored_types import STORED_DTYPES
 
 _INT64 = np.dtype(np.int64)
 _BOOL = np.dtype(np.bool_)
-_STORAGE = {
-    np.dtype(dtype): np.dtype(storage)
-    for dtype, storage in {
-        "bool": "bool",
-        "int8": "int16",
-        "uint8": "int16",
-        "int16": "int16",
-        "uint16": "int32",
-        "int32": "int32",
-        "uint32": "int64",
-        "int64": "int64",
-        "uint64": "int64",
-        "float16": "float32",
-        "float32": "float32",
-        "float64": "float64",
-    }.items()
-}
 
 
 class FixedNode(Node):
     """A leaf whose values all have one dtype and one shape; a batch is an array of shape (n, *shape)."""
 
-    def __init__(self, space: Space, column: str):
+    def __init__(self, space: Space, column: str, cast: Cast = "no"):
         shape, dtype = space.shape, space.dtype
         native = None if dtype is None else dtype.newbyteorder("=")
-        if shape is None or dtype is None or native not in _STORAGE:
+        if shape is None or native is None or native.name not in STORED_DTYPES:
             raise UnsupportedSpaceError(
                 f"space {space} at '{column}' has dtype {dtype}, which no column type holds exactly. "
                 "Expected a boolean, an integer or a float of at most 64 bits. Hint: choose such a dtype, or "
@@ -55,12 +40,12 @@ class FixedNode(Node):
             )
         self.dtype = dtype
         # By name, to get numpy's one object for it: the hot path compares identities first.
-        self.native = np.dtype(dtype.name)
+        self.native = np.dtype(native.name)
         self.shape = tuple(map(int, shape))
         self.size = int(np.prod(self.shape, dtype=object))
         self.binary = isinstance(space, Box) and self.native == np.uint8 and len(self.shape) >= 2
         self.storage = _storage(space, self.native)
-        self.coerce = _coercion(space, column, self.native)
+        self.coerce = replace(_coercion(space, column, self.native), cast=cast)
         self.arrow_type = pa.from_numpy_dtype(self.storage)
         column_type = (
             pa.binary() if self.binary else pa.list_(self.arrow_type) if self.shape else self.arrow_type
@@ -98,6 +83,45 @@ class FixedNode(Node):
         if isinstance(values, list | tuple):
             return self.encode_rows(values, length)
         return [self.to_arrow(self._stack(values, length), None)]
+
+    def adopt(self, array: pa.Array, valid: np.ndarray | None = None) -> pa.Array:
+        """Check a column of another program and return it in this leaf's type; see `SpaceCodec.adopt`."""
+        count = len(array) if valid is None else int(np.count_nonzero(valid))
+        if valid is not None and not isinstance(array.type, LISTS):
+            array = array.drop_null()
+        flat, inner = elements_of(array)
+        if len(array) - array.null_count != count or flat.null_count:
+            raise self.mismatch(f"{self.shape} values", "NULL", "each of these rows holds a whole value")
+        binary = pa.types.is_binary(flat.type)
+        values = self._bytes(flat) if binary else flat.to_numpy(zero_copy_only=False)
+        if values.size != count * self.size or inner is None or (binary and not self.binary):
+            got = f"{array.type} with rows of other sizes" if inner is None else str(array.type)
+            raise self.mismatch(f"{self.dtype} of shape {self.shape}", got, "reshape the values")
+        stack = values.reshape((count, *self.shape))
+        stored = not binary and values.dtype == self.storage and self.storage != self.native
+        if stored and not self.coerce.relaxed_for(self.storage):
+            stack = self._narrowed(stack)
+        return self.spread(self._stack(stack, count), valid)
+
+    def spread(self, stack: np.ndarray, valid: np.ndarray | None) -> pa.Array:
+        """Return values of the native dtype as the rows where `valid` is set; the others are NULL."""
+        if valid is None:
+            return self.to_arrow(stack, None)
+        if self.shape:
+            return self._rows_to_arrow(stack, len(valid), valid)
+        rows = np.zeros(len(valid), stack.dtype)
+        rows[valid] = stack
+        return self.to_arrow(rows, valid)
+
+    def _narrowed(self, stack: np.ndarray) -> np.ndarray:
+        """Values of the type on disk in the space's own."""
+        if self.native == np.uint64:
+            return stack.view(np.uint64)
+        with np.errstate(all="ignore"):
+            narrow = stack.astype(self.native)
+        if not ((narrow == stack) | (stack != stack)).all():
+            raise self.mismatch(f"values of {self.dtype}", "others", "a number does not fit the space")
+        return narrow
 
     def decode(self, arrays: Sequence[Any]) -> np.ndarray:
         """Return a read-only array of shape (n, *shape); it shares Arrow's memory where the types agree."""
@@ -203,6 +227,11 @@ class FixedBuffer(ValueBuffer):
         else:
             self.put = _array_put(node, self.array)
 
+    @property
+    def values(self) -> np.ndarray:
+        """See `ValueBuffer.values`."""
+        return self.array
+
     def arrays(self, start: int, stop: int, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.arrays`; shares memory unless the type is widened or a row is NULL."""
         if valid is not None and valid.all():
@@ -220,8 +249,10 @@ class FixedBuffer(ValueBuffer):
             self.array[start : start + length] = values
         else:
             self.array[start : start + length] = self._node.coerce(values, shape)
-            if not isinstance(self._node.space, MultiBinary):
-                self._safe.add(values.dtype)
+            dtype, own = values.dtype, self.array.dtype
+            exact = np.can_cast(dtype, own) and not may_round(dtype, own)
+            if exact and not isinstance(self._node.space, MultiBinary):
+                self._safe.add(dtype)
 
     def copy_rows(self, into: np.ndarray, source: ValueBuffer, rows: np.ndarray) -> None:
         """See `ValueBuffer.copy_rows`."""
@@ -297,7 +328,7 @@ def _scalar_put(node: FixedNode, array: np.ndarray) -> Callable[[int, Any], None
 def _storage(space: Space, native: np.dtype) -> np.dtype:
     if isinstance(space, MultiBinary):
         return _BOOL
-    return _STORAGE[native] if isinstance(space, Box) else _INT64
+    return np.dtype(STORED_DTYPES[native.name]) if isinstance(space, Box) else _INT64
 
 
 def _coercion(space: Space, column: str, native: np.dtype) -> Coercion:

@@ -1,4 +1,4 @@
-"""How much a described space would take, found out before any of it is built.
+"""The memory that a described space would take, computed before any of it is built.
 
 A few bytes of JSON can ask for a Box of a trillion elements, or for a nest of stacked sequences each of
 which doubles what it holds. Descriptions that ask for more than 2 GiB, 64 levels or 16,384 spaces are
@@ -39,7 +39,7 @@ def measure(description: Any, depth: int = 0) -> int:
             f"a space is described by {_short(description)}, expected an object with a type."
         )
     total = _SPACE_BYTES + _own_bytes(description)
-    children = _children(description)
+    children = parts_of(description)
     if len(children) > MAX_BYTES // _SPACE_BYTES:
         raise CorruptStoreError(f"a space has {len(children)} parts, expected at most 16,384.")
     total += sum(measure(child, depth + 1) for child in children)
@@ -117,7 +117,12 @@ def _array_bytes(description: dict[str, Any]) -> int:
     return size * (2 * checked_dtype(description).itemsize + 2)
 
 
-def _children(description: dict[str, Any]) -> list[Any]:
+def parts_of(description: dict[str, Any]) -> list[Any]:
+    """Return the descriptions of the spaces that a described space consists of.
+
+    Raises:
+        CorruptStoreError: it lacks a part.
+    """
     match description:
         case {"type": "Dict", "spaces": list(pairs)}:
             if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):

@@ -14,20 +14,21 @@ on the way back.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from gymnasium.spaces import Space
 
-from ..errors import CorruptStoreError, SpaceMismatchError
+from ..errors import CorruptStoreError, SpaceMismatchError, UnsupportedSpaceError
 from .arrow import MAX_OFFSET
 
 MAX_DEPTH = 64
-"""How deep spaces may nest."""
+"""The maximum nesting depth of spaces."""
 RAGGED_ROW_BYTES = 64
-"""What a ragged value counts for in `row_bytes`; its true size is known only once it is there."""
+"""The size of a ragged value in `row_bytes`; its true size is known only with the value."""
 
 
 class ValueBuffer(ABC):
@@ -39,6 +40,15 @@ class ValueBuffer(ABC):
     """
 
     put: Callable[[int, Any], None]
+
+    @property
+    def values(self) -> Any:
+        """All rows without a copy: an array for fixed leaves, a nest of arrays for Dict and Tuple.
+
+        Raises:
+            UnsupportedSpaceError: the space is ragged.
+        """
+        raise UnsupportedSpaceError(f"{type(self).__name__} has no arrays: its values have no fixed shape.")
 
     @abstractmethod
     def arrays(self, start: int, stop: int, valid: np.ndarray | None = None) -> list[pa.Array]:
@@ -90,6 +100,8 @@ class Node(ABC):
         self.space = space
         self.column = column
         self.fields = tuple(fields)
+        #: The columns with a value in every row that has a value of the space.
+        self.required = self.fields
         self.row_bytes = row_bytes
         self.max_rows = max_rows
 
@@ -149,6 +161,21 @@ class Node(ABC):
         """Refuse a batch of the wrong number of values."""
         if got != expected:
             raise self.mismatch(f"{expected} values", f"{got}", "give one value for each row")
+
+
+def cut_arrays(nodes: Iterable[Node], arrays: Iterable[Any]) -> list[list[Any]]:
+    """Return the arrays of each node, from those of all nodes one behind the other."""
+    given = iter(arrays)
+    return [list(islice(given, len(node.fields))) for node in nodes]
+
+
+def encode_parts(nodes: Iterable[Node], taken: list[Any]) -> list[pa.Array]:
+    """Encode taken values that consist of one part for each node; None becomes a NULL row."""
+    return [
+        array
+        for index, node in enumerate(nodes)
+        for array in node.encode([None if parts is None else parts[index] for parts in taken])
+    ]
 
 
 class RaggedBuffer(ValueBuffer):

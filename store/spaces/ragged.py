@@ -12,8 +12,9 @@ from gymnasium.spaces import Space
 from ..errors import UnsupportedSpaceError
 from ..names import escape_distinct, has_utf8
 from .arrow import flat_array, mask_of
-from .node import Node, RaggedNode, decode_where, describe
+from .node import Node, RaggedNode, cut_arrays, decode_where, describe
 from .registry import Codec
+from .stored_types import PLAIN_TYPES, inner_type
 
 
 class TextNode(RaggedNode):
@@ -47,6 +48,7 @@ class OneOfNode(RaggedNode):
         fields = [pa.field(f"{column}.choice", pa.int64())]
         super().__init__(space, column, fields + [field for branch in branches for field in branch.fields])
         self.branches = tuple(branches)
+        self.required = self.fields[:1]
 
     def take(self, value: Any) -> tuple[int, Any]:
         """Return the branch number and the taken value."""
@@ -83,14 +85,11 @@ class OneOfNode(RaggedNode):
         if len(choices) and not (choices.min() >= 0 and choices.max() < len(self.branches)):
             raise self.corrupt("some choices name no branch")
         values: list[Any] = [None] * len(choices)
-        start = 1
-        for number, branch in enumerate(self.branches):
-            stop = start + len(branch.fields)
+        for number, own in enumerate(cut_arrays(self.branches, arrays[1:])):
             chosen = choices == number
-            decoded = decode_where(branch, arrays[start:stop], chosen)
+            decoded = decode_where(self.branches[number], own, chosen)
             for index in np.flatnonzero(chosen).tolist():
                 values[index] = (choices[index], decoded[index])
-            start = stop
         return values
 
 
@@ -106,15 +105,19 @@ class CustomNode(RaggedNode):
             pa.field(f"{column}.{names[part]}" if part else column, kind) for part, kind in types.items()
         ]
         super().__init__(space, column, fields)
+        # The meaning of NULL is the codec's own.
+        self.required = ()
 
     def take(self, value: Any) -> list[Any]:
-        """Return an owned copy of what the codec makes of the value, part by part."""
+        """Return an owned copy of the parts that the codec makes of the value."""
         try:
             parts = self.codec.encode(self.space, value)
             if not isinstance(parts, Mapping) or parts.keys() != self.types.keys():
                 raise ValueError(f"the codec must give the parts {list(self.types)}, and gave {parts!r}")
             # Through Arrow and back: checks the type, and cuts every tie to the caller's objects.
             return [pa.scalar(parts[part], type=kind).as_py() for part, kind in self.types.items()]
+        except MemoryError:
+            raise
         except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
             hint = "see encode() of the codec that is registered for this space"
             raise self.mismatch(f"a value of {self.space}", f"{describe(value)}: {error}", hint) from error
@@ -144,7 +147,8 @@ def _one_array(node: Node, values: list[Any], kind: pa.DataType) -> pa.Array:
 def _checked_types(space: Space, column: str, types: Any) -> dict[str, pa.DataType]:
     wrong = not isinstance(types, Mapping) or not types
     wrong = wrong or not all(
-        isinstance(part, str) and has_utf8(part) and _is_plain(kind) for part, kind in types.items()
+        isinstance(part, str) and has_utf8(part) and inner_type(kind) in PLAIN_TYPES
+        for part, kind in types.items()
     )
     if wrong:
         raise UnsupportedSpaceError(
@@ -153,19 +157,3 @@ def _checked_types(space: Space, column: str, types: Any) -> dict[str, pa.DataTy
             "list of those. Hint: correct fields() of the codec given to episodelake.register_codec()."
         )
     return dict(types)
-
-
-def _is_plain(kind: Any) -> bool:
-    if isinstance(kind, pa.DataType) and pa.types.is_list(kind):
-        return _is_plain(kind.value_type)
-    plain = (
-        pa.bool_(),
-        pa.int16(),
-        pa.int32(),
-        pa.int64(),
-        pa.float32(),
-        pa.float64(),
-        pa.string(),
-        pa.binary(),
-    )
-    return kind in plain

@@ -10,39 +10,21 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
-from gymnasium.spaces import (
-    Box,
-    Dict,
-    Discrete,
-    Graph,
-    MultiBinary,
-    MultiDiscrete,
-    OneOf,
-    Sequence,
-    Space,
-    Text,
-    Tuple,
-)
+from gymnasium import spaces
+from gymnasium.spaces import Space
 
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, UnsupportedSpaceError
+from ..names import has_utf8
 
 BUILT_IN: tuple[type[Space], ...] = (
-    Box,
-    Dict,
-    Discrete,
-    Graph,
-    MultiBinary,
-    MultiDiscrete,
-    OneOf,
-    Sequence,
-    Text,
-    Tuple,
+    *(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Text),
+    *(spaces.Dict, spaces.Tuple, spaces.Sequence, spaces.Graph, spaces.OneOf),
 )
 
 
 @runtime_checkable
 class Codec(Protocol):
-    """How the values of one class of spaces become columns, and come back.
+    """Converts the values of one class of spaces to columns, and back.
 
     Values of such a space are decoded into a list with one value for each row.
     """
@@ -67,7 +49,7 @@ class Codec(Protocol):
         ...
 
     def to_json(self, space: Any) -> dict[str, Any]:
-        """Return what is needed to make the space again, in plain JSON types (no NaN, no infinity)."""
+        """Return a description to make the space again from, in plain JSON types (no NaN, no infinity)."""
         ...
 
     def from_json(self, description: dict[str, Any]) -> Any:
@@ -111,14 +93,36 @@ def register_codec(space_type: type, codec: Codec) -> None:
     _registered[space_type] = codec
 
 
-def find(space: Space) -> tuple[type, Codec | None] | None:
-    """Return the class that says how `space` is stored, and its codec (None for a built-in)."""
-    for each in type(space).__mro__:
+def find(space: Any, where: str = "") -> tuple[type, Codec | None]:
+    """Return the class that decides how `space` is stored, and its codec (None for a built-in).
+
+    Raises:
+        UnsupportedSpaceError: there is none; the message names the place, ` at 'column'`.
+    """
+    for each in type(space).__mro__ if isinstance(space, Space) else ():
         if each in _registered:
             return each, _registered[each]
         if each in BUILT_IN:
             return each, None
-    return None
+    raise UnsupportedSpaceError(
+        f"space {space!r}{where} ({type(space).__name__}) is of a class without columns. Expected the spaces "
+        "of Gymnasium. Hint: register a codec for the class with episodelake.register_codec()."
+    )
+
+
+def check_keys(space: spaces.Dict, where: str = "") -> None:
+    """Refuse a Dict space whose keys cannot be column names.
+
+    Raises:
+        UnsupportedSpaceError: names the keys and the place, ` at 'column'`.
+    """
+    wrong = [key for key in space.spaces if not isinstance(key, str) or not has_utf8(key)]
+    if wrong:
+        raise UnsupportedSpaceError(
+            f"space {space}{where} has the keys {wrong}. Expected keys that are text in UTF-8, since they "
+            "become column names. Hint: rename the keys with a wrapper, or register a codec for a class of "
+            "your own with episodelake.register_codec()."
+        )
 
 
 def find_named(name: str) -> Codec | None:

@@ -14,7 +14,7 @@ from ..errors import SpaceMismatchError
 from .arrow import flat_array, list_array, mask_of, offsets_of
 from .coerce import integers_within
 from .fixed import FixedNode
-from .node import Node, RaggedNode, decode_where, describe
+from .node import Node, RaggedNode, cut_arrays, decode_where, describe, encode_parts
 
 
 class SequenceNode(RaggedNode):
@@ -53,7 +53,7 @@ class SequenceNode(RaggedNode):
         return [list_array(offsets, array, valid) for array in self.element.encode(elements)]
 
     def decode_plain(self, arrays: Sequence[pa.Array]) -> list[Any]:
-        """Decode all elements of all rows at once, and hand out the rows."""
+        """Decode all elements of all rows at once, and split them into rows."""
         if any(array.null_count for array in arrays):
             raise self.corrupt("some rows are NULL")
         lengths = self._lengths(arrays)
@@ -90,6 +90,7 @@ class GraphNode(RaggedNode):
         self.links = SequenceNode(space, f"{column}.edge_links", links, stack=True)
         self.parts = [part for part in (self.nodes, self.edges, self.links) if part is not None]
         super().__init__(space, column, [field for part in self.parts for field in part.fields])
+        self.required = self.nodes.fields
 
     def take(self, value: Any) -> list[Any]:
         """Return taken nodes, edges (if the space has them) and edge links; the last two may be None."""
@@ -103,31 +104,24 @@ class GraphNode(RaggedNode):
             taken.append(None if edges is None else self.edges.take(edges))
         elif edges is not None:
             raise self.mismatch("edges to be None", describe(edges), "the Graph has no edge space")
-        taken.append(None if links is None else self._take_links(links))
+        if links is not None:
+            links = self.links.take(integers_within(links, np.dtype(np.int32), self._wrong_links))
+        taken.append(links)
         return taken
 
     def encode(self, taken: list[Any]) -> list[pa.Array]:
         """Encode nodes, edges and edge links."""
-        arrays: list[pa.Array] = []
-        for index, part in enumerate(self.parts):
-            arrays += part.encode([None if row is None else row[index] for row in taken])
-        return arrays
+        return encode_parts(self.parts, taken)
 
     def decode_plain(self, arrays: Sequence[pa.Array]) -> list[GraphInstance]:
         """Return one GraphInstance for each row."""
         columns: list[list[Any]] = []
-        start = 0
-        for part in self.parts:
-            own = arrays[start : start + len(part.fields)]
-            start += len(part.fields)
+        for part, own in zip(self.parts, cut_arrays(self.parts, arrays), strict=True):
             chosen = own[0].is_valid().to_numpy(zero_copy_only=False)
             columns.append(part.decode(own) if part is self.nodes else decode_where(part, own, chosen))
         if self.edges is None:
             columns.insert(1, [None] * len(columns[0]))
         return [GraphInstance(*parts) for parts in zip(*columns, strict=True)]
-
-    def _take_links(self, links: Any) -> list[Any]:
-        return self.links.take(integers_within(links, np.dtype(np.int32), self._wrong_links))
 
     def _wrong_links(self, links: Any) -> SpaceMismatchError:
         return self.links.mismatch(

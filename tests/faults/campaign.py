@@ -17,6 +17,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from waiting import PATIENCE
+
 from .faults import Outcome, Trial
 from .shim import Call, build, read_log
 
@@ -55,7 +57,7 @@ class Zygote:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the zygote ended with {self._process.wait()}")
+            raise RuntimeError(f"the zygote ended with {self._process.wait(PATIENCE)}")
         return json.loads(line)
 
     def close(self) -> None:

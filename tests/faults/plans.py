@@ -16,6 +16,7 @@ PLAIN: dict[str, Trial] = {
     "record": Trial("empty", (Stage("record"),)),
     "roll_out": Trial("empty", (Stage("roll_out"),)),
     "record_busily": Trial("empty", (Stage("record_busily"),)),
+    "record_in_bulk": Trial("empty", (Stage("record_in_bulk"),)),
     "record_team": Trial("team", (Stage("record_team"),)),
     "take_turns": Trial("team", (Stage("take_turns"),)),
     "take_turns_busily": Trial("team", (Stage("take_turns_busily"),)),
@@ -136,7 +137,9 @@ def drawn(lengths: dict[str, int], count: int, seed: int) -> Iterator[Trial]:
     """
     source = random.Random(seed)
     for _ in range(count):
-        name = source.choice(["record", "roll_out", "record_busily", "recover", "succeed", *TEAMS])
+        name = source.choice(
+            ["record", "roll_out", "record_busily", "record_in_bulk", "recover", "succeed", *TEAMS]
+        )
         later = [source.choice(["recover", "recover", "succeed"]) for _ in range(source.choice([1, 1, 2, 3]))]
         if name in TEAMS:
             later = ["recover"] * len(later)

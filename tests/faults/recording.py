@@ -2,7 +2,8 @@
 
 A performance is a list of acts:
 
-    ("begin", key)  ("step", key, until)  ("end", key)  ("whole", key)  ("seal",)  ("close",)
+    ("begin", key)  ("step", key, until)  ("end", key)  ("whole", key)  ("bulk", keys)
+    ("flush",)  ("seal",)  ("close",)
 
 An act that raises an error of the tree is answered as the stage says: it is done again once the fault has
 gone, or the run is closed, or the process ends without closing. Any other exception is a fault of the
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 import episodelake as el
 
@@ -28,8 +30,6 @@ from .truth import ScriptedEnv
 
 Act = tuple[Any, ...]
 _PATIENCE = 6
-# From this length on, a whole episode goes straight into the journal, behind all rows that came before.
-_BULK = 64
 DIED = 90
 
 
@@ -175,8 +175,29 @@ class Performance:
         )
         self.steps[key] = script.length
         self._end(key)
-        if script.length >= _BULK:
-            self._promise_journal()
+
+    def _do_bulk(self, *keys: int) -> None:
+        """Write several whole episodes from Arrow data."""
+        scripts = [self.scripts[key] for key in keys]
+        facts = [
+            {"episode": script.key, "seed": script.key}
+            | {f"metadata.{name}": value for name, value in (script.metadata | script.last_metadata).items()}
+            for script in scripts
+        ]
+        rows = [row for script in scripts for row in _rows(script)]
+        types = {"observation": pa.list_(pa.float32())}
+        steps = _table(rows)
+        steps = steps.cast(
+            pa.schema([pa.field(each.name, types.get(each.name, each.type)) for each in steps.schema])
+        )
+        self.writer.write_episodes(steps, episodes=_table(facts))
+        for script in scripts:
+            self.steps[script.key] = script.length
+            self._end(script.key)
+
+    def _do_flush(self) -> None:
+        self.writer.flush()
+        self._promise_journal()
 
     def _end(self, key: int) -> None:
         self.ended.append(key)
@@ -202,8 +223,33 @@ class Performance:
         self._promise_visible()
 
 
+def _table(rows: list[dict[str, Any]]) -> pa.Table:
+    """Rows with the columns that any of them has."""
+    names = {name: None for row in rows for name in row}
+    return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+
+def _rows(script: Any) -> list[dict[str, Any]]:
+    """The rows of a script as they stand in `steps`."""
+    rows = []
+    for t in range(script.length + 1):
+        row = {"episode": script.key, "observation": script.observation(t).tolist()}
+        row |= {f"info.{name}": value for name, value in script.info(t).items()}
+        row |= dict.fromkeys(("action", "reward", "terminated", "truncated", "policy.value"))
+        if t < script.length:
+            ending = script.ending if t + 1 == script.length else ""
+            row |= {
+                "action": script.action(t),
+                "reward": script.reward(t),
+                "policy.value": script.policy(t)["value"],
+            }
+            row |= {flag: ending == flag for flag in ("terminated", "truncated")}
+        rows.append(row)
+    return rows
+
+
 class Recording(Performance):
-    """The same through a `Recorder`; it has no acts "end" and "whole"."""
+    """The same through a `Recorder`; it has no acts "end", "whole" and "bulk"."""
 
     def _start(self) -> Any:
         return self.store.record(ScriptedEnv(dict(self.scripts)), metadata={"run": self.name}, **self.options)

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from waiting import PATIENCE
+
 from .faults import CHANGE, FAILURES, MAKE, MODES, SYNC, WRITE, Fault
 
 SOURCE = Path(__file__).with_name("shim.c")
@@ -28,7 +30,9 @@ def build(folder: Path) -> Path:
     if program is None:
         raise FileNotFoundError("no C compiler: install one, or name it in the environment variable CC")
     flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-    subprocess.run([program, *flags, "-o", str(library), str(SOURCE), "-ldl", "-lpthread"], check=True)
+    subprocess.run(
+        [program, *flags, "-o", str(library), str(SOURCE), "-ldl", "-lpthread"], check=True, timeout=PATIENCE
+    )
     return library
 
 

@@ -131,7 +131,7 @@ def create_dead_team(context: Context) -> None:
     together.play(TOGETHER_ACTS)
     in_turn.play(IN_TURN_ACTS)
     for performance in (together, in_turn):
-        performance.writer._session._flush()
+        performance.writer.session.flush()
         performance._promise_journal()
     os._exit(0)
 

@@ -32,7 +32,8 @@ def _scripts(*scripts: Script) -> dict[int, Script]:
 
 # Episodes 0 to 3 come before the first seal, 4 to 6 before the second, with columns that did not exist
 # before. Episode 1 lasts over two parts of the journal, and its end comes with no row of its own. Episodes 4
-# and 7 are open when the run is closed. Episodes 3, 6 and 8 are long enough to go straight into the journal.
+# and 7 are open when the run is closed. Episodes 3, 6 and 8 stay in memory until they
+# are flushed.
 ALPHA = _scripts(
     Script(0, 6, "terminated"),
     Script(1, 8, "cut"),
@@ -53,6 +54,7 @@ ALPHA_FIRST: list[Act] = [
     ("end", 0),
     ("whole", 2),
     ("whole", 3),
+    ("flush",),
     ("step", 1, 5),
     ("seal",),
 ]
@@ -62,6 +64,7 @@ ALPHA_SECOND: list[Act] = [
     ("whole", 5),
     ("step", 1, 8),
     ("whole", 6),
+    ("flush",),
     ("end", 1),
     ("seal",),
 ]
@@ -70,6 +73,7 @@ ALPHA_THIRD: list[Act] = [
     ("step", 7, 3),
     ("step", 4, 9),
     ("whole", 8),
+    ("flush",),
 ]
 ALPHA_ACTS: list[Act] = [*ALPHA_FIRST, *ALPHA_SECOND, *ALPHA_THIRD, ("close",)]
 
@@ -80,11 +84,12 @@ ROLLOUTS = _scripts(
     *(Script(key, 3 + key % 4, "terminated", late=key > 22, bare=True) for key in range(20, 26))
 )
 BUSY = _scripts(*(Script(key, 66, "terminated", late=key > 42) for key in range(40, 46)))
+BULK = _scripts(*(Script(key, 66 + key % 5, "truncated", late=key > 305) for key in range(300, 312)))
 LIVE = _scripts(Script(90, 9, "terminated"), Script(91, 70, "truncated"), Script(92, 6, "cut"))
 AGED = _scripts(*(Script(key, 1, "terminated", bare=True) for key in range(200, 296)))
 LAST = Script(99, 3, "terminated")
 
-SCRIPTS = {**ALPHA, **BETA, **ROLLOUTS, **BUSY, **LIVE, **AGED, LAST.key: LAST}
+SCRIPTS = {**ALPHA, **BETA, **ROLLOUTS, **BUSY, **BULK, **LIVE, **AGED, LAST.key: LAST}
 
 
 def record(context: Context) -> None:
@@ -103,13 +108,24 @@ def roll_out(context: Context) -> None:
 
 def record_busily(context: Context) -> None:
     """Every finished episode is sealed at once, by the background thread, while recording goes on."""
-    acts: list[Act] = [("whole", key) for key in BUSY]
+    acts = [act for key in BUSY for act in (("whole", key), ("flush",))]
     Performance(context, "busy", BUSY, {"segment_bytes": 1, "flush_seconds": 0.002}).play([*acts, ("close",)])
+
+
+def record_in_bulk(context: Context) -> None:
+    """Whole episodes go from memory to segments; some are flushed, so that the journal has them too."""
+    one, two, three, *more = BULK
+    acts: list[Act] = [("whole", one), ("whole", two), ("flush",), ("whole", three), ("bulk", *more[:3])]
+    acts += [("begin", more[3]), ("step", more[3], 5), ("bulk", *more[4:6]), ("whole", more[6]), ("seal",)]
+    acts += [("bulk", *more[7:]), ("flush",), ("step", more[3], 9), ("close",)]
+    Performance(context, "bulk", BULK, {"segment_bytes": 24_000}).play(acts)
 
 
 def die(context: Context) -> None:
     """Record, seal once, fill the journal, and end without closing."""
-    Performance(context, "alpha", ALPHA, {}).play([*ALPHA_FIRST, *ALPHA_SECOND[:-1], *ALPHA_THIRD])
+    # Kept: a writer that is garbage collected would be closed.
+    performance = Performance(context, "alpha", ALPHA, {})
+    performance.play([*ALPHA_FIRST, *ALPHA_SECOND[:-1], *ALPHA_THIRD])
     os._exit(0)
 
 
@@ -151,7 +167,7 @@ def change_card(context: Context) -> None:
 def stand_by(context: Context, wait: Callable[[], object]) -> None:
     """Record beside everything else: journal, wait while the others do what they do, go on, close."""
     performance = Performance(context, "live", LIVE, {})
-    performance.play([("begin", 90), ("step", 90, 4), ("whole", 91)])
+    performance.play([("begin", 90), ("step", 90, 4), ("whole", 91), ("flush",)])
     wait()
     performance.play([("step", 90, 9), ("end", 90), ("begin", 92), ("step", 92, 6), ("seal",), ("close",)])
 
@@ -206,6 +222,7 @@ WORKLOADS: dict[str, Workload] = {
     "record": record,
     "roll_out": roll_out,
     "record_busily": record_busily,
+    "record_in_bulk": record_in_bulk,
     "die": die,
     "recover": recover,
     "succeed": succeed,

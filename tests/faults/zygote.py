@@ -16,7 +16,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,20 +23,22 @@ from typing import Any
 
 # Everything that a child needs is imported here, once.
 import duckdb
+import pandas
 import polars
 import pyarrow.dataset
 import pyarrow.parquet
 
 import episodelake
+from episodelake.writers import env_packages
 from faults.checking import check
 from faults.faults import KILLS, Stage, Trial
 from faults.promises import PromiseLog, Promises
 from faults.recording import DIED, Context, describe, guarded
 from faults.shim import EXIT_CODE, Call, Shim, read_log
 from faults.workloads import BYSTANDER, TEMPLATES, WORKLOADS, Workload
-from waiting import PATIENCE
+from waiting import await_end
 
-IMPORTED = (duckdb, episodelake, polars, pyarrow.dataset, pyarrow.parquet)
+IMPORTED = (duckdb, episodelake, pandas, polars, pyarrow.dataset, pyarrow.parquet)
 
 
 @dataclass(frozen=True)
@@ -72,21 +73,6 @@ def spawn(work: Callable[[], None]) -> int:
         status = 0
     finally:
         os._exit(status)
-
-
-def await_end(child: int) -> int:
-    """The exit code of a child (negative for a signal); one that hangs is killed and gives 99."""
-    deadline = time.monotonic() + PATIENCE
-    pause = 0.0005
-    while time.monotonic() < deadline:
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.01)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return 99
 
 
 def perform(place: Place, workload: Workload, answer: str, arm: Callable[[Shim], None]) -> None:
@@ -216,7 +202,8 @@ def _look(place: Place, torn: bool, by_writer: bool, report: Path) -> None:
 
 def main() -> None:
     """Serve requests until the input ends; answers have a descriptor of their own."""
-    # Children must not copy every page that they look at.
+    # What is installed is read once for all children, and they must not copy every page that they look at.
+    env_packages._distributions()
     gc.freeze()
     gc.disable()
     answers = os.fdopen(os.dup(1), "w")

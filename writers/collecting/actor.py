@@ -17,20 +17,18 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ...store.errors import InvalidArgumentError
+from ...store.errors import InvalidArgumentError, SpaceMismatchError
+from ...store.reserved import RAW_ACTION, STATE
 from .outputs import Policy, has_tuple_actions, read_output
 from .values import check_actions, check_rows, copied, keyed, to_host
-
-RAW_ACTION = "raw_action"
-STATE = "state"
 
 Explore = Callable[[Any, np.random.Generator], Any]
 MapAction = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class Acting:
-    """How actions come about.
+class PolicyConfig:
+    """Configuration of the policy and of its hooks.
 
     Attributes:
         policy: see `collect`; None samples the action space.
@@ -69,7 +67,7 @@ class Actor:
     """
 
     def __init__(
-        self, acting: Acting, space: gymnasium.Space, single_space: gymnasium.Space, size: int | None
+        self, acting: PolicyConfig, space: gymnasium.Space, single_space: gymnasium.Space, size: int | None
     ) -> None:
         self._acting = acting
         self._single_space = single_space
@@ -77,7 +75,9 @@ class Actor:
         self._nested = isinstance(single_space, spaces.Dict | spaces.Tuple)
         self._tuple_actions = has_tuple_actions(space)
         self._policy = _seeded(acting, space)
-        self._hooked = acting.explore is not None or acting.map_action is not None
+        # A sample of the action space is the environment's action already.
+        self._map_action = None if acting.policy is None else acting.map_action
+        self._hooked = acting.explore is not None or self._map_action is not None
         self._generator = np.random.default_rng(acting.seed)
 
     def act(self, observation: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, dict[str, Any], Any]:
@@ -115,12 +115,12 @@ class Actor:
             check_actions(self._single_space, action, size)
 
     def _changed(self, action: Any) -> Any:
-        """The action as the hooks make it."""
+        """Return the action as the hooks make it."""
         action = copy.deepcopy(action)
         if self._acting.explore is not None:
             action = self._acting.explore(action, self._generator)
-        if self._acting.map_action is not None:
-            action = self._acting.map_action(action)
+        if self._map_action is not None:
+            action = self._map_action(action)
         return to_host(action)
 
     def _add(self, columns: dict[str, Any], extras: Mapping[str, Any]) -> None:
@@ -138,19 +138,32 @@ class Actor:
 
 
 def _rows(value: Any, size: int, path: str) -> Any:
-    """A column for a batch: one row per environment; a plain number or text counts for all. None for none."""
+    """Return a column for a batch: one row per environment; a plain number or text counts for all. None for
+    none.
+    """
     if value is None:
         return None
     if isinstance(value, Mapping):
         found = {key: _rows(part, size, f"{path}.{key}") for key, part in value.items()}
         return {key: part for key, part in found.items() if part is not None} or None
-    if isinstance(value, str | bytes) or np.ndim(value) == 0:
+    if not isinstance(value, list) and (isinstance(value, str | bytes) or _dimensions(value, path) == 0):
         return np.full(size, value)
     check_rows(value, size, path)
     return value
 
 
-def _seeded(acting: Acting, space: gymnasium.Space) -> Policy:
+def _dimensions(value: Any, path: str) -> int:
+    try:
+        return np.ndim(value)
+    except ValueError as error:
+        raise SpaceMismatchError(
+            f"The policy's {path} is a {type(value).__name__} whose parts have different shapes. For a "
+            "vector environment, return a mapping of arrays with one row for each environment, or a list "
+            "with one value for each."
+        ) from error
+
+
+def _seeded(acting: PolicyConfig, space: gymnasium.Space) -> Policy:
     policy, seed = acting.policy, acting.seed
     if policy is None:
         if seed is not None:
@@ -165,7 +178,7 @@ def _seeded(acting: Acting, space: gymnasium.Space) -> Policy:
 
 
 def checked_seed(name: str, seed: Any) -> Any:
-    """A seed in numbers of Python's own, which is what environments take.
+    """Return a seed in numbers of Python's own, which is what environments take.
 
     Raises:
         InvalidArgumentError: it is neither None, nor a whole number of at least 0, nor a list of such.
@@ -193,7 +206,9 @@ def check_seed_count(seed: Any, size: int | None) -> None:
 
 
 def derived_seed(seed: int | Sequence[int | None] | None, *key: int) -> int | None:
-    """A seed of 31 bits that follows from another one and a key, and repeats neither; None for None."""
+    """Return a seed of 31 bits that follows from another one and a key, and repeats neither; None for
+    None.
+    """
     if seed is None:
         return None
     entropy = [int(part or 0) for part in seed] if isinstance(seed, list | tuple) else int(seed)  # type: ignore[arg-type]

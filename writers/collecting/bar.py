@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ...store.errors import InvalidArgumentError
+from ...store.progress import check_progress, terminal_bar
 
 _PAUSE = 0.1
 
 
 @dataclass(frozen=True)
 class CollectProgress:
-    """How far a collection is.
+    """Progress of a collection.
 
     Attributes:
         done, total: of what was asked for: transitions or episodes.
@@ -45,7 +45,7 @@ Tell = Callable[[CollectProgress], Any]
 
 
 class Display:
-    """Where progress goes: nowhere, to a bar, or to a function.
+    """Output of progress: none, a bar, or a function.
 
     Args:
         progress: False, True for a bar (drawn only on a terminal), or a function of a `CollectProgress`.
@@ -55,11 +55,7 @@ class Display:
     """
 
     def __init__(self, progress: bool | Tell) -> None:
-        if not isinstance(progress, bool) and not callable(progress):
-            raise InvalidArgumentError(
-                f"progress={progress!r}: expected True for a bar, False, or a function that is called with a "
-                "CollectProgress."
-            )
+        check_progress(progress, "a CollectProgress")
         self.wanted = progress is not False
         self._tell: Tell | None = None if isinstance(progress, bool) else progress
         self._bar: _Bar | None = _Bar() if progress is True else None
@@ -78,7 +74,7 @@ class Display:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to tell again."""
+        """True if the next report is due."""
         return self.wanted and time.monotonic() >= self._next
 
     def tell(self, state: CollectProgress) -> None:
@@ -92,22 +88,10 @@ class Display:
 
 class _Bar:
     def __init__(self) -> None:
-        # Imported where a bar is wanted, so that `import episodelake` does not wait for it.
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import TextColumn
 
-        console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-        shown = console.is_terminal and not console.is_dumb_terminal
-        self.progress = Progress(
-            TextColumn("collecting"),
-            BarColumn(),
-            TextColumn("{task.fields[words]}"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not shown,
-        )
-        self._task = self.progress.add_task("collecting", total=None, words="")
+        self.progress = terminal_bar(TextColumn("{task.fields[words]}"))
+        self._task = self.progress.add_task("Collecting", total=None, words="")
 
     def update(self, state: CollectProgress) -> None:
         words = f"{state.steps:,} steps  {state.episodes:,} episodes"

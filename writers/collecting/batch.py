@@ -1,4 +1,4 @@
-"""What the loop sees of an environment: a batch of one or of many, with its recorder behind it."""
+"""The loop's view of an environment: a batch of one or many, with a recorder behind it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...store.arrivals import LiveEpisode
-from ...store.record_columns import Ends
-from ..callbacks import EpisodeSummary
-from .goal import Course
+from ...store.segments.episode_columns import Ends
+from ..buffers.arrivals import LiveEpisode
+from ..recorders.callbacks import EpisodeSummary
+from .goal import CollectProgressState
 
 
 @dataclass(frozen=True)
 class Start:
-    """How the first reset of a call happens.
+    """Settings of the first reset of a call.
 
     Attributes:
         seed, options: as for the environment's `reset`.
@@ -28,7 +28,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Taken:
-    """What one step of a batch brought.
+    """Result of one step of a batch.
 
     Attributes:
         steps: transitions that were recorded.
@@ -53,7 +53,7 @@ class Batch(Protocol):
     observation: Any
     info: Mapping[str, Any]
 
-    def enter(self, course: Course, start: Start) -> None:
+    def enter(self, course: CollectProgressState, start: Start) -> None:
         """Begin a call: what is recorded of the next steps is what the course still wants."""
         ...
 
@@ -83,5 +83,5 @@ class Batch(Protocol):
         ...
 
     def summaries(self, ended: Any) -> list[EpisodeSummary]:
-        """What a hook is told of episodes that have ended, in the form in which `Taken` has them."""
+        """Return the summaries of ended episodes for a hook, in the form of `Taken`."""
         ...

@@ -1,4 +1,4 @@
-"""`collect`: let a policy play, and record it. The door of this package."""
+"""`collect`: let a policy play, and record it. The entry point of this package."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, Unpack
 
 from ...store.errors import InvalidArgumentError
 from ...store.handle import OpenStore
-from .actor import Acting, Explore, MapAction, checked_seed, derived_seed
+from .actor import Explore, MapAction, PolicyConfig, checked_seed, derived_seed
 from .bar import Display, Tell
 from .batch import Start
 from .collection import Collection
 from .goal import Goal, positive
-from .loop import OnEpisode, OnStep, Watching
+from .loop import Hooks, OnEpisode, OnStep
 from .outputs import Policy
 from .recorders import RecordingOptions, check_options, check_store
 from .stats import CollectStats
-from .worker import Orders
+from .worker import WorkerConfig
 from .workers import collect_in_workers
 
 _POLICY_SEED = 1
@@ -80,7 +80,8 @@ def collect(
         initial_state: the state at the first step of an episode; for a vector environment a batch of them.
         record_state: record the state that the policy was given, as `policy.state`.
         explore: called with the policy's action and a numpy generator; returns the action to take.
-        map_action: called with that action; returns the environment's. With one of these two hooks the
+        map_action: called with that action; returns the environment's. Not called without a policy, since a
+            sample of the action space is the environment's action already. With one of these two hooks the
             policy's own action is recorded as `policy.raw_action`.
         on_step: called with a `CollectStep` after every step.
         on_episode: called with an `EpisodeSummary` after every episode that ends and is recorded.
@@ -100,8 +101,8 @@ def collect(
     check_store(store)
     seed, policy_seed = checked_seed("seed", seed), checked_seed("policy_seed", policy_seed)
     goal, count = Goal.of(steps, episodes, unbiased), positive("workers", workers)
-    acting = Acting(policy, policy_seed, initial_state, record_state, explore, map_action)
-    watching = Watching(on_step, on_episode, Display(progress))
+    acting = PolicyConfig(policy, policy_seed, initial_state, record_state, explore, map_action)
+    watching = Hooks(on_step, on_episode, Display(progress))
     anew = goal.episodes is not None or seed is not None or options is not None
     start = Start(seed, _reset_options(options), anew)
     if count is not None:
@@ -112,7 +113,7 @@ def collect(
 
 
 def _reset_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """A copy of the options of the first reset."""
+    """Return a copy of the options of the first reset."""
     if not isinstance(options, Mapping | None):
         raise InvalidArgumentError(f"options={options!r}: expected a mapping, for the environment's reset.")
     return None if options is None else dict(options)
@@ -121,16 +122,16 @@ def _reset_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def _in_workers(
     count: int,
     goal: Goal,
-    acting: Acting,
-    watching: Watching,
+    acting: PolicyConfig,
+    watching: Hooks,
     start: Start,
     make_env: Any,
     store: OpenStore,
     recording: RecordingOptions,
 ) -> CollectStats:
-    """Collect in processes, and warn of each that died."""
+    """Collect in worker processes, and warn of each that died."""
     root = store.handle.layout.root
-    orders = Orders(
+    orders = WorkerConfig(
         url=str(root),
         storage_options=root.options,
         make_env=make_env,

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...store.handle import OpenStore
-from .actor import Acting, Actor, check_seed_count
+from .actor import Actor, PolicyConfig, check_seed_count
 from .batch import Batch, Start
-from .goal import Course, Goal
+from .goal import CollectProgressState, Goal
 from .interrupts import StopSignal
-from .loop import Loop, Watching
+from .loop import Hooks, Loop
 from .memory import Memory
 from .recorders import (
     AnyRecorder,
@@ -26,8 +26,8 @@ from .stats import CollectStats
 
 
 @dataclass
-class Standing:
-    """Where a recorder stands between two calls.
+class RecorderResumeState:
+    """Position of a recorder between two calls.
 
     Attributes:
         batch: its environments, with the observations in hand.
@@ -40,19 +40,19 @@ class Standing:
 
 @dataclass(frozen=True)
 class Collection:
-    """What a call of `collect` is to do.
+    """The task of a call of `collect`.
 
     Attributes:
         goal: how much.
         acting: how actions come about.
-        watching: who is told.
+        watching: hooks and display.
         start: the first reset.
         stop: who may ask for the end.
     """
 
     goal: Goal
-    acting: Acting
-    watching: Watching
+    acting: PolicyConfig
+    watching: Hooks
     start: Start
     stop: StopSignal = field(default_factory=StopSignal)
 
@@ -74,7 +74,7 @@ class Collection:
         check_own(recorder, store, recording)
         recorder.session.check_usable()
         if recorder.collection is None:
-            recorder.collection = Standing(batch_of(recorder))
+            recorder.collection = RecorderResumeState(batch_of(recorder))
         course, unfinished = self._play(recorder, recorder.collection)
         if self.stop.asked:
             recorder.seal()
@@ -83,12 +83,12 @@ class Collection:
     def with_new(self, recorder: AnyRecorder, store: OpenStore) -> CollectStats:
         """Collect with a recorder that lives for this call only."""
         try:
-            course, unfinished = self._play(recorder, Standing(batch_of(recorder)))
+            course, unfinished = self._play(recorder, RecorderResumeState(batch_of(recorder)))
         finally:
             recorder.detach()
         return self._stats(course, recorder, store, unfinished)
 
-    def _play(self, recorder: AnyRecorder, standing: Standing) -> tuple[Course, int]:
+    def _play(self, recorder: AnyRecorder, standing: RecorderResumeState) -> tuple[CollectProgressState, int]:
         """Run the loop; the course it took, and how many episodes are running."""
         batch = standing.batch
         check_seed_count(self.start.seed, batch.size)
@@ -97,7 +97,7 @@ class Collection:
         actor = Actor(self.acting, env.action_space, single_space, batch.size)
         memory = Memory(self.acting.initial_state, batch.size)
         memory.state = standing.state
-        course = Course(self.goal, batch.size or 1, late=not self.watching.hooks)
+        course = CollectProgressState(self.goal, batch.size or 1, late=not self.watching.hooks)
         batch.enter(course, self.start)
         complete = False
         unfinished = 0
@@ -110,7 +110,7 @@ class Collection:
         return course, unfinished
 
     def _stats(
-        self, course: Course, recorder: AnyRecorder, store: OpenStore, unfinished: int
+        self, course: CollectProgressState, recorder: AnyRecorder, store: OpenStore, unfinished: int
     ) -> CollectStats:
         return course.tally.stats(
             store.handle.manifest.reward_shape,

@@ -16,7 +16,7 @@ from .stats import Tally
 
 @dataclass(frozen=True)
 class Goal:
-    """What a call of `collect` asks for.
+    """The goal of a call of `collect`.
 
     Attributes:
         steps: how many transitions; None if episodes are counted.
@@ -51,11 +51,11 @@ class Goal:
 
     @property
     def total(self) -> int:
-        """How many, of whatever is counted."""
+        """The number of steps or episodes to record."""
         return self.episodes if self.steps is None else self.steps  # type: ignore[return-value]
 
     def split(self, parts: int) -> list[Goal]:
-        """The same in at most so many parts that differ by one at the most; none is empty."""
+        """Return the same in at most so many parts that differ by one at the most; none is empty."""
         shares = [share for share in even_shares(self.total, parts).tolist() if share]
         if self.steps is None:
             return [Goal(episodes=share, unbiased=self.unbiased) for share in shares]
@@ -63,7 +63,7 @@ class Goal:
 
 
 def positive(name: str, value: Any) -> int | None:
-    """A whole number of at least 1, or None.
+    """Return a whole number of at least 1, or None.
 
     Raises:
         InvalidArgumentError: it is something else.
@@ -86,13 +86,13 @@ def even_shares(total: int, parts: int) -> np.ndarray:
     return shares
 
 
-class Course:
-    """How far a call is: what it counted, and what may still be recorded.
+class CollectProgressState:
+    """Progress of a call: its counts, and the amount that may still be recorded.
 
     Args:
         goal: what is asked for.
         size: how many environments take part.
-        late: whether nobody needs to know at once which episodes have ended.
+        late: whether ended episodes may be reported later.
 
     Attributes:
         late: the same; never where episodes are counted.
@@ -109,9 +109,9 @@ class Course:
             self.quotas = even_shares(goal.episodes, size)
 
     @staticmethod
-    def unbounded() -> Course:
-        """One that is never reached."""
-        return Course(Goal(steps=sys.maxsize), 1)
+    def unbounded() -> CollectProgressState:
+        """Return one that is never reached."""
+        return CollectProgressState(Goal(steps=sys.maxsize), 1)
 
     @property
     def steps_left(self) -> int | None:
@@ -125,16 +125,16 @@ class Course:
 
     @property
     def reached(self) -> bool:
-        """Whether it is enough."""
+        """True once the goal is reached."""
         return self.done >= self._total
 
     @property
     def done(self) -> int:
-        """How many so far, of whatever is counted."""
+        """The number of steps or episodes recorded so far."""
         return self.tally.episodes if self.goal.steps is None else self.tally.steps
 
     def progress(self) -> CollectProgress:
-        """What a display is told."""
+        """Return the values for a display."""
         tally = self.tally
         return CollectProgress(
             self.done, self.goal.total, tally.steps, tally.episodes, tally.return_sum, tally.seconds

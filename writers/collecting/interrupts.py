@@ -9,7 +9,7 @@ from typing import Any
 
 
 class StopSignal:
-    """Whether somebody asked the collection to stop.
+    """A request to stop the collection.
 
     While its `with` block runs in the main thread, and Python's own handler of SIGINT is in place, the first
     Ctrl-C only sets `asked`: nothing is torn, and the environment stands where the recording ends. A second

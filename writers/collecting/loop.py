@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...store.errors import InvalidArgumentError
-from ..callbacks import EpisodeSummary
+from ..recorders.callbacks import EpisodeSummary
 from .actor import Actor
 from .bar import Display
 from .batch import Batch, Taken
-from .goal import Course
+from .goal import CollectProgressState
 from .interrupts import StopSignal
 from .memory import Memory
 
@@ -58,8 +58,8 @@ OnEpisode = Callable[[EpisodeSummary], Any]
 
 
 @dataclass(frozen=True)
-class Watching:
-    """Who is told what happens: hooks on a step and on an episode's end, and the display of progress.
+class Hooks:
+    """Observers of a collection: hooks on a step and on an episode's end, and the display of progress.
 
     Raises:
         InvalidArgumentError: a hook cannot be called.
@@ -71,7 +71,7 @@ class Watching:
 
     @property
     def hooks(self) -> bool:
-        """Whether a hook is told of each step or episode."""
+        """True if a hook is called for steps or episodes."""
         return self.on_step is not None or self.on_episode is not None
 
     def __post_init__(self) -> None:
@@ -92,15 +92,15 @@ class Loop:
         actor: from observations to actions.
         memory: the recurrent state.
         course: what is wanted and how far it is.
-        watching: who is told.
+        watching: hooks and display.
         stop: whether somebody asked for the end.
     """
 
     batch: Batch
     actor: Actor
     memory: Memory
-    course: Course
-    watching: Watching
+    course: CollectProgressState
+    watching: Hooks
     stop: StopSignal
 
     def run(self) -> None:

@@ -101,7 +101,7 @@ def _parts(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _with_rows(leaf: Any, begun: Any, rows: list[int], path: str) -> Any:
-    """A copy of a leaf with some rows replaced, by zeros if `begun` is None."""
+    """Return a copy of a leaf with some rows replaced, by zeros if `begun` is None."""
     fill = 0 if begun is None else begun
     fresh: Any = _clone(leaf)
     if is_tensor(leaf) and isinstance(fill, np.ndarray) and hasattr(leaf, "new_tensor"):

@@ -1,4 +1,4 @@
-"""What a policy returns, and how its three forms are told apart.
+"""Outputs of a policy, and the rule that tells their three forms apart.
 
     action | (action, extras) | (action, extras, state)
 
@@ -32,7 +32,7 @@ _NEVER_TUPLES = (
 
 @dataclass(frozen=True)
 class PolicyOutput:
-    """What a policy decided, in a form that no action space can be mistaken for.
+    """Output of a policy in a form that is no value of any action space.
 
     Attributes:
         action: for a single environment one action; for a vector environment a batch of them, as its
@@ -48,12 +48,12 @@ class PolicyOutput:
 
 
 def has_tuple_actions(space: gymnasium.Space) -> bool:
-    """Whether an action of this space may be a tuple."""
+    """Return whether an action of this space may be a tuple."""
     return not isinstance(space, _NEVER_TUPLES)
 
 
 def read_output(output: Any, tuple_actions: bool) -> tuple[Any, Mapping[str, Any] | None, Any]:
-    """Action, extras and state of what a policy returned.
+    """Return action, extras and state of what a policy returned.
 
     Args:
         output: what it returned.

@@ -1,4 +1,4 @@
-"""What a run recorded, read from the episodes table: for a worker that can no longer say so itself."""
+"""Results of a run, read from the episodes table, for a worker that died."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...store.layout import EPISODES, Layout
-from ...store.parquet import open_parquet
-from ...store.tables import Table
+from ...store.segments.parquet import open_parquet
+from ...store.tables.version import TableVersion
 
 _COLUMNS = ["run_id", "length", "episode_return", "terminated", "truncated", "end_reason", "ended_at"]
 
@@ -28,18 +28,18 @@ class RecordedEpisode:
 
     @property
     def finished(self) -> bool:
-        """Whether the environment ended it."""
+        """True if the environment ended it."""
         return self.terminated or self.truncated
 
 
 def recorded_episodes(layout: Layout, run_id: str) -> list[RecordedEpisode]:
-    """The episodes of a run that readers can see now, in the order of their ends.
+    """Return the episodes of a run that readers can see now, in the order of their ends.
 
     Raises:
         CorruptStoreError: a file of the table is damaged.
     """
     rows: list[dict[str, Any]] = []
-    for file in Table(layout.table(EPISODES)).files():
+    for file in TableVersion(layout.table(EPISODES)).files():
         if file.may_hold_run(run_id):
             found = open_parquet(layout.table(EPISODES) / file.name).read(columns=_COLUMNS).to_pylist()
             rows += [row for row in found if row["run_id"] == run_id]

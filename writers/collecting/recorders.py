@@ -9,14 +9,15 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from ...store.errors import InvalidArgumentError
+from ...store.errors import InvalidArgumentError, RecorderStateError
 from ...store.handle import OpenStore
 from ..options import SessionOptions
-from ..pettingzoo_api import pettingzoo_api
-from ..pool_recorder import is_pool
-from ..recorder import Recorder
-from ..recorders import VectorOptions
-from ..vector_recorder import VectorRecorder
+from ..recorders.choice import VectorOptions
+from ..recorders.info_choice import InfoChoice
+from ..recorders.pettingzoo_api import pettingzoo_api
+from ..recorders.pool_recorder import is_pool
+from ..recorders.recorder import Recorder
+from ..recorders.vector_recorder import VectorRecorder
 from .batch import Batch
 from .single import SingleBatch
 from .vector import VectorBatch
@@ -28,7 +29,7 @@ EnvSource = str | EnvSpec | Callable[[], Any]
 
 
 def check_options(recording: Mapping[str, Any]) -> None:
-    """Refuse options that nobody knows, and values that they cannot have.
+    """Refuse unknown options and invalid values.
 
     Raises:
         InvalidArgumentError: one is unknown, or makes no sense.
@@ -40,6 +41,7 @@ def check_options(recording: Mapping[str, Any]) -> None:
             f"{', '.join(RecordingOptions.__annotations__)}."
         )
     SessionOptions(**_disk(recording))
+    InfoChoice.of(recording.get("record_infos", True))
     if not isinstance(recording.get("run"), str | None):
         raise InvalidArgumentError(f"run={recording['run']!r}: expected text, a readable name for the run.")
     if not isinstance(recording.get("metadata"), Mapping | None):
@@ -47,7 +49,7 @@ def check_options(recording: Mapping[str, Any]) -> None:
 
 
 def _disk(recording: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that say how to treat the disk."""
+    """Return the options that say how to treat the disk."""
     return {key: recording[key] for key in SessionOptions.__annotations__ if key in recording}
 
 
@@ -65,12 +67,12 @@ def check_store(store: Any) -> None:
 
 
 def is_recorder(value: Any) -> TypeGuard[AnyRecorder]:
-    """Whether it records already."""
+    """Return whether it records already."""
     return isinstance(value, Recorder | VectorRecorder)
 
 
 def is_source(value: Any) -> bool:
-    """Whether an environment can be made from it: an id, a spec, or a function without arguments."""
+    """Return whether an environment can be made from it: an id, a spec, or a function without arguments."""
     return isinstance(value, str | EnvSpec) or (
         callable(value) and not isinstance(value, gymnasium.Env | VectorEnv)
     )
@@ -93,7 +95,7 @@ def make(source: EnvSource) -> Any:
 
 
 def opened(env: Any, store: OpenStore, recording: RecordingOptions) -> AnyRecorder:
-    """A recorder around an environment that has none.
+    """Return a recorder around an environment that has none.
 
     Raises:
         InvalidArgumentError: it is no environment.
@@ -132,6 +134,7 @@ def check_own(recorder: AnyRecorder, store: OpenStore, recording: Mapping[str, A
 
     Raises:
         InvalidArgumentError: it records into another store; options for a new recorder were given.
+        RecorderStateError: it is paused.
     """
     own = recorder.session.store
     if own.layout.journals != store.handle.layout.journals:
@@ -139,6 +142,8 @@ def check_own(recorder: AnyRecorder, store: OpenStore, recording: Mapping[str, A
             f"The recorder records into {own.layout.root}, not into {store.handle.layout.root}. Give "
             "collect the store that the recorder came from."
         )
+    if recorder.paused:
+        raise RecorderStateError("The recorder is paused: call its resume() before collect().")
     if recording:
         raise InvalidArgumentError(
             f"The options {', '.join(sorted(recording))} belong to the recorder: give them to store.record."
@@ -146,5 +151,5 @@ def check_own(recorder: AnyRecorder, store: OpenStore, recording: Mapping[str, A
 
 
 def batch_of(recorder: AnyRecorder) -> Batch:
-    """A recorder as the loop sees it."""
+    """Return a recorder as the loop sees it."""
     return VectorBatch(recorder) if isinstance(recorder, VectorRecorder) else SingleBatch(recorder)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...store.arrivals import LiveEpisode
-from ...store.record_columns import Ends
-from ..callbacks import EpisodeSummary
-from ..recorder import Recorder
+from ...store.segments.episode_columns import Ends
+from ..buffers.arrivals import LiveEpisode
+from ..recorders.callbacks import EpisodeSummary
+from ..recorders.recorder import Recorder
 from .batch import Start, Taken
-from .goal import Course
+from .goal import CollectProgressState
 
 _NONE: tuple[int, ...] = ()
 _FIRST = (0,)
@@ -35,7 +35,7 @@ class SingleBatch:
         self._length = 0
         self._beginning = False
 
-    def enter(self, course: Course, start: Start) -> None:
+    def enter(self, course: CollectProgressState, start: Start) -> None:
         """Begin a call; an episode goes on unless somebody else has stepped the recorder since."""
         running = self._recorder.running
         untouched = running is self._live and running is not None and running.length == self._length
@@ -87,5 +87,5 @@ class SingleBatch:
         return int(self._length > 0)
 
     def summaries(self, ended: Any) -> list[EpisodeSummary]:
-        """What the recorder says of episodes that have ended."""
+        """Return the recorder's records of ended episodes."""
         return [self._recorder.summary(episode) for episode in ended]

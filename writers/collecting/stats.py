@@ -11,13 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 
-from ...store.record_columns import Ends
+from ...store.segments.episode_columns import Ends
 
 _MEASURES = ("mean", "std", "min", "max")
 
 
 class EndedEpisode(Protocol):
-    """What is counted of an episode that has ended."""
+    """Length, return and end of an episode, for the statistics."""
 
     @property
     def length(self) -> int:
@@ -42,7 +42,7 @@ class EndedEpisode(Protocol):
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """How one worker process of a collection fared.
+    """Outcome of one worker process of a collection.
 
     Attributes:
         index: counts the workers from 0.
@@ -64,7 +64,7 @@ class WorkerReport:
 
 @dataclass(frozen=True, eq=False)
 class CollectStats:
-    """What one call of `collect` recorded.
+    """Result of one call of `collect`.
 
     Printed, it is a table; `frame()` makes it a row for Polars.
 
@@ -148,7 +148,7 @@ class CollectStats:
         return _measure("max", self.lengths)
 
     def frame(self) -> pl.DataFrame:
-        """One row: counts, time, rate, and mean, std, min and max of returns and lengths.
+        """Return one row: counts, time, rate, and mean, std, min and max of returns and lengths.
 
         Columns: steps, episodes, unfinished, terminated, truncated (Int64), seconds, steps_per_second
         (Float64), return_mean, return_std, return_min, return_max (Float64, or List(Float64) for several
@@ -272,7 +272,7 @@ class Tally:
         interrupted: bool,
         run_ids: tuple[str, ...],
     ) -> CollectStats:
-        """What was counted, up to now."""
+        """Return what was counted, up to now."""
         returns = np.array(self.returns, np.float64).reshape(len(self.returns), *reward_shape)
         lengths = np.array(self.lengths, np.int64)
         for array in (returns, lengths):

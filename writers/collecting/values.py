@@ -13,14 +13,16 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ...store.dynamic.values import IMMUTABLE
 from ...store.errors import SpaceMismatchError
-from ...store.values import IMMUTABLE
 
 _KNOWN = IMMUTABLE | {np.ndarray}
 
 
 def map_leaves(change: Callable[[Any], Any], value: Any) -> Any:
-    """The same nesting of dicts, lists and (named) tuples, with every leaf changed; None stays None."""
+    """Return the same nesting of dicts, lists and (named) tuples, with every leaf changed; None stays
+    None.
+    """
     if value is None:
         return None
     if isinstance(value, Mapping):
@@ -34,7 +36,7 @@ def map_leaves(change: Callable[[Any], Any], value: Any) -> Any:
 
 
 def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every leaf with its dotted path, which begins with `path`; None is no leaf."""
+    """Yield every leaf with its dotted path, which begins with `path`; None is no leaf."""
     if isinstance(value, Mapping):
         parts = list(value.items())
     elif isinstance(value, tuple | list):
@@ -48,12 +50,14 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def to_host(value: Any) -> Any:
-    """The same nesting with tensors and foreign arrays as numpy arrays; other leaves are left as they are."""
+    """Return the same nesting with tensors and foreign arrays as numpy arrays; other leaves are left as they
+    are.
+    """
     return value if value.__class__ in _KNOWN else map_leaves(_leaf_to_host, value)
 
 
 def _leaf_to_host(leaf: Any) -> Any:
-    if leaf.__class__ in _KNOWN or isinstance(leaf, np.ndarray):
+    if leaf.__class__ in _KNOWN or isinstance(leaf, np.ndarray | np.generic):
         return leaf
     if is_tensor(leaf):
         leaf = leaf.detach().cpu()
@@ -65,12 +69,12 @@ def _leaf_to_host(leaf: Any) -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is a PyTorch tensor, or behaves like one."""
+    """Return whether it is a PyTorch tensor, or behaves like one."""
     return all(hasattr(value, name) for name in ("detach", "cpu", "numpy", "clone"))
 
 
 def copied(value: Any) -> Any:
-    """The same nesting with copied leaves, on the host."""
+    """Return the same nesting with copied leaves, on the host."""
     return map_leaves(_copied_leaf, to_host(value))
 
 

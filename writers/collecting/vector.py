@@ -13,21 +13,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
-from ...store.block_buffer import NOBODY
+from ...store.compatibility import AutoresetMode
 from ...store.errors import RecorderStateError
-from ...store.record_columns import Ended, Ends
-from ..callbacks import EpisodeSummary
-from ..vector_recorder import VectorRecorder
+from ...store.segments.episode_columns import Ends
+from ..buffers.vector_buffer import NO_EPISODE
+from ..recorders.callbacks import EpisodeSummary
+from ..recorders.vector_recorder import VectorRecorder
 from .batch import Start, Taken
-from .goal import Course
+from .goal import CollectProgressState
 from .values import to_host
 
 
 @dataclass
 class _Held:
-    """What a step brought that is not recorded yet; nobody else has these objects.
+    """Result of a step that is not recorded yet; no other code holds these objects.
 
     Attributes:
         actions, result: what the environment took and returned.
@@ -60,12 +60,12 @@ class VectorBatch:
         self._mode = recorder.autoreset_mode
         self._everyone = np.arange(recorder.num_envs)
         self._nobody = self._everyone[:0]
-        self._course = Course.unbounded()
+        self._course = CollectProgressState.unbounded()
         self._first: Start | None = Start()
-        # Which environments said done with the last step.
+        # Environments that reported done in the last step.
         self._done = np.zeros(recorder.num_envs, bool)
         self._any_done = False
-        # How many transitions the next step brings, if all environments are recorded.
+        # Transitions of the next step, if all environments are recorded.
         self._acting = recorder.num_envs
         self._all_recorded = False
         # Whose next action is the first of an episode.
@@ -75,7 +75,7 @@ class VectorBatch:
 
     # Calls
 
-    def enter(self, course: Course, start: Start) -> None:
+    def enter(self, course: CollectProgressState, start: Start) -> None:
         """Begin a call; episodes go on unless somebody else has stepped or reset the recorder since.
 
         Raises:
@@ -103,7 +103,7 @@ class VectorBatch:
         running = np.flatnonzero(self._running)
         if self._course.goal.episodes is not None and complete:
             if len(running):
-                # What was counted of them is not in the store.
+                # Their counted steps are not in the store.
                 state = self._recorder.recording.state
                 self._course.tally.steps -= int((state.tick - state.begun[running]).sum())
                 self._recorder.discard(running)
@@ -114,7 +114,7 @@ class VectorBatch:
         return int(np.count_nonzero(state.begun[running] < state.tick))
 
     def _look_who_is_recorded(self) -> None:
-        """See whether every transition is recorded until the call ends, so that nobody has to be asked."""
+        """Decide if every transition is recorded until the call ends, so that no environment is checked."""
         recorder = self._recorder
         muted = self._course.quotas is not None or recorder.recording.silent.any()
         self._all_recorded = recorder.records_all and not muted
@@ -123,7 +123,7 @@ class VectorBatch:
     def _running(self) -> np.ndarray:
         """Bool, shape (num_envs,): whose next transition is to be recorded."""
         state = self._recorder.recording.state
-        running = state.running != NOBODY
+        running = state.running != NO_EPISODE
         if state.restart is not None:
             running[state.restart] = False
         return running
@@ -224,12 +224,12 @@ class VectorBatch:
             ended.append(recorder.ended)
             steps += 1
             left -= recorder.ended is not None and bool(recorder.ended.lengths.any())
-        return result, steps, _joined(ended)
+        return result, steps, Ends.joined(part for part in ended if part is not None)
 
     def _note(self, done: np.ndarray) -> None:
-        """Note who said done, and who stands at the first observation of an episode now."""
+        """Note which environments reported done, and which are at an episode's first observation."""
         if self._any_done and self._mode is AutoresetMode.NEXT_STEP:
-            # Those that had said done before were reset by this step, whatever it says of them.
+            # This step reset those that had reported done before, whatever its flags are.
             self._beginning = np.flatnonzero(self._done)
             done &= ~self._done
         self._any_done = bool(done.any())
@@ -267,12 +267,12 @@ class VectorBatch:
         return self._recorder.recording.gathered.take()
 
     def summaries(self, ended: Any) -> list[EpisodeSummary]:
-        """What the recorder says of episodes that have ended."""
+        """Return the recorder's records of ended episodes."""
         return self._recorder.recording.summaries(ended)
 
 
 class _Surplus:
-    """Which transitions of a step are more than is wanted.
+    """The surplus transitions of a step.
 
     Args:
         course: what is wanted.
@@ -282,14 +282,14 @@ class _Surplus:
         left_out: whose transitions are not recorded, once `choose` found some; else None.
     """
 
-    def __init__(self, course: Course, running: np.ndarray) -> None:
+    def __init__(self, course: CollectProgressState, running: np.ndarray) -> None:
         self._course = course
         self._running = running
         self.left_out: np.ndarray | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether what is left out will be recorded in a later call."""
+        """True if a later call records the transitions left out."""
         return self._course.steps_left is not None
 
     def choose(self, result: tuple) -> np.ndarray | None:
@@ -307,20 +307,14 @@ class _Surplus:
         return ~self.left_out
 
 
-def _may_exceed(course: Course, steps: int) -> bool:
-    """Whether a step with so many transitions may bring more than is wanted."""
+def _may_exceed(course: CollectProgressState, steps: int) -> bool:
+    """Return whether a step with so many transitions may bring more than is wanted."""
     if course.steps_left is not None:
         return steps > course.steps_left
     left = course.episodes_left
     return course.quotas is None and left is not None and steps > left
 
 
-def _joined(parts: Sequence[Ends | None]) -> Ends | None:
-    """Episodes that ended in several calls."""
-    found = Ended.of([part for part in parts if part is not None])
-    return None if found is None else Ends(**vars(found))
-
-
 def _flags(result: tuple) -> np.ndarray:
-    """Which environments say that their episode is over."""
+    """Return which environments say that their episode is over."""
     return np.logical_or(to_host(result[2]), to_host(result[3]))

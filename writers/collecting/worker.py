@@ -1,4 +1,4 @@
-"""The inside of a worker process: one run, one environment of its own, and a channel to whoever started it.
+"""The inside of a worker process: one run, one environment of its own, and a channel to its parent.
 
 Messages to the parent are tuples: ("run", id), ("progress", CollectProgress), ("done", CollectStats) and
 ("failed", traceback). What comes from the parent is the wish to stop; a channel that closes without it means
@@ -21,13 +21,13 @@ from typing import Any, cast
 from ...store.handle import StoreHandle
 from ...store.layout import Layout
 from ...store.manifest import read_manifest
-from .actor import Acting
+from .actor import PolicyConfig
 from .bar import CollectProgress, Display
 from .batch import Start
 from .collection import Collection
 from .goal import Goal
 from .interrupts import StopSignal
-from .loop import OnEpisode, OnStep, Watching
+from .loop import Hooks, OnEpisode, OnStep
 from .recorders import EnvSource, RecordingOptions, make, opened
 
 #: How long a worker whose parent is dead may still take to end by itself.
@@ -36,8 +36,8 @@ _LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Orders:
-    """What all workers have in common.
+class WorkerConfig:
+    """Settings that all workers share.
 
     Attributes:
         url, storage_options: the store.
@@ -52,7 +52,7 @@ class Orders:
     url: str
     storage_options: dict[str, str] | None
     make_env: EnvSource
-    acting: Acting
+    acting: PolicyConfig
     on_step: OnStep | None
     on_episode: OnEpisode | None
     options: dict[str, Any] | None
@@ -62,7 +62,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class Share:
-    """What one worker is to do.
+    """The task of one worker.
 
     Attributes:
         index: counts the workers from 0.
@@ -109,15 +109,15 @@ def _listen(channel: Connection, stop: StopSignal, finished: threading.Event) ->
                 stop.ask()
     stop.ask()
     if not finished.wait(_LAST_SECONDS):
-        os._exit(1)  # the environment or the policy hangs, and nobody is there any more to end it
+        os._exit(1)  # the environment or the policy hangs, and the parent is gone
 
 
-def _work(channel: Connection, orders: Orders, share: Share, stop: StopSignal) -> None:
+def _work(channel: Connection, orders: WorkerConfig, share: Share, stop: StopSignal) -> None:
     def tell(state: CollectProgress) -> None:
-        with contextlib.suppress(OSError):  # the parent is dead: what is recorded matters, not who is told
+        with contextlib.suppress(OSError):  # the parent is dead; the recording still counts
             channel.send(("progress", state))
 
-    watching = Watching(orders.on_step, orders.on_episode, Display(tell if orders.progress else False))
+    watching = Hooks(orders.on_step, orders.on_episode, Display(tell if orders.progress else False))
     acting = replace(orders.acting, seed=share.policy_seed)
     start = Start(share.seed, orders.options)
     collection = Collection(share.goal, acting, watching, start, stop)
@@ -134,7 +134,7 @@ def _work(channel: Connection, orders: Orders, share: Share, stop: StopSignal) -
 
 
 def _recording(recording: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """The recorder's options, with the worker's number in the run's name and metadata."""
+    """Return the recorder's options, with the worker's number in the run's name and metadata."""
     metadata = {"worker": index, **(recording.get("metadata") or {})}
     return {**recording, "run": f"{recording.get('run') or 'run'}-w{index}", "metadata": metadata}
 

@@ -22,15 +22,15 @@ from typing import Any
 
 from ...store.errors import EpisodelakeError, InvalidArgumentError
 from ...store.handle import OpenStore, StoreHandle
-from ...store.recovery import recover
-from .actor import Acting, derived_seed
+from ...store.journal.recovery import recover
+from .actor import PolicyConfig, derived_seed
 from .bar import CollectProgress, Display
 from .goal import Goal
 from .interrupts import StopSignal
 from .recorded import RecordedEpisode, recorded_episodes
 from .recorders import is_source
 from .stats import CollectStats, Tally, WorkerReport
-from .worker import Orders, Share, work
+from .worker import Share, WorkerConfig, work
 
 _PAUSE = 0.1
 _GRACE_SECONDS = 10.0
@@ -38,8 +38,8 @@ _ENV_SEED, _POLICY_SEED = 2, 3
 
 
 @dataclass
-class _Hand:
-    """A worker as its parent knows it.
+class _Worker:
+    """A worker process, seen from its parent.
 
     Attributes:
         share: what it is to do.
@@ -95,7 +95,7 @@ class _Hand:
                 self.channel.send("stop")
 
     def death(self) -> str | None:
-        """How it died, in words; None if it did its work."""
+        """Return how it died, in words; None if it did its work."""
         if self.stats is not None:
             return None
         if self.failure is not None:
@@ -114,7 +114,7 @@ class _Hand:
         return words
 
 
-class Crew:
+class WorkerPool:
     """The worker processes of one collection; after its `with` block none of them lives.
 
     Args:
@@ -125,9 +125,9 @@ class Crew:
     def __init__(self, orders: bytes, shares: Sequence[Share]) -> None:
         self._orders = orders
         self._shares = shares
-        self.hands: list[_Hand] = []
+        self.hands: list[_Worker] = []
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         """Start them."""
         context = multiprocessing.get_context("spawn")
         try:
@@ -138,14 +138,14 @@ class Crew:
                 with _interrupts_blocked():
                     process.start()
                 theirs.close()
-                self.hands.append(_Hand(share, process, ours))
+                self.hands.append(_Worker(share, process, ours))
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ask whoever lives to stop, and kill whoever does not."""
+        """Ask living workers to stop, and kill those that do not."""
         for hand in self.hands:
             hand.tell_to_stop()
         latest = time.monotonic() + _GRACE_SECONDS
@@ -204,7 +204,7 @@ class Crew:
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """A process that is started here never sees Ctrl-C; this one sees it afterwards."""
+    """Hide Ctrl-C from processes that are started here; this one sees it afterwards."""
     # Starting the tracker unblocks the signal, and the first process to be started would start it.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -215,7 +215,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def collect_in_workers(
-    workers: int, seed: Any, goal: Goal, orders: Orders, display: Display, store: OpenStore
+    workers: int, seed: Any, goal: Goal, orders: WorkerConfig, display: Display, store: OpenStore
 ) -> CollectStats:
     """Collect with worker processes; see `collect`.
 
@@ -236,7 +236,7 @@ def collect_in_workers(
     ]
     tally = Tally()
     stop = StopSignal()
-    with stop, display, Crew(payload, shares) as crew:
+    with stop, display, WorkerPool(payload, shares) as crew:
         try:
             crew.watch(stop, display, goal)
         except KeyboardInterrupt:
@@ -246,12 +246,12 @@ def collect_in_workers(
     return _stats(tally, crew.hands, store.handle, stop)
 
 
-def _policy_seed(acting: Acting, seed: int | None, index: int) -> int | None:
+def _policy_seed(acting: PolicyConfig, seed: int | None, index: int) -> int | None:
     return derived_seed(seed if acting.seed is None else acting.seed, _POLICY_SEED, index)
 
 
-def _pickled(orders: Orders) -> bytes:
-    """The orders for another process.
+def _pickled(orders: WorkerConfig) -> bytes:
+    """Return the orders for another process.
 
     Raises:
         InvalidArgumentError: a part cannot be pickled; the message names it.
@@ -284,8 +284,8 @@ def _unpicklable(parts: dict[str, Any]) -> Iterator[tuple[str, Exception]]:
             yield name, error
 
 
-def _stats(tally: Tally, hands: Sequence[_Hand], store: StoreHandle, stop: StopSignal) -> CollectStats:
-    """The sum of what the workers recorded; the dead ones' journals are recovered first."""
+def _stats(tally: Tally, hands: Sequence[_Worker], store: StoreHandle, stop: StopSignal) -> CollectStats:
+    """Return the sum of what the workers recorded; the dead ones' journals are recovered first."""
     if any(hand.stats is None for hand in hands):
         _recover(hands, store)
     if not stop.asked and all(hand.stats is None and hand.run_id is None for hand in hands):
@@ -314,7 +314,7 @@ def _stats(tally: Tally, hands: Sequence[_Hand], store: StoreHandle, stop: StopS
     return replace(stats, workers=tuple(reports))
 
 
-def _recover(hands: Sequence[_Hand], store: StoreHandle) -> None:
+def _recover(hands: Sequence[_Worker], store: StoreHandle) -> None:
     """Recover what dead workers left; another worker that began later may have done it already."""
     trouble = ""
     left = [hand for hand in hands if hand.stats is None and _left_a_journal(hand, store)]
@@ -328,14 +328,14 @@ def _recover(hands: Sequence[_Hand], store: StoreHandle) -> None:
             hand.failure = f"{hand.death()}{trouble}"
 
 
-def _left_a_journal(hand: _Hand, store: StoreHandle) -> bool:
-    """Whether a worker that has failed could not seal what it had: it died, or sealing failed."""
+def _left_a_journal(hand: _Worker, store: StoreHandle) -> bool:
+    """Return whether a worker that has failed could not seal what it had: it died, or sealing failed."""
     if hand.run_id is None:
         return False
     return hand.failure is None or (store.layout.journals / hand.run_id).exists()
 
 
-def _add_dead(tally: Tally, hand: _Hand, episodes: Sequence[RecordedEpisode]) -> WorkerReport:
+def _add_dead(tally: Tally, hand: _Worker, episodes: Sequence[RecordedEpisode]) -> WorkerReport:
     finished = [episode for episode in episodes if episode.finished]
     steps = sum(episode.length for episode in episodes)
     tally.steps += steps

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from numpy.typing import DTypeLike
 
+from ....store.errors import InvalidArgumentError
 from ..units.unit import Batch
 from .keys import change, key_tuple, numeric_dtype
 
@@ -25,14 +27,23 @@ class Cast:
     dtype: DTypeLike
 
     def __post_init__(self) -> None:
-        """Check what is asked for."""
+        """Check the arguments."""
         object.__setattr__(self, "keys", key_tuple(self.keys))
         object.__setattr__(self, "dtype", numeric_dtype(self.dtype))
 
     def __call__(self, batch: Batch) -> Batch:
-        """A batch with other arrays under these keys.
+        """Return a batch with other arrays under these keys.
 
         Raises:
-            InvalidArgumentError: there is no such key.
+            InvalidArgumentError: there is no such key, or NaN (a missing value) or infinity would become an
+                integer.
         """
-        return change(batch, key_tuple(self.keys), lambda leaf: leaf.astype(self.dtype, copy=False))
+        return change(batch, key_tuple(self.keys), self._cast)
+
+    def _cast(self, leaf: np.ndarray) -> np.ndarray:
+        if np.dtype(self.dtype).kind in "iu" and leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+            raise InvalidArgumentError(
+                f"{self!r} meets NaN, as which a missing value is loaded, or infinity; integers have neither."
+                " Load the key as a float, or choose episodes in which each step has it."
+            )
+        return leaf.astype(self.dtype, copy=False)

@@ -28,7 +28,7 @@ class Clip:
     high: float | None
 
     def __post_init__(self) -> None:
-        """Check what is asked for."""
+        """Check the arguments."""
         object.__setattr__(self, "keys", key_tuple(self.keys))
         for name, bound in (("low", self.low), ("high", self.high)):
             if bound is not None and not isinstance(bound, int | float | np.number):
@@ -39,7 +39,7 @@ class Clip:
             raise InvalidArgumentError(f"low={self.low}, high={self.high}: expected low <= high.")
 
     def __call__(self, batch: Batch) -> Batch:
-        """A batch with clipped arrays under these keys.
+        """Return a batch with clipped arrays under these keys.
 
         Raises:
             InvalidArgumentError: there is no such key, or no number of its dtype within the bounds.

@@ -1,4 +1,4 @@
-"""`FrameStack`: with each observation the ones before it, put together on reading."""
+"""`FrameStack`: stacks each observation with those before it, on reading."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Literal
 import numpy as np
 
 from ....store.errors import InvalidArgumentError
+from ....store.reserved import NEXT_OBSERVATION
 from ....store.schema import FLAGS, REWARD
 from ..arguments import whole_number
-from ..episode_index import EpisodeIndex
-from ..gather import StackedRows
-from ..step_arrays import StepArrays
-from ..tree import map_leaves
-from ..units.unit import NEXT_OBSERVATION
+from ..columns.episode_index import EpisodeIndex
+from ..columns.gather import StackedRows
+from ..columns.step_arrays import StepArrays
+from ..output.tree import map_leaves
 from .keys import replace_part
-from .on_read import OnRead
+from .on_read import EpisodeTransform
 
 
 @dataclass(frozen=True)
-class FrameStack(OnRead):
+class FrameStack(EpisodeTransform):
     """Gives observations an axis of the last k frames, oldest first; memory keeps each frame once.
 
     `observation` and `next_observation` then have the shape (b, k, ...), those of windows (b, n, k, ...),
@@ -30,7 +30,7 @@ class FrameStack(OnRead):
     Args:
         k: frames of a stack.
         key: what is stacked: a column, or a part of one by its dotted name ("observation.image").
-        pad: what stands before an episode's first frame: "first", that frame again (Gymnasium's padding
+        pad: the padding before an episode's first frame: "first", that frame again (Gymnasium's padding
             "reset", and that of Atari's), or "zero".
     """
 
@@ -39,7 +39,7 @@ class FrameStack(OnRead):
     pad: Literal["first", "zero"] = "first"
 
     def __post_init__(self) -> None:
-        """Check what is asked for."""
+        """Check the arguments."""
         object.__setattr__(self, "k", whole_number("k", self.k, 1))
         if self.pad not in ("first", "zero"):
             raise InvalidArgumentError(f"pad={self.pad!r}: expected 'first' or 'zero'.")
@@ -49,7 +49,7 @@ class FrameStack(OnRead):
             raise InvalidArgumentError(f"{self.key!r} cannot be stacked; expected observations or actions.")
 
     def prepare(self, arrays: StepArrays) -> StepArrays:
-        """See `OnRead`.
+        """See `EpisodeTransform`.
 
         Raises:
             InvalidArgumentError: there is nothing of that name, or it is stacked already.
@@ -66,6 +66,6 @@ class FrameStack(OnRead):
 
 
 def _rows_before(index: EpisodeIndex, k: int) -> np.ndarray:
-    """How many frames stand before each row in its episode, k - 1 at most."""
+    """Return the number of frames before each row in its episode, k - 1 at most."""
     rows = np.arange(index.rows) - np.repeat(index.starts[:-1], index.lengths + 1)
     return np.minimum(rows, k - 1).astype(np.min_scalar_type(k - 1))

@@ -9,11 +9,11 @@ from typing import Literal
 import numpy as np
 
 from ....store.errors import InvalidArgumentError
-from ....store.schema import REWARD, TERMINATED
+from ....store.reserved import REWARD, TERMINATED
 from ..arguments import discount_factor
-from ..columns import PRESENT
-from ..episode_index import EpisodeIndex
-from ..step_arrays import StepArrays
+from ..columns.episode_index import EpisodeIndex
+from ..columns.specs import PRESENT
+from ..columns.step_arrays import StepArrays
 from .on_read import DerivedColumns
 from .recurrence import discounted_sums
 
@@ -27,7 +27,7 @@ class GAE(DerivedColumns):
 
     "High-Dimensional Continuous Control Using Generalized Advantage Estimation", equations 10 to 16:
     `delta_t = reward_t + gamma * V_(t+1) - V_t`, `advantage_t = delta_t + gamma * lam * advantage_(t+1)`, and
-    `value_target_t = advantage_t + V_t`. The sums end with the episode. What stands for V after the last
+    `value_target_t = advantage_t + V_t`. The sums end with the episode. The V after the last
     transition is 0 where the episode terminated, and the value of the last observation elsewhere (truncated,
     cut, interrupted), which the policy must have logged: `env.log(value=...)` after the last step, or T + 1
     values for `write_episode`. Both columns are float64.
@@ -36,7 +36,7 @@ class GAE(DerivedColumns):
         gamma: discount of a step.
         lam: the lambda of the paper, from 0 (one step) to 1 (the whole rest of the episode).
         value: the column of V. Shape () or (1,), or that of the rewards.
-        missing: what stands for V of a last observation that has none: "error"; "zero"; or "repeat", the V
+        missing: the V of a last observation that has none: "error"; "zero"; or "repeat", the V
             of the observation before it.
     """
 
@@ -54,12 +54,12 @@ class GAE(DerivedColumns):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """See `OnRead`."""
+        """See `EpisodeTransform`."""
         return (REWARD, TERMINATED, self.value, self.value + PRESENT)
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """See `OnRead`."""
+        """See `EpisodeTransform`."""
         return (ADVANTAGE, VALUE_TARGET)
 
     def compute(self, arrays: StepArrays) -> Mapping[str, np.ndarray]:
@@ -80,7 +80,7 @@ class GAE(DerivedColumns):
         return {ADVANTAGE: advantage, VALUE_TARGET: targets}
 
     def _values(self, arrays: StepArrays, shape: tuple[int, ...]) -> np.ndarray:
-        """V of every row as it counts: float64, in the shape of the rewards."""
+        """Return the V of every row: float64, in the shape of the rewards."""
         index, present = arrays.index, arrays.columns[self.value + PRESENT]
         values = np.array(arrays.columns[self.value], np.float64)
         if values.shape == (*shape, 1):
@@ -118,5 +118,5 @@ class GAE(DerivedColumns):
                 f"their last observation, the first at position {episodes[0]} of those loaded; GAE needs it "
                 "for what the rest would have brought. Log it after the last step (env.log(value=...), or "
                 "T + 1 values for write_episode), load only terminated episodes (filter('terminated')), or "
-                "say what stands for it: missing='zero' or missing='repeat'."
+                "choose a substitute: missing='zero' or missing='repeat'."
             )

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ....store.errors import InvalidArgumentError
-from ....store.schema import OBSERVATION
-from ..tree import Tree, leaves, map_leaves
-from ..units.unit import NEXT_OBSERVATION
+from ....store.reserved import NEXT_OBSERVATION, is_observation, next_name
+from ..output.tree import Tree, leaves, map_leaves
 
 
 def key_tuple(keys: str | Sequence[str]) -> tuple[str, ...]:
-    """One key or several as a tuple.
+    """Return one key or several as a tuple.
 
     Raises:
         InvalidArgumentError: it is something else, or none.
@@ -27,7 +26,7 @@ def key_tuple(keys: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def numeric_dtype(dtype: DTypeLike) -> str:
-    """The name of a dtype of numbers.
+    """Return the name of a dtype of numbers.
 
     Raises:
         InvalidArgumentError: it is none.
@@ -42,7 +41,7 @@ def numeric_dtype(dtype: DTypeLike) -> str:
 
 
 def part_of(tree: Mapping[str, Tree], name: str) -> Tree:
-    """The value of a dotted name.
+    """Return the value of a dotted name.
 
     Raises:
         InvalidArgumentError: there is none; the message names those that are.
@@ -54,7 +53,7 @@ def part_of(tree: Mapping[str, Tree], name: str) -> Tree:
 
 
 def replace_part(tree: Mapping[str, Tree], name: str, function: Callable[[Tree], Tree]) -> dict[str, Tree]:
-    """A copy of nested values in which one has been replaced; arrays are shared.
+    """Return a copy of nested values in which one has been replaced; arrays are shared.
 
     Raises:
         InvalidArgumentError: there is none of that name; the message names those that are.
@@ -63,7 +62,7 @@ def replace_part(tree: Mapping[str, Tree], name: str, function: Callable[[Tree],
 
 
 def _found_path(tree: Mapping[str, Tree], name: str) -> tuple[Any, ...]:
-    path = _path(dict(tree), name)
+    path = (name,) if name in tree else _path(dict(tree), name)
     if path is None:
         parts = [key for top in tree for key in (top, *(part for part, _ in leaves(tree[top], top)))]
         raise InvalidArgumentError(
@@ -73,7 +72,7 @@ def _found_path(tree: Mapping[str, Tree], name: str) -> tuple[Any, ...]:
 
 
 def _path(tree: Tree, name: str) -> tuple[Any, ...] | None:
-    """The keys that lead to a dotted name; a key may have dots itself."""
+    """Return the keys that lead to a dotted name; a key may have dots itself."""
     parts = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, tuple) else ()
     for key, part in parts:
         if name == str(key):
@@ -94,16 +93,18 @@ def _replaced(tree: Tree, path: tuple[Any, ...], function: Callable[[Tree], Tree
 
 
 def with_following(batch: Mapping[str, Any], keys: Sequence[str]) -> list[tuple[str, str]]:
-    """The names in a batch that a transform of some keys changes, each with the key that it is treated as.
+    """Return the names in a batch that a transform of some keys changes, each with the key that it is treated
+    as.
 
-    What happens to observations happens to the next observations of a batch too.
+    What happens to observations happens to the next observations of a batch too, also where the batch has
+    only parts of them.
     """
     pairs = []
     for key in keys:
         pairs.append((key, key))
-        head, dot, rest = key.partition(".")
-        if head == OBSERVATION and NEXT_OBSERVATION in batch:
-            pairs.append((f"{NEXT_OBSERVATION}{dot}{rest}", key))
+        following = next_name(key) if is_observation(key) else None
+        if following is not None and (NEXT_OBSERVATION in batch or following in batch):
+            pairs.append((following, key))
     return pairs
 
 
@@ -117,3 +118,13 @@ def change(batch: Mapping[str, Any], keys: Sequence[str], function: Callable[[An
     for name, _ in with_following(batch, keys):
         changed = replace_part(changed, name, lambda part: map_leaves(function, part))
     return changed
+
+
+def real_values(values: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """Return which values are no padding: bool, in the shape of the values."""
+    if not isinstance(mask, np.ndarray) or values.ndim < 2:
+        return np.ones(values.shape, bool)
+    if values.shape[1] == mask.shape[1] + 1:
+        # Whole episodes have an observation more than transitions.
+        mask = np.concatenate([np.ones((len(mask), 1), bool), mask], axis=1)
+    return np.broadcast_to(mask.reshape(*mask.shape, *[1] * (values.ndim - 2)), values.shape)

@@ -1,4 +1,4 @@
-"""`Normalise`: values moved and scaled, by given numbers or by statistics of a store; and back."""
+"""`Normalise`: shifts and scales values, by given numbers or by statistics of a store; and back."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ....store.errors import InvalidArgumentError
-from ..column_stats import ColumnStats, Stats
-from ..tree import leaves
+from ..output.tree import leaves
+from ..stats.column_stats import ColumnStats, Stats
 from ..units.unit import Batch
 from .keys import key_tuple, replace_part, with_following
 
@@ -33,7 +33,7 @@ class Normalise:
     inverted: bool = False
 
     def __post_init__(self) -> None:
-        """Check what is asked for."""
+        """Check the arguments."""
         made = {}
         if not isinstance(self.by, Mapping) or not self.by:
             raise InvalidArgumentError(
@@ -60,7 +60,7 @@ class Normalise:
         method: Method = "standard",
         quantiles: tuple[float, float] = (0.01, 0.99),
     ) -> Normalise:
-        """By what was measured in a store: `Normalise.from_stats(store.stats(), "observation")`.
+        """Normalise by the statistics of a store: `Normalise.from_stats(store.stats(), "observation")`.
 
         Args:
             stats: of all the columns.
@@ -79,11 +79,13 @@ class Normalise:
         return cls({column.name: _offset_and_scale(column, method, quantiles) for column in measured})
 
     def inverse(self) -> Normalise:
-        """The way back, for instance for the actions of a policy that was trained on normalised ones."""
+        """Return the way back, for instance for the actions of a policy that was trained on normalised
+        ones.
+        """
         return Normalise(self.by, not self.inverted)
 
     def __call__(self, batch: Batch) -> Batch:
-        """A batch with other arrays under these keys.
+        """Return a batch with other arrays under these keys.
 
         Raises:
             InvalidArgumentError: there is no such key, or its items have another shape.
@@ -113,11 +115,11 @@ class Normalise:
         return normalised
 
     def __repr__(self) -> str:
-        """What is normalised; numbers for single ones, shapes for arrays."""
-        told = ", ".join(
-            f"{key!r}: ({_told(offset)}, {_told(scale)})" for key, (offset, scale) in self.by.items()
+        """Show the keys with offset and scale: numbers, or the shapes of arrays."""
+        parts = ", ".join(
+            f"{key!r}: ({_shown(offset)}, {_shown(scale)})" for key, (offset, scale) in self.by.items()
         )
-        return f"Normalise({{{told}}}{', inverted=True' if self.inverted else ''})"
+        return f"Normalise({{{parts}}}{', inverted=True' if self.inverted else ''})"
 
 
 def _check_shape(name: str, values: np.ndarray, *parts: np.ndarray) -> None:
@@ -131,7 +133,7 @@ def _check_shape(name: str, values: np.ndarray, *parts: np.ndarray) -> None:
             )
 
 
-def _told(values: np.ndarray) -> str:
+def _shown(values: np.ndarray) -> str:
     return repr(float(values)) if not values.ndim else f"array of shape {values.shape}"
 
 

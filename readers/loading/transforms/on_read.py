@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from ....store.errors import InvalidArgumentError
-from ..columns import check_names
-from ..step_arrays import StepArrays
-from ..tree import Tree, leaves, map_leaves
+from ..columns.specs import check_names
+from ..columns.step_arrays import StepArrays
+from ..output.tree import Tree, leaves, map_leaves
 from ..units.unit import Batch, Units
 
-#: What a loader's list of transforms may hold beside those that are applied on reading.
+#: A transform of batches; the others are applied on reading.
 BatchTransform = Callable[[Batch], Batch]
 
 
-class OnRead(ABC):
+class EpisodeTransform(ABC):
     """A transform of rows."""
 
     @property
@@ -39,22 +39,22 @@ class OnRead(ABC):
 
     @abstractmethod
     def prepare(self, arrays: StepArrays) -> StepArrays:
-        """The rows that units are gathered from, given the rows before.
+        """Return the rows that units are gathered from, given the rows before.
 
         Args:
             arrays: whole episodes; not to be changed.
         """
 
 
-class DerivedColumns(OnRead):
-    """Columns that are worked out of others, over whole episodes.
+class DerivedColumns(EpisodeTransform):
+    """Columns that are derived from others, over whole episodes.
 
     A subclass names `reads` and `writes`, and gives `compute`. It must be picklable.
     """
 
     @abstractmethod
     def compute(self, arrays: StepArrays) -> Mapping[str, Tree]:
-        """The new columns by name.
+        """Return the new columns by name.
 
         Args:
             arrays: whole episodes with at least the columns of `reads`. Row t of an episode holds the
@@ -66,15 +66,15 @@ class DerivedColumns(OnRead):
         """
 
     def prepare(self, arrays: StepArrays) -> StepArrays:
-        """See `OnRead`.
+        """See `EpisodeTransform`.
 
         Raises:
             InvalidArgumentError: a column has another number of rows, or another name than `writes` says.
         """
         made = self.compute(arrays)
         if not isinstance(made, Mapping) or set(made) != set(self.writes):
-            told = sorted(made) if isinstance(made, Mapping) else repr(made)[:200]
-            raise InvalidArgumentError(f"{self!r} gave the columns {told}; it writes {self.writes}.")
+            given = sorted(made) if isinstance(made, Mapping) else repr(made)[:200]
+            raise InvalidArgumentError(f"{self!r} gave the columns {given}; it writes {self.writes}.")
         found = {name: map_leaves(np.ascontiguousarray, tree) for name, tree in made.items()}
         for name, tree in found.items():
             for part, leaf in leaves(tree, name):
@@ -87,7 +87,7 @@ class DerivedColumns(OnRead):
 
 
 @dataclass(frozen=True)
-class Stages:
+class TransformPipeline:
     """A loader's transforms, by when they are applied.
 
     Attributes:
@@ -95,22 +95,22 @@ class Stages:
         on_batch: to batches, in turn.
     """
 
-    on_read: tuple[OnRead, ...]
+    on_read: tuple[EpisodeTransform, ...]
     on_batch: tuple[BatchTransform, ...]
 
     @staticmethod
-    def of(transforms: Sequence[Any]) -> Stages:
-        """Sort them.
+    def of(transforms: Sequence[Any]) -> TransformPipeline:
+        """Sort transforms by when they are applied.
 
         Raises:
-            InvalidArgumentError: one is no transform, or would be applied before one that stands before it.
+            InvalidArgumentError: an item is no transform, or would be applied before an earlier item.
         """
-        if isinstance(transforms, OnRead) or not isinstance(transforms, Sequence):
+        if isinstance(transforms, EpisodeTransform) or not isinstance(transforms, Sequence):
             raise InvalidArgumentError(f"transforms={transforms!r}: expected a list of transforms.")
-        on_read: list[OnRead] = []
+        on_read: list[EpisodeTransform] = []
         on_batch: list[Any] = []
         for transform in transforms:
-            if isinstance(transform, OnRead):
+            if isinstance(transform, EpisodeTransform):
                 if on_batch:
                     raise InvalidArgumentError(
                         f"{transform!r} is applied when episodes are read, before {on_batch[0]!r}, which "
@@ -124,7 +124,7 @@ class Stages:
                     f"{transform!r} is no transform. Expected one of Episodelake's, or a function that gets "
                     "a batch and gives a batch."
                 )
-        return Stages(tuple(on_read), tuple(on_batch))
+        return TransformPipeline(tuple(on_read), tuple(on_batch))
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ class Stages:
         return tuple(dict.fromkeys(name for transform in self.on_read for name in transform.writes))
 
     def keys(self, units: Units, columns: Sequence[str] | None) -> tuple[str, ...]:
-        """The keys of a batch: those asked for, or the usual ones, and what is added on reading.
+        """Return the keys of a batch: those asked for, or the usual ones, and what is added on reading.
 
         Raises:
             InvalidArgumentError: the columns are no list of names, or there is none; or a key that the kind
@@ -146,13 +146,13 @@ class Stages:
                 f"A transform writes {taken[0]!r}, which {units} gives already. Give it another key."
             )
         asked = units.default_keys if columns is None else columns
-        keys = tuple(dict.fromkeys((*asked, *self.writes)))
+        keys = tuple(dict.fromkeys((*units.required_keys, *asked, *self.writes)))
         if not keys:
             raise InvalidArgumentError("columns=[]: a batch needs a key. Name one, or leave columns out.")
         return keys
 
     def columns(self, units: Units, keys: Sequence[str]) -> list[str]:
-        """The columns of the store that units with such keys need."""
+        """Return the columns of the store that units with such keys need."""
         wanted: list[str] = []
         written: set[str] = set()
         for transform in self.on_read:
@@ -172,32 +172,30 @@ class Stages:
         return self.stack(self.derive(arrays, kept))
 
     def derive(self, arrays: StepArrays, kept: Sequence[str]) -> StepArrays:
-        """Only derive columns: plain arrays come out where plain arrays went in."""
+        """Only derive columns; plain arrays stay plain."""
         derived = tuple(each for each in self.on_read if isinstance(each, DerivedColumns))
-        if not derived:
-            return arrays
-        found = arrays
-        for transform in derived:
-            found = transform.prepare(found)
-        columns = {name: found.columns[name] for name in kept}
-        if type(arrays) is StepArrays:
-            return StepArrays(arrays.index, columns)
-        return PreparedArrays(arrays.index, columns, arrays, Stages(derived, ()), tuple(kept))
+        found = _applied(derived, arrays, kept)
+        return StepArrays(found.index, found.columns) if derived and type(arrays) is StepArrays else found
 
     def stack(self, arrays: StepArrays) -> StepArrays:
-        """Only what changes how rows are gathered, not the rows."""
+        """Only apply the transforms that change how rows are gathered, not the rows."""
         rest = tuple(each for each in self.on_read if not isinstance(each, DerivedColumns))
-        if not rest:
-            return arrays
-        found = arrays
-        for transform in rest:
-            found = transform.prepare(found)
-        return PreparedArrays(found.index, found.columns, arrays, Stages(rest, ()), tuple(found.columns))
+        return _applied(rest, arrays, tuple(arrays.columns))
+
+
+def _applied(transforms: tuple[EpisodeTransform, ...], arrays: StepArrays, kept: Sequence[str]) -> StepArrays:
+    if not transforms:
+        return arrays
+    found = arrays
+    for transform in transforms:
+        found = transform.prepare(found)
+    columns = {name: found.columns[name] for name in kept}
+    return PreparedArrays(arrays.index, columns, arrays, TransformPipeline(transforms, ()), tuple(kept))
 
 
 @dataclass(frozen=True)
 class PreparedArrays(StepArrays):
-    """Columns that are made anew from their source where they are unpickled.
+    """Transformed columns; unpickling transforms their source again.
 
     Attributes:
         source: what they were made from; it knows how to be pickled.
@@ -206,9 +204,9 @@ class PreparedArrays(StepArrays):
     """
 
     source: StepArrays
-    stages: Stages
+    stages: TransformPipeline
     kept: tuple[str, ...]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As the source."""
+        """Pickle the source and apply the transforms again."""
         return self.stages.prepare, (self.source, self.kept)

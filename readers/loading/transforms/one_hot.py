@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ....store.errors import InvalidArgumentError
+from ....store.reserved import MASK
 from ..arguments import whole_number
-from ..units.unit import MASK, Batch
-from .keys import key_tuple, numeric_dtype, replace_part, with_following
+from ..units.unit import Batch
+from .keys import key_tuple, numeric_dtype, real_values, replace_part, with_following
 
 
 @dataclass(frozen=True)
 class OneHot:
-    """Gives whole numbers an axis of n, 1 where the number stands and 0 elsewhere.
+    """Gives whole numbers an axis of n, 1 at the number and 0 elsewhere.
 
     What the batch's mask leaves out is all zeros.
 
@@ -34,7 +35,7 @@ class OneHot:
     dtype: DTypeLike = "float32"
 
     def __post_init__(self) -> None:
-        """Check what is asked for."""
+        """Check the arguments."""
         object.__setattr__(self, "keys", key_tuple(self.keys))
         object.__setattr__(self, "n", whole_number("n", self.n, 1))
         if isinstance(self.start, bool) or not isinstance(self.start, int | np.integer):
@@ -43,7 +44,7 @@ class OneHot:
         object.__setattr__(self, "dtype", numeric_dtype(self.dtype))
 
     def __call__(self, batch: Batch) -> Batch:
-        """A batch with vectors under these keys: (b, ...) becomes (b, ..., n).
+        """Return a batch with vectors under these keys: (b, ...) becomes (b, ..., n).
 
         Raises:
             InvalidArgumentError: there is no such key, or a value is no whole number from `start` to
@@ -60,7 +61,7 @@ class OneHot:
             raise InvalidArgumentError(
                 f"OneHot needs whole numbers; {name!r} is {getattr(values, 'dtype', 'a nested value')}."
             )
-        real = _real(values, mask)
+        real = real_values(values, mask)
         places = np.where(real, values.astype(np.int64) - self.start, 0)
         wrong = (places < 0) | (places >= self.n)
         if wrong.any():
@@ -71,13 +72,3 @@ class OneHot:
         found = np.zeros((*values.shape, self.n), self.dtype)
         np.put_along_axis(found, places[..., None], real[..., None], -1)
         return found
-
-
-def _real(values: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    """Which values are no padding: bool, in the shape of the values."""
-    if not isinstance(mask, np.ndarray) or values.ndim < 2:
-        return np.ones(values.shape, bool)
-    if values.shape[1] == mask.shape[1] + 1:
-        # Whole episodes have an observation more than transitions.
-        mask = np.concatenate([np.ones((len(mask), 1), bool), mask], axis=1)
-    return np.broadcast_to(mask.reshape(*mask.shape, *[1] * (values.ndim - 2)), values.shape)

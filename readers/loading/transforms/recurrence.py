@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..episode_index import EpisodeIndex
+from ..columns.episode_index import EpisodeIndex
 
 
 def discounted_sums(values: np.ndarray, index: EpisodeIndex, factor: float) -> np.ndarray:
-    """What `sum_t = values_t + factor * sum_(t+1)` gives, within each episode.
+    """Return what `sum_t = values_t + factor * sum_(t+1)` gives, within each episode.
 
     Each pass doubles how far a sum reaches, so that episodes of T steps take log2(T) passes over all rows,
     and no sum is of one row at a time; rounding errors grow with log2(T) too.

@@ -1,4 +1,4 @@
-"""`Relabel`: another reward, or any other column, worked out by a function."""
+"""`Relabel`: replaces the reward, or any other column, by the result of a function."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ....store.errors import InvalidArgumentError
+from ....store.reserved import NEXT_OBSERVATION
 from ....store.schema import OBSERVATION, REWARD
-from ..episode_index import EpisodeIndex
-from ..gather import take_rows
-from ..step_arrays import StepArrays
-from ..units.unit import NEXT_OBSERVATION
+from ..columns.episode_index import EpisodeIndex
+from ..columns.gather import take_rows
+from ..columns.step_arrays import StepArrays
 from .on_read import DerivedColumns
 
 #: A function gets about so many transitions at a time, so that what it makes on its way stays small.
@@ -22,7 +22,7 @@ _AT_ONCE = 1 << 15
 
 @dataclass(frozen=True)
 class Relabel(DerivedColumns):
-    """Replaces or adds a column, as a function of what stands at each transition.
+    """Replaces or adds a column, as a function of the values at each transition.
 
     It comes before all that is made of the column: with a relabelled `reward`, n-step rewards, returns to go
     and advantages are those of the new reward. (To change a batch after it was gathered, put a function of
@@ -41,7 +41,7 @@ class Relabel(DerivedColumns):
     of: Sequence[str] = (REWARD,)
 
     def __post_init__(self) -> None:
-        """Check what is asked for."""
+        """Check the arguments."""
         if not callable(self.function):
             raise InvalidArgumentError(f"{self.function!r} cannot be called; expected a function.")
         if self.key in (OBSERVATION, NEXT_OBSERVATION):
@@ -53,12 +53,12 @@ class Relabel(DerivedColumns):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """See `OnRead`."""
+        """See `EpisodeTransform`."""
         return tuple(dict.fromkeys(OBSERVATION if name == NEXT_OBSERVATION else name for name in self.of))
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """See `OnRead`."""
+        """See `EpisodeTransform`."""
         return (self.key,)
 
     def compute(self, arrays: StepArrays) -> Mapping[str, np.ndarray]:
@@ -72,9 +72,7 @@ class Relabel(DerivedColumns):
         full = np.zeros(
             (arrays.index.rows, *found.shape[1:]), np.float64 if self.key == REWARD else found.dtype
         )
-        stepped = np.ones(arrays.index.rows, bool)
-        stepped[arrays.index.padding] = False
-        full[stepped] = found
+        full[arrays.index.stepped] = found
         return {self.key: full}
 
     def _called(self, arrays: StepArrays, rows: np.ndarray) -> np.ndarray:
@@ -94,9 +92,8 @@ class Relabel(DerivedColumns):
 
 
 def _stretches(index: EpisodeIndex) -> Iterator[np.ndarray]:
-    """The rows of all transitions, some at a time."""
-    stepped = np.ones(index.rows, bool)
-    stepped[index.padding] = False
+    """Yield the rows of all transitions, some at a time."""
+    stepped = index.stepped
     for first in range(0, index.rows, _AT_ONCE):
         rows = np.flatnonzero(stepped[first : first + _AT_ONCE]) + first
         if len(rows):

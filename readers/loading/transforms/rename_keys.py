@@ -20,14 +20,14 @@ class RenameKeys:
     names: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        """Check what is asked for."""
+        """Check the arguments."""
         names = dict(self.names)
         if len(set(names.values())) < len(names):
             raise InvalidArgumentError(f"{names}: two keys would get the same name.")
         object.__setattr__(self, "names", names)
 
     def __call__(self, batch: Batch) -> Batch:
-        """A batch with other keys.
+        """Return a batch with other keys.
 
         Raises:
             InvalidArgumentError: there is no such key, or two would have the same name.

@@ -9,7 +9,7 @@ import numpy as np
 
 from ....store.schema import REWARD
 from ..arguments import discount_factor
-from ..step_arrays import StepArrays
+from ..columns.step_arrays import StepArrays
 from .on_read import DerivedColumns
 from .recurrence import discounted_sums
 
@@ -37,12 +37,12 @@ class ReturnToGo(DerivedColumns):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """See `OnRead`."""
+        """See `EpisodeTransform`."""
         return (REWARD,)
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """See `OnRead`."""
+        """See `EpisodeTransform`."""
         return (self.key,)
 
     def compute(self, arrays: StepArrays) -> Mapping[str, np.ndarray]:

@@ -21,11 +21,11 @@ class SelectKeys:
     keys: str | Sequence[str]
 
     def __post_init__(self) -> None:
-        """Check what is asked for."""
+        """Check the arguments."""
         object.__setattr__(self, "keys", key_tuple(self.keys))
 
     def __call__(self, batch: Batch) -> Batch:
-        """A batch of these keys.
+        """Return a batch of these keys.
 
         Raises:
             InvalidArgumentError: there is no such key.

@@ -2,80 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ....store.schema import OBSERVATION
-from ..episode_index import EpisodeIndex
-from ..gather import take_rows
-from ..step_arrays import StepArrays
-from .unit import END_REASON, EPISODE, MASK, NEXT_OBSERVATION, STEP, Batch, Chosen, Units, end_reasons
+from ....store.errors import InvalidArgumentError
+from ....store.reserved import AGENT_ID, END_REASON, EPISODE, MASK, STEP, is_observation
+from ..arguments import MOST_STEPS
+from ..columns.episode_index import EpisodeIndex
+from ..columns.gather import take_rows
+from ..columns.specs import check_names
+from ..columns.step_arrays import StepArrays
+from ..output.tree import Tree
+from .unit import Chosen, Computed, ReadKey, Units, end_reasons
 
 
 @dataclass(frozen=True)
 class Deltas(Units):
-    """Each transition of an episode is a unit; each key has values at steps relative to it.
+    """Transitions with values at relative steps; `store.loader(256, el.Deltas({"observation": [-1, 0]}))`.
 
-    Before the first and after the last value of its episode a key repeats that value, and its mask is False.
-    Observations reach to the last one, which no transition follows.
+    A key with k steps has the shape (b, k, ...), and `mask[key]` the shape (b, k). Before the first and after
+    the last value of its episode a key repeats that value, and its mask is False. Observations reach to the
+    last one, which no transition follows. Further keys of `columns` have the transition's own value.
 
-    Attributes:
-        steps: by key, the relative steps; a key that a batch has beside these has the transition's own value.
+    Args:
+        steps: by key, one or more whole numbers: steps relative to the transition, which is at 0.
+
+    Raises:
+        InvalidArgumentError: it is no such mapping, or a key has no values at other steps.
     """
 
-    steps: tuple[tuple[str, tuple[int, ...]], ...]
+    own_keys: ClassVar = {MASK: ()}
 
-    @property
-    def own_keys(self) -> dict[str, tuple[str, ...]]:
-        """See `Units`."""
-        return {MASK: ()}
+    steps: Mapping[str, Sequence[int]]
 
-    @property
-    def default_keys(self) -> tuple[str, ...]:
-        """See `Units`."""
-        return (*(name for name, _ in self.steps), MASK)
+    def __post_init__(self) -> None:
+        if not isinstance(self.steps, Mapping) or not self.steps:
+            raise InvalidArgumentError(
+                f"Deltas({self.steps!r:.200}): expected relative steps by key, such as "
+                "{'observation': [-1, 0]}."
+            )
+        check_names(list(self.steps))
+        object.__setattr__(self, "steps", {key: _relative(key, own) for key, own in self.steps.items()})
+        object.__setattr__(self, "required_keys", (*self.steps, MASK))
 
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """See `Units`."""
         return index.lengths
 
-    def gather(self, arrays: StepArrays, keys: Sequence[str], chosen: Chosen) -> Batch:
+    def gathering(self, arrays: StepArrays, chosen: Chosen) -> tuple[Computed, ReadKey]:
         """See `Units`; a key with k steps has the shape (b, k, ...), its mask (b, k)."""
         index = arrays.index
         starts = index.starts[chosen.episodes]
-        wanted = dict(self.steps)
-        batch: Batch = {}
-        masks: dict[str, np.ndarray] = {}
-        for key in keys:
-            if key == END_REASON:
-                batch[key] = end_reasons(index, chosen.episodes, chosen.numbers)
-            elif key in (EPISODE, STEP):
-                batch[key] = chosen.episodes if key == EPISODE else chosen.numbers
-            elif key in wanted:
-                steps = chosen.numbers[:, None] + np.array(wanted[key])
-                rows, masks[key] = _inside(steps, self._last(index, key, chosen.episodes)[:, None])
-                batch[key] = take_rows(arrays.columns[_column(key)], starts[:, None] + rows + _shift(key))
-            elif key != MASK:
-                rows = starts + chosen.numbers + _shift(key)
-                batch[key] = take_rows(arrays.columns[_column(key)], rows)
-        return {key: masks if key == MASK else batch[key] for key in keys}
+        steps = {key: chosen.numbers[:, None] + np.array(own) for key, own in self.steps.items()}
+        # The last step at which a key has a value is that of the last observation, or the one before.
+        inside = {
+            key: np.clip(own, 0, index.lengths[chosen.episodes, None] - (not is_observation(key)))
+            for key, own in steps.items()
+        }
 
-    @staticmethod
-    def _last(index: EpisodeIndex, key: str, episodes: np.ndarray) -> np.ndarray:
-        """The last step at which a key has a value."""
-        return index.lengths[episodes] - (key != OBSERVATION)
+        def read(key: str, column: str, shift: int) -> Tree:
+            rows = starts[:, None] + inside[key] if key in steps else starts + chosen.numbers
+            return take_rows(arrays.columns[column], rows + shift)
+
+        computed = {
+            MASK: lambda: {key: inside[key] == own for key, own in steps.items()},
+            STEP: lambda: chosen.numbers,
+            END_REASON: lambda: end_reasons(index, chosen.episodes, chosen.numbers),
+        }
+        return computed, read
 
 
-def _column(key: str) -> str:
-    return OBSERVATION if key == NEXT_OBSERVATION else key
-
-
-def _shift(key: str) -> int:
-    return int(key == NEXT_OBSERVATION)
-
-
-def _inside(steps: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    nearest = np.clip(steps, 0, last)
-    return nearest, nearest == steps
+def _relative(key: str, steps: Any) -> tuple[int, ...]:
+    if key in (AGENT_ID, END_REASON, EPISODE, STEP, MASK):
+        raise InvalidArgumentError(
+            f"Deltas: the key {key!r} has no values at other steps. Name it in columns=[...] instead."
+        )
+    given = list(steps) if isinstance(steps, Iterable) else []
+    whole = [int(step) for step in given if isinstance(step, int | np.integer) and not isinstance(step, bool)]
+    if not whole or len(whole) < len(given) or max(map(abs, whole)) > MOST_STEPS:
+        raise InvalidArgumentError(
+            f"Deltas({{{key!r}: {steps!r:.200}}}): expected one or more whole numbers, none beyond "
+            f"{MOST_STEPS}."
+        )
+    return tuple(whole)

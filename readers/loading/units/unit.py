@@ -1,29 +1,32 @@
-"""What all kinds of units have in common."""
+"""The interface that all kinds of units share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ....store.schema import OBSERVATION
-from ..episode_index import EpisodeIndex
-from ..step_arrays import StepArrays
-from ..tree import map_leaves
+from ....store.reserved import AGENT_ID, END_REASON, EPISODE, STEP
+from ....store.reserved import source_of as uncached_source_of
+from ..columns.episode_index import EpisodeIndex
+from ..columns.step_arrays import StepArrays
+from ..output.tree import Tree, map_leaves
 
-NEXT_OBSERVATION = "next_observation"
-END_REASON = "end_reason"
-EPISODE = "episode"
-STEP = "t"
-MASK = "mask"
+#: Keys that are computed from a unit's position.
+COMPUTED = (AGENT_ID, END_REASON, EPISODE, STEP)
 
-#: Keys that are worked out from where a unit stands; the rest are columns.
-_WORKED_OUT = {END_REASON: (), EPISODE: (), STEP: (), NEXT_OBSERVATION: (OBSERVATION,)}
+#: A batch asks for the same few keys each time.
+source_of = lru_cache(1024)(uncached_source_of)
 
 Batch = dict[str, Any]
+#: Arrays by key, each computed only if the batch has the key.
+Computed = Mapping[str, Callable[[], Any]]
+#: Returns the array of a key, given the column it reads and how many rows after the unit's own.
+ReadKey = Callable[[str, str, int], Tree]
 
 
 class Units(ABC):
@@ -31,47 +34,40 @@ class Units(ABC):
 
     #: Whether a batch is padded to its longest unit, so that batches differ in their second axis.
     ragged = False
-
-    @property
-    @abstractmethod
-    def default_keys(self) -> tuple[str, ...]:
-        """The keys of a batch if none are named."""
-
-    @property
-    def own_keys(self) -> dict[str, tuple[str, ...]]:
-        """Keys that this kind adds, and the columns that they are made from."""
-        return {}
-
-    @property
-    def alike(self) -> bool:
-        """Whether the shape of a unit does not depend on the others of its batch."""
-        return True
+    #: The keys of a batch if none are named.
+    default_keys: tuple[str, ...] = ()
+    #: The keys that a batch has whichever columns are named.
+    required_keys: tuple[str, ...] = ()
+    #: Keys that this kind adds, and the columns that they are made from.
+    own_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @abstractmethod
     def counts(self, index: EpisodeIndex) -> np.ndarray:
-        """How many units each episode has; int64, shape (E,)."""
+        """Return how many units each episode has; int64, shape (E,)."""
 
     @abstractmethod
+    def gathering(self, arrays: StepArrays, chosen: Chosen) -> tuple[Computed, ReadKey]:
+        """Return how to make the arrays of the chosen units: those that are computed, and all others."""
+
     def gather(self, arrays: StepArrays, keys: Sequence[str], chosen: Chosen) -> Batch:
-        """A batch of units.
-
-        Args:
-            arrays: the columns.
-            keys: what the batch has.
-            chosen: which units.
-
-        Returns:
-            Fresh arrays by key, of shape (b, ...).
-        """
+        """Return a batch of the chosen units: fresh arrays by key, of shape (b, ...)."""
+        computed, read = self.gathering(arrays, chosen)
+        index, episodes = arrays.index, chosen.episodes
+        computed = {
+            EPISODE: lambda: episodes if index.numbers is None else index.numbers[episodes],
+            AGENT_ID: lambda: None if index.agents is None else index.agents[episodes],
+            **computed,
+        }
+        return {key: computed[key]() if key in computed else read(key, *source_of(key)) for key in keys}
 
     def join(self, batches: Sequence[Batch]) -> Batch:
-        """One batch of the units of several, as `gather` would have given it."""
+        """Join several batches into one, as `gather` would have returned it."""
         return map_leaves(lambda *parts: np.concatenate(parts), *batches)
 
     def columns(self, keys: Sequence[str]) -> list[str]:
-        """The columns of the rows that the keys of a batch are made from."""
-        made = _WORKED_OUT | self.own_keys
-        return list(dict.fromkeys(name for key in keys for name in made.get(key, (key,))))
+        """Return the columns of the rows that the keys of a batch are made from."""
+        made = {**dict.fromkeys(COMPUTED, ()), **self.own_keys}
+        return list(dict.fromkeys(name for key in keys for name in made.get(key, (source_of(key)[0],))))
 
 
 @dataclass(frozen=True)
@@ -80,17 +76,21 @@ class Chosen:
 
     Attributes:
         episodes: int64, shape (b,): the episode of each.
-        numbers: int64, shape (b,): which of its episode's units each is.
+        numbers: int64, shape (b,): the unit's number within its episode.
     """
 
     episodes: np.ndarray
     numbers: np.ndarray
 
     def __len__(self) -> int:
-        """How many."""
+        """Return the number of units b."""
         return len(self.episodes)
+
+    def __getitem__(self, some: slice) -> Chosen:
+        """Return some of them."""
+        return Chosen(self.episodes[some], self.numbers[some])
 
 
 def end_reasons(index: EpisodeIndex, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """How the episode ends with the transition from each step: int8, an index into `END_REASONS`."""
+    """Return how the episode ends with the transition from each step: int8, an index into `END_REASONS`."""
     return np.where(steps == index.lengths[episodes] - 1, index.end_reasons[episodes], np.int8(0))

@@ -2,51 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from ....store.schema import ACTION, FLAGS, OBSERVATION, REWARD
-from ..episode_index import EpisodeIndex
-from ..gather import blank, take_stretches
-from ..step_arrays import StepArrays
-from .unit import END_REASON, EPISODE, MASK, NEXT_OBSERVATION, STEP, Batch, Chosen, Units, end_reasons
+from ....store.errors import InvalidArgumentError
+from ....store.reserved import ACTION, END_REASON, FLAGS, MASK, OBSERVATION, REWARD, STEP
+from ..arguments import step_count
+from ..columns.episode_index import EpisodeIndex
+from ..columns.gather import blank, take_stretches
+from ..columns.step_arrays import StepArrays
+from ..output.tree import Tree
+from .unit import Chosen, Computed, ReadKey, Units, end_reasons
 
 Pad = Literal["left", "right"]
 
 
 @dataclass(frozen=True)
 class Windows(Units):
-    """`burn_in + length` transitions in a row; what lies outside the episode is zero and not in the mask.
+    """Windows of consecutive transitions within one episode; `store.loader(256, el.Windows(64, pad="left"))`.
 
-    Without padding a window begins at every `stride`-th step at which a whole one fits. Padded on the right,
-    one begins at every `stride`-th step; padded on the left, one ends at the last step and at every
-    `stride`-th step before it. Steps to burn in stand before the window; near the beginning of an episode
-    there are fewer, and the rest is padding.
+    Arrays of a batch have the shape (b, burn_in + length, ...). Steps outside the episode are zero, and False
+    in `mask`. Without padding a window begins at every `stride`-th step at which a whole one fits, so an
+    episode shorter than `length` has none. Padded on the right, a window begins at every `stride`-th step;
+    padded on the left, one ends at the last step and at every `stride`-th step before it.
 
-    Attributes:
-        length: transitions of a window.
-        stride: steps from a window to the next.
-        pad: on which side windows may be padded.
-        burn_in: steps before it.
+    Args:
+        length: transitions of a window, from 1 on.
+        stride: steps from one window to the next, from 1 on.
+        pad: "left" or "right": the side on which a window may reach beyond its episode; None for neither.
+        burn_in: steps before the window, to warm up a recurrent state; padding at an episode's beginning.
+
+    Raises:
+        InvalidArgumentError: a number is no whole number in its range, or `pad` is something else.
     """
 
+    default_keys = (OBSERVATION, ACTION, REWARD, *FLAGS, MASK)
+    own_keys: ClassVar = {MASK: ()}
+
     length: int
+    _: KW_ONLY
     stride: int = 1
     pad: Pad | None = None
     burn_in: int = 0
 
-    @property
-    def own_keys(self) -> dict[str, tuple[str, ...]]:
-        """See `Units`."""
-        return {MASK: ()}
-
-    @property
-    def default_keys(self) -> tuple[str, ...]:
-        """See `Units`."""
-        return (OBSERVATION, ACTION, REWARD, *FLAGS, MASK)
+    def __post_init__(self) -> None:
+        for name, least in (("length", 1), ("stride", 1), ("burn_in", 0)):
+            object.__setattr__(self, name, step_count(name, getattr(self, name), least))
+        if self.pad not in (None, "left", "right"):
+            raise InvalidArgumentError(f"pad={self.pad!r}: expected 'left', 'right' or None.")
 
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """See `Units`."""
@@ -55,14 +60,14 @@ class Windows(Units):
         return -(-index.lengths // self.stride)
 
     def _first_steps(self, index: EpisodeIndex, chosen: Chosen) -> np.ndarray:
-        """The step at which each begins, burn-in included; negative where it is padded on the left."""
+        """Return the step at which each begins, burn-in included; negative where it is padded on the left."""
         steps = chosen.numbers * self.stride
         if self.pad == "left":
             lengths = index.lengths[chosen.episodes]
             steps += (lengths - 1) % self.stride - self.length + 1
         return steps - self.burn_in
 
-    def gather(self, arrays: StepArrays, keys: Sequence[str], chosen: Chosen) -> Batch:
+    def gathering(self, arrays: StepArrays, chosen: Chosen) -> tuple[Computed, ReadKey]:
         """See `Units`; arrays have the shape (b, burn_in + length, ...)."""
         index = arrays.index
         size = self.burn_in + self.length
@@ -70,26 +75,25 @@ class Windows(Units):
         starts = index.starts[chosen.episodes] + first
         mask = self._mask(index, chosen.episodes, first)
         absent = None if mask.all() else ~mask
-        batch: Batch = {}
-        for key in keys:
-            if key == MASK:
-                batch[key] = mask
-            elif key in (END_REASON, STEP):
-                steps = first[:, None] + np.arange(size)
-                reasons = end_reasons(index, chosen.episodes[:, None], steps)
-                batch[key] = reasons if key == END_REASON else steps
-            elif key == EPISODE:
-                batch[key] = chosen.episodes
-            else:
-                following = key == NEXT_OBSERVATION
-                column = arrays.columns[OBSERVATION if following else key]
-                batch[key] = take_stretches(column, starts + following, size)
-                if absent is not None:
-                    blank(batch[key], absent)
-        return batch
+
+        def steps() -> np.ndarray:
+            return first[:, None] + np.arange(size)
+
+        def read(key: str, column: str, shift: int) -> Tree:
+            values = take_stretches(arrays.columns[column], starts + shift, size)
+            if absent is not None:
+                blank(values, absent)
+            return values
+
+        computed = {
+            MASK: lambda: mask,
+            STEP: steps,
+            END_REASON: lambda: end_reasons(index, chosen.episodes[:, None], steps()),
+        }
+        return computed, read
 
     def _mask(self, index: EpisodeIndex, episodes: np.ndarray, first: np.ndarray) -> np.ndarray:
-        """Which steps are real: bool, shape (b, burn_in + length)."""
+        """Return which steps are real: bool, shape (b, burn_in + length)."""
         if self.pad is None and not self.burn_in:
             return np.ones((len(first), self.length), bool)
         steps = first[:, None] + np.arange(self.burn_in + self.length)

@@ -1,0 +1,260 @@
+"""One episode of the player: figures, the frame and the row of t, signals over time, metadata."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from nicegui import background_tasks, run, ui
+
+from ..readers.episode import Episode
+from ..readers.replaying.run_envs import run_envs
+from ..store.errors import EpisodelakeError
+from .buttons import icon_button
+from .charts import episode_spec
+from .frames import FrameSource, frame_source
+from .moments import Moment, metadata_of, moment_of, summary_of, text_of
+from .vega import Drawing
+
+_SMALL = 128
+
+
+class PaneOwner(Protocol):
+    """The player as a pane sees it.
+
+    Attributes:
+        replaying: whether panes render a replay without being asked.
+    """
+
+    replaying: bool
+
+    def close(self, pane: EpisodePane) -> None:
+        """Close a pane."""
+        ...
+
+    def again(self) -> None:
+        """Show the current step once more: a pane shows something else now."""
+        ...
+
+
+class EpisodePane:
+    """One episode.
+
+    Args:
+        player: what it is part of.
+        episode: the episode.
+        name: "first" or "second".
+    """
+
+    def __init__(self, player: PaneOwner, episode: Episode, name: str) -> None:
+        self.player = player
+        self.episode = episode
+        self.gone = False
+        self._agent: str | None = None
+        self._frames: FrameSource | None = None
+        self._left = False
+        with ui.element("section").classes(f"card episode {name}").mark(f"episode-{name}") as self._place:
+            self._heading()
+            self._problem = ui.label().classes("problem").mark("episode-problem")
+            self._problem.set_visibility(False)
+            try:
+                self._figures()
+                self._now()
+                self._signals()
+                self._rest()
+                self._look_for_frames()
+            except EpisodelakeError as error:
+                self.tell(str(error))
+
+    @property
+    def length(self) -> int:
+        """The last t of what is shown."""
+        return self._shown.length
+
+    @property
+    def _shown(self) -> Episode:
+        """The episode, or the agent of it that is looked at."""
+        return self.episode if self._agent is None else self.episode.agent(self._agent)
+
+    # Layout
+
+    def _heading(self) -> None:
+        with ui.element("div").classes("bar"):
+            ui.label(text_of(self.episode.id)).classes("episode-id grow").mark("episode-id")
+            icon_button("content_copy", "Copy the id", self._copy).props("size=sm")
+            icon_button("close", "Close", lambda: self.player.close(self)).props("size=sm")
+
+    def _figures(self) -> None:
+        episode = self.episode
+        figures = {
+            "return": text_of(episode.episode_return, 40),
+            "steps": text_of(episode.length),
+            "end": episode.end_reason,
+            "seed": "\N{EN DASH}" if episode.seed is None else str(episode.seed),
+        }
+        with ui.element("div").classes("figures"):
+            for name, value in figures.items():
+                with ui.element("div"):
+                    ui.label(text_of(value)).classes(
+                        "figure-value" + (f" end {value}" if name == "end" else "")
+                    )
+                    ui.label(name).classes("figure-name")
+        if episode.agents:
+            self._agent = episode.agents[0]
+            agents = {agent: text_of(agent) for agent in episode.agents}
+            ui.select(agents, value=self._agent, label="Agent", on_change=self._agent_changed).props(
+                "outlined dense"
+            ).mark("agent")
+
+    def _now(self) -> None:
+        with ui.element("div").classes("now"):
+            with ui.element("div") as self._frame_place:
+                self._frame = ui.element("img").classes("frame").props("alt='Frame'").mark("frame")
+                self._render = ui.button("Render a replay", icon="movie", on_click=self._replay).props(
+                    "outline dense no-caps"
+                )
+                self._render.mark("render")
+                self._frame_note = ui.label().classes("muted").style("white-space: normal; max-width: 300px")
+            for element in (self._frame, self._render, self._frame_note):
+                element.set_visibility(False)
+            self._facts = ui.html("", sanitize=False).mark("facts")
+
+    def _signals(self) -> None:
+        self._drawing = Drawing().mark("signals")
+        self._no_signals = ui.label().classes("muted")
+        self._no_signals.set_visibility(False)
+        self.draw_signals()
+
+    def _rest(self) -> None:
+        metadata = metadata_of(self.episode)
+        with ui.expansion("Metadata and summary", value=bool(metadata)).props("dense").classes("w-full"):
+            parts = {"Metadata": metadata, "Summary": summary_of(self.episode)}
+            ui.html(facts_list(parts), sanitize=False).mark("summary")
+
+    # Showing
+
+    async def show(self, t: int) -> None:
+        """Show the row and the frame of a step; beyond the end the last ones."""
+        if self._left:
+            return
+        here = min(t, self.length)
+        self._drawing.point_at(here)
+        try:
+            moment = await run.io_bound(moment_of, self._shown, here)
+            if moment is not None and not self._left:
+                self._facts.set_content(_told(moment, ended=here < t))
+            if self._frames is not None:
+                await self._show_frame(self._frames, here)
+        except EpisodelakeError as error:
+            self.tell(str(error))
+
+    async def _show_frame(self, frames: FrameSource, t: int) -> None:
+        picture = await run.io_bound(frames.picture, t)
+        if picture is None or self._left:
+            return
+        self._frame.set_visibility(True)
+        self._frame.classes(remove="small", add="small" if picture.width <= _SMALL else "")
+        self._frame.props["src"] = "data:image/png;base64," + base64.b64encode(picture.png).decode()
+        self._frame.update()
+
+    def draw_signals(self) -> None:
+        """Draw the signals over time; in a moment, so that the rest is there before."""
+        background_tasks.create(self._draw())
+
+    async def _draw(self) -> None:
+        try:
+            specification = await run.io_bound(_signals_spec, self._shown)
+        except EpisodelakeError as error:
+            self._no_signals.set_text(str(error))
+            self._no_signals.set_visibility(True)
+            self._drawing.set_visibility(False)
+            return
+        if specification is not None and not self._left:
+            self._no_signals.set_visibility(False)
+            self._drawing.set_visibility(True)
+            self._drawing.show(specification)
+
+    def _look_for_frames(self) -> None:
+        self._frames = frame_source(self._shown, replayed=False)
+        self._frame.set_visibility(self._frames is not None)
+        replayable = self._frames is None and not self.episode.agents and _has_environment(self.episode)
+        self._render.set_visibility(replayable)
+        if replayable and self.player.replaying:
+            background_tasks.create(self._replay())
+
+    async def _replay(self) -> None:
+        """Make the environment again, without trust, and draw what it renders."""
+        self._render.props("loading")
+        self.player.replaying = True
+        try:
+            self._frames = await run.io_bound(frame_source, self.episode, replayed=True)
+            self._render.set_visibility(False)
+            self.player.again()
+        except EpisodelakeError as error:
+            self._render.set_visibility(False)
+            self.player.replaying = False
+            self._frame_note.set_text(text_of(str(error)))
+            self._frame_note.set_visibility(True)
+        finally:
+            self._render.props(remove="loading")
+
+    def _agent_changed(self, event: Any) -> None:
+        self._agent = event.value
+        self._look_for_frames()
+        self.draw_signals()
+        self.player.again()
+
+    def take(self, episode: Episode) -> None:
+        """Go on with the same episode of a newer version: files of the old one may be vacuumed."""
+        self.episode = episode
+
+    def tell(self, problem: str) -> None:
+        """Say what went wrong with this episode."""
+        self._problem.set_text(problem)
+        self._problem.set_visibility(True)
+
+    def tell_gone(self) -> None:
+        """Say that the newest version does not have this episode."""
+        self.gone = True
+        self.tell("This episode is not in the newest version of the store any more.")
+
+    def leave(self) -> None:
+        """Close the pane; drop what still comes for it."""
+        self._left = True
+
+    def _copy(self) -> None:
+        ui.clipboard.write(self.episode.id)
+        ui.notify("Copied", timeout=1000)
+
+
+def _has_environment(episode: Episode) -> bool:
+    """Return whether its run kept what its environment was."""
+    found = run_envs(episode._rows.snapshot).get(episode.run_id)
+    return found is not None and found.spec is not None
+
+
+def _signals_spec(episode: Episode) -> dict[str, Any]:
+    return episode_spec(episode)
+
+
+def _told(moment: Moment, *, ended: bool) -> str:
+    parts = {
+        "Step" + (", the last one" if ended else ""): moment.step,
+        "Info": moment.infos,
+        "Policy and own": moment.others,
+    }
+    return facts_list(parts)
+
+
+def facts_list(parts: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the names and values as HTML. All of it comes from a store, so all of it is escaped."""
+    lines = []
+    for title, pairs in parts.items():
+        if pairs:
+            lines.append(f"<h4>{html.escape(title)}</h4>")
+            lines += [
+                f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in pairs.items()
+            ]
+    return f'<dl class="facts">{"".join(lines)}</dl>'

@@ -1,0 +1,355 @@
+"""The left side of the page: charts over runs, the filter, and the list of episodes, a page at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from nicegui import run, ui
+from nicegui.events import GenericEventArguments
+
+from ..readers.sql.text import literal
+from ..store.errors import EpisodelakeError
+from .buttons import icon_button
+from .charts import OVERVIEWS, conditions_of, overview_spec
+from .colors import SeriesColors
+from .episode_pane import facts_list
+from .listing import POSITION, Choice
+from .moments import text_of
+from .owners import PageOwner
+from .vega import Drawing
+from .watching import Shown
+
+ROWS_OF_A_PAGE = 50
+#: Columns that a list of episodes shows unless others are chosen; metadata comes in between.
+_LEFT_OUT = ("run_id", "terminated", "truncated", "ended_at", "wide_seed", "options", "number", "env_index")
+_LABELS = {
+    "episode_return": "return",
+    "end_reason": "end",
+    "episode_id": "episode",
+    "started_at": "started (UTC)",
+}
+# NiceGUI renders such cells again at every change of the page, so they use plain elements.
+_ID_CELL = """<td class="text-left" :title="props.row._id"><span class="mono">{{ props.value }}</span>
+  <button class="beside" :aria-label="'Open beside: ' + props.value" title="Open beside"
+  @click.stop="() => $parent.$emit('beside', props.row)">
+  <i class="material-icons" aria-hidden="true">vertical_split</i></button></td>"""
+_ALL_TICKED = """<button role="checkbox" class="tick" aria-label="Tick all rows of the page"
+  :aria-checked="props.selected ?? 'mixed'" @click.stop="props.selected = !props.selected">
+  <i class="material-icons" aria-hidden="true">check_box{{ props.selected ? "" : "_outline_blank" }}</i>
+  </button>"""
+_TICKED = _ALL_TICKED.replace(
+    'aria-label="Tick all rows of the page"', """:aria-label="'Tick ' + props.row._id\""""
+)
+_END_CELL = """<td class="text-left"><span :class="['end', props.value]">{{ props.value }}</span></td>"""
+_CHART_PAUSE = 4.0
+
+
+class EpisodesPane:
+    """The list and what chooses its episodes.
+
+    Args:
+        page: the page that it is part of.
+    """
+
+    def __init__(self, page: PageOwner) -> None:
+        self.page = page
+        self.choice = Choice()
+        self.typed = ""
+        self.brushed: list[str] = []
+        self.positions = page.shown.episodes.positions(self.choice)
+        self._first = 0
+        self._count = ROWS_OF_A_PAGE
+        self._open: Sequence[str] = ()
+        self._charted = 0.0
+        with ui.element("div").classes("pane"):
+            self._filter_bar()
+            self._overview()
+            self._table()
+        self._show()
+        ui.timer(0.05, self.chart, once=True)
+
+    # Layout
+
+    def _filter_bar(self) -> None:
+        with ui.element("div").classes("bar wrapping"):
+            example = "episode_return > 100 and end_reason = 'truncated'"
+            self._input = ui.input(placeholder=f"SQL condition, such as  {example}").props(
+                "outlined dense clearable"
+            )
+            self._input.props["aria-label"] = "SQL condition"
+            self._input.classes("mono grow").mark("filter")
+            with self._input.add_slot("prepend"):
+                ui.icon("filter_alt", size="18px")
+            self._input.on("keydown.enter", self._filter).on("clear", self._filter)
+            self._runs = ui.select(self._run_labels(), multiple=True, label="Runs", clearable=True)
+            self._runs.props("outlined dense options-dense use-chips=false").classes("w-44").mark("runs")
+            self._runs.on_value_change(self._filter)
+            with icon_button("view_column", "Columns").mark("columns"), ui.menu().props("auto-close=false"):
+                self._column_choice()
+        self._problem = ui.label().classes("problem w-full").mark("filter-problem")
+        self._problem.set_visibility(False)
+
+    def _column_choice(self) -> None:
+        names = self.page.shown.episodes.columns
+        self._columns = [name for name in names if name not in _LEFT_OUT]
+        boxes = {}
+
+        def changed() -> None:
+            self._columns = [name for name in names if boxes[name].value]
+            self._table_place.columns = self._column_specs()
+
+        with ui.column().classes("p-3 gap-0"):
+            for name in names:
+                boxes[name] = (
+                    ui.checkbox(name, value=name in self._columns, on_change=changed)
+                    .props("dense")
+                    .classes("py-1")
+                )
+
+    def _overview(self) -> None:
+        with ui.element("div").classes("card overview"):
+            self._about()
+            first: Any = next(iter(OVERVIEWS))
+            with ui.row().classes("w-full items-center gap-2 overview-head"):
+                tabs = ui.tabs(value=first, on_change=self._kind_changed)
+                with tabs.props("dense no-caps align=left mobile-arrows").classes("grow"):
+                    for name, overview in OVERVIEWS.items():
+                        ui.tab(name, overview.label)
+                self._kind = tabs
+                self._chip = ui.chip(removable=True, icon="highlight_alt", color="primary").props(
+                    "dense outline size=12px"
+                )
+                self._chip.classes("mono").mark("brush").on("remove", self._clear_brush)
+                self._chip.set_visibility(False)
+            self._drawing = Drawing(on_brush=self._brush)
+            self._drawing.mark("overview").style("min-height: 208px")
+            self._no_chart = ui.label().classes("muted pb-2").style("white-space: normal")
+            self._no_chart.set_visibility(False)
+
+    def _about(self) -> None:
+        """Show the dataset card; its title is seen without opening it."""
+        card = self.page.shown.card
+        if card:
+            with ui.expansion(text_of(card.get("title", "About"), 80), icon="info").props("dense") as about:
+                entries = {key: text_of(value) for key, value in card.items()}
+                ui.html(facts_list({"About": entries}), sanitize=False)
+            about.classes("w-full").mark("about")
+
+    def _table(self) -> None:
+        table = ui.table(
+            rows=[],
+            columns=self._column_specs(),
+            row_key="_id",
+            selection="multiple",
+            pagination={"rowsPerPage": self._count},
+        )
+        table.props('flat bordered dense binary-state-sort :rows-per-page-options="[25, 50, 100, 200]"')
+        table.props(''':table-row-class-fn="row => row._open" rows-per-page-label="Rows"''')
+        table.classes("episodes-table").mark("episodes")
+        table.add_slot("header-selection", _ALL_TICKED)
+        table.add_slot("body-selection", _TICKED)
+        table.add_slot("body-cell-episode_id", _ID_CELL)
+        table.add_slot("body-cell-end_reason", _END_CELL)
+        table.on("request", self._request)
+        table.on("rowClick", self._clicked, [[], ["_id", POSITION], None])
+        table.on("beside", self._beside_clicked)
+        self._table_place = table
+
+    def _column_specs(self) -> list[dict[str, Any]]:
+        episodes = self.page.shown.episodes
+        specs = [{"name": POSITION, "label": "#", "field": POSITION, "sortable": True, "align": "right"}]
+        for name in self._columns:
+            numeric = name in episodes.frame.columns and episodes.frame.schema[name].is_numeric()
+            label = _LABELS.get(name, name.removeprefix("metadata."))
+            specs.append(
+                {
+                    **{"name": name, "label": label, "field": name, "align": "right" if numeric else "left"},
+                    "sortable": name in episodes.frame.columns and episodes.sortable(name),
+                }
+            )
+        return specs
+
+    def _run_labels(self) -> dict[str, str]:
+        return {run.run_id: f"{run.label} ({run.episodes:,})" for run in self.page.shown.episodes.runs}
+
+    # Showing
+
+    @property
+    def marked(self) -> list[str]:
+        """The ids of the rows that are ticked."""
+        return [row["_id"] for row in self._table_place.selected]
+
+    @property
+    def chosen(self) -> Choice:
+        """The choice of the list: the typed filter, the runs and the brush."""
+        return replace(self.choice, conditions=tuple(filter(None, (*self.choice.conditions, *self.brushed))))
+
+    def _show(self) -> None:
+        """Fill the table with the page that is wanted."""
+        total = len(self.positions)
+        self._first = min(self._first, max(0, (total - 1) // self._count * self._count))
+        episodes = self.page.shown.episodes
+        self._labels = {run.run_id: run.label for run in episodes.runs}
+        rows = episodes.rows(self.positions[self._first : self._first + self._count])
+        self._table_place.rows = [self._texts(row) for row in rows]
+        self._table_place.props["no-data-label"] = self._nothing()
+        self._table_place.pagination = {
+            "sortBy": self.choice.sort,
+            "descending": self.choice.descending,
+            "page": self._first // self._count + 1,
+            "rowsPerPage": self._count,
+            "rowsNumber": total,
+        }
+
+    def _nothing(self) -> str:
+        """Why the list is empty, for a list that is."""
+        if len(self.page.shown.episodes):
+            return "No episode fulfils the filter"
+        if self.page.watch.pinned:
+            return f"Version {self.page.shown.episodes.version} of the store has no episodes"
+        return "The store has no episodes yet; those of a recorder appear once it has sealed them"
+
+    def _texts(self, row: dict[str, Any]) -> dict[str, Any]:
+        texts = {name: text_of(value, 120) for name, value in row.items()}
+        identity = row["episode_id"]
+        rest = identity.removeprefix(row["run_id"])
+        texts["episode_id"] = text_of(
+            self._labels.get(row["run_id"], row["run_id"]) + rest if rest != identity else identity
+        )
+        return {**texts, "_id": identity, POSITION: row[POSITION], "_open": self._open_class(identity)}
+
+    def _open_class(self, identity: str) -> str:
+        classes = [
+            name for name, each in zip(("open-a", "open-b"), self._open, strict=False) if each == identity
+        ]
+        return classes[0] if classes else ""
+
+    def mark_open(self, ids: Sequence[str]) -> None:
+        """Show which rows are open beside the list."""
+        self._open = ids
+        for row in self._table_place.rows:
+            row["_open"] = self._open_class(row["_id"])
+        self._table_place.update()
+
+    async def chart(self) -> None:
+        """Draw the chart of the episodes that the filter and the runs leave."""
+        self._charted = time.monotonic()
+        name, shown, choice = str(self._kind.value), self.page.shown, self.choice
+        try:
+            specification = await run.io_bound(_specification, name, shown, choice, self.page.watch.colors)
+        except EpisodelakeError as error:
+            self._no_chart.set_text(str(error))
+            self._no_chart.set_visibility(True)
+            self._drawing.show(None)
+            self._drawing.set_visibility(False)
+            return
+        self._no_chart.set_visibility(False)
+        self._drawing.set_visibility(True)
+        if specification is not None:
+            self._drawing.show(specification)
+
+    # Events
+
+    async def _filter(self) -> None:
+        """Take over the typed condition and the chosen runs."""
+        typed = (self._input.value or "").strip()
+        wanted = replace(
+            self.choice, conditions=(typed,) if typed else (), run_ids=tuple(self._runs.value or ())
+        )
+        if wanted == self.choice and not self._problem.visible:
+            return
+        self._first = 0
+        if await self._take(wanted, self.brushed):
+            await self.chart()
+
+    async def _take(self, wanted: Choice, brushed: list[str]) -> bool:
+        """Show other episodes; an invalid condition changes nothing and is reported."""
+        together = replace(wanted, conditions=tuple(filter(None, (*wanted.conditions, *brushed))))
+        try:
+            found = await run.io_bound(self.page.shown.episodes.positions, together)
+        except EpisodelakeError as error:
+            self._problem.set_text(str(error))
+            self._problem.set_visibility(True)
+            return False
+        if found is None:
+            return False
+        self._problem.set_visibility(False)
+        self.choice, self.brushed, self.positions = wanted, brushed, found
+        self._tell_brush()
+        self._show()
+        return True
+
+    async def _brush(self, chosen: dict[str, tuple[float, float]]) -> None:
+        conditions = conditions_of(str(self._kind.value), chosen)
+        if conditions == self.brushed:
+            return
+        self._first = 0
+        await self._take(self.choice, conditions)
+
+    def _tell_brush(self) -> None:
+        self._chip.set_visibility(bool(self.brushed))
+        self._chip.set_text(f"{len(self.positions):,} chosen")
+
+    async def _clear_brush(self) -> None:
+        await self._take(self.choice, [])
+        await self.chart()
+
+    async def _kind_changed(self) -> None:
+        if self.brushed:
+            await self._take(self.choice, [])
+        await self.chart()
+
+    async def _request(self, event: GenericEventArguments) -> None:
+        wanted = event.args["pagination"]
+        sort = wanted["sortBy"] or POSITION
+        self._count = int(wanted["rowsPerPage"]) or ROWS_OF_A_PAGE
+        self._first = max(0, (int(wanted["page"]) - 1) * self._count)
+        sorted_as = self.choice.sorted_by(sort, bool(wanted["descending"]))
+        if sorted_as != self.choice:
+            await self._take(sorted_as, self.brushed)
+        else:
+            self._show()
+
+    def _clicked(self, event: GenericEventArguments) -> None:
+        self.page.open_episode(self._position(event.args[1]), beside=False)
+        self.page.look_at_player()
+
+    def _beside_clicked(self, event: GenericEventArguments) -> None:
+        self.page.open_episode(self._position(event.args), beside=True)
+        self.page.look_at_player()
+
+    def _position(self, row: dict[str, Any]) -> int:
+        """Return where a clicked row stands now; the page may have moved on since it was sent."""
+        return self.page.shown.episodes.position_of(row["_id"])
+
+    def move(self, by: int) -> None:
+        """Open the next episode of the list, or the one before."""
+        if not len(self.positions):
+            return
+        ids = [row["_id"] for row in self._table_place.rows]
+        here = ids.index(self._open[0]) + self._first if self._open and self._open[0] in ids else None
+        there = self._first if here is None else min(max(here + by, 0), len(self.positions) - 1)
+        if not self._first <= there < self._first + self._count:
+            self._first = there // self._count * self._count
+            self._show()
+        self.page.open_episode(int(self.positions[there]))
+
+    def show_ids(self, ids: Sequence[str]) -> None:
+        """Filter by ids."""
+        listed = ", ".join(map(literal, ids))
+        self._input.value = f"episode_id IN ({listed})"
+        ui.timer(0.01, self._filter, once=True)
+
+    async def renew(self) -> None:
+        """Show a newer version; keep filter, order and page."""
+        self._runs.set_options(self._run_labels(), value=self._runs.value)
+        await self._take(self.choice, self.brushed)
+        if not self.brushed and time.monotonic() - self._charted > _CHART_PAUSE:
+            await self.chart()
+
+
+def _specification(name: str, shown: Shown, choice: Choice, colors: SeriesColors) -> dict[str, Any]:
+    return overview_spec(name, shown.episodes.chosen(choice), colors)

@@ -1,0 +1,137 @@
+"""The dialog that takes a selection out of the page: ids, the SQL that finds it, a store of its own."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+from nicegui import run, ui
+
+from .._store import EpisodeStore
+from ..store.errors import EpisodelakeError
+from .episodes_pane import EpisodesPane
+from .exports import FORMATS, export_folder, ids_as, sql_of_ids
+from .owners import PageOwner
+
+
+class ExportDialog:
+    """Exports of what the list shows, or of the rows that are ticked.
+
+    Args:
+        page: the page that it is part of.
+        episodes: the list.
+    """
+
+    def __init__(self, page: PageOwner, episodes: EpisodesPane) -> None:
+        self.page = page
+        self.episodes = episodes
+        with ui.dialog() as self._dialog, ui.card().classes("w-[640px] max-w-full gap-3"):
+            ui.label("Export").classes("text-base font-semibold")
+            self._what = (
+                ui.radio({"list": ""}, value="list", on_change=self._tell).props("dense").mark("what")
+            )
+            with ui.element("div").classes("bar wrapping"):
+                ui.label("Ids").classes("muted")
+                for kind in FORMATS:
+                    button = ui.button(kind.upper(), icon="download", on_click=partial(self._download, kind))
+                    button.props("outline dense no-caps").mark(f"download-{kind}")
+                ui.button("Copy", icon="content_copy", on_click=self._copy_ids).props(
+                    "outline dense no-caps aria-label='Copy the ids'"
+                )
+            ui.separator()
+            with ui.element("div").classes("bar wrapping"):
+                ui.label("SQL, for store.sql").classes("muted grow")
+                ui.button("Copy", icon="content_copy", on_click=self._copy_sql).props(
+                    "outline dense no-caps aria-label='Copy the query'"
+                )
+            self._sql = (
+                ui.label().classes("mono").style("white-space: pre-wrap; max-height: 180px; overflow: auto")
+            )
+            self._sql.mark("sql-text")
+            ui.separator()
+            ui.label(f"A store of its own, in a new folder below {page.exports.resolve()}").classes(
+                "muted"
+            ).style("white-space: normal")
+            with ui.element("div").classes("bar wrapping"):
+                self._folder = (
+                    ui.input(placeholder="best-episodes")
+                    .props("outlined dense")
+                    .classes("grow mono")
+                    .mark("folder")
+                )
+                self._save = (
+                    ui.button("Write", icon="save", on_click=self._write)
+                    .props("dense no-caps unelevated")
+                    .mark("write")
+                )
+            self._problem = ui.label().classes("problem w-full").mark("export-problem")
+            self._told = ui.label().classes("w-full").style("color: var(--strong)").mark("export-done")
+
+    def open(self) -> None:
+        """Show the dialog for what is chosen now."""
+        marked = self.episodes.marked
+        options = {"list": f"All that the list shows ({len(self.episodes.positions):,})"}
+        if marked:
+            options["marked"] = f"The rows that are ticked ({len(marked):,})"
+        self._what.set_options(options, value="marked" if marked else "list")
+        self._problem.set_visibility(False)
+        self._told.set_visibility(False)
+        self._tell()
+        self._dialog.open()
+
+    @property
+    def _ids(self) -> list[str]:
+        if self._what.value == "marked":
+            return self.episodes.marked
+        frame = self.page.shown.episodes.frame
+        return frame["episode_id"][self.episodes.positions].to_list()
+
+    def _query(self) -> str:
+        return sql_of_ids(self._ids) if self._what.value == "marked" else self.episodes.chosen.sql
+
+    def _tell(self) -> None:
+        self._sql.set_text(self._query())
+
+    async def _download(self, kind: str) -> None:
+        text = await run.io_bound(self._text, kind)
+        if text is not None:
+            ui.download.content(text.encode(), f"episodes.{kind}")
+
+    def _text(self, kind: str) -> str:
+        episodes = self.page.shown.episodes
+        if self._what.value == "marked":
+            positions = [episodes.position_of(each) for each in self._ids]
+        else:
+            positions = self.episodes.positions
+        return ids_as(episodes.rows(positions), kind)
+
+    async def _copy_ids(self) -> None:
+        ui.clipboard.write(await run.io_bound(self._text, "txt") or "")
+        ui.notify("Copied", timeout=1000)
+
+    def _copy_sql(self) -> None:
+        ui.clipboard.write(self._query())
+        ui.notify("Copied", timeout=1000)
+
+    async def _write(self) -> None:
+        """Write a store with these episodes; the one that is explored is only read."""
+        self._told.set_visibility(False)
+        self._save.props("loading")
+        try:
+            target = export_folder(self._folder.value or "", self.page.exports)
+            count = await run.io_bound(_copied, self.page.shown.store, target, self._ids)
+        except EpisodelakeError as error:
+            self._problem.set_text(str(error))
+            self._problem.set_visibility(True)
+            return
+        finally:
+            self._save.props(remove="loading")
+        self._problem.set_visibility(False)
+        self._told.set_text(f"Wrote {count:,} episodes to {target}")
+        self._told.set_visibility(True)
+
+
+def _copied(store: EpisodeStore, target: Path, ids: list[str]) -> int:
+    copied = store.copy(target, filter=pl.col("episode_id").is_in(ids))
+    return len(copied)

@@ -1,0 +1,222 @@
+"""The list of episodes of one version: filtered and sorted by the view, read by the page from memory.
+
+Rows of the episodes table are small (about 130 bytes each); steps are not read. Orders and filters are cached
+as arrays, so a page of a million episodes costs as little as one of a hundred.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from .._store import EpisodeStore
+from ..readers.sql.text import literal, quote
+from ..readers.view import EpisodeView
+from ..store.errors import EpisodeNotFoundError, QueryError
+
+#: No column of a user begins with an underscore.
+POSITION = "_position"
+#: The places of steps in files, which the list does not show.
+_HIDDEN = ("segment", "row_start", "row_count")
+_KEPT_ARRAYS = 8
+_SORTABLE = (pl.String, pl.Boolean, pl.Datetime)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which episodes the list shows, and in which order.
+
+    Attributes:
+        conditions: SQL conditions that all hold, as texts over the episodes table.
+        run_ids: the runs to show; none for all.
+        sort: the column to sort by.
+        descending: largest first. NULL comes last either way.
+    """
+
+    conditions: tuple[str, ...] = ()
+    run_ids: tuple[str, ...] = ()
+    sort: str = POSITION
+    descending: bool = True
+
+    @property
+    def where(self) -> str:
+        """The whole choice as one SQL condition; empty for all episodes."""
+        parts = [condition.strip() for condition in self.conditions if condition.strip()]
+        if self.run_ids:
+            parts.append(f"run_id IN ({', '.join(map(literal, self.run_ids))})")
+        # On a line of its own, so that a comment at the end of a condition hides nothing.
+        return parts[0] if len(parts) == 1 else " AND ".join(f"({part}\n)" for part in parts)
+
+    @property
+    def sql(self) -> str:
+        """The query that gives these episodes, in this order, for `store.sql`."""
+        where = f"\nWHERE {self.where}" if self.where else ""
+        if self.sort == POSITION:
+            return f"SELECT * FROM episodes{where}"
+        way = "DESC" if self.descending else "ASC"
+        return f"SELECT * FROM episodes{where}\nORDER BY {quote(self.sort)} {way} NULLS LAST"
+
+    def sorted_by(self, column: str, descending: bool) -> Choice:
+        """Return the same episodes in another order."""
+        return replace(self, sort=column, descending=descending)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that episodes of the list come from.
+
+    Attributes:
+        run_id: its id.
+        label: its name; its id where several have that name.
+        episodes: how many of its episodes there are.
+    """
+
+    run_id: str
+    label: str
+    episodes: int
+
+
+@dataclass
+class EpisodeList:
+    """The episodes of one version. Safe to use from several threads.
+
+    Args:
+        store: pinned at the version.
+    """
+
+    store: EpisodeStore
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _arrays: dict[Any, np.ndarray] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        frame = self.store.episodes.drop(_HIDDEN, strict=False).collect()
+        self.frame = frame.with_row_index(POSITION)
+
+    def __len__(self) -> int:
+        """Return the number of episodes."""
+        return self.frame.height
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The columns that have a value somewhere, the most interesting first."""
+        first = ["episode_id", "run_id", "episode_return", "length", "end_reason", "seed"]
+        always = first[:-1]
+        last = [
+            "number",
+            "env_index",
+            "started_at",
+            "ended_at",
+            "terminated",
+            "truncated",
+            "wide_seed",
+            "options",
+        ]
+        names = [name for name in self.frame.columns if name != POSITION]
+        told = [name for name in names if name in always or self.frame[name].null_count() < len(self)]
+        middle = [name for name in told if name not in first and name not in last]
+        return [name for name in (*first, *middle, *last) if name in told]
+
+    def sortable(self, column: str) -> bool:
+        """Return whether the list can be sorted by a column: not by lists."""
+        kind = self.frame.schema[column]
+        return kind.is_numeric() or kind in _SORTABLE
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The runs of these episodes, in the order in which they began."""
+        counts = dict(self.frame["run_id"].value_counts().iter_rows())
+        named = self.store.runs.select("run_id", "name", "started_at").collect().sort("started_at", "run_id")
+        names = [name or run_id for run_id, name, _ in named.iter_rows()]
+        return [
+            Run(run_id, label if names.count(label) == 1 else run_id, counts[run_id])
+            for (run_id, _, _), label in zip(named.iter_rows(), names, strict=True)
+            if run_id in counts
+        ]
+
+    def chosen(self, choice: Choice) -> EpisodeView:
+        """Return the episodes of a choice, in the order of positions.
+
+        Raises:
+            QueryError: a condition is not valid; the message names the nearest columns.
+        """
+        mask = self._mask(choice)
+        return self.store if mask is None else self.store[np.flatnonzero(mask)]
+
+    def positions(self, choice: Choice) -> np.ndarray:
+        """Return the positions of the episodes of a choice, int64, in its order.
+
+        Raises:
+            QueryError: a condition is not valid, or the column to sort by holds lists.
+        """
+        mask = self._mask(choice)
+        if choice.sort == POSITION or choice.sort not in self.frame.columns:
+            chosen = np.arange(len(self)) if mask is None else np.flatnonzero(mask)
+            return chosen[:: -1 if choice.descending else 1]
+        order = self._order(choice.sort, choice.descending)
+        return order if mask is None else order[mask[order]]
+
+    def _mask(self, choice: Choice) -> np.ndarray | None:
+        """Return which episodes a choice keeps, as bool by position; None for all."""
+        # Each is run alone: joined with AND, `true) OR (true` would be valid.
+        filters: list[tuple[Any, str | pl.Expr]] = [
+            (text, text) for text in choice.conditions if text.strip()
+        ]
+        if choice.run_ids:
+            filters.append((choice.run_ids, pl.col("run_id").is_in(choice.run_ids)))
+        mask = None
+        for key, condition in filters:
+            kept = self._cached(key, lambda condition=condition: self._kept(condition))
+            mask = kept if mask is None else mask & kept
+        return mask
+
+    def _kept(self, condition: str | pl.Expr) -> np.ndarray:
+        kept = np.zeros(len(self), bool)
+        kept[self.store.filter(condition).positions] = True
+        return kept
+
+    def _order(self, column: str, descending: bool) -> np.ndarray:
+        if not self.sortable(column):
+            raise QueryError(f"The list cannot be sorted by {column!r}, which holds lists.")
+        return self._cached(
+            (column, descending), lambda: self.store.sort(column, descending=descending).positions
+        )
+
+    def _cached(self, key: Any, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return an array by a key; the least recently used ones are dropped."""
+        with self._lock:
+            if key in self._arrays:
+                self._arrays[key] = self._arrays.pop(key)
+                return self._arrays[key]
+        found = make()
+        with self._lock:
+            self._arrays[key] = found
+            while len(self._arrays) > _KEPT_ARRAYS:
+                del self._arrays[next(iter(self._arrays))]
+        return found
+
+    def rows(self, positions: Sequence[int] | np.ndarray) -> list[dict[str, Any]]:
+        """Return the rows at some positions, each with its position."""
+        wanted = pl.Series(positions, dtype=pl.UInt32) if len(positions) else []
+        return self.frame[wanted].to_dicts()
+
+    def position_of(self, episode_id: str) -> int:
+        """Return the position of an episode in this version.
+
+        Raises:
+            EpisodeNotFoundError: it is not in this version.
+        """
+        found = self.frame["episode_id"].index_of(episode_id)
+        if found is None:
+            raise EpisodeNotFoundError(f"Version {self.version} has no episode {episode_id!r} any more.")
+        return found
+
+    @property
+    def version(self) -> int:
+        """The version that is shown."""
+        return self.store.version

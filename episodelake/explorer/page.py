@@ -1,0 +1,244 @@
+"""The explorer's page: its layout, and the events between its parts.
+
+One `Page` per open browser tab. It holds the choice; the panes show it and call back.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fastapi
+from nicegui import app, run, ui
+from nicegui.events import GenericEventArguments, KeyEventArguments
+
+from ..readers.episode import Episode
+from ..store.errors import EpisodelakeError, EpisodeNotFoundError
+from . import vega
+from .buttons import icon_button
+from .episodes_pane import EpisodesPane
+from .export_dialog import ExportDialog
+from .moments import text_of
+from .player import Player
+from .sql_pane import SqlPane
+from .watching import PAUSE, Shown, Watch
+
+_STYLE = Path(__file__).with_name("style.css")
+_COLORS = {
+    "primary": "#0f766e",
+    "secondary": "#475569",
+    "accent": "#0f766e",
+    "positive": "#2f9e5f",
+    "negative": "#e0524c",
+    "warning": "#e07b1a",
+    "dark": "#16181d",
+    "dark_page": "#0f1115",
+}
+#: Only the browser knows whether the page is dark, since it may follow the system.
+_TELL_DARK = """
+let told = null;
+const tell = () => {
+  const dark = document.body.classList.contains("body--dark");
+  if (dark !== told) emitEvent("dark", (told = dark));
+};
+new MutationObserver(tell).observe(document.body, { attributeFilter: ["class"] });
+tell();
+"""
+
+
+def add_page(application: fastapi.FastAPI, watch: Watch, exports: Path) -> None:
+    """Give an application the page at `/` and the JavaScript of its charts."""
+
+    @application.get(vega.BUNDLE_PATH)
+    def vega_bundle() -> fastapi.Response:
+        return fastapi.Response(
+            vega.bundle(), media_type="text/javascript", headers={"cache-control": "private, max-age=86400"}
+        )
+
+    pages: weakref.WeakSet[Page] = weakref.WeakSet()
+    # A running query would delay the end of the process.
+    app.on_shutdown(lambda: [page.leave() for page in list(pages)])
+    # Load the bundle while the browser starts.
+    app.on_startup(lambda: run.io_bound(vega.bundle))
+
+    @ui.page("/")
+    def index() -> None:
+        pages.add(Page(watch, exports))
+
+
+class Page:
+    """The page of one browser tab.
+
+    Args:
+        watch: the store.
+        exports: the folder below which new stores may be written.
+    """
+
+    def __init__(self, watch: Watch, exports: Path) -> None:
+        self.watch = watch
+        self.shown: Shown = watch.shown
+        self.exports = exports
+        self.is_dark = False
+        self.dark = ui.dark_mode(None)
+        ui.colors(**_COLORS)
+        ui.add_css(_STYLE)
+        self._header()
+        with (
+            ui.tab_panels(self.tabs, value="episodes", keep_alive=True)
+            .classes("explorer-body")
+            .props("animated=false")
+        ):
+            with ui.tab_panel("episodes").classes("explorer-panel"):
+                self._episodes_tab()
+            with ui.tab_panel("sql").classes("explorer-panel"):
+                self.sql_place = ui.element("div").classes("w-full h-full")
+        self.export = ExportDialog(self, self.episodes)
+        self.sql: SqlPane | None = None
+        ui.keyboard(on_key=self._arrow_key, ignore=["input", "select", "textarea"])
+        # Space presses the button that was clicked last, so it is left to that.
+        ui.keyboard(on_key=self._space_key)
+        self._timer = ui.timer(PAUSE, self._follow)
+        ui.context.client.on_delete(self.leave)
+        self._tell_version()
+        self._tell_problem()
+        ui.on("dark", self._darkened)
+        ui.run_javascript(_TELL_DARK)
+        ui.timer(0.05, self._begin, once=True)
+
+    def _begin(self) -> None:
+        """Open the first episode, so that the page never starts empty."""
+        if not self.player.panes:
+            self.episodes.move(0)
+
+    def _header(self) -> None:
+        first: Any = "episodes"
+        with ui.element("header").classes("explorer-header"):
+            ui.label("Episodelake").classes("brand")
+            with ui.label(self.shown.store.url.rstrip("/").rpartition("/")[2]).classes("store-path"):
+                ui.tooltip(text_of(self.shown.store.url))
+            self._amounts = ui.label().classes("muted")
+            with ui.element("div").classes("live"):
+                self._dot = ui.element("span").classes("dot")
+                self._version = ui.label().classes("muted").mark("version")
+            ui.space()
+            with ui.tabs(value=first, on_change=self._tab_changed).props(
+                "dense no-caps inline-label"
+            ) as self.tabs:
+                ui.tab("episodes", "Episodes", icon="view_list")
+                ui.tab("sql", "SQL", icon="terminal")
+            ui.button("Export", icon="ios_share", on_click=lambda: self.export.open()).props(
+                "flat dense no-caps"
+            ).mark("export")
+            icon_button("dark_mode", "Light or dark", self._toggle_dark).mark("dark")
+        self._banner = ui.label().classes("problem banner").mark("banner")
+        self._banner.set_visibility(False)
+
+    def _episodes_tab(self) -> None:
+        with ui.splitter(value=46, limits=(25, 75)).classes("explorer-split") as splitter:
+            with splitter.before:
+                self.episodes = EpisodesPane(self)
+            with splitter.after:
+                self.player = Player(self)
+
+    # Events of the panes
+
+    def open_episode(self, position: int, *, beside: bool = False) -> None:
+        """Show an episode of the list, alone or beside the one that is shown."""
+        try:
+            self.player.open(self.shown.store[position], beside=beside)
+        except EpisodelakeError as error:
+            self.player.tell(str(error))
+        self.episodes.mark_open(self.player.ids)
+
+    def closed_episode(self) -> None:
+        """React to an episode that was closed in the player."""
+        self.episodes.mark_open(self.player.ids)
+
+    def look_at_player(self) -> None:
+        """Scroll to the player where it stands below the list, on a narrow page."""
+        ui.run_javascript(
+            "if (getComputedStyle(document.querySelector('.explorer-split')).flexDirection === 'column') "
+            "document.querySelector('.player').scrollIntoView()"
+        )
+
+    def show_list(self) -> None:
+        """Open the tab with the list."""
+        self.tabs.set_value("episodes")
+
+    def show_ids(self, ids: Sequence[str]) -> None:
+        """Let the list show some episodes, by id."""
+        self.show_list()
+        self.episodes.show_ids(ids)
+
+    # Following
+
+    async def _follow(self) -> None:
+        shown = await run.io_bound(self.watch.look)
+        if shown is None or self._timer.is_deleted:
+            return
+        self._tell_problem()
+        if shown.episodes.version == self.shown.episodes.version:
+            return
+        self.shown = shown
+        self._tell_version()
+        await self.episodes.renew()
+        self.player.renew()
+        if self.sql is not None:
+            self.sql.renew()
+
+    def reopened(self, episode_id: str) -> Episode | None:
+        """Return an episode of the version that is shown now; None if it is gone."""
+        try:
+            return self.shown.store[self.shown.episodes.position_of(episode_id)]
+        except (EpisodeNotFoundError, EpisodelakeError):
+            return None
+
+    def _tell_version(self) -> None:
+        episodes = self.shown.episodes
+        runs = len(episodes.runs)
+        self._amounts.set_text(f"{len(episodes):,} episodes · {runs:,} run{'' if runs == 1 else 's'}")
+        self._version.set_text(f"version {episodes.version}")
+        self._dot.classes(replace="dot" if self.watch.pinned else "dot following")
+
+    def _tell_problem(self) -> None:
+        problems = list(self.watch.left_out)
+        if self.watch.problem is not None:
+            problems.append(f"A newer version cannot be read, so this stays as it was. {self.watch.problem}")
+        self._banner.set_visibility(bool(problems))
+        self._banner.set_text("\n".join(problems))
+
+    # Small things
+
+    def _tab_changed(self) -> None:
+        if self.tabs.value == "sql" and self.sql is None:
+            with self.sql_place:
+                self.sql = SqlPane(self)
+
+    def _toggle_dark(self) -> None:
+        self.dark.value = not self.is_dark
+
+    def _darkened(self, event: GenericEventArguments) -> None:
+        """Redraw after the page became dark or light, by its button or with the system."""
+        self.is_dark = bool(event.args)
+        if self.sql is not None:
+            self.sql.recolour()
+
+    def _arrow_key(self, event: KeyEventArguments) -> None:
+        if not event.action.keydown or self.tabs.value != "episodes":
+            return
+        if event.key.arrow_left or event.key.arrow_right:
+            self.player.step(1 if event.key.arrow_right else -1)
+        elif event.key.arrow_up or event.key.arrow_down:
+            self.episodes.move(1 if event.key.arrow_down else -1)
+
+    def _space_key(self, event: KeyEventArguments) -> None:
+        pressed = event.key.space and event.action.keydown and not event.action.repeat
+        if pressed and self.tabs.value == "episodes":
+            self.player.toggle_play()
+
+    def leave(self) -> None:
+        """Stop background work when the tab closes."""
+        if self.sql is not None:
+            self.sql.close()

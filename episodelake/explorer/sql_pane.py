@@ -1,0 +1,254 @@
+"""The SQL box: a query, its result as a table and as a chart. It runs beside the page and can be stopped."""
+
+from __future__ import annotations
+
+import csv
+import io
+import threading
+from functools import partial
+from typing import Any
+
+from nicegui import run, ui
+from nicegui.events import GenericEventArguments
+
+from ..store.errors import EpisodelakeError
+from .moments import text_of
+from .owners import PageOwner
+from .queries import MOST_ROWS, Queries, Result
+from .result_chart import KINDS, result_spec
+from .vega import Drawing
+
+EXAMPLES = {
+    "Return by run": "SELECT name AS run, count(*) AS episodes, avg(episode_return) AS mean,\n"
+    "    max(episode_return) AS best\n"
+    "FROM episodes JOIN runs USING (run_id)\nGROUP BY ALL ORDER BY mean DESC",
+    "How episodes end": "SELECT end_reason, count(*) AS episodes, avg(length) AS mean_length\n"
+    "FROM episodes GROUP BY ALL ORDER BY episodes DESC",
+    "Best episodes": "SELECT episode_id, episode_return, length, end_reason\n"
+    "FROM episodes ORDER BY episode_return DESC LIMIT 20",
+    "Mean reward over t": "SELECT t, avg(reward) AS mean_reward, count(*) AS steps\n"
+    "FROM transitions GROUP BY t ORDER BY t LIMIT 1000",
+    "Steps with NaN rewards": "SELECT episode_id, t, reward FROM transitions WHERE isnan(reward)",
+}
+
+
+class SqlPane:
+    """The SQL tab; made when it is first opened.
+
+    Args:
+        page: the page that it is part of.
+    """
+
+    def __init__(self, page: PageOwner) -> None:
+        self.page = page
+        self._queries = Queries(page.shown.store)
+        self._stopped = threading.Event()
+        self._outdated = False
+        self._result: Result | None = None
+        with ui.element("div").classes("pane scrolling"):
+            self._editor()
+            self._problem = ui.label().classes("problem w-full").mark("sql-problem")
+            self._problem.set_visibility(False)
+            self._outcome()
+
+    def _editor(self) -> None:
+        tables = "Tables: episodes, steps, transitions, runs. Ctrl-Enter runs the query."
+        with ui.element("div").classes("sql-text card"):
+            self._text = ui.codemirror(EXAMPLES["Return by run"], language="SQL", line_wrapping=True)
+            self._text.style("height: 150px").mark("sql")
+            self.recolour()
+            for key in ("ctrl", "meta"):
+                # Before the editor has it, which would begin a new line.
+                self._text.on(f"keydown.{key}.enter.capture.stop.prevent", self.run)
+        with ui.element("div").classes("bar wrapping"):
+            self._run = (
+                ui.button("Run", icon="play_arrow", on_click=self.run)
+                .props("dense no-caps unelevated")
+                .mark("run")
+            )
+            self._stop = (
+                ui.button("Stop", icon="stop", on_click=self.stop)
+                .props("dense no-caps outline color=negative")
+                .mark("stop")
+            )
+            self._stop.set_visibility(False)
+            with ui.button("Examples", icon="menu_book").props("dense no-caps flat"), ui.menu():
+                for name in EXAMPLES:
+                    ui.menu_item(name, partial(self._text.set_value, EXAMPLES[name]))
+            self._told = ui.label(tables).classes("muted").mark("sql-told")
+            ui.space()
+            self._take = ui.button("Show these episodes", icon="view_list", on_click=self._to_list)
+            self._take.props("dense no-caps flat").mark("to-list")
+            self._download = ui.button("CSV", icon="download", on_click=self._csv).props("dense no-caps flat")
+            for button in (self._take, self._download):
+                button.set_visibility(False)
+
+    def _outcome(self) -> None:
+        with ui.element("div").classes("card w-full p-2") as self._chart_card:
+            with ui.element("div").classes("bar wrapping"):
+                kinds = {kind: kind.capitalize() for kind in KINDS}
+                self._kind = ui.toggle(kinds, value="points", on_change=self._draw).props(
+                    "dense no-caps unelevated flat"
+                )
+                self._x = ui.select([], label="x", on_change=self._draw).classes("w-40")
+                self._y = ui.select([], label="y", on_change=self._draw).classes("w-40")
+                self._color = ui.select([], label="colour", clearable=True, on_change=self._draw).classes(
+                    "w-40"
+                )
+                for select in (self._x, self._y, self._color):
+                    select.props("outlined dense options-dense")
+            self._drawing = Drawing().mark("result-chart")
+            self._no_chart = ui.label().classes("muted")
+        self._chart_card.set_visibility(False)
+        self._table = ui.table(rows=[], columns=[], row_key="_row", pagination=25)
+        self._table.props('flat bordered dense :rows-per-page-options="[25, 100, 0]"')
+        self._table.classes("episodes-table result-table").style("flex: none").mark("result")
+        self._table.set_visibility(False)
+        self._table.on("rowClick", self._clicked, [[], ["_episode"], None])
+
+    def recolour(self) -> None:
+        """Take the colours of the page."""
+        self._text.theme = "vscodeDark" if self.page.is_dark else "vscodeLight"
+
+    async def run(self) -> None:
+        """Run the query; the page goes on meanwhile."""
+        if self._stop.visible:
+            return
+        if self._outdated:
+            self._queries.close()
+            self._queries, self._outdated = Queries(self.page.shown.store), False
+        self._stopped = threading.Event()
+        self._running(True)
+        try:
+            result = await run.io_bound(self._queries.run, self._text.value or "", self._stopped)
+        except EpisodelakeError as error:
+            self._problem.set_text(text_of(str(error), 4000))
+            self._problem.set_visibility(True)
+            self._told.set_text("")
+            self._clear()
+            return
+        finally:
+            self._running(False)
+        if result is not None:
+            self._problem.set_visibility(False)
+            self._show(result)
+
+    def _running(self, running: bool) -> None:
+        self._run.set_visibility(not running)
+        self._stop.set_visibility(running)
+        if running:
+            self._told.set_text("Running …")
+
+    def stop(self) -> None:
+        """End the running query."""
+        self._stopped.set()
+
+    def _clear(self) -> None:
+        """Hide the last result, which does not belong to a query that failed."""
+        self._result = None
+        for element in (self._chart_card, self._table, self._take, self._download):
+            element.set_visibility(False)
+
+    def _show(self, result: Result) -> None:
+        self._result = result
+        names = result.table.column_names
+        rows = []
+        for number, row in enumerate(
+            result.table.to_pylist() if len(set(names)) == len(names) else _by_order(result)
+        ):
+            texts = {f"c{index}": text_of(value, 200) for index, value in enumerate(row.values())}
+            rows.append({**texts, "_row": number, "_episode": row.get("episode_id")})
+        self._table.columns = [
+            {
+                "name": f"c{index}",
+                "field": f"c{index}",
+                "label": text_of(name, 60),
+                "align": _align(result, index),
+            }
+            for index, name in enumerate(names)
+        ]
+        self._table.rows = rows
+        self._table.set_visibility(True)
+        self._download.set_visibility(True)
+        self._take.set_visibility("episode_id" in names and bool(rows))
+        more = "" if result.complete else f"; the first {MOST_ROWS:,} rows are shown"
+        self._told.set_text(f"{len(rows):,} rows in {result.seconds:.2f} s{more}")
+        self._offer_axes(result)
+
+    def _offer_axes(self, result: Result) -> None:
+        names = result.table.column_names
+        drawable = len(set(names)) == len(names) and result.table.num_rows > 0
+        self._chart_card.set_visibility(drawable)
+        if not drawable:
+            return
+        kinds = {field.name: str(field.type) for field in result.table.schema}
+        # Means before counts: the first that is not whole, if there is one.
+        numeric = sorted(
+            (name for name in names if kinds[name] in _NUMBERS), key=lambda name: "int" in kinds[name]
+        )
+        x = self._x.value if self._x.value in names else names[0]
+        y = self._y.value if self._y.value in numeric else next((name for name in numeric if name != x), None)
+        self._result = None  # Three selects change; one drawing is enough.
+        self._x.set_options(names, value=x)
+        self._y.set_options(names, value=y or names[-1])
+        self._color.set_options(names, value=self._color.value if self._color.value in names else None)
+        self._kind.set_value("bars" if x not in numeric else "line" if x == "t" else "points")
+        self._result = result
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._result is None:
+            return
+        try:
+            chosen = (self._kind.value, self._x.value, self._y.value, self._color.value)
+            specification = result_spec(self._result.table, *chosen, self.page.watch.colors)
+        except EpisodelakeError as error:
+            self._no_chart.set_text(str(error))
+            self._drawing.show(None)
+            self._drawing.set_visibility(False)
+            return
+        self._no_chart.set_text("")
+        self._drawing.set_visibility(True)
+        self._drawing.show(specification)
+
+    def _clicked(self, event: GenericEventArguments) -> None:
+        identity = event.args[1].get("_episode")
+        if identity is None or identity not in self.page.shown.episodes:
+            return
+        self.page.show_list()
+        self.page.open_episode(self.page.shown.episodes.position_of(identity))
+
+    def _to_list(self) -> None:
+        if self._result is not None:
+            ids = dict.fromkeys(self._result.table.column("episode_id").to_pylist())
+            self.page.show_ids([each for each in ids if isinstance(each, str)])
+
+    def _csv(self) -> None:
+        if self._result is None:
+            return
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self._result.table.column_names)
+        writer.writerows(zip(*(column.to_pylist() for column in self._result.table.columns), strict=True))
+        ui.download.content(text.getvalue().encode(), "result.csv")
+
+    def renew(self) -> None:
+        """Show a newer version: the next query sees it."""
+        self._outdated = True
+
+    def close(self) -> None:
+        """Stop the query when the tab closes."""
+        self.stop()
+
+
+_NUMBERS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float", "double"}
+
+
+def _align(result: Result, index: int) -> str:
+    return "right" if str(result.table.schema.field(index).type) in _NUMBERS else "left"
+
+
+def _by_order(result: Result) -> list[dict[str, Any]]:
+    """Rows of a result in which two columns have one name."""
+    columns = [column.to_pylist() for column in result.table.columns]
+    return [dict(zip(map(str, range(len(row))), row, strict=True)) for row in zip(*columns, strict=True)]

@@ -1,0 +1,1 @@
+"""Adapters that let other packages read and write stores."""

@@ -1,0 +1,155 @@
+"""From the rows of one recorder, or of the store, to the ring: which row follows which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from ..readers.loading.output.tree import Tree, map_leaves
+from ..store.reserved import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
+from ..store.schema import LATE_ROW, STEP_ROW
+from ..writers.arrived_rows import ArrivedRows, ObservableRows
+from ..writers.buffers.vector_buffer import NO_EPISODE
+from .ring import NO_ROW, Ring
+
+_labels = count(1)
+
+
+@dataclass
+class _OpenEpisode:
+    """An episode that has not ended: its environment, its first and newest rows, and the row before it."""
+
+    label: int
+    env: int
+    first: int
+    before: int
+    newest: int
+
+
+class RowFeed:
+    """Brings rows into a ring, in order of arrival.
+
+    Args:
+        ring: where they go.
+    """
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._open: dict[int, _OpenEpisode] = {}
+        # The newest row of each environment, of episodes that were not discarded.
+        self._newest: dict[int, int] = {}
+
+    def take(self, arrived: ArrivedRows) -> None:
+        """Add rows, and note which episodes ended."""
+        rows = np.flatnonzero((arrived.kinds != LATE_ROW) & (arrived.numbers != NO_EPISODE))
+        at_once = self._ring.slots // 8
+        for start in range(0, len(rows), at_once):
+            self._add(arrived, rows[start : start + at_once])
+        for number, discarded in arrived.ended:
+            self._end(number, discarded)
+
+    def _add(self, arrived: ArrivedRows, rows: np.ndarray) -> None:
+        ring, values = self._ring, arrived.values
+        stepped = arrived.kinds[rows] == STEP_ROW
+        slots = ring.reserve(len(rows), int(np.count_nonzero(stepped)))
+        new = np.arange(ring.rows - len(rows), ring.rows)
+        previous = self._previous(arrived.numbers[rows], new, slots, arrived.envs)
+        at = arrived.start + rows
+        _copy(ring.columns[OBSERVATION], slots, values[OBSERVATION], at)
+        ring.is_first[slots] = ~stepped
+        ring.is_last[slots] = stepped & (values[TERMINATED][at] | values[TRUNCATED][at])
+        # An environment that paused for as many rows as the ring has lost the observation before its step.
+        linked = stepped & (previous >= max(ring.rows - ring.slots, 0))
+        left = ring.link(previous[linked], new[linked])
+        for name in (ACTION, REWARD, TERMINATED, TRUNCATED):
+            _copy(ring.columns[name], left, values[name], at[linked])
+
+    def _previous(
+        self, numbers: np.ndarray, new: np.ndarray, slots: np.ndarray, envs: Mapping[int, int]
+    ) -> np.ndarray:
+        """Return the row before each new row in its episode, or `NO_ROW`; begin the episodes that are new."""
+        order = np.argsort(numbers, kind="stable")
+        ordered = numbers[order]
+        edges = np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [len(order)]])
+        firsts, lasts = order[edges[:-1]], order[edges[1:] - 1]
+        previous = np.empty_like(new)
+        previous[order[1:]] = new[order[:-1]]
+        labels: list[int] = []
+        for number, first, last in zip(
+            numbers[firsts].tolist(), firsts.tolist(), new[lasts].tolist(), strict=True
+        ):
+            episode = self._open.get(number)
+            if episode is None:
+                episode = self._open[number] = self._begin(envs.get(number, 0), int(new[first]))
+                previous[first] = NO_ROW
+            else:
+                previous[first] = episode.newest
+            episode.newest = self._newest[episode.env] = last
+            labels.append(episode.label)
+        self._ring.episodes[slots[order]] = np.repeat(labels, np.diff(edges))
+        return previous
+
+    def _begin(self, env: int, first: int) -> _OpenEpisode:
+        before = self._newest.get(env, NO_ROW)
+        if self._ring.has(before):
+            self._ring.after[before % self._ring.slots] = first
+        return _OpenEpisode(next(_labels), env, first, before, first)
+
+    def _end(self, number: int, discarded: bool) -> None:
+        episode, ring = self._open.pop(number, None), self._ring
+        if episode is None:
+            return
+        if discarded:
+            self._unlink(episode)
+            ring.discard(episode.label, episode.first)
+        elif ring.has(episode.newest):
+            ring.is_last[episode.newest % ring.slots] = True
+            left = ring.arriving_at(episode.newest)
+            if left is not None:
+                # To a learner an episode that did not terminate counts as truncated.
+                ring.columns[TRUNCATED][left] |= not ring.columns[TERMINATED][left]
+
+    def _unlink(self, discarded: _OpenEpisode) -> None:
+        """Let the episode after a discarded one, which may have begun already, follow the one before it."""
+        ring, before = self._ring, discarded.before
+        if ring.has(discarded.newest) and ring.has(before):
+            ring.after[before % ring.slots] = ring.after[discarded.newest % ring.slots]
+        if self._newest[discarded.env] == discarded.newest:
+            self._newest[discarded.env] = before
+        for episode in self._open.values():
+            if episode.before == discarded.newest:
+                episode.before = before
+
+
+class RecorderFeed:
+    """Brings the rows of a recorder into a ring; the observer of its row source.
+
+    Args:
+        ring: where they go.
+        lock: of the ring.
+        source: where they come from.
+    """
+
+    def __init__(self, ring: Ring, lock: AbstractContextManager[Any], source: ObservableRows) -> None:
+        self.lock = lock
+        self._source = source
+        self._feed = RowFeed(ring)
+
+    def pull(self) -> None:
+        """Take all complete rows that are new; any thread may call it."""
+        self._source.complete()
+        with self.lock:
+            for arrived in self._source.arrived():
+                self._feed.take(arrived)
+
+
+def _copy(into: Tree, slots: np.ndarray, values: Tree, rows: np.ndarray) -> None:
+    def copy(target: np.ndarray, source: np.ndarray) -> None:
+        target[slots] = source[rows]
+
+    map_leaves(copy, into, values)

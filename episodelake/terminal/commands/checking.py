@@ -1,0 +1,115 @@
+"""Commands that compare and check: `replay | diff | verify`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..arguments import AsJson, EpisodeKey, StorageOptions, StorePath, WritablePath, episode_key
+from ..command import CHECK, app, command
+from ..completion import complete_stores
+
+
+# An episode may be -1, which is no option.
+@command(
+    app,
+    CHECK,
+    """\
+episodelake replay data/cartpole 0
+episodelake replay data/cartpole -1 --rtol 1e-6""",
+    context_settings={"ignore_unknown_options": True},
+)
+def replay(
+    path: StorePath,
+    episode: EpisodeKey,
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Import the modules that the store names: you trust its author."),
+    ] = False,
+    rtol: Annotated[float, typer.Option(min=0, help="Relative tolerance of numbers.")] = 0.0,
+    atol: Annotated[float, typer.Option(min=0, help="Absolute tolerance of numbers.")] = 0.0,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
+    """Replay one episode in the environment of its run.
+
+    The exit status is 1 if it differs.
+    """
+    from ..reports.showing import replay_episode
+
+    replay_episode(path, storage, episode_key(episode), (rtol, atol), trust=trust, as_json=as_json)
+
+
+@command(
+    app,
+    CHECK,
+    """\
+episodelake diff data/cartpole backup/cartpole
+episodelake diff data/cartpole@v1.0 data/cartpole
+episodelake diff data/cartpole --version-a 3 --version-b 7
+episodelake diff data/cartpole backup/cartpole --quiet || echo "the backup is old"
+
+Exit statuses: 0 the same, 1 they differ, 2 something went wrong.""",
+)
+def diff(
+    path: StorePath,
+    other: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[OTHER]",
+            help="The other store; without it, the same store (see --version-a and --version-b).",
+            show_default=False,
+            autocompletion=complete_stores,
+        ),
+    ] = None,
+    version_a: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="Version or tag of the first.", show_default=False)
+    ] = None,
+    version_b: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="Version or tag of the second.", show_default=False)
+    ] = None,
+    episodes_only: Annotated[
+        bool, typer.Option("--episodes-only", help="Do not compare steps: only episodes, runs and columns.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print nothing; only set the exit status.")
+    ] = False,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
+    """Compare two stores, or two versions of one.
+
+    The exit status is 1 if they differ.
+
+    Episodes are matched by id. Their places in files do not matter. Steps are compared if the files differ:
+    files with the same bytes hold the same steps.
+    """
+    if other is None and version_a is None and version_b is None:
+        raise typer.BadParameter("give another store, or --version-a or --version-b.", param_hint="OTHER")
+    from ..reports.differences import compare_stores
+
+    sides = ((path, version_a), (path if other is None else other, version_b))
+    compare_stores(sides, storage, steps=not episodes_only, quiet=quiet, as_json=as_json)
+
+
+@command(
+    app,
+    CHECK,
+    """\
+episodelake verify data/cartpole
+episodelake verify data/cartpole --json | jq .faults""",
+)
+def verify(
+    path: WritablePath,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair what can be repaired.")] = False,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
+    """Read everything and check it against everything else.
+
+    Each fault is named with its file. The exit status is 1 if faults remain.
+    """
+    from ..reports.maintenance import verify_store
+
+    verify_store(path, storage, repair=repair, as_json=as_json)

@@ -1,0 +1,252 @@
+"""Commands that look after a store: maintenance, versions, and the cache of loaders."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..arguments import AsJson, StorageOptions, StorePath, WritablePath
+from ..command import KEEP, ReportingGroup, app, command
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?(?:([kmgt]?)b?|([kmgt])ib)", re.IGNORECASE)
+_SPANS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+_SPAN = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)([wdhms])")
+
+
+def size_of(text: str) -> int:
+    """Return a number of bytes.
+
+    >>> size_of("256MB"), size_of("1.5 GiB"), size_of("4096")
+    (256000000, 1610612736, 4096)
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is not None:
+        number, decimal, binary = found.groups()
+        unit = _BINARY_UNITS[binary.lower()] if binary else _UNITS[decimal.lower()]
+        if (size := int(float(number) * unit)) > 0:
+            return size
+    raise typer.BadParameter(f"{text!r} is no size; expected one such as 64MB, 256MiB or 1GB.")
+
+
+def span_of(text: str) -> timedelta:
+    """Return a span of time.
+
+    >>> span_of("7d"), span_of("1.5h"), span_of("0")
+    (datetime.timedelta(days=7), datetime.timedelta(seconds=5400), datetime.timedelta(0))
+    """
+    if text == "0":
+        return timedelta(0)
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no span of time; expected one such as 7d, 12h, 30m or 0.")
+    return timedelta(**{_SPANS[found[2]]: float(found[1])})
+
+
+@command(
+    app,
+    KEEP,
+    """\
+episodelake compact data/cartpole --segment-size 512MB
+episodelake compact data/cartpole --order-by episode_return --descending""",
+)
+def compact(
+    path: WritablePath,
+    segment_size: Annotated[
+        int,
+        typer.Option(parser=size_of, metavar="SIZE", help="The largest size of a segment, such as 256MB."),
+    ] = "256MiB",  # type: ignore[assignment]  # the parser takes the default too
+    order_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Sort all episodes by this column of episodes; positions then follow the new order.",
+            show_default=False,
+        ),
+    ] = None,
+    descending: Annotated[
+        bool, typer.Option("--descending", help="With --order-by: the largest first.")
+    ] = False,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
+    """Join small segments into large ones.
+
+    Ids, contents and, without --order-by, positions stay. The old files stay until vacuum.
+    """
+    if descending and order_by is None:
+        raise typer.BadParameter("it needs --order-by COLUMN.", param_hint="--descending")
+    from ..reports.maintenance import compact_store
+
+    compact_store(path, storage, segment_size, order_by, descending=descending, as_json=as_json)
+
+
+@command(
+    app,
+    KEEP,
+    """\
+episodelake delete data/cartpole "length < 15" --dry-run
+episodelake delete data/cartpole "end_reason = 'interrupted'" --yes""",
+)
+def delete(
+    path: WritablePath,
+    condition: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILTER",
+            help='An SQL condition over the columns of episodes, such as "length < 15".',
+            show_default=False,
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the episodes that would be deleted.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
+    """Delete episodes from the store; asks first.
+
+    Exactly the episodes that were counted are deleted, whatever is recorded meanwhile. Older versions show
+    them until vacuum.
+    """
+    from ..reports.maintenance import delete_episodes
+
+    delete_episodes(path, storage, condition, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+@command(
+    app,
+    KEEP,
+    """\
+episodelake vacuum data/cartpole --dry-run
+episodelake vacuum data/cartpole --older-than 30d""",
+)
+def vacuum(
+    path: WritablePath,
+    older_than: Annotated[
+        timedelta,
+        typer.Option(
+            parser=span_of,
+            metavar="SPAN",
+            help="Keep the versions that were the newest at some time within this span, such as 7d, 12h or "
+            "30m; 0 keeps the newest alone. Tagged versions are always kept.",
+        ),
+    ] = "7d",  # type: ignore[assignment]  # the parser takes the default too
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the files that would be deleted.")
+    ] = False,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
+    """Delete the files that no retained version needs."""
+    from ..reports.maintenance import vacuum_store
+
+    vacuum_store(path, storage, older_than, dry_run=dry_run, as_json=as_json)
+
+
+@command(app, KEEP, "episodelake recover data/cartpole")
+def recover(path: WritablePath, as_json: AsJson = False, storage: StorageOptions = None) -> None:
+    """Seal what dead writers left in their journals.
+
+    Live writers are not touched. The next writer on the store does the same by itself.
+    """
+    from ..reports.maintenance import recover_store
+
+    recover_store(path, storage, as_json=as_json)
+
+
+@command(
+    app,
+    KEEP,
+    """\
+episodelake history data/cartpole
+episodelake history data/cartpole --limit 0 --json""",
+)
+def history(
+    path: StorePath,
+    limit: Annotated[int, typer.Option(min=0, help="Print at most this many versions; 0 prints all.")] = 20,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
+    """List the versions, newest first."""
+    from ..reports.versions import list_versions
+
+    list_versions(path, storage, limit, as_json=as_json)
+
+
+@command(
+    app,
+    KEEP,
+    """\
+episodelake tag data/cartpole
+episodelake tag data/cartpole v1.0 --version 12
+episodelake tag data/cartpole v1.0 --remove""",
+)
+def tag(
+    path: WritablePath,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="The tag; without it, tags are listed.", show_default=False),
+    ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option(min=0, help="The version to tag; the default is the newest.", show_default=False),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the tag; the version stays.")] = False,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
+    """Give a version a name, or list the tags.
+
+    A tagged version opens by its name and survives vacuum.
+    """
+    if name is None and (remove or version is not None):
+        raise typer.BadParameter("it is missing.", param_hint="NAME")
+    if remove and version is not None:
+        raise typer.BadParameter("it does not go with --remove.", param_hint="--version")
+    from ..reports.versions import change_tags
+
+    change_tags(path, storage, name, version, remove=remove, as_json=as_json)
+
+
+@command(app, KEEP, "episodelake annotations data/cartpole", name="annotations")
+def annotations_command(path: StorePath, as_json: AsJson = False, storage: StorageOptions = None) -> None:
+    """List the annotations: columns that were added later."""
+    from ..reports.versions import list_annotations
+
+    list_annotations(path, storage, as_json=as_json)
+
+
+cache = typer.Typer(
+    cls=ReportingGroup,
+    help="List and clear the columns that loaders cache on this machine.",
+    no_args_is_help=True,
+)
+app.add_typer(cache, name="cache", rich_help_panel=KEEP)
+
+Folder = Annotated[
+    Path | None,
+    typer.Option(help="The cache folder; the default is EPISODELAKE_CACHE, or the user's folder for caches."),
+]
+
+
+@command(cache, KEEP, "episodelake cache list --json", name="list")
+def list_command(folder: Folder = None, as_json: AsJson = False) -> None:
+    """List the cached columns, the least recently used first."""
+    from ..reports.caches import list_cache
+
+    list_cache(folder, as_json=as_json)
+
+
+@command(cache, KEEP, "episodelake cache clear", name="clear")
+def clear_command(folder: Folder = None, as_json: AsJson = False) -> None:
+    """Remove the cached columns that no process uses; loaders make them again when they need them."""
+    from ..reports.caches import clear_cache
+
+    clear_cache(folder, as_json=as_json)

@@ -1,0 +1,207 @@
+"""`Page`: the output of a command, for terminals and for pipes.
+
+On a terminal a page has colour, tables that fit the window and highlighted code. Anywhere else it is plain
+text: no escape sequences, no lines drawn around things, tables separated by tabs (or set with spaces).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+from rich.console import Console
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from ...readers.amounts import size_text
+from ..shell_advice import for_shell
+from .charts import ASCII, BLOCKS, BLOCKS_PLAIN, Glyphs
+from .grid import GAP, NULL, Grid, aligned, clean, fitted, grid_of, number_text
+
+INDENT = 2
+
+
+class Page:
+    """One command's output.
+
+    Args:
+        tabs: separate the cells of tables by tabs where there is no terminal; otherwise align with spaces.
+
+    Attributes:
+        console: the rich console behind it, for progress bars.
+        is_terminal: whether it writes for a terminal.
+    """
+
+    def __init__(self, tabs: bool = True) -> None:
+        self.console = Console(highlight=False, markup=False, emoji=False)
+        self.is_terminal = self.console.is_terminal and not self.console.is_dumb_terminal
+        self._tabs = tabs
+        self._begun = False
+
+    @property
+    def width(self) -> int:
+        """Columns to fill; beyond 120 lines are hard to read."""
+        return min(self.console.width, 120) if self.is_terminal else 80
+
+    @property
+    def height(self) -> int:
+        """Lines of the terminal."""
+        return self.console.height
+
+    @contextlib.contextmanager
+    def paged(self, wanted: bool) -> Iterator[None]:
+        """Show what is written meanwhile in the user's pager, if that is wanted and there is a terminal."""
+        if not (wanted and self.is_terminal and sys.stdin.isatty()):
+            yield
+            return
+        with self.console.pager(styles=True):
+            yield
+
+    @property
+    def glyphs(self) -> Glyphs:
+        """The characters for charts, by the encoding of the output."""
+        if not self.console.encoding.lower().startswith("utf"):
+            return ASCII
+        return BLOCKS if self.is_terminal else BLOCKS_PLAIN
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """Write one line; long lines wrap on a terminal."""
+        self.parts((text, style))
+
+    def parts(self, *parts: tuple[str, str]) -> None:
+        """Write one line of parts, each with its style."""
+        if self.is_terminal:
+            self._print(Text.assemble(*((clean(text), style) for text, style in parts)))
+        else:
+            self._plain("".join(clean(text) for text, _ in parts))
+
+    def heading(self, text: str) -> None:
+        """Begin a section; a line is left free above it."""
+        if self._begun:
+            self.line()
+        if self.is_terminal:
+            self._print(Rule(Text(clean(text), "bold cyan"), align="left", style="cyan"))
+        else:
+            self._plain(f"== {clean(text)} ==")
+
+    def pairs(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Write names with their values, one a line; a value may have several lines."""
+        if not self.is_terminal:
+            for name, value in pairs:
+                self._plain(f"{clean(name)}\t{clean(value)}")
+            return
+        table = Table.grid(padding=(0, GAP))
+        table.add_column(style="cyan", no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in pairs:
+            lines = [clean(line) for line in value.split("\n")]
+            table.add_row(clean(name), Text("\n".join(lines)))
+        self._print(table, width=self.width)
+
+    def table(self, grid: Grid, style: str = "") -> None:
+        """Write a table."""
+        if not grid.headers:
+            return
+        if not self.is_terminal:
+            lines = ["\t".join(row) for row in (grid.headers, *grid.rows)] if self._tabs else aligned(grid)
+            for line in lines:
+                self._plain(line)
+            return
+        grid, left_out = fitted(grid, self.width, self.glyphs.cut)
+        lines = aligned(grid)
+        self._print(Text(lines[0], "bold"), no_wrap=True)
+        rule = self.glyphs.rule * max(len(line) for line in lines)
+        self._print(Text(rule[: self.width], "bright_black"), no_wrap=True)
+        for line in lines[1:]:
+            self._print(Text(line, style), no_wrap=True, overflow="crop")
+        if left_out:
+            what = "1 column does" if len(left_out) == 1 else f"{len(left_out)} columns do"
+            self.note(f"{what} not fit: {', '.join(left_out)}. A wider window or fewer columns show them.")
+
+    def grid(self, data: pl.DataFrame | pa.Table) -> Grid:
+        """Return data as a table of texts: rounded on a terminal, in full elsewhere."""
+        return grid_of(
+            data.to_arrow() if isinstance(data, pl.DataFrame) else data, exact=not self.is_terminal
+        )
+
+    def frame(self, data: pl.DataFrame | pa.Table) -> None:
+        """Write data as a table."""
+        self.table(self.grid(data))
+
+    def number(self, value: object) -> str:
+        """Return a number as text: shortened for people, in full for scripts."""
+        if value is None:
+            return NULL
+        if not self.is_terminal:
+            return str(value)
+        return (
+            number_text(value)
+            if isinstance(value, float)
+            else f"{value:,}"
+            if isinstance(value, int)
+            else str(value)
+        )
+
+    def size(self, size: int) -> str:
+        """Return a number of bytes as text."""
+        return size_text(size) if self.is_terminal else f"{size} bytes"
+
+    def code(self, text: str, language: str) -> None:
+        """Write code or SQL."""
+        if self.is_terminal:
+            # Slow to import: as long as the rest of rich.
+            from rich.syntax import Syntax
+
+            syntax = Syntax(text, language, theme="ansi_dark", background_color="default", word_wrap=True)
+            self._print(Padding(syntax, (0, 0, 0, INDENT)))
+        else:
+            for line in text.splitlines():
+                self._plain(" " * INDENT + line)
+
+    def note(self, text: str) -> None:
+        """Write a remark beside the result: on the terminal, else on standard error."""
+        if self.is_terminal:
+            self._print(Text(clean(text), "bright_black"))
+        else:
+            print(clean(text), file=sys.stderr)
+
+    def raw(self, text: str, end: str = "\n") -> None:
+        """Write text unchanged, also on a terminal, for other programs.
+
+        The caller has escaped control characters, as JSON and the texts of CSV do.
+        """
+        self._begun = True
+        print(text, file=self.console.file, end=end)
+
+    def _print(self, *parts: Any, **settings: Any) -> None:
+        """Write on the terminal."""
+        self._begun = True
+        self.console.print(*parts, **settings)
+
+    def _plain(self, text: str) -> None:
+        self.raw(text)
+
+
+def report_error(message: str) -> None:
+    """Write an error to standard error, with colour if that is a terminal."""
+    _report("Error", "bold red", message)
+
+
+def report_warning(message: str) -> None:
+    """Write to standard error what is wrong while the command continues."""
+    _report("Warning", "bold yellow", message)
+
+
+def _report(kind: str, style: str, message: str) -> None:
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    lines = [clean(line) for line in for_shell(message).splitlines()]
+    if console.is_terminal:
+        console.print(Text.assemble((f"{kind}: ", style), "\n".join(lines)))
+    else:
+        print(f"{kind}: " + "\n".join(lines), file=sys.stderr)

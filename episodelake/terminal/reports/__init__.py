@@ -1,0 +1,1 @@
+"""Reports that commands print: stores, episodes, columns and differences."""

@@ -1,0 +1,230 @@
+"""`episodelake info`: the identity, contents, end reasons and sizes of a store.
+
+It reads a few columns of the episodes table and the footers of the other files; no step is decoded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from ..._store import EpisodeStore
+from ...readers.amounts import counted, size_text
+from ...readers.replaying.run_envs import RunEnv, run_envs
+from ...store.card import CARD_KEYS, entry_text, known_entries
+from ...store.errors import CorruptStoreError
+from ...store.journal.run_journal import DAMAGED_SUFFIX, journal_folders
+from ...store.layout import EPISODES, FORMAT_VERSION, STEPS, Layout
+from ..output.grid import Grid, number_text
+from ..output.json_text import write_object
+from ..output.page import Page, report_warning
+from .disk_sizes import TableSize, table_size
+from .exploring import Explored, explored, live_runs, live_told
+from .spaces_report import space_pairs, spaces_report
+from .store_figures import store_figures
+
+RUNS_SHOWN = 10
+
+
+def show_store(path: str, storage: Sequence[str] | None, *, as_json: bool) -> None:
+    """Show a store; see `episodelake info`."""
+    page = Page()
+    report, told = explored(path, storage, lambda opened: (info_of(opened), opened.damaged), tell_live=False)
+    if as_json:
+        write_object(page, report)
+    else:
+        write_info(page, report)
+    for each in report["damaged"][len(told) :]:
+        report_warning(each)
+
+
+def info_of(opened: Explored) -> dict[str, Any]:
+    """Return the report of `info`, as `--json` prints it."""
+    store = opened.store
+    snapshot = store.selection().snapshot
+    figures = store_figures(store)
+    sizes = {STEPS: table_size(snapshot, STEPS), EPISODES: table_size(snapshot, EPISODES)}
+    files, size = _on_disk(store.handle.layout)
+    card, lost = _card_of(store)
+    return {
+        "store": store.id,
+        "path": store.url,
+        "format": FORMAT_VERSION,
+        "version": store.version,
+        "created": store.handle.manifest.created_at,
+        "episodes": len(store),
+        "transitions": sum(run["transitions"] for run in figures.runs),
+        "bytes": size,
+        "files": files,
+        "returns": figures.returns,
+        "lengths": figures.lengths,
+        "end_reasons": figures.end_reasons,
+        "spaces": spaces_report(store),
+        "environments": _environments(store),
+        "agents": figures.agents,
+        "runs": figures.runs,
+        "columns": _columns(sizes),
+        "sizes_are_exact": all(found.exact for found in sizes.values()),
+        **_journals(store.handle.layout),
+        "card": card,
+        "damaged": [*opened.damaged, *lost, *(each for found in sizes.values() for each in found.damaged)],
+    }
+
+
+def _card_of(store: EpisodeStore) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the card; where it is damaged, None and why."""
+    try:
+        return store.card, []
+    except CorruptStoreError as error:
+        return None, [str(error)]
+
+
+def _columns(sizes: Mapping[str, TableSize]) -> list[dict[str, Any]]:
+    return [
+        {"table": table, "column": each.column, "type": each.type, "bytes": each.bytes}
+        for table, found in sizes.items()
+        for each in found.columns
+    ]
+
+
+def _on_disk(layout: Layout) -> tuple[int, int]:
+    """Return the number of files of a store and their bytes; files that vanish meanwhile do not count."""
+    sizes = [entry.size for entry in layout.root.entries(deep=True)]
+    return len(sizes), sum(sizes)
+
+
+def _journals(layout: Layout) -> dict[str, Any]:
+    """Return how many journals there are, those that were set aside among them; and the runs that are
+    recorded.
+    """
+    names = [folder.name for folder in journal_folders(*layout.journal_places)]
+    aside = sum(name.endswith(DAMAGED_SUFFIX) for name in names)
+    return {"journals": len(names), "damaged_journals": aside, "live_runs": live_runs(layout)}
+
+
+def _environments(store: EpisodeStore) -> list[str]:
+    """Return the distinct environments of the runs, with their files."""
+    told = dict.fromkeys(map(_environment, run_envs(store.selection().snapshot).values()))
+    return [text for text in told if text]
+
+
+def _environment(run: RunEnv) -> str:
+    try:
+        files = run.bundle.files if run.bundle else ()
+    except CorruptStoreError:
+        return f"{run.title}, with a damaged bundle"
+    if not files:
+        return run.title
+    return f"{run.title}, with {counted(len(files), 'file')} ({size_text(sum(file.size for file in files))})"
+
+
+# On the page
+
+
+def write_info(page: Page, report: Mapping[str, Any]) -> None:
+    """Write the report for people, or as plain text for a pipe."""
+    page.pairs(
+        [*_identity(report), *_amounts(page, report), *space_pairs(report["spaces"]), *_card(page, report)]
+    )
+    page.heading("End reasons")
+    reasons = [(name, page.number(count)) for name, count in report["end_reasons"].items()]
+    page.table(Grid.of(("end_reason", "episodes"), reasons, (False, True)))
+    if report["agents"]:
+        page.heading("Agents")
+        page.frame(pl.DataFrame(report["agents"], infer_schema_length=None))
+    if report["runs"]:
+        _write_runs(page, report["runs"])
+    page.heading("Columns of steps")
+    _write_columns(page, report)
+
+
+def _identity(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, str(report[name])) for name in ("store", "path", "format", "version", "created")]
+
+
+def _amounts(page: Page, report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    pairs = [
+        ("episodes", page.number(report["episodes"])),
+        ("transitions", page.number(report["transitions"])),
+        ("runs", page.number(len(report["runs"]))),
+        ("size", f"{page.size(report['bytes'])} in {report['files']:,} files"),
+    ]
+    for spread in report["returns"]:
+        objective = spread["objective"]
+        pairs.append(("returns" if objective is None else f"returns of objective {objective}", _told(spread)))
+    if report["lengths"]:
+        pairs.append(("lengths", _told(report["lengths"])))
+    pairs += [("environment", text) for text in report["environments"]]
+    return pairs + _journal_pairs(report)
+
+
+def _journal_pairs(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return lines about episodes that are recorded but not visible yet."""
+    live, pairs = report["live_runs"], []
+    if live:
+        pairs.append(("recording", live_told(live)))
+    aside = report["damaged_journals"]
+    left = report["journals"] - len(live) - aside
+    if left > 0:
+        told = f"{left} of writers that are gone; `episodelake recover` seals what they hold"
+        pairs.append(("journals", told))
+    if aside:
+        pairs.append(("set aside", f"{counted(aside, 'damaged journal')}; `episodelake verify` tells where"))
+    return pairs
+
+
+def _told(spread: Mapping[str, Any]) -> str:
+    def text(value: Any) -> str:
+        return "NULL" if value is None else number_text(value) if isinstance(value, float) else f"{value:,}"
+
+    numbers = ", ".join(f"{name} {text(spread[name])}" for name in ("lowest", "mean", "highest"))
+    return f"{numbers}; {counted(spread['nan'], 'episode')} NaN" if spread.get("nan") else numbers
+
+
+def _card(page: Page, report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    card = report["card"]
+    if card is None:
+        return [("card", "damaged")]
+    if not card:
+        return []
+    if not page.is_terminal:
+        return [("card", json.dumps(card, ensure_ascii=False))]
+    entries = known_entries(card)
+    entries |= {key: entry_text(value) for key, value in card.items() if key not in CARD_KEYS}
+    # A value of several lines is indented, so that none of them passes for another entry.
+    lines = (f"{key}: {value}".replace("\n", "\n  ") for key, value in entries.items())
+    return [("card", "\n".join(lines))]
+
+
+def _write_runs(page: Page, runs: list[dict[str, Any]]) -> None:
+    page.heading("Runs")
+    names = ("run_id", "started_at", "episodes", "transitions", "mean_length", "mean_return")
+    shown = [
+        {name: run[name] for name in names if name in run}
+        for run in (runs[:RUNS_SHOWN] if page.is_terminal else runs)
+    ]
+    page.frame(pl.DataFrame(shown, infer_schema_length=None))
+    if len(runs) > len(shown):
+        page.note(f"{len(runs) - len(shown)} older runs; `episodelake head STORE runs` shows the table.")
+
+
+def _write_columns(page: Page, report: Mapping[str, Any]) -> None:
+    steps = [column for column in report["columns"] if column["table"] == STEPS]
+    total = sum(column["bytes"] for column in steps)
+    about = "" if report["sizes_are_exact"] else "about "
+    rows = [
+        (column["column"], column["type"], about + page.size(column["bytes"]), _share(column, total))
+        for column in steps
+    ]
+    page.table(Grid.of(("column_name", "column_type", "size", "share"), rows, (False, False, True, True)))
+    other = sum(column["bytes"] for column in report["columns"]) - total
+    count = len(report["columns"]) - len(steps)
+    if page.is_terminal:
+        page.note(f"The table of episodes has {count} columns, {about}{size_text(other)} in all.")
+
+
+def _share(column: Mapping[str, Any], total: int) -> str:
+    return f"{column['bytes'] / total:.1%}" if total else "-"

@@ -1,0 +1,218 @@
+"""The output of `episodelake show` and `replay`; only the columns that are shown are read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import polars as pl
+import polars.exceptions
+import pyarrow as pa
+
+from ..._store import EpisodeStore
+from ...readers.agents import AgentEpisode, MultiAgentEpisode
+from ...readers.episode import Episode
+from ...readers.replaying.replay import ReplayReport
+from ...readers.signals import ROOTS, Signal, signals_of
+from ...store.errors import CorruptStoreError
+from ...store.names import unescape
+from ...store.schema import AGENT_ID, REWARD
+from ...store.segments.file_checks import check_pages
+from ..output.charts import sparkline
+from ..output.grid import Grid, moment_text, number_text
+from ..output.page import Page
+from .exploring import Explored
+
+END_ROWS = 3
+SIGNALS = 16
+_METADATA = "metadata."
+
+
+@dataclass(frozen=True)
+class EpisodeLook:
+    """The facts about an episode, read before anything is printed.
+
+    Attributes:
+        episode: the episode.
+        position: its position in the whole store.
+        signals: its series of few numbers per step; of several agents, their rewards.
+        ends: its first and last rows; None for several agents.
+        run_metadata: the metadata of its run.
+        lost: the error of its steps, if they cannot be read; there are then no signals and rows.
+    """
+
+    episode: Episode
+    position: int
+    signals: list[Signal]
+    ends: pa.Table | None
+    run_metadata: dict[str, Any]
+    lost: CorruptStoreError | None = None
+
+    @staticmethod
+    def of(opened: Explored, episode: Episode) -> EpisodeLook:
+        """Read the facts."""
+        position = opened.position(episode.position)
+        told = _run_metadata(opened.store, episode)
+        try:
+            # Signals first, whose reader checks the checksums that Polars ignores.
+            signals = signals_of(episode, (REWARD,) if episode.agents else ROOTS)
+            ends = None if isinstance(episode, MultiAgentEpisode) else _ends(opened.store, episode)
+        except CorruptStoreError as error:
+            return EpisodeLook(episode, position, [], None, told, error)
+        return EpisodeLook(episode, position, signals, ends, told)
+
+
+def write_episode(page: Page, look: EpisodeLook) -> None:
+    """Write one episode: its summary, its first and last rows, and its signals as sparklines."""
+    episode, signals, ends = look.episode, look.signals, look.ends
+    page.pairs(_summary(page, look))
+    if look.lost is not None:
+        page.note("Its rows and signals cannot be read.")
+        return
+    if isinstance(episode, MultiAgentEpisode):
+        page.heading("Agents")
+        page.table(_agents_of(page, episode))
+        page.note("Rows by agent: episodelake sql STORE \"SELECT * FROM steps WHERE agent_id = 'NAME'\"")
+        page.heading("Rewards over time")
+    if ends is not None:
+        page.heading("First and last rows" if episode.length + 1 > 2 * END_ROWS else "Rows")
+        page.table(_with_gap(page, page.grid(ends), episode))
+        page.heading("Over time")
+    _write_signals(page, signals[:SIGNALS])
+    if len(signals) > SIGNALS:
+        page.note(f"{len(signals) - SIGNALS} more signals are not drawn.")
+
+
+def write_replay(page: Page, report: ReplayReport, env: gymnasium.Env) -> None:
+    """Write the result of a replay, and every value that differs at the first different step."""
+    pairs = [
+        ("episode", report.episode_id),
+        ("environment", str(env)),
+        ("seed", "NULL: it may have started elsewhere" if report.seed is None else str(report.seed)),
+        ("transitions", page.number(report.transitions)),
+        ("same", page.number(report.compared)),
+    ]
+    page.pairs(pairs)
+    if report.same:
+        page.line("No difference.", "bold green")
+        return
+    page.heading(f"Differences at step {report.differences[0].step}")
+    headers = ("column", "index", "recorded", "now", "elements")
+    rows = [
+        (each.leaf, str(list(each.index)), str(each.expected), str(each.got), str(each.elements))
+        for each in report.differences
+    ]
+    page.table(Grid.of(headers, rows))
+
+
+def _summary(page: Page, look: EpisodeLook) -> list[tuple[str, str]]:
+    episode = look.episode
+    ended = [name for name in ("terminated", "truncated") if getattr(episode, name)]
+    pairs = [
+        ("episode", episode.id),
+        ("position", str(look.position)),
+        ("run", episode.run_id),
+        ("steps of the environment" if episode.agents else "transitions", page.number(episode.length)),
+        ("return", page.number(episode.episode_return)),
+        ("end reason", episode.end_reason),
+        ("flags", ", ".join(ended) or "none"),
+        ("seed", "NULL" if episode.seed is None else str(episode.seed)),
+        ("options", "NULL" if episode.options is None else _json_or_text(episode.options)),
+        ("started", moment_text(episode.started_at, not page.is_terminal)),
+        ("ended", moment_text(episode.ended_at, not page.is_terminal)),
+    ]
+    if episode.env_index is not None:
+        pairs.append(("env index", str(episode.env_index)))
+    pairs.append(("metadata", _json_or_text(episode.metadata) if episode.metadata else "none"))
+    if look.run_metadata:
+        pairs.append(("of its run", _json_or_text(look.run_metadata)))
+    return pairs
+
+
+def _run_metadata(store: EpisodeStore, episode: Episode) -> dict[str, Any]:
+    """Return the metadata of the episode's run, by key."""
+    found = store.runs.filter(pl.col("run_id") == episode.run_id).collect().to_dicts()
+    values = {name: value for row in found for name, value in row.items() if value is not None}
+    told = {name: value for name, value in values.items() if name.startswith(_METADATA)}
+    others = json.loads(told.pop(f"{_METADATA}_json", "{}"))
+    return {unescape(name.removeprefix(_METADATA)): value for name, value in told.items()} | others
+
+
+def _json_or_text(value: Any) -> str:
+    """Return JSON; arrays and other values that JSON lacks become texts."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _ends(store: EpisodeStore, episode: Episode) -> pa.Table:
+    rows = _rows(store, episode)
+    near = (pl.col("t") < END_ROWS) | (pl.col("t") > episode.length - END_ROWS)
+    try:
+        return rows.filter(near).drop("episode_id").sort("t").collect().to_arrow()
+    except polars.exceptions.PolarsError:
+        pointers = store.selection().snapshot.pointers
+        name = pointers.segments[pointers.segment[episode.position]]
+        check_pages([store.selection().snapshot.segment_path(name)])
+        raise
+
+
+def _rows(store: EpisodeStore, episode: Episode) -> pl.LazyFrame:
+    """Return the rows of one episode; of all steps only the file with them is touched."""
+    rows = store[episode.position : episode.position + 1].steps.filter(pl.col("episode_id") == episode.id)
+    if isinstance(episode, AgentEpisode):
+        return rows.filter(pl.col(AGENT_ID) == episode.agent_id)
+    return rows
+
+
+def _with_gap(page: Page, grid: Grid, episode: Episode) -> Grid:
+    """On a terminal, mark where rows are left out; a script sees it by the column t."""
+    if not page.is_terminal or len(grid.rows) > episode.length:
+        return grid
+    gap = tuple(page.glyphs.cut for _ in grid.headers)
+    return Grid(grid.headers, (*grid.rows[:END_ROWS], gap, *grid.rows[END_ROWS:]), grid.right)
+
+
+def _write_signals(page: Page, signals: list[Signal]) -> None:
+    if not signals:
+        page.line("No column holds a few numbers at every step.")
+        return
+    label = max(len(signal.name) for signal in signals)
+    width = max(page.width - label - 30, 16)
+    rows = [(signal.name, sparkline(signal.values, width, page.glyphs), *_span(signal)) for signal in signals]
+    if not page.is_terminal:
+        page.table(Grid.of(("signal", "line", "lowest", "highest"), rows))
+        return
+    drawn = max(len(row[1]) for row in rows)
+    for name, line, low, high in rows:
+        spread = low if low == high else f"{low} .. {high}"
+        page.parts((name.ljust(label + 2), "cyan"), (line.ljust(drawn + 2), "green"), (spread, ""))
+
+
+def _span(signal: Signal) -> tuple[str, str]:
+    finite = signal.values[np.isfinite(signal.values)]
+    if not len(finite):
+        return "NULL", "NULL"
+    return number_text(float(finite.min())), number_text(float(finite.max()))
+
+
+def _agents_of(page: Page, episode: MultiAgentEpisode) -> Grid:
+    """Return one row per agent of an episode."""
+    rows = []
+    for name in episode.agents:
+        agent = episode.agent(name)
+        steps = agent.env_steps
+        rows.append(
+            (
+                name,
+                agent.group,
+                agent.length,
+                page.number(agent.episode_return),
+                agent.end_reason,
+                steps[0],
+                steps[-1],
+            )
+        )
+    headers = ("agent", "group", "transitions", "return", "end reason", "from env_step", "to env_step")
+    return Grid.of(headers, rows, (False, False, True, True, False, True, True))

@@ -1,0 +1,107 @@
+"""Figures of a store from its table of episodes, for `episodelake info` and `diff`.
+
+Polars reads the few columns once, which is the fastest way for many small files; the rest is computed in
+memory. No step is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from ..._store import EpisodeStore
+
+#: The most objectives of a reward that are reported.
+OBJECTIVES = 8
+_ASKED = ("run_id", "length", "episode_return", "end_reason", "row_count")
+_ASKED += ("agents", "agent_groups", "agent_lengths", "agent_returns")
+
+
+@dataclass(frozen=True)
+class StoreFigures:
+    """Figures of the episodes of a store.
+
+    Attributes:
+        runs: a row per run, the newest first.
+        returns: lowest, mean and highest of each objective; empty without episodes.
+        lengths: the same of lengths; None without episodes.
+        end_reasons: how many episodes ended so, the most frequent first.
+        agents: a row per agent; empty where there is a single one.
+    """
+
+    runs: list[dict[str, Any]]
+    returns: list[dict[str, Any]]
+    lengths: dict[str, Any] | None
+    end_reasons: dict[str, int]
+    agents: list[dict[str, Any]]
+
+
+def store_figures(store: EpisodeStore) -> StoreFigures:
+    """Read the columns and compute the figures.
+
+    Raises:
+        CorruptStoreError: a file of episodes or runs is damaged; the message names it.
+    """
+    snapshot = store.selection().snapshot
+    names = [name for name in _ASKED if name in snapshot.episodes_schema.names]
+    episodes = store.episodes.select(names).collect()
+    reasons = episodes["end_reason"].value_counts().sort("count", "end_reason", descending=[True, False])
+    return StoreFigures(
+        runs=_runs(store, episodes),
+        returns=_returns(store, episodes) if episodes.height else [],
+        lengths=_lengths(episodes["length"]) if episodes.height else None,
+        end_reasons=dict(reasons.rows()),
+        agents=_agents(store, episodes) if store.agent_groups else [],
+    )
+
+
+def _runs(store: EpisodeStore, episodes: pl.DataFrame) -> list[dict[str, Any]]:
+    agents = bool(store.agent_groups)
+    transitions = pl.col("row_count") - pl.col("agents").list.len() if agents else pl.col("length")
+    asked = [
+        pl.len().cast(pl.Int64).alias("episodes"),
+        transitions.sum().cast(pl.Int64).alias("transitions"),
+        pl.col("length").mean().alias("mean_length"),
+    ]
+    if not store.reward_shape:
+        # Of several objectives there is no single mean.
+        asked.append(pl.col("episode_return").fill_nan(None).mean().alias("mean_return"))
+    by_run = episodes.group_by("run_id").agg(asked)
+    runs = store.runs.select("run_id", "name", "started_at", "ended_at").collect()
+    found = runs.join(by_run, on="run_id", how="left")
+    found = found.with_columns(pl.col("episodes", "transitions").fill_null(0))
+    return found.sort("started_at", "run_id", descending=True, nulls_last=True).to_dicts()
+
+
+def _returns(store: EpisodeStore, episodes: pl.DataFrame) -> list[dict[str, Any]]:
+    """Lowest, mean and highest return, of each objective by itself where there are several."""
+    returns = episodes["episode_return"]
+    if not store.reward_shape:
+        return [{"objective": None, **_spread(returns)}]
+    count = min(store.reward_shape[0], OBJECTIVES)
+    return [{"objective": index, **_spread(returns.list.get(index))} for index in range(count)]
+
+
+def _lengths(lengths: pl.Series) -> dict[str, Any]:
+    return {"lowest": lengths.min(), "mean": lengths.mean(), "highest": lengths.max()}
+
+
+def _spread(values: pl.Series) -> dict[str, Any]:
+    """Return lowest, mean and highest without NaN, which is counted, as in `stats` and `plot`."""
+    numbers = values.drop_nans()
+    missing = len(values) - len(numbers)
+    return {"lowest": numbers.min(), "mean": numbers.mean(), "highest": numbers.max(), "nan": missing}
+
+
+def _agents(store: EpisodeStore, episodes: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return the figures of each agent, from the table of episodes."""
+    columns = {"agents": "agent", "agent_groups": "group", "agent_lengths": "transitions"}
+    asked = [pl.len().cast(pl.Int64).alias("episodes"), pl.col("transitions").sum().cast(pl.Int64)]
+    if not store.reward_shape:
+        columns["agent_returns"] = "total"
+        asked.append(pl.col("total").fill_nan(None).mean().alias("mean_return"))
+    rows = episodes.select(pl.col(old).alias(new) for old, new in columns.items()).explode(*columns.values())
+    found = rows.drop_nulls("agent").group_by("agent").agg(pl.col("group").first(), *asked)
+    return found.sort("episodes", "agent", descending=[True, False]).to_dicts()

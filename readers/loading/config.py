@@ -1,0 +1,246 @@
+"""`LoaderConfig`: the checked arguments of a loader; its kind of unit, order and weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+import polars.exceptions
+
+from ...store.errors import InvalidArgumentError, QueryError
+from ...store.snapshot import Snapshot
+from ..frames import POSITION, positioned_episodes
+from ..sql.conditions import available_episodes
+from .arguments import step_count
+from .batch_source import Batches
+from .columns.caching import Cache
+from .columns.episode_index import EpisodeIndex
+from .columns.selection import Selection
+from .order.orders import Drawn, Order, Sequential, Shuffled
+from .order.priorities import Prioritised
+from .order.shard import Shard
+from .output.outputs import BatchOutput
+from .transforms.on_read import TransformPipeline
+from .units.n_steps import NSteps
+from .units.transitions import Transitions
+from .units.unit import Units
+from .units.windows import Windows
+
+Weights = Literal["steps", "episodes"] | pl.Expr | Sequence[float] | np.ndarray
+
+
+@dataclass(frozen=True)
+class LoaderConfig:
+    """The arguments of a loader of any kind.
+
+    Attributes:
+        units: the kind of unit.
+        columns: keys of a batch; None for the default keys of the kind of unit.
+        stages: the transforms.
+        batching: how an epoch is cut into batches.
+        shard: the part of an epoch.
+        output: converts batches.
+        seed: of the order.
+        shuffle: whether each unit comes once an epoch, in random order.
+        weights: how units are drawn with replacement; None if they are not.
+        cache: where columns are kept.
+        agent, group: the agent, or the group of agents, whose parts are the episodes; None for whole ones.
+        joint: whether all agents of a step make one row.
+    """
+
+    units: Units
+    columns: Sequence[str] | None
+    stages: TransformPipeline
+    batching: Batches
+    shard: Shard
+    output: BatchOutput
+    seed: int
+    shuffle: bool
+    weights: Weights | Prioritised | None
+    cache: Cache
+    agent: str | None = None
+    group: str | None = None
+    joint: bool = False
+
+    def __post_init__(self) -> None:
+        # An expression is neither true nor false.
+        if self.shuffle and self.weights is not None:
+            raise InvalidArgumentError(
+                "shuffle=True gives each unit once an epoch; weights=... draws units, some several times. "
+                "Leave out one of them."
+            )
+        if self.prioritised is not None:
+            self.check_no_prefetch("draws by priority")
+        if self.joint:
+            self._check_joint()
+
+    @property
+    def prioritised(self) -> Prioritised | None:
+        """The rule by which priorities draw units; None for loaders without priorities."""
+        return self.weights if isinstance(self.weights, Prioritised) else None
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of a batch."""
+        return self.stages.keys(self.units, self.columns)
+
+    @property
+    def stored_columns(self) -> list[str]:
+        """The columns of the store that the keys are made from."""
+        return self.stages.columns(self.units, self.keys)
+
+    @property
+    def kept_columns(self) -> list[str]:
+        """The columns that units are gathered from."""
+        return self.units.columns(self.keys)
+
+    def _check_joint(self) -> None:
+        if self.agent is not None:
+            raise InvalidArgumentError(
+                "joint=True loads all agents together; agent=... loads one. Leave out one of them."
+            )
+        if isinstance(self.units, NSteps) or self.stages.on_read:
+            wrong = self.stages.on_read[0] if self.stages.on_read else self.units
+            raise InvalidArgumentError(
+                f"joint=True does not go with {wrong!r}, which would reach beyond an agent that leaves "
+                "before the episode ends. Load the agents with group=..., or change batches instead."
+            )
+
+    def check_no_prefetch(self, reason: str) -> None:
+        """Refuse to make batches ahead that depend on what happens until they are asked for.
+
+        Raises:
+            InvalidArgumentError: some would be made ahead.
+        """
+        ahead = self.batching.prefetch
+        if ahead:
+            raise InvalidArgumentError(
+                f"prefetch={ahead} makes batches ahead, but a loader that {reason} decides on "
+                "each batch when it is requested. Leave prefetch out."
+            )
+
+    def order(self, edges: np.ndarray, weights: np.ndarray | None) -> Order:
+        """Return the order of units; priorities replace it where units are drawn by them.
+
+        Args:
+            edges: int64, shape (E + 1,): the first unit of each episode.
+            weights: as `evaluate_weights` returns them.
+        """
+        units = int(edges[-1])
+        if self.shuffle:
+            return Shuffled(units, self.seed)
+        if self.weights is None or self.prioritised is not None:
+            return Sequential(units)
+        return Drawn(units, self.seed, edges, weights)
+
+
+def choose_units(units: Any, *, window: Any, n_step: Any, gamma: Any) -> Units:
+    """Return the kind of unit: the object given, or that of a short form.
+
+    Raises:
+        InvalidArgumentError: several kinds are given, or a value makes no sense.
+    """
+    given = {"units": units, "window": window, "n_step": n_step}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise InvalidArgumentError(f"{' and '.join(named)} were given; expected one kind of unit. Give one.")
+    if gamma is not None and n_step is None:
+        raise InvalidArgumentError(
+            "gamma belongs to n_step=..., which was not given. Write units=el.NSteps(n, gamma=...) or "
+            "n_step=n, gamma=..."
+        )
+    if window is not None:
+        return Windows(step_count("window", window, 1))
+    if n_step is not None:
+        steps = step_count("n_step", n_step, 1)
+        return NSteps(steps) if gamma is None else NSteps(steps, gamma=gamma)
+    if not isinstance(units, Units | None):
+        raise InvalidArgumentError(
+            f"units={units!r:.200}: expected el.Windows(length), el.NSteps(n), el.Deltas(steps), "
+            "el.WholeEpisodes() or el.Transitions()."
+        )
+    return Transitions() if units is None else units
+
+
+def evaluate_weights(
+    snapshot: Snapshot, selection: Selection, edges: np.ndarray, weights: Weights | Prioritised | None
+) -> np.ndarray | None:
+    """Return the weight of each episode; None if all units weigh alike. Agents have that of their episode.
+
+    Raises:
+        QueryError: the expression is not valid; the message names the columns that are there.
+        InvalidArgumentError: it is no expression, or a weight is negative or not a number, or all are zero.
+    """
+    if (
+        weights is None
+        or isinstance(weights, Prioritised)
+        or (isinstance(weights, str) and weights == "steps")
+    ):
+        return None
+    if isinstance(weights, str) and weights == "episodes":
+        return np.ones(len(selection.index))
+    positions, numbers = selection.positions, selection.index.numbers
+
+    def of_each(values: np.ndarray) -> np.ndarray:
+        return _checked(values if numbers is None else values[numbers], edges)
+
+    if not isinstance(weights, pl.Expr):
+        return of_each(_given(weights, len(positions)))
+    try:
+        frame = positioned_episodes(snapshot, positions).select(POSITION, _weight=weights.cast(pl.Float64))
+        found = frame.collect()["_weight"]
+    except polars.exceptions.PolarsError as error:
+        reason = str(error).partition("\n")[0]
+        raise QueryError(f"The weights are not valid: {reason}\n{available_episodes(snapshot)}") from error
+    return of_each(found.fill_null(math.nan).to_numpy())
+
+
+def _given(weights: Any, count: int) -> np.ndarray:
+    """Return a copy of weights that were given as an array, one for each episode of the view."""
+    try:
+        values = np.asarray(weights, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"weights={weights!r:.200}: expected 'steps', 'episodes', a Polars expression over the episodes, "
+            "an array with a number for each episode of the view, or el.Prioritised(...)."
+        ) from error
+    if values.shape != (count,):
+        raise InvalidArgumentError(
+            f"weights has the shape {values.shape}; expected ({count},): one for each episode of the view, "
+            "in its order."
+        )
+    return values.copy()
+
+
+def _checked(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    wrong = np.flatnonzero(~np.isfinite(values) | (values < 0))
+    if len(wrong):
+        raise InvalidArgumentError(
+            f"The weight of the episode at position {wrong[0]} is {values[wrong[0]]}; {len(wrong)} of "
+            f"{len(values)} weights are like that. Expected numbers from 0 on: fill nulls, clip."
+        )
+    if not values[np.diff(edges) > 0].any():
+        raise InvalidArgumentError(
+            "All weights are zero, so no unit can be drawn. Give one episode a weight above zero."
+        )
+    return values
+
+
+def check_selection(units: Units, index: EpisodeIndex, edges: np.ndarray) -> None:
+    """Refuse a selection without a single unit.
+
+    Raises:
+        InvalidArgumentError: there is no episode, or none is long enough.
+    """
+    if not len(index):
+        raise InvalidArgumentError("There is no episode to load: the view is empty. Check the filter.")
+    if not edges[-1]:
+        raise InvalidArgumentError(
+            f"No episode has a whole {units}: the longest of {len(index)} has {int(index.lengths.max())} "
+            "transitions. Choose a shorter window, or pad it with pad='left' or pad='right'."
+        )

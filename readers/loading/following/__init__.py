@@ -1,0 +1,1 @@
+"""Loaders that follow a store while it grows."""

@@ -1,0 +1,1 @@
+"""Batches as numpy, torch or JAX arrays."""

@@ -1,0 +1,264 @@
+"""Measures of how good a set of episodes is to learn from: returns, coverage, entropy, repetition.
+
+DuckDB computes them from the store's files, so memory holds a few numbers per episode and a sample of states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from ..store.card import reference_scores
+from ..store.errors import InvalidArgumentError
+from ..store.manifest import read_card
+from .context import ReadContext
+from .sql.session import QuerySession
+from .sql.text import quote
+from .suggestions import suggest
+
+#: Of a MinHash signature; hashes of a band must agree for two episodes to be compared.
+_HASHES, _BAND = 64, 4
+#: The share of state-action pairs that near duplicates have in common.
+_SIMILAR = 0.9
+_DISTANCE_BYTES = 32 << 20
+MEASURES = frozenset(
+    {
+        "average_return",
+        "behavioural_entropy",
+        "duplicates",
+        "episodes",
+        "estimated_return_improvement",
+        "near_duplicates",
+        "state_action_coverage",
+        "trajectory_quality",
+        "transitions",
+        "unique_state_actions",
+    }
+)
+
+
+@dataclass(frozen=True)
+class QualityOptions:
+    """See `EpisodeView.quality`."""
+
+    by: Sequence[str]
+    state: str | None
+    gamma: float
+    reference: ReadContext | None
+    scores: tuple[float, float] | None
+    alpha: float
+    neighbours: int
+    samples: int
+    seed: int
+
+
+def measure_quality(context: ReadContext, options: QualityOptions) -> pl.DataFrame:
+    """Return one row for each group of episodes; see `EpisodeView.quality`."""
+    schema = context.snapshot.schema
+    if schema.groups or schema.reward_shape:
+        kind = "several agents" if schema.groups else "several objectives"
+        raise InvalidArgumentError(f"quality() needs one return per episode; the store has {kind}.")
+    if not len(context):
+        raise InvalidArgumentError("The view has no episode, so there is nothing to measure.")
+    measures = _Measures(context, options)
+    return (
+        measures.returns()
+        .join(measures.coverage(), on="group")
+        .join(measures.repetition(), on="group")
+        .join(measures.entropy(), on="group")
+        .sort("group")
+        .unnest("group")
+        .rename({f"_{place}": name for place, name in enumerate(options.by)})
+        .drop("_")
+    )
+
+
+class _Measures:
+    """Each method returns a frame with one row per group, its key in the struct column `group`."""
+
+    def __init__(self, context: ReadContext, options: QualityOptions) -> None:
+        self._session = QuerySession(context, read_only=False)
+        self._context = context
+        self._options = options
+        self._groups = _groups(context, options.by)
+        fields = context.snapshot.schema.observation.fields
+        self._state = options.state or ", ".join(quote(field.name) for field in fields)
+        self._action = ", ".join(quote(field.name) for field in context.snapshot.schema.action.fields)
+
+    def _query(self, text: str) -> pl.DataFrame:
+        return self._session.query(f"WITH _groups AS ({self._groups}) {text}")
+
+    def returns(self) -> pl.DataFrame:
+        """Count episodes and transitions, and average their discounted returns."""
+        gamma, scores = (
+            self._options.gamma,
+            self._options.scores or reference_scores(read_card(self._context.snapshot.layout)),
+        )
+        discounted = "SELECT episode_id, episode_return AS value FROM episodes"
+        if gamma != 1:
+            value = f"sum(reward * pow({gamma!r}, t))"
+            discounted = f"SELECT episode_id, {value} AS value FROM transitions GROUP BY episode_id"
+        mean, least = pl.col("average_return"), pl.col("_least")
+        span = None if scores is None else scores[1] - scores[0]
+        low = None if scores is None else scores[0]
+        return (
+            self._query(
+                f"""SELECT any_value(grouped) AS "group", count(*) AS episodes, sum(length) AS transitions,
+                avg(value) AS average_return, min(value) AS _least, max(value) AS _most
+                FROM _groups JOIN ({discounted}) USING (episode_id) GROUP BY grouped"""
+            )
+            .with_columns(
+                pl.col("transitions").cast(pl.Int64),
+                trajectory_quality=(mean - pl.lit(low)) / pl.lit(span),
+                estimated_return_improvement=pl.when(mean > least)
+                .then((pl.col("_most") - mean) / (mean - least))
+                .otherwise(0.0),
+            )
+            .drop("_least", "_most")
+        )
+
+    def coverage(self) -> pl.DataFrame:
+        """Count distinct pairs of state and action."""
+        pairs = f"SELECT episode_id, hash({self._state}, {self._action}) AS pair FROM transitions"
+        found = self._query(
+            f"""SELECT any_value(grouped) AS "group", count(DISTINCT pair) AS unique_state_actions
+            FROM _groups JOIN ({pairs}) USING (episode_id) GROUP BY grouped"""
+        )
+        reference = self._options.reference or self._context
+        count = QuerySession(reference, read_only=False).query(f"SELECT count(DISTINCT pair) FROM ({pairs})")
+        return found.with_columns(state_action_coverage=pl.col("unique_state_actions") / float(count.item()))
+
+    def repetition(self) -> pl.DataFrame:
+        """Count episodes that repeat an earlier one of their group, exactly or nearly."""
+        columns = ", ".join(quote(name) for name in self._context.snapshot.schema.steps.names[1:])
+        hashes = ", ".join(f"min(hash(xor(pair, {number}::UBIGINT)))" for number in _salts())
+        episodes = self._query(
+            f"""SELECT grouped AS "group", started_at, rows, xored, summed::VARCHAR AS summed, signature
+            FROM _groups
+            JOIN (SELECT episode_id, count(*) AS rows, bit_xor(row) AS xored, sum(row::HUGEINT) AS summed
+                FROM (SELECT episode_id, hash({columns}) AS row FROM steps) GROUP BY episode_id)
+            USING (episode_id)
+            JOIN (SELECT episode_id, [{hashes}] AS signature
+                FROM (SELECT episode_id, hash({self._state}, {self._action}) AS pair FROM transitions)
+                GROUP BY episode_id)
+            USING (episode_id) ORDER BY started_at, episode_id"""
+        )
+        rows = [
+            {
+                "group": part["group"][0],
+                "duplicates": len(part) - part.select("rows", "xored", "summed").n_unique(),
+                "near_duplicates": _near_duplicates(np.array(part["signature"].to_list(), np.uint64)),
+            }
+            for part in episodes.partition_by("group", maintain_order=True)
+        ]
+        return pl.DataFrame(rows, schema_overrides={"group": episodes.schema["group"]})
+
+    def entropy(self) -> pl.DataFrame:
+        """Estimate the behavioural entropy of a sample of states."""
+        options = self._options
+        vector = self._vector()
+        drawn = self._query(
+            f"""SELECT any_value(grouped) AS "group", arg_min(state, place, {options.samples}) AS states
+            FROM _groups JOIN (SELECT episode_id, {vector or "NULL::DOUBLE[]"} AS state,
+                hash(episode_id, t, {options.seed}) AS place FROM transitions) USING (episode_id)
+            GROUP BY grouped"""
+        )
+        values = [
+            None
+            if vector is None or not states
+            else behavioural_entropy(np.array(states), options.alpha, options.neighbours)
+            for states in drawn["states"].to_list()
+        ]
+        return drawn.select("group").with_columns(pl.Series("behavioural_entropy", values, pl.Float64))
+
+    def _vector(self) -> str | None:
+        """Return an SQL expression for the state as a list of numbers; None if it is no such list."""
+        if self._options.state is None:
+            fields = self._context.snapshot.schema.observation.fields
+            parts = [(quote(field.name), field.type) for field in fields]
+        else:
+            relation = self._session.sql(f"SELECT {self._state} FROM transitions")
+            parts = [(f"({self._state})", relation.limit(0).to_arrow_table().schema.field(0).type)]
+        found = []
+        for text, kind in parts:
+            inner = kind.value_type if pa.types.is_list(kind) else kind
+            if not (pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)):
+                return None
+            found.append(f"{text}::DOUBLE[]" if inner is not kind else f"[{text}::DOUBLE]")
+        return f"flatten([{', '.join(found)}])"
+
+
+def _groups(context: ReadContext, by: Sequence[str]) -> str:
+    """Return a query for the episodes with their group: a struct of the columns `by`."""
+    snapshot = context.snapshot
+    tables = {"episodes": snapshot.episodes_schema.names, "runs": snapshot.runs_schema.names}
+    # The fields have names of our own, since DuckDB takes "a" and "A" for one.
+    columns = ["_: 0"]
+    for place, name in enumerate(by):
+        table = next((table for table, names in tables.items() if name in names), None)
+        if table is None:
+            known = sorted({*tables["episodes"], *tables["runs"]})
+            raise InvalidArgumentError(
+                f"There is no column {name!r} in episodes or runs.{suggest(name, known)}"
+            )
+        if name in MEASURES:
+            raise InvalidArgumentError(
+                f"The column {name!r} has the name of a measure. Annotate it under another."
+            )
+        columns.append(f"_{place}: {table}.{quote(name)}")
+    fields = ", ".join(columns)
+    return f"""SELECT episodes.episode_id, episodes.length, episodes.started_at, {{{fields}}} AS grouped
+        FROM episodes JOIN runs USING (run_id)"""
+
+
+def _salts() -> list[int]:
+    return np.random.default_rng(0).integers(1 << 63, size=_HASHES).tolist()
+
+
+def _near_duplicates(signatures: np.ndarray) -> int:
+    """Return how many of the MinHash signatures resemble an earlier one.
+
+    Each is compared with the first of those with which it shares a band (Broder 1997: the share of equal
+    hashes estimates the Jaccard similarity of the sets).
+    """
+    similar = np.zeros(len(signatures), bool)
+    for start in range(0, _HASHES, _BAND):
+        band = np.ascontiguousarray(signatures[:, start : start + _BAND])
+        _, first, bucket = np.unique(band, axis=0, return_index=True, return_inverse=True)
+        earlier = first[bucket.reshape(-1)]
+        share = (signatures == signatures[earlier]).mean(axis=1)
+        similar |= (share >= _SIMILAR) & (earlier < np.arange(len(signatures)))
+    return int(similar.sum())
+
+
+def behavioural_entropy(states: np.ndarray, alpha: float = 0.7, neighbours: int = 10) -> float:
+    """Estimate the generalised behavioural entropy of states from distances to nearest neighbours.
+
+    With r the distance of a state to the k-th nearest of all states (itself the first), over the mean of
+    these distances, and b = (ln d) ** (1 - alpha) for d dimensions, it is the mean of
+    `r * exp(-b * ln(r + 1) ** alpha) * b * ln(r + 1) ** alpha`. States of one dimension, and states that are
+    all the same, give 0. Source: Suttle, Suresh and Nieto-Granda, "Behavioral Entropy-Guided Dataset
+    Generation for Offline Reinforcement Learning", 2025.
+
+    Args:
+        states: float, shape (n, d).
+        alpha: how much rare states count.
+        neighbours: k.
+    """
+    count, dimensions = states.shape
+    kth = min(neighbours, count) - 1
+    radii = np.empty(count)
+    chunk = max(1, _DISTANCE_BYTES // (8 * count * dimensions))
+    for start in range(0, count, chunk):
+        apart = np.linalg.norm(states[start : start + chunk, None, :] - states, axis=-1)
+        radii[start : start + chunk] = np.partition(apart, kth, axis=1)[:, kth]
+    mean = radii.mean()
+    if mean == 0:
+        return 0.0
+    radii /= mean
+    weight = np.log(dimensions) ** (1 - alpha) * np.log1p(radii) ** alpha
+    return float(np.mean(radii * np.exp(-weight) * weight))

@@ -1,0 +1,204 @@
+"""Connections over some episodes: the views `runs`, `episodes`, `steps`, `transitions` and the macros.
+
+The views name the files of the snapshot, so DuckDB prunes columns and row groups as on bare files and sees no
+row that the snapshot does not show. Everything that asks DuckDB, charts and conditions too, creates its views
+here.
+"""
+
+from __future__ import annotations
+
+import duckdb
+import numpy as np
+
+from ...store.errors import CorruptStoreError
+from ...store.layout import EPISODES, RUNS, STEPS, TABLES
+from ...store.snapshot import Snapshot
+from ..context import ReadContext
+from ..damaged_files import check_readable, steps_places
+from ..frames import episodes_frame
+from .interrupting import run_interruptible
+from .macros import TRANSITIONS, WITH_NEXT, Macro, macros_of, statements, with_following
+from .sources import Sources, type_name
+from .text import is_whole, literal, quote
+
+_CHOSEN = "_chosen_episodes"
+_POSITION = "_position"
+#: Most episodes whose rows a connection keeps in memory.
+_MOST_KEPT = 2_000_000
+
+
+def connect(
+    context: ReadContext,
+    *,
+    read_only: bool = False,
+    keep_rows: bool = False,
+    steps: bool = True,
+    check_steps: bool = True,
+    through_arrow: bool = False,
+    with_next: bool = False,
+) -> duckdb.DuckDBPyConnection:
+    """Open an in-memory DuckDB with the views on some episodes, and the macros.
+
+    Args:
+        read_only: the connection can read these views and compute, and nothing else.
+        keep_rows: hold the rows of episodes and runs in memory, unless there are millions, for many queries
+            that would otherwise decode them again.
+        steps: create the views of steps, and the macros; without them no file of steps is needed.
+        check_steps: check the footers of steps files now; where one is damaged, queries over steps fail with
+            its name. A `QuerySession` checks them before each query, so its connections can do without.
+        through_arrow: read files through Arrow, which checks pages, where DuckDB would read them itself.
+        with_next: let `transitions` have the columns of `transitions_with_next`.
+
+    Raises:
+        CorruptStoreError: a file of episodes or runs is damaged, or the store was opened to check all pages
+            and one of a steps file is; the message names it.
+        KeyboardInterrupt: the caller was interrupted; there is no connection.
+    """
+    snapshot, positions = context.snapshot, context.positions
+    keep_rows = keep_rows and snapshot.episode_count <= _MOST_KEPT
+    segments = context.segments if steps else None
+    sources = Sources(snapshot, segments, confined=read_only, through_arrow=through_arrow)
+    connection = sources.connection
+
+    def connected() -> duckdb.DuckDBPyConnection:
+        for table in (RUNS, EPISODES):
+            snapshot.places(table)
+        if steps and snapshot.layout.check_pages:
+            steps_places(snapshot, sources.segments)
+        hidden = steps and snapshot.episode_count > 0 and snapshot.hidden_rows
+        chosen = positions is not None or hidden
+        if chosen:
+            _register_chosen(snapshot, connection, positions, read_only)
+        for name, key in ((EPISODES, "episode_id"), (RUNS, "run_id")):
+            body = sources.table(name)
+            if chosen:
+                body = f"SELECT * FROM ({body}) SEMI JOIN {_CHOSEN} USING ({key})"
+            elif name == RUNS and not snapshot.newest:
+                body = f"SELECT * FROM ({body}) SEMI JOIN {EPISODES} USING (run_id)"
+            create_view(snapshot, connection, name, _kept(connection, name, body) if keep_rows else body)
+        if steps:
+            choice = f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else ""
+            position_of = _position_of(len(context), chosen)
+            add_steps(sources, choice, position_of, check=check_steps, with_next=with_next)
+        if read_only:
+            sources.confine()
+        return connection
+
+    return run_interruptible(connected)
+
+
+def _register_chosen(
+    snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, positions: np.ndarray | None, read_only: bool
+) -> None:
+    """Register the ids of the episodes at `positions` and of their runs as a table, in this order.
+
+    Of a read-only connection no query can change it.
+    """
+    ids = episodes_frame(snapshot, None).select("episode_id", "run_id").collect()
+    chosen = (ids if positions is None else ids[positions]).with_row_index(_POSITION).to_arrow()
+    if read_only:
+        connection.register(_CHOSEN, chosen)
+        return
+    connection.register("_chosen_source", chosen)
+    connection.execute(f"CREATE TEMP TABLE {_CHOSEN} AS SELECT * FROM _chosen_source")
+    connection.unregister("_chosen_source")
+
+
+def _kept(connection: duckdb.DuckDBPyConnection, name: str, body: str) -> str:
+    """Rows in memory, since every query of the files through Arrow decodes their columns again.
+
+    About 300 bytes an episode. They stay Arrow's: a table of DuckDB could be changed by a query, such as
+    `WITH gone AS (DELETE FROM ... RETURNING *) FROM gone`. Where a file is damaged, it is read by each query
+    after all: those that do not need what is damaged are answered.
+    """
+    try:
+        rows = connection.sql(body).to_arrow_table()
+    except duckdb.Error:
+        return body
+    connection.register(f"_kept_{name}", rows)
+    return f"SELECT * FROM _kept_{name}"
+
+
+def create_view(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, name: str, body: str) -> None:
+    """Create a view of a connection, or replace it; where that fails, a damaged file is to blame."""
+    try:
+        connection.execute(f"CREATE OR REPLACE VIEW {name} AS {body}")
+    except duckdb.Error:
+        check_readable(snapshot, {name}.intersection(TABLES))
+        raise
+
+
+def _position_of(count: int, chosen: bool) -> str:
+    """Return a query for the id of the episode at the parameter `_place`, one of `count` episodes.
+
+    A place that none of them has is an error, as `store[place]` is; where there are none, it has no row.
+    """
+    given, said = "try_cast(_place AS BIGINT)", "coalesce(_place::VARCHAR, 'NULL')"
+    no_number = (
+        f"'episode_at takes a position, such as 0 or -1, and not ' || {said} || "
+        f"'; an id stands in FROM {EPISODES} WHERE episode_id = ...'"
+    )
+    beyond = f"'there is no episode at position ' || {said} || '; positions go from {-count} to {count - 1}'"
+    wanted = f"""
+        CASE WHEN {count} = 0 THEN 0
+        WHEN NOT {is_whole("_place")} THEN error({no_number})::BIGINT
+        WHEN {given} BETWEEN 0 AND {count - 1} THEN {given}
+        WHEN {given} BETWEEN {-count} AND -1 THEN {given} + {count}
+        ELSE error({beyond})::BIGINT END"""
+    if chosen:
+        return f"SELECT episode_id FROM {_CHOSEN} WHERE {_POSITION} = {wanted}"
+    return f"SELECT episode_id FROM {EPISODES} LIMIT 1 OFFSET {wanted}"
+
+
+def add_steps(
+    sources: Sources, choice: str, position_of: str, *, check: bool = True, with_next: bool = False
+) -> None:
+    """Create the views of the steps that `choice` keeps, and the macros.
+
+    Where a file of steps is damaged, queries over the other tables go on; those over steps name the file.
+
+    Args:
+        choice: the end of a query over steps, such as a SEMI JOIN.
+        position_of: see `macros_of`.
+        check, with_next: as `check_steps` and `with_next` of `connect`.
+    """
+    snapshot, connection = sources.snapshot, sources.connection
+    macros = macros_of(snapshot.schema, step_columns(snapshot), position_of)
+    try:
+        if check:
+            steps_places(snapshot, sources.segments)
+        following = sources.steps_with(with_following(snapshot.table_schema(STEPS).names))
+        bodies = {
+            STEPS: f"SELECT * FROM ({sources.table(STEPS)}) {choice}",
+            TRANSITIONS: f"SELECT * FROM {STEPS} WHERE terminated IS NOT NULL",
+            WITH_NEXT: f"SELECT * FROM ({following}) {choice} WHERE terminated IS NOT NULL",
+        }
+        if with_next:
+            bodies[TRANSITIONS] = bodies[WITH_NEXT]
+        for name, body in bodies.items():
+            create_view(snapshot, connection, name, body)
+    except (CorruptStoreError, OSError) as error:
+        _add_unreadable(snapshot, connection, str(error))
+        macros = tuple(macro for macro in macros if STEPS not in macro.reads)
+    for statement in statements(macros):
+        connection.execute(statement)
+
+
+def _add_unreadable(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, reason: str) -> None:
+    """Create views of steps that fail with a reason when they are read."""
+    columns = ", ".join(
+        f"NULL::{type_name(field.type)} AS {quote(field.name)}" for field in snapshot.shown_schema(STEPS)
+    )
+    for name in (STEPS, TRANSITIONS, WITH_NEXT):
+        failing = f"SELECT {columns} WHERE error({literal(reason)})::BOOLEAN"
+        create_view(snapshot, connection, name, failing)
+
+
+def macros_for(snapshot: Snapshot) -> tuple[Macro, ...]:
+    """Return the macros that a connection to a snapshot has."""
+    return macros_of(snapshot.schema, step_columns(snapshot), "")
+
+
+def step_columns(snapshot: Snapshot) -> list[str]:
+    """Return the columns of steps that queries see."""
+    return snapshot.shown_schema(STEPS).names

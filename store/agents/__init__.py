@@ -1,0 +1,1 @@
+"""Agents of multi-agent stores and their columns."""

@@ -1,0 +1,82 @@
+"""The keys of a dataset card that have a meaning; any other key may hold any JSON.
+
+`env_spec` and `eval_env_spec` are ids of environments, or JSON texts from `EnvSpec.to_json` of Gymnasium.
+`expert_policy` is a reference, such as the URL of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import InvalidArgumentError
+
+MIN_SCORE, MAX_SCORE = "ref_min_score", "ref_max_score"
+
+_TEXT, _NUMBER, _COUNT = (str,), (int, float), (int,)
+_TEXTS = "a text or a list of texts"
+_KINDS = {_TEXT: "a text", _NUMBER: "a number", _COUNT: "a whole number"}
+
+#: In the order in which they are shown.
+CARD_KEYS: dict[str, tuple[type, ...] | str] = {
+    "title": _TEXT,
+    "description": _TEXT,
+    "author": _TEXTS,
+    "author_email": _TEXTS,
+    "licence": _TEXT,
+    "citation": _TEXT,
+    "code_permalink": _TEXT,
+    "algorithm": _TEXT,
+    "env_spec": _TEXT,
+    "eval_env_spec": _TEXT,
+    "expert_policy": _TEXT,
+    MIN_SCORE: _NUMBER,
+    MAX_SCORE: _NUMBER,
+    "num_episodes_average_score": _COUNT,
+    "requirements": _TEXTS,
+}
+
+
+def check_card(card: Mapping[str, Any]) -> None:
+    """Compare the keys that have a meaning with what they may hold.
+
+    Raises:
+        InvalidArgumentError: a value is of another kind, or the scores are in the wrong order.
+    """
+    for key, expected in CARD_KEYS.items():
+        value = card.get(key)
+        if value is None:
+            continue
+        if isinstance(expected, str):
+            fits = isinstance(value, str) or (
+                isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+            )
+        else:
+            fits = isinstance(value, expected) and not isinstance(value, bool)
+        if not fits:
+            kind = expected if isinstance(expected, str) else _KINDS[expected]
+            raise InvalidArgumentError(
+                f"The card has {key!r}: {str(value)[:80]!r} ({type(value).__name__}); expected {kind}."
+            )
+    low, high = card.get(MIN_SCORE), card.get(MAX_SCORE)
+    if low is not None and high is not None and not low < high:
+        raise InvalidArgumentError(f"The card has {MIN_SCORE} {low} and {MAX_SCORE} {high}: swap them.")
+
+
+def reference_scores(card: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return the returns of a random and of an expert policy; None unless the card has both."""
+    low, high = card.get(MIN_SCORE), card.get(MAX_SCORE)
+    return None if low is None or high is None else (float(low), float(high))
+
+
+def known_entries(card: Mapping[str, Any]) -> dict[str, str]:
+    """Return the entries whose keys have a meaning as texts for people, in the order of `CARD_KEYS`."""
+    return {key: entry_text(card[key]) for key in CARD_KEYS if card.get(key) is not None}
+
+
+def entry_text(value: Any) -> str:
+    """Return the value of an entry: texts as they are, lists of texts with commas, other values as JSON."""
+    if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+        return ", ".join(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""Dynamic columns: typed columns for values that no space declares."""

@@ -1,0 +1,269 @@
+"""The four families of dynamic columns, and the way from rows of mappings to columns and back.
+
+    info    -> `info.<key>`       row t holds the info that came with observation t
+    policy  -> `policy.<key>`     row t holds what the policy said of action t
+    extra   -> `<key>`            the user's own step columns, aligned with the observation
+    metadata-> `metadata.<key>`   of an episode or of a run
+
+A `ColumnSet` remembers for one family which column each key path has and its kind, so that every batch of a
+run is typed alike. It sits between the row buffer and the journal; `merge_rows` is its inverse in the reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from .. import names
+from ..errors import CorruptStoreError, InvalidArgumentError, SpaceMismatchError
+from ..reserved import RESERVED
+from . import logical_types as kinds
+from .rows import Cells, DynamicRows
+from .values import dump_json, load_object
+
+
+@dataclass(frozen=True)
+class ColumnGroup:
+    """One family of dynamic columns; `prefix` starts every column name of it."""
+
+    prefix: str
+
+    @property
+    def json_column(self) -> str:
+        """The column for values that no typed column takes."""
+        return f"{self.prefix}_json"
+
+    def column(self, path: Sequence[str]) -> str:
+        """Return the column name of a key path."""
+        return self.prefix + names.join(*path)
+
+    def path(self, column: str) -> tuple[str, ...]:
+        """Return the key path of a column name.
+
+        Raises:
+            CorruptStoreError: the name is not percent-encoded, or nested deeper than any value is.
+        """
+        rest = column.removeprefix(self.prefix)
+        try:
+            if rest.count(".") < _DEEPEST_PATH:
+                return names.split(rest)
+            problem = f"it nests deeper than {_DEEPEST_PATH} keys"
+        except InvalidArgumentError as error:
+            problem = str(error)
+        raise CorruptStoreError(f"{column[:100]!r} cannot be the name of a column: {problem}")
+
+    def owns(self, column: pa.Field) -> bool:
+        """Return whether a schema field belongs to this family."""
+        if kinds.field_kind(column) is None:
+            return False
+        if self.prefix:
+            return column.name.startswith(self.prefix)
+        return not column.name.startswith((INFO.prefix, POLICY.prefix, METADATA.prefix))
+
+
+INFO = ColumnGroup("info.")
+POLICY = ColumnGroup("policy.")
+EXTRA = ColumnGroup("")
+METADATA = ColumnGroup("metadata.")
+STEP_FAMILIES = (INFO, POLICY, EXTRA)
+
+#: A key for every step, say a step's number, would otherwise make a column each, for ever.
+_MOST_COLUMNS = 512
+_DEEPEST_PATH = 128
+_JSON_COLUMNS = frozenset(family.json_column for family in (*STEP_FAMILIES, METADATA))
+
+
+def check_extra(extra: Mapping[str, Any]) -> None:
+    """Refuse user step columns whose name means something else already.
+
+    Raises:
+        SpaceMismatchError: it is no mapping.
+        InvalidArgumentError: a key is not text, is a standard column's name or starts with an underscore.
+    """
+    if not isinstance(extra, Mapping):
+        raise SpaceMismatchError(f"extra is {type(extra).__name__}; expected a mapping from column names.")
+    for key in extra:
+        if type(key) is not str or key.casefold() in RESERVED or key.startswith("_"):
+            raise InvalidArgumentError(
+                f"{key!r} cannot be the name of a step column: expected text that does not start with an "
+                f"underscore and is none of {', '.join(sorted(RESERVED))}. Rename the key."
+            )
+
+
+class ColumnSet:
+    """The typed columns of one family, as known to one run.
+
+    Args:
+        family: which family.
+        committed: the table's own fields.
+        fixed: keep the kinds of the committed columns; else they widen, as those of a journal may.
+        closed: make no columns but the committed ones.
+
+    Attributes:
+        overflow: for columns whose numbers stand in the JSON column only, the kind that would show them.
+    """
+
+    def __init__(
+        self, family: ColumnGroup, committed: Iterable[pa.Field], *, fixed: bool = False, closed: bool = False
+    ) -> None:
+        self.family = family
+        self.overflow: dict[str, str] = {}
+        self._kinds: dict[str, str] = {}
+        self._closed = closed
+        self._fixed: set[str] = set()
+        self._spelled: dict[str, str] = {}
+        self._columns: dict[tuple[Any, ...], str | None] = {}
+        for column in committed:
+            if family.owns(column):
+                self._kinds[column.name] = kinds.field_kind(column) or kinds.JSON_KIND
+                if fixed or closed:
+                    self._fixed.add(column.name)
+                self._spelled[column.name.casefold()] = column.name
+
+    def columns(self, rows: DynamicRows, start: int, stop: int) -> dict[str, tuple[str, pa.Array]]:
+        """Turn rows `[start, stop)` into `{column: (kind, array)}`, each array `stop - start` long.
+
+        A row that was not put, or has not the key, is NULL. What no typed column takes
+        stands in the family's JSON column.
+        """
+        return self.of_cells(rows.cells(start, stop), stop - start, {})
+
+    def column_for(self, path: tuple[Any, ...], kind: str) -> str | None:
+        """Return the column that takes values of a kind under a key path as they are; None if there is
+        none.
+        """
+        column = self._column(path)
+        if column is None:
+            return None
+        return column if self._widened(column, kind) == kind else None
+
+    def of_cells(
+        self, cells: Mapping[tuple[Any, ...], Cells], length: int, typed: dict[str, tuple[str, pa.Array]]
+    ) -> dict[str, tuple[str, pa.Array]]:
+        """Return the columns of `length` rows from the cells of each key path, and those made already."""
+        found = dict(typed)
+        leftovers: dict[int, dict[Any, Any]] = {}
+        for path, of_path in cells.items():
+            self._add(path, of_path, length, found, leftovers)
+        if leftovers:
+            texts = [dump_json(leftovers[row]) if row in leftovers else None for row in range(length)]
+            found[self.family.json_column] = (kinds.JSON_KIND, pa.array(texts, pa.string()))
+        return found
+
+    def _add(
+        self,
+        path: tuple[Any, ...],
+        cells: Cells,
+        length: int,
+        found: dict[str, tuple[str, pa.Array]],
+        leftovers: dict[int, dict[Any, Any]],
+    ) -> None:
+        """Add the column of one key; values of another kind than the column's go to `leftovers`."""
+        column = self._column(path)
+        kind = None if column is None else self._kind(column, cells.values)
+        rows, values = cells.rows, cells.values
+        if kind is None or kinds.uniform_kind(values) != kind:
+            rows, values = [], []
+            for row, value in zip(cells.rows, cells.values, strict=True):
+                shown = None if kind is None else kinds.shown_kind(kind, value)
+                if shown == kind and kind is not None:
+                    exact = kinds.accepts(kind, value)
+                    rows.append(row)
+                    values.append(value if exact else kinds.show(kind, value))
+                    if exact:
+                        continue
+                elif shown is not None and column is not None:
+                    kinds.widen(self.overflow, column, shown)
+                # Readers heed the JSON column, which keeps the value exactly.
+                kinds.nest(leftovers.setdefault(row, {}), path, value)
+        if rows and kind is not None and column is not None:
+            found[column] = (kind, kinds.build(kind, Cells(rows, values).dense(length)))
+
+    def _column(self, path: tuple[Any, ...]) -> str | None:
+        """Return the column of a key path; None if its name cannot be one, clashes in case, or is one too
+        many.
+        """
+        if path not in self._columns:
+            self._columns[path] = self._name(path)
+        return self._columns[path]
+
+    def _name(self, path: tuple[Any, ...]) -> str | None:
+        if not all(type(key) is str and names.has_utf8(key) for key in path):
+            return None
+        column = self.family.column(path)
+        folded = column.casefold()
+        room = not self._closed and len(self._spelled) < _MOST_COLUMNS
+        if folded in _JSON_COLUMNS or (folded not in self._spelled and not room):
+            return None
+        return column if self._spelled.setdefault(column.casefold(), column) == column else None
+
+    def _kind(self, column: str, values: Sequence[Any]) -> str | None:
+        fresh = kinds.uniform_kind(values)
+        if fresh is None:
+            # From the known kind on: a text in front must not hide a number behind it that widens the column.
+            fresh = kinds.common_kind(values, self._kinds.get(column))
+        return self._kinds.get(column) if fresh is None else self._widened(column, fresh)
+
+    def _widened(self, column: str, kind: str) -> str:
+        """Return the kind of a column from now on, when values of a kind come."""
+        known = self._kinds.get(column)
+        if known is None:
+            self._kinds[column] = kind
+        elif known != kind and column not in self._fixed:
+            self._kinds[column] = kinds.joined(known, kind) or known
+        return self._kinds[column]
+
+
+def merge_rows(family: ColumnGroup, table: pa.Table) -> list[dict[Any, Any]]:
+    """Rebuild one mapping per row of `table` from the family's columns and its JSON column.
+
+    Raises:
+        CorruptStoreError: a JSON cell, a kind or a value cannot be read; the message names the column.
+    """
+    rows: list[dict[Any, Any]] = [{} for _ in range(table.num_rows)]
+    # The JSON column last, since its values count where both have one.
+    own = sorted(filter(family.owns, table.schema), key=lambda column: column.name == family.json_column)
+    for column in own:
+        path, read = _cell_reader(family, column)
+        if kinds.field_kind(column) == kinds.TIMESTAMP_KIND:
+            continue
+        try:
+            _put_cells(rows, path, table.column(column.name), read)
+        except (ValueError, TypeError, LookupError, OverflowError, AttributeError) as error:
+            raise CorruptStoreError(
+                f"The column {column.name!r} holds a value that its kind cannot have ({error}). The file was "
+                "damaged or was written by something else."
+            ) from error
+    return rows
+
+
+def _cell_reader(family: ColumnGroup, column: pa.Field) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
+    """Return the key path of a dynamic column, () for the JSON column, and what turns a cell into its
+    value.
+    """
+    kind = kinds.field_kind(column) or kinds.JSON_KIND
+    is_json = column.name == family.json_column
+    if column.type != kinds.physical_type(kind) or (kind == kinds.JSON_KIND) != is_json:
+        raise CorruptStoreError(
+            f"The column {column.name!r} has type {column.type} and is marked with the kind {kind!r}; the "
+            "two do not go together. The table's schema is damaged."
+        )
+    if is_json:
+        return (), lambda cell: load_object(cell, f"the column {column.name!r}")
+    return family.path(column.name), kinds.reader(kind)
+
+
+def _put_cells(
+    rows: list[dict[Any, Any]], path: tuple[str, ...], cells: pa.ChunkedArray, read: Callable[[Any], Any]
+) -> None:
+    for row, cell in zip(rows, cells.to_pylist(), strict=True):
+        if cell is None:
+            continue
+        if path:
+            kinds.nest(row, path, read(cell))
+        else:
+            for key, value in read(cell).items():
+                kinds.nest(row, (key,), value)

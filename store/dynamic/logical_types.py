@@ -1,0 +1,409 @@
+"""Typed columns for values that no space declares.
+
+Each key of an info, policy, metadata or user mapping becomes a column. Its *kind* is a short text in the
+table's column metadata; with the physical type it says how to turn a cell back into the recorded value:
+
+    bool  int  float  str                   Python scalars (numpy scalars come back as these)
+    list:bool  list:int  list:float  list:str
+    array:float32:*                         a one-dimensional array of any length
+    array:int8:3,4                          an array of one fixed shape, flattened in C order
+    timestamp                               a datetime or date, for queries only
+
+A value of another kind stands in the JSON column of its family (`info._json`, ...), which takes precedence.
+The column shows it too where it can: an integer or boolean in a `float` column, any number as text in a `str`
+column. Where a column is too narrow for a number, its field is marked with `overflow`; see `overflow`.
+
+`joined` is the order behind it: bool < int < float, element by element in lists and arrays of one shape.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time
+from functools import lru_cache, reduce
+from math import inf, prod
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..compatibility import numpy_type
+from ..errors import CorruptStoreError
+from ..names import has_utf8
+from ..spaces.stored_types import STORED_DTYPES
+
+KIND_KEY = b"kind"
+#: Of a typed column: the kind in which it shows the numbers that stand in the JSON column only. Of the JSON
+#: column: that all such columns are marked. Earlier writers left both out.
+OVERFLOW_KEY = b"overflow"
+#: The kind of a column that queries see and readers pass over, since the JSON column has its values.
+SHOWN_KEY = b"shown"
+#: The kinds that a column had in files before `compact` gave it a wider one, the newest first.
+FORMER_KEY = b"former"
+JSON_KIND = "json"
+TIMESTAMP_KIND = "timestamp"
+_MARKED = b"marked"
+_ARRAY_KIND = re.compile(r"array:(\w+):(\*|(?:[0-9]{1,10}(?:,[0-9]{1,10}){0,63})?)")
+_MOST_ELEMENTS = 2**31
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+
+_SCALARS: dict[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "str": pa.string(),
+}
+_NUMBERS = ("bool", "int", "float")
+_SCALAR_OF_TYPE: dict[type, str] = {bool: "bool", int: "int", float: "float", str: "str", np.bool_: "bool"}
+_SCALAR_OF_TYPE |= {np.dtype(code).type: "int" for code in "bhilqBHIL"}
+_SCALAR_OF_TYPE |= {np.dtype(code).type: "float" for code in "efd"}
+_ARRAY_TYPES: dict[str, pa.DataType] = {
+    name: pa.from_numpy_dtype(stored) for name, stored in STORED_DTYPES.items() if name != "uint64"
+}
+
+
+def kind_of(value: Any) -> str | None:
+    """Return the kind of a frozen value, or None when only JSON can hold it."""
+    scalar = _SCALAR_OF_TYPE.get(type(value))
+    if scalar is not None:
+        return scalar if _fits(scalar, value) else None
+    if type(value) is list:
+        return _list_kind(value)
+    if isinstance(value, np.ndarray) and value.dtype.name in _ARRAY_TYPES and value.dtype.isnative:
+        return _array_kind(value.dtype.name, value.shape)
+    return None
+
+
+def _array_kind(dtype: str, shape: Sequence[int]) -> str:
+    return f"array:{dtype}:{'*' if len(shape) == 1 else ','.join(map(str, shape))}"
+
+
+def _fits(scalar: str, value: Any) -> bool:
+    if scalar == "int":
+        return _SMALLEST <= int(value) <= _LARGEST
+    if scalar == "str":
+        return value.isascii() or has_utf8(value)
+    return True
+
+
+def _list_kind(value: list[Any]) -> str | None:
+    kinds = {_SCALAR_OF_TYPE.get(kind) for kind in set(map(type, value))}
+    if len(kinds) != 1 or None in kinds or any(isinstance(item, np.generic) for item in value):
+        return None
+    (scalar,) = kinds
+    assert scalar is not None
+    return f"list:{scalar}" if all(_fits(scalar, item) for item in value) else None
+
+
+def column_kind(value: Any) -> str | None:
+    """Return the kind of the column that shows a frozen value; None for what stands in the JSON column only.
+
+    It is `kind_of` where that is one. A number without one is shown as near as a double comes.
+    """
+    kind = kind_of(value)
+    if kind is not None:
+        return kind
+    if isinstance(value, date):
+        return TIMESTAMP_KIND
+    if _SCALAR_OF_TYPE.get(type(value)) == "int":
+        return "float"
+    if type(value) is list and value:
+        found = {_SCALAR_OF_TYPE.get(type(item)) for item in value}
+        if found <= set(_NUMBERS):
+            every = [column_kind(item) for item in value]
+            return f"list:{max(every, key=_NUMBERS.index)}"
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
+        native = value.dtype.newbyteorder("=").name
+        return _array_kind(native if native in _ARRAY_TYPES else "float64", value.shape)
+    return None
+
+
+@lru_cache
+def joined(kind: str, other: str) -> str | None:
+    """Return the kind of a column that shows the values of both kinds; None if there is none."""
+    if kind == other:
+        return kind
+    if JSON_KIND in (kind, other) or TIMESTAMP_KIND in (kind, other):
+        return None
+    (shape, dtype), (other_shape, other_dtype) = _elements(kind), _elements(other)
+    if shape != other_shape or other_dtype is None:
+        return None
+    if dtype is None:
+        return kind
+    both = np.promote_types(dtype, other_dtype)
+    if kind.startswith("array:") and other.startswith("array:"):
+        return f"array:{both.name}:{kind.rpartition(':')[2]}"
+    number = {"b": "bool", "i": "int", "u": "int"}.get(both.kind, "float")
+    return number if shape == () else f"list:{number}"
+
+
+def widen(kinds: dict[str, str], name: str, kind: str) -> None:
+    """Note the kind in which a column shows values, joined with the kind that is noted already."""
+    kinds[name] = joined(kinds.get(name, kind), kind) or kind
+
+
+def _elements(kind: str) -> tuple[tuple[int, ...], np.dtype | None]:
+    """Return the shape of a kind's values and the dtype of their numbers; None for text.
+
+    Raises:
+        CorruptStoreError: it is no kind of format 1.
+    """
+    family, _, rest = kind.partition(":")
+    if kind not in _SCALARS and not (family == "list" and rest in _SCALARS):
+        dtype, shape = array_parts(kind)
+        return shape, dtype
+    scalar = rest or family
+    dtype = None if scalar == "str" else np.dtype({"bool": bool, "int": np.int64, "float": float}[scalar])
+    return ((-1,) if rest else ()), dtype
+
+
+def shown_kind(kind: str, value: Any) -> str | None:
+    """Return the kind of a column that shows values of `kind` and this one too; None if there is none."""
+    if type(value) is list and not value:
+        return kind if kind.startswith("list:") else None
+    other = column_kind(value)
+    return None if other is None else joined(kind, other)
+
+
+def show(kind: str, value: Any) -> Any:
+    """Return a value as a column of this kind shows it; `shown_kind` gave that kind."""
+    if isinstance(value, date):
+        return _moment(value)
+    if kind.startswith("array:"):
+        dtype, shape = array_parts(kind)
+        with np.errstate(over="ignore"):
+            return np.asarray(value).astype(dtype).reshape(shape)
+    family, _, scalar = kind.partition(":")
+    if family == "list":
+        items = value.tolist() if isinstance(value, np.ndarray) else value
+        return [show(scalar, item) for item in items]
+    number = value.item() if isinstance(value, np.ndarray | np.generic) else value
+    if kind == "str":
+        return str(number).lower() if isinstance(number, bool) else str(number)
+    if kind == "int":
+        return int(number)
+    return _double(number) if kind == "float" else number
+
+
+def _double(number: Any) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return inf if number > 0 else -inf
+
+
+def _moment(value: date) -> datetime:
+    """Return the moment of a datetime or date; without a time zone it counts as UTC."""
+    if not isinstance(value, datetime):
+        return datetime.combine(value, time(), UTC)
+    if value.tzinfo is not None:
+        with contextlib.suppress(OverflowError):
+            return value.astimezone(UTC)
+    return value.replace(tzinfo=UTC)
+
+
+def physical_type(kind: str) -> pa.DataType:
+    """Return the column type on disk of a kind; `json` is a string column."""
+    family, _, rest = kind.partition(":")
+    if kind == JSON_KIND:
+        return pa.string()
+    if kind == TIMESTAMP_KIND:
+        return pa.timestamp("us", "UTC")
+    if kind in _SCALARS:
+        return _SCALARS[kind]
+    if family == "list" and rest in _SCALARS:
+        return pa.list_(_SCALARS[rest])
+    dtype, shape = array_parts(kind)
+    physical = _ARRAY_TYPES[dtype.name]
+    return physical if shape == () else pa.list_(physical)
+
+
+@lru_cache
+def array_parts(kind: str) -> tuple[np.dtype, tuple[int, ...]]:
+    """Return the dtype and shape of an array kind; a shape of (-1,) takes any length.
+
+    Raises:
+        CorruptStoreError: it is no kind of format 1.
+    """
+    found = _ARRAY_KIND.fullmatch(kind)
+    if found is not None and found[1] in _ARRAY_TYPES:
+        shape = (-1,) if found[2] == "*" else tuple(int(size) for size in found[2].split(",") if size)
+        if prod(shape) <= _MOST_ELEMENTS:
+            return np.dtype(found[1]), shape
+    shown = kind if len(kind) < 100 else f"{kind[:97]}..."
+    raise CorruptStoreError(f"A column is marked with the unknown kind {shown!r}; expected one of format 1.")
+
+
+def field(name: str, kind: str, overflow: str | None = None) -> pa.Field:
+    """Return the schema field of a typed or JSON column; its kind travels in the field's metadata.
+
+    Args:
+        overflow: the kind in which the column shows numbers that stand in the JSON column only.
+    """
+    key = SHOWN_KEY if kind == TIMESTAMP_KIND else KIND_KEY
+    mark = _MARKED if kind == JSON_KIND else (overflow or "").encode()
+    return pa.field(
+        name, physical_type(kind), metadata={key: kind.encode()} | ({OVERFLOW_KEY: mark} if mark else {})
+    )
+
+
+def field_kind(column: pa.Field) -> str | None:
+    """Return the kind that a schema field carries, or None for a column of another origin."""
+    metadata = column.metadata or {}
+    found = metadata.get(KIND_KEY)
+    if found is None and metadata.get(SHOWN_KEY) == TIMESTAMP_KIND.encode():
+        return TIMESTAMP_KIND
+    return None if found is None else found.decode()
+
+
+def field_overflow(column: pa.Field) -> str | None:
+    """Return the kind in which a column shows numbers of the JSON column too; None if that has none for
+    it.
+    """
+    found = (column.metadata or {}).get(OVERFLOW_KEY)
+    return None if found is None or found == _MARKED else found.decode()
+
+
+def with_overflow(column: pa.Field, other: pa.Field) -> pa.Field:
+    """Return the column with the mark of another of its name too; the column itself where that adds
+    nothing.
+    """
+    kind, mark, added = field_kind(column), field_overflow(column), field_overflow(other)
+    if kind is None or added is None or column.name != other.name:
+        return column
+    shown = joined(mark or kind, added)
+    if shown is None or shown == mark:
+        return column
+    return column.with_metadata({**column.metadata, OVERFLOW_KEY: shown.encode()})
+
+
+def retyped(column: pa.Field, kind: str) -> pa.Field:
+    """Return the field of a column all of whose files get another kind; earlier versions keep theirs."""
+    former = [found for found in (field_kind(column), *former_kinds(column)) if found not in (None, kind)]
+    made = field(column.name, kind)
+    return made.with_metadata({**made.metadata, FORMER_KEY: ";".join(former).encode()}) if former else made
+
+
+def former_kinds(column: pa.Field) -> list[str]:
+    """Return the kinds that a column had before, the newest first."""
+    found = (column.metadata or {}).get(FORMER_KEY, b"").decode()
+    return found.split(";") if found else []
+
+
+def as_in_file(column: pa.Field, found: pa.DataType) -> pa.Field:
+    """Return the field of a column for files in which it has this type, which may be that of a former
+    kind.
+    """
+    for kind in former_kinds(column):
+        if found != column.type and found == physical_type(kind):
+            return field(column.name, kind, field_kind(column))
+    return column
+
+
+def is_marked(json_column: pa.Field) -> bool:
+    """Return whether the columns whose numbers stand in this JSON column are marked; earlier writers did
+    not.
+    """
+    return (json_column.metadata or {}).get(OVERFLOW_KEY) == _MARKED
+
+
+def accepts(kind: str, value: Any) -> bool:
+    """Return whether a column of this kind gives exactly this value back."""
+    if type(value) is list and not value:
+        return kind.startswith("list:")
+    return kind_of(value) == kind
+
+
+def common_kind(values: Iterable[Any], known: str | None = None) -> str | None:
+    """Return the kind for a column: the known one, or that of the first value with one, widened by the
+    others.
+    """
+
+    def wider(kind: str | None, value: Any) -> str | None:
+        return column_kind(value) if kind is None else shown_kind(kind, value) or kind
+
+    return reduce(wider, values, known)
+
+
+def build(kind: str, values: Sequence[Any]) -> pa.Array:
+    """Return the physical column of `values`, each of which the kind accepts, `show` gave, or is None
+    (absent).
+    """
+    physical = physical_type(kind)
+    if kind.startswith("array:"):
+        if not pa.types.is_list(physical):
+            values = [None if value is None else value.item() for value in values]
+        else:
+            flat = numpy_type(physical.value_type)
+            values = [None if value is None else value.reshape(-1).astype(flat) for value in values]
+    return pa.array(values, physical)
+
+
+def uniform_kind(values: Sequence[Any]) -> str | None:
+    """Return the kind that every value of a batch of scalars has, or None if that is not plain at a
+    glance.
+    """
+    found = {_SCALAR_OF_TYPE.get(own) for own in set(map(type, values))}
+    if len(found) != 1:
+        return None
+    (kind,) = found
+    if kind == "int" and not (min(values) >= _SMALLEST and max(values) <= _LARGEST):
+        return None
+    if kind == "str" and not all(map(str.isascii, values)):
+        return None
+    return kind
+
+
+def batch_kind(values: np.ndarray) -> str | None:
+    """Return the kind that each element `values[i]` of an array of numbers has, or None if that is not
+    plain.
+    """
+    if values.dtype.name not in _ARRAY_TYPES or not values.dtype.isnative:
+        return None
+    if values.ndim == 1:
+        return _SCALAR_OF_TYPE[values.dtype.type]
+    return _array_kind(values.dtype.name, values.shape[1:])
+
+
+def reader(kind: str) -> Callable[[Any], Any]:
+    """Return a function from a cell's Python value to the recorded value.
+
+    The function raises ValueError, TypeError or OverflowError where the cell cannot have been recorded under
+    this kind.
+
+    Raises:
+        CorruptStoreError: it is no kind of format 1.
+    """
+    if not kind.startswith("array:"):
+        return lambda cell: cell
+    dtype, shape = array_parts(kind)
+
+    def read(cell: Any) -> np.ndarray:
+        if type(cell) is list and None in cell:
+            raise ValueError("an element of an array is NULL")
+        return np.asarray(cell, dtype).reshape(shape)
+
+    return read
+
+
+def flatten(mapping: Mapping[Any, Any], path: tuple[str, ...] = ()) -> Iterable[tuple[tuple[Any, ...], Any]]:
+    """Yield `(path, value)` for each leaf of nested dictionaries; an empty one is a leaf."""
+    for key, value in mapping.items():
+        if type(value) is dict and value and type(key) is str and all(type(k) is str for k in value):
+            yield from flatten(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def nest(target: dict[Any, Any], path: Sequence[Any], value: Any) -> None:
+    """Set `value` at `path` in nested dictionaries, creating them on the way."""
+    for key in path[:-1]:
+        target = target.setdefault(key, {})
+    last = path[-1]
+    if isinstance(value, dict) and isinstance(target.get(last), dict):
+        for key, item in value.items():
+            nest(target[last], (key,), item)
+    else:
+        target[last] = value

@@ -1,0 +1,301 @@
+"""Records by name: saved environments and named artifacts, each a JSON file with a checksum.
+
+A file is named by the SHA-256 of the record's name, so a name may have slashes, dots and letters of any case
+on every file system. A record is written whole or not at all, and of several writers that add the same one,
+one succeeds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import unicodedata
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import ClassVar, Generic, TypeVar
+
+from ..errors import CorruptStoreError, InvalidArgumentError
+from ..files import guard_access
+from ..identity import check_identity
+from ..json_files import checked_json, read_json
+from ..layout import ARTIFACT_NAMES, ENVIRONMENTS, Layout
+from .bundle import EnvBundle, KeptFile, checked_file
+
+_FILE = re.compile(r"[0-9a-f]{64}(-[1-9][0-9]{0,8})?\.json")
+_LONGEST_NAME = 200
+_LARGEST_VERSION = 10**9 - 1
+_VERSIONED = re.compile(r"(?P<name>.+)@(?P<version>[1-9][0-9]{0,8})")
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class SavedEnvironment:
+    """An environment that a store keeps by itself, without a run.
+
+    Attributes:
+        name: its name, in Unicode's normal form C.
+        version: from 1; several versions of a name are kept side by side.
+        description, difficulty: texts for people, or None.
+        created_at: when this version was saved, in UTC, as ISO 8601.
+        env_spec, versions, env_bundle: JSON texts, as in the table of runs.
+    """
+
+    folder: ClassVar[str] = ENVIRONMENTS
+
+    name: str
+    version: int
+    description: str | None
+    difficulty: str | None
+    created_at: str
+    env_spec: str
+    versions: str
+    env_bundle: str
+
+    @cached_property
+    def bundle(self) -> EnvBundle:
+        """The files of the environment and the class that it was made of.
+
+        Raises:
+            CorruptStoreError: it is damaged.
+        """
+        return EnvBundle.from_json(self.env_bundle, f"The saved environment {self.key!r}")
+
+    @property
+    def key(self) -> str:
+        """The name with the version, as `make_env` takes them: `pole@2`."""
+        return f"{self.name}@{self.version}"
+
+    @property
+    def content_hash(self) -> str:
+        """The SHA-256 of the spec, its arguments and the hashes of its files, as canonical JSON."""
+        files = {file.name: file.sha256 for file in self.bundle.files}
+        content = {"files": files, "spec": json.loads(self.env_spec)}
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def file_name(self) -> str:
+        """The name of its file."""
+        return f"{_stem(self.name)}-{self.version}.json"
+
+    @property
+    def files(self) -> tuple[KeptFile, ...]:
+        """The artifacts that it refers to."""
+        return self.bundle.files
+
+    def check(self) -> None:
+        """Raise ValueError or TypeError if a value has the wrong type."""
+        texts = (self.name, self.created_at, self.env_spec, self.versions, self.env_bundle)
+        if not all(type(each) is str for each in texts) or not _is_version(self.version):
+            raise ValueError("a value has the wrong type")
+        if not all(each is None or type(each) is str for each in (self.description, self.difficulty)):
+            raise ValueError("a value has the wrong type")
+        if type(json.loads(self.env_spec)) is not dict:
+            raise ValueError("its spec is no object")
+        _check_moment(self.created_at)
+
+
+@dataclass(frozen=True)
+class NamedArtifact:
+    """A content with a name.
+
+    Attributes:
+        name: its name, in Unicode's normal form C.
+        sha256: of the content, in hexadecimal.
+        size: bytes.
+        created_at: when the name was given, in UTC, as ISO 8601.
+    """
+
+    folder: ClassVar[str] = ARTIFACT_NAMES
+
+    name: str
+    sha256: str
+    size: int
+    created_at: str
+
+    @property
+    def content_hash(self) -> str:
+        """The SHA-256 of its content."""
+        return self.sha256
+
+    @property
+    def file_name(self) -> str:
+        """The name of its file."""
+        return f"{_stem(self.name)}.json"
+
+    @property
+    def files(self) -> tuple[KeptFile, ...]:
+        """The artifact that it refers to."""
+        return (KeptFile(self.name, self.sha256, self.size),)
+
+    def check(self) -> None:
+        """Raise ValueError or TypeError if a value has the wrong type."""
+        if type(self.name) is not str or type(self.created_at) is not str:
+            raise ValueError("a value has the wrong type")
+        checked_file(asdict(self))
+        _check_moment(self.created_at)
+
+
+Record = TypeVar("Record", bound=SavedEnvironment | NamedArtifact)
+
+
+@dataclass(frozen=True)
+class Records(Generic[Record]):
+    """All records of one kind in a store.
+
+    Args:
+        layout: of the store.
+        kind: the class of the records.
+    """
+
+    layout: Layout
+    kind: type[Record]
+
+    def file_names(self, name: str | None = None) -> list[str]:
+        """Return the files of the records, or of those with a name."""
+        folder = self.layout.root / self.kind.folder
+        with guard_access("list", folder):
+            found = [each for each in folder.names() if _FILE.fullmatch(each)]
+        return found if name is None else [each for each in found if each[:64] == _stem(name)]
+
+    def all(self) -> list[Record]:
+        """Return all records, ordered by name and version.
+
+        Raises:
+            CorruptStoreError: a record is damaged.
+        """
+        return sorted(map(self.read, self.file_names()), key=_order)
+
+    def of(self, name: str) -> list[Record]:
+        """Return the records with a name, the newest version last; damaged records of other names do no harm.
+
+        Raises:
+            CorruptStoreError: a record is damaged.
+        """
+        return sorted(map(self.read, self.file_names(normal(name))), key=_order)
+
+    def read(self, file_name: str) -> Record:
+        """Read a record.
+
+        Raises:
+            CorruptStoreError: it is damaged, or stands under the name of another one.
+        """
+        place = self.layout.root / self.kind.folder / file_name
+        content = read_json(place)
+        try:
+            record = self.kind(**{each.name: content[each.name] for each in fields(self.kind)})
+            record.check()
+            if record.file_name != file_name or record.name != normal(record.name):
+                raise ValueError(f"it is the record of {record.name[:_LONGEST_NAME]!r}")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CorruptStoreError(
+                f"{place} is damaged: {error}. Restore the file from a copy, or delete it."
+            ) from error
+        return record
+
+    def write(self, record: Record, *, exclusive: bool) -> bool:
+        """Write a record; return False if there is one already and `exclusive` is set.
+
+        Raises:
+            StoreAccessError: the store cannot be written.
+        """
+        check_identity(self.layout)
+        folder = self.layout.root / self.kind.folder
+        data = checked_json(asdict(record))
+        with guard_access("write", folder / record.file_name):
+            folder.make_folder()
+            try:
+                (folder / record.file_name).write(data, exclusive=exclusive)
+            except FileExistsError:
+                return False
+        return True
+
+    def remove(self, file_names: list[str]) -> None:
+        """Remove records, which need not be whole; their contents stay until a vacuum.
+
+        Raises:
+            StoreAccessError: the store cannot be written.
+        """
+        check_identity(self.layout)
+        for name in file_names:
+            place = self.layout.root / self.kind.folder / name
+            with guard_access("delete", place):
+                place.remove()
+
+
+KINDS: tuple[type[SavedEnvironment] | type[NamedArtifact], ...] = (SavedEnvironment, NamedArtifact)
+
+
+def _order(record: SavedEnvironment | NamedArtifact) -> tuple[str, int]:
+    return record.name, record.version if isinstance(record, SavedEnvironment) else 0
+
+
+def _stem(name: str) -> str:
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _check_moment(text: str) -> None:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError(f"{text[:80]!r} has no time zone")
+
+
+def _is_version(version: object) -> bool:
+    return type(version) is int and 1 <= version <= _LARGEST_VERSION
+
+
+def is_hash(text: str) -> bool:
+    """Return whether a text is a SHA-256 in lower-case hexadecimal."""
+    return _HASH.fullmatch(text) is not None
+
+
+def now_text() -> str:
+    """Return the present, as records state it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def normal(name: str) -> str:
+    """Return a name in Unicode's normal form C, so that names that look the same are the same."""
+    return unicodedata.normalize("NFC", name)
+
+
+def checked_name(name: object) -> str:
+    """Return a name for a new record in its normal form.
+
+    Raises:
+        InvalidArgumentError: it is no name; the message tells what is expected.
+    """
+    if (
+        not isinstance(name, str)
+        or not name.isprintable()
+        or name != name.strip()
+        or not 0 < len(normal(name).encode()) <= _LONGEST_NAME
+    ):
+        raise InvalidArgumentError(
+            f"name={str(name)[:_LONGEST_NAME]!r}: expected a printable text of 1 to {_LONGEST_NAME} bytes "
+            "without spaces around it, such as 'ALE/Pong-v5'."
+        )
+    if is_hash(name) or _VERSIONED.fullmatch(name):
+        raise InvalidArgumentError(
+            f"name={name!r} reads like a SHA-256 or like a name with a version. Choose another name."
+        )
+    return normal(name)
+
+
+def checked_version(version: object) -> int:
+    """Return a version for a saved environment.
+
+    Raises:
+        InvalidArgumentError: it is no whole number from 1.
+    """
+    if not _is_version(version):
+        raise InvalidArgumentError(f"version={version!r}: expected a whole number from 1.")
+    assert isinstance(version, int)
+    return version
+
+
+def split_version(name: str) -> tuple[str, int | None]:
+    """Return the name and the version of `name@version`; None where there is no version."""
+    found = _VERSIONED.fullmatch(name)
+    return (name, None) if found is None else (found["name"], int(found["version"]))

@@ -1,0 +1,333 @@
+"""Packed columns: image frames in the journal, compressed by stretches of rows.
+
+Observations that are images make up nearly all of a journal, and to write, check and read back their bytes
+takes longer than to compress them first. So a column of values of one size is *packed*: the values of some
+neighbouring rows of one lane, one behind the other, are one LZ4 frame, which stands in the first of these
+rows; the others are empty. Such a *unit* is unpacked alone, when sealing gets to it, so memory stays bounded.
+A packed column has a type that no other column has. Values that do not shrink stay as they are.
+
+`Packer` stands between a batch and the journal part that it is written to, `PackedRows` between the part and
+`row_index`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby, pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import CorruptStoreError
+from ..schema import JOURNAL_AGENT, JOURNAL_NUMBER
+from ..spaces.arrow import MAX_OFFSET, equal_binaries
+
+#: The type of a packed column.
+PACKED = pa.large_binary()
+#: Metadata of its field: how many bytes a value has.
+VALUE_BYTES = b"value_bytes"
+
+_CODEC = "lz4"
+# Units of less are not worth a call, and larger ones would be unpacked for a few of their rows.
+_FEWEST_BYTES = 8 << 10
+_MOST_BYTES = 4 << 20
+# What does not shrink below this share is left as it is; so many bytes of a batch show whether it does.
+_WORTH = 0.75
+_SAMPLE_BYTES = 64 << 10
+# No LZ4 frame unpacks to more than so many times its size.
+_MOST_TIMES = 255
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError)
+
+
+class Packer:
+    """Packs the columns of batches where that makes them smaller."""
+
+    def __init__(self) -> None:
+        self._codec = pa.Codec(_CODEC)
+
+    def packed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with all columns packed that are worth it; the rest shares memory with it."""
+        sizes = {
+            index: size
+            for index, column in enumerate(batch.schema)
+            if column.type == pa.binary() and not column.metadata
+            if (size := _value_bytes(batch.column(index)))
+        }
+        if not sizes:
+            return batch
+        edges = _cut(lane_edges(batch), max(1, _MOST_BYTES // max(sizes.values())))
+        for index, size in sizes.items():
+            name, array = batch.schema.field(index).name, batch.column(index)
+            packed = self._pack(array, edges)
+            if packed is not None:
+                field = pa.field(name, PACKED, metadata={VALUE_BYTES: str(size).encode()})
+                batch = batch.set_column(index, field, packed)
+        return batch
+
+    def _pack(self, array: pa.Array, edges: np.ndarray) -> pa.Array | None:
+        offsets, valid, data = _offsets(array), _valid(array), array.buffers()[2]
+        cuts = offsets[edges].tolist()
+        total = cuts[-1] - cuts[0]
+        if total < _FEWEST_BYTES * (len(edges) - 1) or not self._shrinks(data.slice(cuts[0], total)):
+            return None
+        frames = [
+            self._codec.compress(data.slice(low, high - low), asbytes=True)
+            for low, high in pairwise(cuts)
+            if low < high
+        ]
+        joined = b"".join(frames)
+        if len(joined) > _WORTH * total:
+            return None
+        lengths = np.zeros(len(array), np.int64)
+        lengths[_first_rows(valid, edges)] = [len(frame) for frame in frames]
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+        return pa.Array.from_buffers(PACKED, len(array), [bits, pa.py_buffer(ends), pa.py_buffer(joined)])
+
+    def _shrinks(self, data: pa.Buffer) -> bool:
+        """Return whether some bytes of the middle show that packing is worth it."""
+        size = min(_SAMPLE_BYTES, data.size)
+        return self._codec.compress(data.slice((data.size - size) // 2, size)).size <= _WORTH * size
+
+
+class Arena:
+    """Memory that columns are unpacked into, the same for one row group after another.
+
+    Fresh memory comes from the operating system a page at a time, which takes longer than unpacking into it.
+
+    Args:
+        size: bytes; a request for more than is left gets memory of its own.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._memory = np.empty(size, np.uint8)
+        self._used = 0
+
+    def take(self, size: int) -> np.ndarray:
+        """Return memory of so many bytes, uint8, to be used until the next `clear`."""
+        start, stop = self._used, self._used + size
+        if stop > len(self._memory):
+            return np.empty(size, np.uint8)
+        self._used = stop
+        return self._memory[start:stop]
+
+    def clear(self) -> None:
+        """Use the memory again; what was taken before is then invalid."""
+        self._used = 0
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """Rows of a journal batch, columns packed or not.
+
+    Attributes:
+        rows: as they stand in the journal.
+        source: the part, for messages.
+        packed: the schema as bytes if columns are packed, else None; rows that agree in it may be joined.
+    """
+
+    rows: pa.RecordBatch
+    source: Path | None
+    packed: bytes | None
+
+    @staticmethod
+    def of(batch: pa.RecordBatch, source: Path | None) -> PackedRows:
+        """Return all rows of a batch."""
+        packed = batch.schema.serialize().to_pybytes() if has_packed(batch.schema) else None
+        return PackedRows(batch, source, packed)
+
+    @cached_property
+    def _edges(self) -> np.ndarray:
+        """Return the first rows of units in all packed columns, and behind them the number of rows."""
+        begins = np.ones(self.rows.num_rows, bool)
+        for array in self.rows.columns:
+            if array.type == PACKED:
+                begins &= np.diff(_offsets(array)) > 0
+        begins[:1] = True
+        return np.append(np.flatnonzero(begins), self.rows.num_rows)
+
+    def part(self, start: int, stop: int) -> PackedRows:
+        """Return the rows `[start, stop)`; where they cut a unit, all of them are unpacked.
+
+        Raises:
+            CorruptStoreError: a packed column is not what a journal holds.
+        """
+        if self.packed is None or start >= stop:
+            return PackedRows(self.rows.slice(start, stop - start), self.source, self.packed)
+        low = int(self._edges[self._edges.searchsorted(start, side="right") - 1])
+        high = int(self._edges[self._edges.searchsorted(stop)])
+        whole = PackedRows(self.rows.slice(low, high - low), self.source, self.packed)
+        if (low, high) == (start, stop):
+            return whole
+        return PackedRows(whole.unpacked().slice(start - low, stop - start), self.source, None)
+
+    def unpacked(self, arena: Arena | None = None) -> pa.RecordBatch:
+        """Return the rows with all columns as they were before packing.
+
+        Args:
+            arena: where values are unpacked; memory of their own if None.
+
+        Raises:
+            CorruptStoreError: a packed column is not what a journal holds.
+        """
+        rows = self.rows
+        for index, column in enumerate(rows.schema):
+            if column.type == PACKED:
+                try:
+                    values = _unpack(rows.column(index), packed_bytes(column), arena or Arena(0))
+                except MemoryError:
+                    raise
+                except _UNREADABLE as error:
+                    raise CorruptStoreError(
+                        f"The packed column {column.name!r} of the journal part {self.source} cannot be "
+                        f"unpacked ({error}). It was written by something else, or changed on purpose."
+                    ) from error
+                rows = rows.set_column(index, pa.field(column.name, pa.binary()), values)
+        return rows
+
+
+def unpack_all(chunks: Iterable[PackedRows], arena: Arena) -> list[pa.RecordBatch]:
+    """Return the rows of all chunks, unpacked; what was not packed shares memory with them.
+
+    Packed neighbours are unpacked as one, which takes fewer calls.
+
+    Raises:
+        CorruptStoreError: a packed column is not what a journal holds.
+    """
+    found: list[pa.RecordBatch] = []
+    for packed, group in groupby(chunks, lambda chunk: chunk.packed):
+        members = list(group)
+        if packed is None:
+            found += [chunk.rows for chunk in members]
+        else:
+            rows = pa.concat_batches([chunk.rows for chunk in members])
+            found.append(PackedRows(rows, members[0].source, packed).unpacked(arena))
+    return found
+
+
+def lane_edges(batch: pa.RecordBatch) -> np.ndarray:
+    """Return where the stretches of neighbouring rows of one lane begin, and behind them where the last one
+    ends.
+    """
+    names = (JOURNAL_NUMBER.name, JOURNAL_AGENT.name)
+    return edges_of([batch.column(name).to_numpy() for name in names if name in batch.schema.names])
+
+
+def edges_of(keys: Sequence[np.ndarray]) -> np.ndarray:
+    """Return where stretches of rows with equal keys begin, and behind them where the last one ends.
+
+    Args:
+        keys: arrays of one length; at least one.
+    """
+    count = len(keys[0])
+    if not count:
+        return np.zeros(1, np.int64)
+    changed = keys[0][1:] != keys[0][:-1]
+    for key in keys[1:]:
+        changed |= key[1:] != key[:-1]
+    return np.concatenate([[0], np.flatnonzero(changed) + 1, [count]])
+
+
+def packed_bytes(column: pa.Field) -> int:
+    """Return how many bytes a value of a packed column has.
+
+    Raises:
+        ValueError: it is no packed column of ours.
+    """
+    size = int((column.metadata or {}).get(VALUE_BYTES, b""))
+    if column.type != PACKED or not 0 < size <= MAX_OFFSET:
+        raise ValueError(f"the column {column.name!r} is not packed as a journal packs")
+    return size
+
+
+def has_packed(schema: pa.Schema) -> bool:
+    """Return whether a batch has packed columns."""
+    return PACKED in schema.types
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that a journal column has when it is not packed."""
+    return pa.binary() if kind == PACKED else kind
+
+
+def plain_bytes(batch: pa.RecordBatch, size: int) -> int:
+    """Return how many bytes a batch that takes `size` bytes in the journal would take there without
+    packing.
+    """
+    for column, array in zip(batch.schema, batch.columns, strict=True):
+        if column.type == PACKED:
+            ends = _offsets(array)
+            size += (len(array) - array.null_count) * packed_bytes(column) - int(ends[-1] - ends[0])
+    return size
+
+
+def _cut(edges: np.ndarray, most: int) -> np.ndarray:
+    """Cut stretches into units of so many rows at the most."""
+    if len(edges) < 2 or np.diff(edges).max() <= most:
+        return edges
+    units = [np.arange(low, high, most) for low, high in pairwise(edges.tolist())]
+    return np.concatenate([*units, edges[-1:]])
+
+
+def _unpack(array: pa.Array, size: int, arena: Arena) -> pa.Array:
+    valid, offsets, data = _valid(array), _offsets(array), array.buffers()[2]
+    first = np.flatnonzero(np.diff(offsets) > 0)
+    before = np.concatenate([[0], np.cumsum(valid)])
+    total = int(before[-1]) * size
+    if total > min(_MOST_TIMES * int(offsets[-1] - offsets[0]), MAX_OFFSET) or before[first[:1]].any():
+        raise ValueError(f"{int(offsets[-1] - offsets[0])} bytes cannot be {total}")
+    values = arena.take(total)
+    into = values.data
+    cuts = [*offsets[first].tolist(), int(offsets[-1])]
+    ends = [*(before[first] * size).tolist(), total]
+    for (low, high), (begin, end) in zip(pairwise(cuts), pairwise(ends), strict=True):
+        _unpack_into(into[begin:end], data.slice(low, high - low))
+    return equal_binaries(values, size, len(array), None if valid.all() else valid)
+
+
+def _unpack_into(into: memoryview, frame: pa.Buffer) -> None:
+    """Fill memory with the content of one LZ4 frame, which must be exactly as large."""
+    with pa.CompressedInputStream(pa.BufferReader(frame), _CODEC) as stream:
+        filled = 0
+        while filled < len(into):
+            some = stream.readinto(into[filled:])
+            if not some:
+                raise ValueError(f"{filled} bytes instead of {len(into)}")
+            filled += some
+        if stream.read(1):
+            raise ValueError(f"more than {len(into)} bytes")
+
+
+def _value_bytes(array: pa.Array) -> int:
+    """Return how many bytes each value of a binary column has; 0 if they are of several sizes, or there is
+    none.
+    """
+    if array.null_count == len(array):
+        return 0
+    sizes = np.diff(_offsets(array))
+    size = int(sizes.max())
+    return size if (sizes == np.where(_valid(array), size, 0)).all() else 0
+
+
+def _offsets(array: pa.Array) -> np.ndarray:
+    """Return the offsets of a binary array's rows, one more than rows."""
+    if not len(array):
+        return np.zeros(1, np.int64)
+    kind = np.int64 if array.type == PACKED else np.int32
+    return np.frombuffer(array.buffers()[1], kind)[array.offset : array.offset + len(array) + 1]
+
+
+def _valid(array: pa.Array) -> np.ndarray:
+    if not array.null_count:
+        return np.ones(len(array), bool)
+    return array.is_valid().to_numpy(zero_copy_only=False)
+
+
+def _first_rows(valid: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return the first row with a value of each stretch that has one."""
+    rows = np.flatnonzero(valid)
+    at = rows.searchsorted(edges)
+    return rows[at[:-1][at[:-1] < at[1:]]]

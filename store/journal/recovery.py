@@ -1,0 +1,321 @@
+"""Recovery: journals whose writer is dead are sealed.
+
+The next writer on the store and `episodelake.recover` call it. The lock of a run's journal shows whether its
+writer lives (see `locks`); the process that takes the lock recovers the run alone. Recovery may be killed and
+repeated: what is committed already is recognised by its id, and a journal goes only after both commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from ..agents.recovery import FoundTeam
+from ..dynamic.alignment import align_to_schema
+from ..dynamic.column_groups import METADATA, merge_rows
+from ..dynamic.values import dump_json
+from ..errors import CorruptStoreError, StoreAccessError
+from ..files import guard_access
+from ..layout import EPISODES, RUNS, Layout
+from ..locks import LOCK_SUFFIX, MAINTENANCE_LOCK, FileLock, is_lock_content, remove_probe, watch
+from ..schema import ENV_BUNDLE, StepSchema
+from ..segments.episode_columns import EpisodeColumns
+from ..segments.episode_record import EpisodeRecord
+from ..segments.parquet import read_parquet
+from ..segments.seal import Seal, Tables, commit_run, live_name, seal
+from .packed_columns import plain_type
+from .reading import JournalBatch, PartReader
+from .recovered_episode import FoundEpisode, Outcomes
+from .row_index import RowSpans
+from .run_journal import (
+    DAMAGED_SUFFIX,
+    RunHeader,
+    check_journals,
+    is_journal,
+    is_own_name,
+    lock_path,
+    part_paths,
+    remove_journal,
+    set_aside,
+)
+from .seal_log import sealed_numbers
+
+
+@dataclass(frozen=True)
+class RecoveredRun:
+    """The result of recovering the journal of one dead writer.
+
+    Attributes:
+        run_id: the run.
+        episodes: how many episodes were sealed now.
+        interrupted: how many of them the crash cut short.
+        steps: transitions in these episodes.
+        torn_bytes: bytes of a batch at the end that was not written whole; its rows are lost.
+    """
+
+    run_id: str
+    episodes: int
+    interrupted: int
+    steps: int
+    torn_bytes: int
+
+
+def recover(layout: Layout, schema: StepSchema) -> list[RecoveredRun]:
+    """Seal the journals of all dead writers of a store; journals of live writers are left alone.
+
+    A writer on another host is dead if its heartbeat is old and does not change while it is watched, which
+    takes about `locks.WATCH_SECONDS`. A journal that is damaged elsewhere than at its end is recovered as far
+    as it can be, and is then set aside (renamed to `<run id>.damaged`), not deleted. One that this user may
+    not read or change is left for its owner, with a warning.
+
+    Raises:
+        StoreAccessError, ConcurrentCommitError: a seal could not be committed; the journal stays.
+        CorruptStoreError: a journal cannot be recovered; it was set aside, and the others are recovered.
+    """
+    recovered, troubles, doubted = [], [], []
+    for directory in _journals_with_locks(layout, troubles):
+        with _reported(directory, troubles):
+            lock = FileLock.acquire(lock_path(directory))
+            if lock is not None and lock.doubted:
+                doubted.append((directory, lock))
+            elif lock is not None:
+                recovered.append(_recover_locked(layout, schema, directory, lock))
+    try:
+        watch([lock for _, lock in doubted])
+        for directory, lock in doubted:
+            if not lock.doubted:
+                with _reported(directory, troubles):
+                    recovered.append(_recover_locked(layout, schema, directory, lock))
+    finally:
+        for _, lock in doubted:
+            lock.release(remove=False)
+    if troubles:
+        raise CorruptStoreError(" ".join(troubles))
+    return [run for run in recovered if run is not None]
+
+
+def _journals_with_locks(layout: Layout, troubles: list[str]) -> list[Path]:
+    """Return the journals that may wait for recovery, after removing locks whose journal is gone."""
+    entries: list[Path] = []
+    for folder in layout.journal_places:
+        check_journals(folder)
+        with guard_access("list the journals", folder):
+            entries += sorted(folder.iterdir()) if folder.is_dir() else []
+    for entry in entries:
+        remove_probe(entry)
+        if entry.name.endswith(LOCK_SUFFIX) and entry.name != MAINTENANCE_LOCK:
+            with _reported(entry, troubles):
+                _remove_stray_lock(entry)
+        elif entry.is_symlink():
+            troubles.append(f"{entry} is a link, which may lead out of the store. Remove it.")
+    return [entry for entry in entries if not entry.name.endswith(DAMAGED_SUFFIX) and is_journal(entry)]
+
+
+@contextlib.contextmanager
+def _reported(path: Path, troubles: list[str]) -> Iterator[None]:
+    """Go on with the other journals where this one is damaged or belongs to another user."""
+    try:
+        yield
+    except CorruptStoreError as error:
+        troubles.append(str(error))
+    except StoreAccessError as error:
+        if getattr(error.__cause__, "errno", None) not in (errno.EACCES, errno.EPERM):
+            raise
+        warnings.warn(f"The journal at {path} is left for its owner. {error}", RuntimeWarning, stacklevel=5)
+
+
+def _recover_locked(
+    layout: Layout, schema: StepSchema, directory: Path, lock: FileLock
+) -> RecoveredRun | None:
+    """Recover one journal whose lock is held, and let go of it."""
+    try:
+        return _recover_run(layout, schema, directory, skipped=1 if lock.taken_over else 0)
+    except CorruptStoreError as error:
+        raise CorruptStoreError(f"{error} The journal is now {set_aside(directory)}.") from error
+    finally:
+        lock.release(remove=not directory.exists() or not any(map(is_own_name, os.listdir(directory))))
+
+
+def _recover_run(layout: Layout, schema: StepSchema, directory: Path, *, skipped: int) -> RecoveredRun | None:
+    """Recover one journal.
+
+    Args:
+        skipped: how many segment numbers to leave to a writer that may yet wake up in the middle of a seal.
+    """
+    with guard_access("recover the journal", directory):
+        # Before anything is committed: parts that cannot be deleted would be recovered again and again. Its
+        # writer may have closed, and removed the journal, since the journals were listed.
+        if os.path.lexists(directory) and not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+    paths = part_paths(directory)
+    if not paths:
+        if directory.is_dir():
+            _close_run(layout, directory)
+            remove_journal(directory)
+        return None
+    readers = [PartReader(path) for path in paths]
+    found = _read(readers, schema)
+    header = next((reader.header for reader in readers if reader.header is not None), None)
+    torn = sum(reader.torn_bytes for reader in readers)
+    if header is None:
+        # Its writer died before it wrote a row since the last seal.
+        _close_run(layout, directory)
+        _put_away(directory, readers)
+        return RecoveredRun(directory.name, 0, 0, 0, torn) if torn else None
+    if header.run_id != directory.name:
+        raise CorruptStoreError(f"The journal {directory} says that it belongs to the run {header.run_id!r}.")
+    tables = Tables.open(layout)
+    done = set(committed_episodes(layout, tables, header.run_id))
+    done |= sealed_numbers(directory, tables.episodes.applied(header.run_id))
+    now = _last_moment(directory, header, found.values())
+    records = [
+        episode.record(number, now)
+        for number, episode in found.items()
+        if number not in done and episode.steps
+    ]
+    run = _seal_all(tables, schema, header, records, paths, now, skipped)
+    # Its writer may have died between a commit and the sync of its name; only the journal proves it then.
+    for table in (tables.runs, tables.steps, tables.episodes):
+        table.sync()
+    _put_away(directory, readers)
+    return replace(run, torn_bytes=torn)
+
+
+def _put_away(directory: Path, readers: Sequence[PartReader]) -> None:
+    """Remove a journal that was read; one that is damaged elsewhere than at its end is set aside."""
+    if any(reader.damaged for reader in readers) or not all(reader.ended for reader in readers[:-1]):
+        set_aside(directory)
+    else:
+        remove_journal(directory)
+
+
+def _remove_stray_lock(path: Path) -> None:
+    """Remove a lock whose owner died after its journal was gone; files of others stay."""
+    directory = path.with_name(path.name.removesuffix(LOCK_SUFFIX))
+    if os.path.lexists(directory) or (not path.is_symlink() and not is_lock_content(path)):
+        return
+    lock = FileLock.acquire(path)
+    if lock is not None:
+        lock.release(remove=not os.path.lexists(directory))
+
+
+def _close_run(layout: Layout, directory: Path) -> None:
+    """Commit the end of a run whose writer died after its last seal; its row says what is needed."""
+    run_id = directory.name
+    tables = Tables.open(layout)
+    if tables.runs.applied(run_id) != 0:
+        return
+    row = read_parquet(layout.table(RUNS) / live_name(run_id))
+    row = align_to_schema(row, tables.runs.schema, fill=False)
+    metadata = dump_json(merge_rows(METADATA, row)[0])
+    names = ("run_id", "name", "env_spec", "versions", ENV_BUNDLE.name)
+    texts = {name: row.column(name)[0].as_py() for name in names if name in row.column_names}
+    started_at = row.column("started_at").cast(pa.int64())[0].as_py()
+    header = RunHeader(**texts, started_at=started_at, metadata=metadata)
+    commit_run(tables, header, max(started_at, directory.stat().st_mtime_ns // 1000))
+
+
+def _seal_all(
+    tables: Tables,
+    schema: StepSchema,
+    header: RunHeader,
+    records: list[EpisodeRecord],
+    paths: list[Path],
+    now: int,
+    skipped: int,
+) -> RecoveredRun:
+    records.sort(key=lambda record: (record.ended_at, record.number))
+    if records:
+        segment = (
+            max(tables.steps.applied(header.run_id), tables.episodes.applied(header.run_id)) + 1 + skipped
+        )
+        seal(tables, schema, Seal(header, segment, EpisodeColumns.of(records), paths[0].parent, paths))
+    if records or tables.episodes.applied(header.run_id) >= 0:
+        commit_run(tables, header, max([record.ended_at for record in records], default=now))
+    interrupted = sum(record.end_reason == "interrupted" for record in records)
+    steps = sum(record.transitions for record in records)
+    return RecoveredRun(header.run_id, len(records), interrupted, steps, 0)
+
+
+def _read(readers: Iterable[PartReader], schema: StepSchema) -> dict[int, FoundEpisode]:
+    found: dict[int, FoundEpisode] = {}
+    lost: set[int] = set()
+    whole = True
+    seen = 0
+    for reader in readers:
+        for batch in reader.batches(after_gap=not whole, seen=seen):
+            _check_columns(batch, schema)
+            if batch.after_gap:
+                # Rows of the episodes that were open before the gap do not follow on: they end where it
+                # begins.
+                lost |= {number for number, episode in found.items() if episode.end is None}
+            _read_batch(batch, found, lost, schema)
+        whole = reader.ended
+        seen = reader.seen
+    return found
+
+
+def _check_columns(batch: JournalBatch, schema: StepSchema) -> None:
+    known = {column.name: plain_type(column.type) for column in batch.rows.schema}
+    for column in schema.journal:
+        if known.get(column.name) != column.type:
+            raise CorruptStoreError(
+                f"The journal part {batch.source} has {known.get(column.name, 'nothing')} as its column "
+                f"{column.name!r}; the store's spaces want {column.type}."
+            )
+
+
+def _read_batch(
+    batch: JournalBatch, found: dict[int, FoundEpisode], lost: set[int], schema: StepSchema
+) -> None:
+    events = batch.events()
+    for event in events:
+        if event["event"] == "begin":
+            begun = FoundTeam(event, schema=schema) if schema.groups else FoundEpisode(event)
+            found.setdefault(event["number"], begun)
+        elif event["event"] == "agent" and event["number"] in found and event["number"] not in lost:
+            found[event["number"]].introduce(event)
+    runs = RowSpans.of(batch.rows, batch.source)
+    outcomes = Outcomes.of(runs, schema)
+    stretches = (runs.numbers, runs.agents, runs.starts, runs.stops)
+    for number, agent, start, stop in zip(*(each.tolist() for each in stretches), strict=True):
+        if number in found and number not in lost:
+            found[number].add(outcomes, start, stop, agent)
+    for event in events:
+        if event["event"] == "end" and event["number"] in found and event["number"] not in lost:
+            found[event["number"]].end = event
+        elif event["event"] == "discard":
+            found.pop(event["number"], None)
+
+
+def committed_episodes(layout: Layout, tables: Tables, run_id: str) -> dict[int, tuple[int, str]]:
+    """Return length and end reason of the run's episodes in the store, by number."""
+    episodes: dict[int, tuple[int, str]] = {}
+    names = ["run_id", "number", "length", "end_reason"]
+    for file in tables.episodes.files():
+        if file.may_hold_run(run_id):
+            table = read_parquet(layout.table(EPISODES) / file.name, names)
+            rows = zip(*(table.column(name).to_pylist() for name in names), strict=True)
+            episodes |= {
+                number: (length, reason) for owner, number, length, reason in rows if owner == run_id
+            }
+    return episodes
+
+
+def _last_moment(directory: Path, header: RunHeader, found: Iterable[FoundEpisode]) -> int:
+    """Return when the journal was last written, in microseconds: the best guess of when its writer died.
+
+    A file's clock may be some milliseconds behind the one that its writer read, and a copied file may have
+    any time; nothing ends before it began.
+    """
+    moments = [header.started_at, *(path.stat().st_mtime_ns // 1000 for path in part_paths(directory))]
+    for episode in found:
+        moments += [episode.begin.get("started_at", 0), (episode.end or {}).get("ended_at", 0)]
+    return max(moments)

@@ -1,0 +1,1 @@
+"""Segments: Parquet files of steps and episodes, how they are written and checked."""

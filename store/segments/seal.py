@@ -1,0 +1,242 @@
+"""Sealing: finished episodes of a run leave the journal and become a segment of the store.
+
+The order is what makes a crash harmless. The steps file and the episodes file are written and made durable;
+then the steps are committed, then the episodes. Only with the second commit does a snapshot show anything.
+Repeating a seal that was interrupted at any point has the effect of doing it once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from ..dynamic import logical_types as kinds
+from ..dynamic.column_groups import METADATA, ColumnSet
+from ..dynamic.merge import SegmentColumns, marked
+from ..dynamic.rows import DynamicRows
+from ..dynamic.values import load_json
+from ..identity import check_identity
+from ..journal.reading import PartReader
+from ..journal.row_index import RowIndex
+from ..journal.run_journal import RunHeader
+from ..journal.seal_log import note_seal
+from ..layout import EPISODES, RUNS, STEPS, Layout, segment_name
+from ..schema import ENV_BUNDLE, RUNS_SCHEMA, StepSchema
+from ..tables.listed_files import NewFile
+from ..tables.run_files import LIVE, join_many
+from ..tables.table import ColumnsChangedError, Table
+from ..tables.table_files import write_table_file
+from .episode_columns import EpisodeColumns, LaneColumns
+from .episode_record import SegmentRows
+from .episode_table import episodes_table
+from .steps_file import StepsFile
+
+#: How often a segment is written for columns that another operation then changes.
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The three tables of a store, for one writer."""
+
+    layout: Layout
+    runs: Table
+    episodes: Table
+    steps: Table
+
+    @staticmethod
+    def open(layout: Layout) -> Tables:
+        """Open all three at their newest versions.
+
+        Raises:
+            StoreNotFoundError: another store has replaced the one that the layout was made for.
+        """
+        tables = Tables(layout, *(Table(layout.table(name)) for name in (RUNS, EPISODES, STEPS)))
+        # Afterwards: the tables of a store are made before its `store.json`.
+        check_identity(layout)
+        return tables
+
+    def check_writable(self) -> None:
+        """Refuse to write if one of the tables cannot be written, before another is.
+
+        Raises:
+            FormatVersionError: another program gave a table features which writers must heed.
+        """
+        for table in (self.runs, self.episodes, self.steps):
+            table.check_writable()
+
+
+@dataclass(frozen=True)
+class Seal:
+    """One seal: which episodes of a run, and the journal parts that hold their rows.
+
+    Attributes:
+        segment: number of the segment within the run; grows with every seal of the run.
+        records: the finished episodes in the order in which they ended.
+        journal: the run's journal directory.
+        parts: journal parts, oldest first; they may hold rows of other episodes too.
+        bulk: journal batches that are in memory only; they may hold rows of other episodes too.
+    """
+
+    header: RunHeader
+    segment: int
+    records: EpisodeColumns
+    journal: Path
+    parts: Sequence[Path]
+    bulk: Sequence[pa.RecordBatch] = ()
+
+
+def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
+    """Write and commit one segment.
+
+    Raises:
+        StoreAccessError: a file could not be written (a full disk, say); nothing became visible, repeat it.
+        ConcurrentCommitError: other writers kept winning; nothing became visible, repeat it.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            _seal(tables, schema, job)
+            return
+        except ColumnsChangedError:
+            tables.episodes.refresh()
+            tables.steps.refresh()
+    _seal(tables, schema, job)
+
+
+def _seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
+    run_id = job.header.run_id
+    name = segment_name(run_id, job.segment)
+    if tables.episodes.applied(run_id) >= job.segment:
+        return
+    note_seal(job.journal, job.segment, job.records.numbers)
+    readers = [PartReader(path) for path in job.parts]
+    ids = job.records.ids(run_id)
+    lanes = job.records.lanes
+    index = RowIndex.find(readers, lanes, job.bulk).cut(lanes.lengths + 1)
+    # A file that is listed already, by an attempt that got so far, is never written over.
+    done = tables.steps.applied(run_id) >= job.segment
+    steps, columns = (None, []) if done else _write_steps(tables, schema, job, index, readers)
+    rows = _segment_rows(name, lanes, index)
+    table = _episodes_table(tables, schema, job, ids, rows)
+    episodes = write_table_file(tables.layout.table(EPISODES) / name, table)
+    if steps is not None:
+        removed = _orphans(tables, job)
+        tables.steps.commit([steps], run_id, job.segment, removed=removed, columns=columns)
+    counts = {
+        "episodelake.operation": "seal",
+        "episodelake.episodes": len(job.records),
+        "episodelake.steps": int(lanes.lengths.sum()),
+    }
+    own = [column for column in table.schema if kinds.field_kind(column)]
+    tables.episodes.commit([episodes], run_id, job.segment, details=counts, columns=own)
+
+
+def _episodes_table(
+    tables: Tables, schema: StepSchema, job: Seal, ids: Sequence[str], rows: SegmentRows
+) -> pa.Table:
+    """Return the rows of the episodes, whose columns the table has."""
+    while True:
+        metadata = ColumnSet(METADATA, tables.episodes.schema, fixed=True)
+        table = episodes_table(schema, job.header.run_id, ids, job.records, rows, metadata)
+        if _committed(tables.episodes, table.schema, metadata):
+            return table
+
+
+def _committed(table: Table, made: pa.Schema, columns: ColumnSet) -> bool:
+    """Give a table the columns that were made; False if others committed one under another kind meanwhile."""
+    own = [column for column in made if kinds.field_kind(column)]
+    table.ensure_columns([*own, *marked(table.schema, columns.overflow)])
+    known = {column.name: kinds.field_kind(column) for column in table.schema}
+    return all(known.get(column.name) == kinds.field_kind(column) for column in own)
+
+
+def _write_steps(
+    tables: Tables,
+    schema: StepSchema,
+    job: Seal,
+    index: RowIndex,
+    readers: Sequence[PartReader],
+) -> tuple[NewFile, list[pa.Field]]:
+    """Write the file of steps; how to list it, and the columns that it has beside those of the spaces."""
+    run_id = job.header.run_id
+    name = segment_name(run_id, job.segment)
+    path = tables.layout.table(STEPS) / name
+    ids = job.records.ids(run_id)
+    schemas = (runs.batch.schema for runs in index.pieces.runs)
+    # By all that they say: schemas that differ only in the kinds of columns are equal.
+    seen = list({schema.serialize().to_pybytes(): schema for schema in schemas}.values())
+    names = schema.journal.names
+    columns = SegmentColumns(names, tables.steps.schema, seen)
+    tables.steps.ensure_columns(columns.fields)
+    columns = SegmentColumns(names, tables.steps.schema, seen)
+    tables.steps.ensure_columns(columns.fields)
+    written = StepsFile(path, schema, columns).write(ids, job.records.lanes, index, readers, job.bulk)
+    tables.steps.ensure_columns(columns.overflow())
+    bounds = ({"episode_id": min(ids)}, {"episode_id": max(ids)})
+    return NewFile(name, written.rows, written.null_counts, *bounds), columns.fields
+
+
+def _segment_rows(name: str, lanes: LaneColumns, index: RowIndex) -> SegmentRows:
+    counts = lanes.per_episode(index.steps_rows)
+    return SegmentRows(name, (np.cumsum(counts) - counts).tolist(), counts.tolist())
+
+
+def _orphans(tables: Tables, job: Seal) -> list[str]:
+    """Return steps files of this run whose episodes were never committed: a crash cut their seal short."""
+    shown = tables.episodes.applied(job.header.run_id)
+    committed = tables.steps.applied(job.header.run_id)
+    lost = {segment_name(job.header.run_id, number) for number in range(shown + 1, committed + 1)}
+    lost.discard(segment_name(job.header.run_id, job.segment))
+    return [file.name for file in tables.steps.files() if file.name in lost] if lost else []
+
+
+def commit_run(tables: Tables, header: RunHeader, ended_at: int | None) -> None:
+    """Write the run's row: first without an end when its first segment is sealed, then with it.
+
+    Args:
+        ended_at: microseconds since 1970, UTC; None while the run goes on.
+    """
+    check_identity(tables.layout)
+    state = 0 if ended_at is None else 1
+    if tables.runs.applied(header.run_id) >= state:
+        return
+    live, closed = live_name(header.run_id), f"{header.run_id}-closed.parquet"
+    name = live if ended_at is None else closed
+    for _ in range(_ATTEMPTS):
+        table = _runs_table(tables.runs, header, ended_at)
+        new = write_table_file(tables.layout.table(RUNS) / name, table)
+        tables.runs.refresh()
+        removed = [live] if state and tables.runs.applied(header.run_id) == 0 else []
+        own = [column for column in table.schema if kinds.field_kind(column)]
+        with contextlib.suppress(ColumnsChangedError):
+            tables.runs.commit([new], header.run_id, state, removed=removed, columns=own)
+            break
+    if state:
+        join_many(tables.runs, header.run_id)
+
+
+def live_name(run_id: str) -> str:
+    """Return the file of the runs table with the row of a run that goes on."""
+    return f"{run_id}{LIVE}"
+
+
+def _runs_table(runs: Table, header: RunHeader, ended_at: int | None) -> pa.Table:
+    metadata = DynamicRows.of([load_json(header.metadata, "the journal's header")])
+    values = [header.run_id, header.name, header.started_at, ended_at, header.env_spec, header.versions]
+    arrays = [pa.array([value], column.type) for value, column in zip(values, RUNS_SCHEMA, strict=True)]
+    while True:
+        columns = ColumnSet(METADATA, runs.schema, fixed=True)
+        dynamic = columns.columns(metadata, 0, 1)
+        fields = [*RUNS_SCHEMA, *(kinds.field(name, kind) for name, (kind, _) in dynamic.items())]
+        table = pa.table([*arrays, *(array for _, array in dynamic.values())], schema=pa.schema(fields))
+        if _committed(runs, table.schema, columns):
+            break
+    if header.env_bundle is None:
+        return table
+    runs.ensure_columns([ENV_BUNDLE])
+    return table.append_column(ENV_BUNDLE, pa.array([header.env_bundle], ENV_BUNDLE.type))

@@ -1,0 +1,244 @@
+"""From journal rows to a steps file: order the rows by episode, shift, write row groups.
+
+Works on batches that point into the mapped journal and holds one row group in memory, or two where
+columns are packed, whatever the length of an episode. A row group never splits an episode that fits in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+
+from ..dynamic.merge import SegmentColumns
+from ..journal.packed_columns import Arena, has_packed
+from ..journal.reading import PartReader
+from ..journal.row_index import Pieces, RowIndex
+from ..places import Place
+from ..prefetch import prefetch
+from ..schema import AGENT_ID, JOURNAL_KIND, RESET_ROW, StepSchema
+from .arrow_take import take_rows
+from .episode_columns import LaneColumns
+from .parquet import parquet_writer
+
+#: The most a row group of steps takes before compression.
+GROUP_BYTES = 32 << 20
+GROUP_ROWS = 131_072
+
+
+@dataclass(frozen=True)
+class WrittenSteps:
+    """Row and NULL counts of a steps file, for its statistics."""
+
+    rows: int
+    null_counts: dict[str, int]
+
+
+class StepsFile:
+    """Writes one steps file.
+
+    Args:
+        path: where; an older file of that name is replaced.
+        schema: the store's step schema.
+        columns: the dynamic columns of this segment.
+    """
+
+    def __init__(self, path: Place, schema: StepSchema, columns: SegmentColumns) -> None:
+        self._path = path
+        self._schema = schema
+        self._columns = columns
+        fields = [_named_once(column) for column in schema.steps] + columns.fields
+        self._file_schema = pa.schema(fields)
+        self._row_bytes = schema.journal_row_bytes
+        self._group_rows = 0
+        self._names: dict[str, Sequence[str]] = {}
+        self._nulls = dict.fromkeys(self._file_schema.names, 0)
+        self._rows = 0
+        self._arenas = [Arena(0), Arena(0)]
+
+    def write(
+        self,
+        ids: Sequence[str],
+        lanes: LaneColumns,
+        index: RowIndex,
+        readers: Sequence[PartReader],
+        bulk: Sequence[pa.RecordBatch] = (),
+    ) -> WrittenSteps:
+        """Write the lanes in their order, those of an episode together, and make the file durable.
+
+        Args:
+            ids: of the episodes.
+            lanes: whose rows are written.
+            index: where they are.
+            readers: the parts that hold them.
+            bulk: the batches in memory that hold them.
+
+        Raises:
+            StoreAccessError: the file could not be written; the caller may try again.
+        """
+        sizes = [(reader.rows, reader.row_bytes) for reader in readers]
+        sizes += [(batch.num_rows, batch.get_total_buffer_size()) for batch in bulk]
+        rows, size = map(sum, zip(*sizes, strict=True))
+        self._row_bytes = max(self._row_bytes, size // max(1, rows))
+        self._group_rows = max(1, min(GROUP_ROWS, GROUP_BYTES // self._row_bytes))
+        packed = any(has_packed(runs.batch.schema) for runs in index.pieces.runs)
+        if packed:
+            self._arenas = [Arena(GROUP_BYTES), Arena(GROUP_BYTES)]
+        self._names = {"episode_id": ids}
+        if lanes.names is not None:
+            self._names["episode_id"] = np.repeat(np.array(ids, object), np.diff(lanes.first)).tolist()
+            self._names[AGENT_ID] = lanes.names
+        with parquet_writer(self._path, self._file_schema, self._row_bytes) as writer:
+            # Gathering small rows is not worth a thread beside those that record.
+            groups = self._groups(lanes, index)
+            for table in prefetch(groups) if packed else groups:
+                writer.write_table(table, row_group_size=max(1, table.num_rows))
+                self._count(table)
+                for reader in readers:
+                    reader.release()
+        return WrittenSteps(self._rows, self._nulls)
+
+    def _count(self, table: pa.Table) -> None:
+        self._rows += table.num_rows
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            self._nulls[name] += column.null_count
+
+    def _groups(self, lanes: LaneColumns, index: RowIndex) -> Generator[pa.Table, None, None]:
+        counts = lanes.per_episode(index.steps_rows)
+        ends = np.cumsum(counts)
+        episode = 0
+        while episode < len(ends):
+            before = ends[episode] - counts[episode]
+            last = int(np.searchsorted(ends, before + self._group_rows, side="right"))
+            if last == episode:
+                last += 1
+                for lane in range(*lanes.first[[episode, last]].tolist()):
+                    yield from self._split(index, lane)
+            else:
+                yield self._whole(index, *lanes.first[[episode, last]].tolist())
+            episode = last
+
+    def _whole(self, index: RowIndex, first: int, last: int) -> pa.Table:
+        """Return the steps rows of the whole lanes `[first, last)`."""
+        arrivals, places = self._gather(index.pieces.part(*index.first[[first, last]].tolist()))
+        counts, lates = index.counts[first:last], index.lates[first:last]
+        kept = counts - lates
+        ends = np.cumsum(kept)
+        owners = np.repeat(np.arange(first, last, dtype=np.int32), kept)
+        t = np.arange(ends[-1])
+        t -= np.repeat(ends - kept, kept)
+        rows = np.repeat(np.cumsum(counts) - counts, kept) + t if lates.any() else None
+        return self._steps(arrivals, places, rows, (ends - 1)[~lates], owners, t)
+
+    def _split(self, index: RowIndex, lane: int) -> Iterator[pa.Table]:
+        """Yield the steps rows of a lane of an episode that is longer than a row group, in several tables."""
+        pieces = index.pieces.part(*index.first[[lane, lane + 1]].tolist())
+        steps_rows = int(index.steps_rows[lane])
+        for start in range(0, steps_rows, self._group_rows):
+            stop = min(start + self._group_rows, steps_rows)
+            arrivals, places = self._gather(pieces.between(start, stop + 1))
+            last = [stop - start - 1] if stop == steps_rows and not index.lates[lane] else []
+            owners = np.full(stop - start, lane, np.int32)
+            yield self._steps(
+                arrivals, places, None, np.array(last, np.int64), owners, np.arange(start, stop)
+            )
+
+    def _gather(self, pieces: Pieces) -> tuple[pa.Table, np.ndarray | None]:
+        """Copy pieces into one table in the journal's layout, dynamic columns made alike.
+
+        Returns:
+            The table, and the row of it that each row of the pieces stands in; None if they stand in order.
+        """
+        # The table before this one is being written while this one is gathered.
+        self._arenas.reverse()
+        self._arenas[0].clear()
+        chunks, first_row = pieces.chunks(self._row_bytes, self._arenas[0])
+        sizes = pieces.stops - pieces.starts
+        moved = first_row - (np.cumsum(sizes) - sizes)
+        places = np.arange(sizes.sum()) + np.repeat(moved, sizes) if moved.any() else None
+        # Schemas that differ only in the kinds of columns are equal, so they are compared as bytes.
+        alike = groupby(chunks, lambda chunk: chunk.schema.serialize().to_pybytes())
+        tables = [self._columns.align(pa.Table.from_batches(list(members))) for _, members in alike]
+        return pa.concat_tables(tables), places
+
+    def _steps(
+        self,
+        arrivals: pa.Table,
+        places: np.ndarray | None,
+        rows: np.ndarray | None,
+        blank: np.ndarray,
+        owners: np.ndarray,
+        t: np.ndarray,
+    ) -> pa.Table:
+        """Pair each observation with the outcome that arrived one row later.
+
+        Args:
+            arrivals: the rows that arrived.
+            places: the row of `arrivals` that each of them stands in; None if they stand in order.
+            rows: which of them has the observation of each result row; None for the first ones in order.
+            blank: the result rows without an outcome.
+            owners: the lane of each result row.
+            t: its step.
+        """
+        count, start, observed = len(t), 0, None
+        if places is not None or rows is not None:
+            rows = np.arange(count) if rows is None else rows
+            observed = rows if places is None else places[rows]
+            if count and (np.diff(observed) == 1).all():
+                start, observed = int(observed[0]), None
+        # From here on, None stands for the rows from `start` on.
+        kinds = _plain(arrivals, JOURNAL_KIND.name).to_numpy()
+        behind = blank + start + 1
+        following = None
+        # The row behind an episode's last one is the reset of the next, which has no outcome either.
+        if observed is not None or (kinds[behind[behind < len(kinds)]] != RESET_ROW).any():
+            outcomes = np.arange(1, count + 1) if rows is None else rows + 1
+            outcomes = np.minimum(outcomes, (len(kinds) if places is None else len(places)) - 1)
+            absent = np.zeros(count, bool)
+            absent[blank] = True
+            following = (outcomes if places is None else places[outcomes]), absent
+        arrays: list[pa.Array | pa.ChunkedArray] = []
+        for column in self._file_schema:
+            if column.name in self._names:
+                arrays.append(self._named(column.name, owners))
+            elif column.name == "t":
+                arrays.append(pa.array(t))
+            elif self._schema.is_outcome(column.name):
+                arrays.append(
+                    _shifted(arrivals.column(column.name), start + 1, count)
+                    if following is None
+                    else take_rows(_plain(arrivals, column.name), *following)
+                )
+            elif observed is None:
+                arrays.append(arrivals.column(column.name).slice(start, count))
+            else:
+                arrays.append(take_rows(_plain(arrivals, column.name), observed))
+        return pa.table(arrays, schema=self._file_schema)
+
+    def _named(self, column: str, owners: np.ndarray) -> pa.Array:
+        """Return the names of the lanes that own some rows; the lanes follow one another."""
+        first, last = int(owners[0]), int(owners[-1])
+        names = pa.array(self._names[column][first : last + 1], pa.string())
+        return pa.DictionaryArray.from_arrays(owners - np.int32(first), names)
+
+
+def _named_once(column: pa.Field) -> pa.Field:
+    """Return how a column is handed over: names as dictionaries, which Parquet makes of them anyhow."""
+    once = column.name in ("episode_id", AGENT_ID)
+    return pa.field(column.name, pa.dictionary(pa.int32(), pa.string())) if once else column
+
+
+def _shifted(column: pa.ChunkedArray, first: int, count: int) -> pa.ChunkedArray:
+    """Rows from `first` on, and NULL behind the last row of the column."""
+    found = column.slice(first, count)
+    missing = pa.nulls(count - len(found), column.type)
+    return pa.chunked_array([*found.chunks, missing], column.type)
+
+
+def _plain(table: pa.Table, name: str) -> pa.Array:
+    """Return a column of a table whose chunks were combined."""
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

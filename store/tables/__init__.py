@@ -1,0 +1,1 @@
+"""The three Delta tables: their logs, checksums, checkpoints and files."""

@@ -1,0 +1,233 @@
+"""Loaders give the batches that they gave before their options became objects, byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import polars as pl
+import pytest
+
+import episodelake as el
+
+LENGTHS = [5, 1, 17, 9, 30, 2, 11]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
+    """Seven episodes whose numbers are all exact, whatever the machine."""
+    box = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    path = tmp_path_factory.mktemp("recorded") / "store"
+    made = el.create(path, observation_space=box, action_space=gym.spaces.Discrete(5))
+    with made.writer(run="exact") as writer:
+        for number, length in enumerate(LENGTHS):
+            steps = np.arange(length + 1)
+            writer.write_episode(
+                observations=np.stack([steps * 0.5, steps % 3, steps * 0 + number], axis=1).astype("f4"),
+                actions=steps[:-1] % 5,
+                rewards=(steps[:-1] % 4 - number).astype(float),
+                terminations=(steps[1:] == length) & (number % 2 == 0),
+                truncations=(steps[1:] == length) & (number % 2 == 1),
+            )
+    return made.refresh()
+
+
+def digest(batches: Iterable[Any]) -> str:
+    """A checksum of the keys, dtypes, shapes and bytes of batches."""
+    found = hashlib.sha256()
+
+    def add(name: str, tree: Any) -> None:
+        if isinstance(tree, dict):
+            for key, part in tree.items():
+                add(f"{name}.{key}", part)
+        else:
+            found.update(f"{name} {tree.dtype} {tree.shape}".encode() + tree.tobytes())
+
+    for batch in batches:
+        add("", batch)
+    return found.hexdigest()[:16]
+
+
+def two_epochs(loader: Any) -> str:
+    """The digest of two epochs."""
+    return digest(batch for _ in range(2) for batch in loader)
+
+
+def forty(loader: Any) -> str:
+    """The digest of forty batches of a loader without end, each of which changes some priorities."""
+    found = []
+    for batch in islice(loader, 40):
+        found.append(batch)
+        if "unit" in batch:
+            loader.update_priorities(batch["unit"], np.abs(batch["reward"]) + 0.5)
+    return digest(found)
+
+
+def mixed(one: Any, other: Any) -> str:
+    """The digest of two epochs of a mixture."""
+    return two_epochs(el.mix([(one, 0.75), (other, 0.25)], 8, source=True, seed=3))
+
+
+AT_ONCE: dict[str, Any] = {"refresh_seconds": 0, "wait_seconds": 0}
+RULE = el.Prioritised(alpha=1.0, beta=1.0, epsilon=0.0)
+DELTAS = el.Deltas({"observation": [-1, 0], "reward": [0, 2]})
+CASTS = [el.Cast("reward", "float32"), el.Cast("observation", "float64"), el.Clip("reward", -1, 1)]
+
+
+def spanned(loader: Any) -> str:
+    """The digest of the keys that no discount changes."""
+    return digest({key: batch[key] for key in ("observation", "span")} for batch in loader)
+
+
+def taken(loader: Any) -> str:
+    """The digest of batches of any size."""
+    return digest(loader.take(count) for count in (3, 50, 1, 40))
+
+
+#: By name: the digest before, of what, and the arguments now.
+CASES: dict[str, tuple[str, Callable[[Any], str], dict[str, Any]]] = {
+    "transitions": ("78d7451b1642abb2", two_epochs, {}),
+    "transitions by name": ("78d7451b1642abb2", two_epochs, {"units": el.Transitions()}),
+    "shuffled": ("493e7a50b6db4363", two_epochs, {"shuffle": True, "seed": 3}),
+    "n steps": ("ade8afb402eee0aa", two_epochs, {"n_step": 3, "gamma": 0.5, "shuffle": True}),
+    "NSteps": ("ade8afb402eee0aa", two_epochs, {"units": el.NSteps(3, gamma=0.5), "shuffle": True}),
+    "default discount": ("8489a127e7f57178", spanned, {"n_step": 2}),
+    "window": ("9cdb0b6110249dd9", two_epochs, {"window": 4, "shuffle": True, "seed": 1}),
+    "Windows": (
+        "cfd39e233b419e0c",
+        two_epochs,
+        {"units": el.Windows(4, stride=2, pad="left", burn_in=1), "shuffle": True},
+    ),
+    "padded right": ("b5d1d4cc3849cc46", two_epochs, {"units": el.Windows(4, stride=3, pad="right")}),
+    "Deltas": ("8177baab5bad578e", two_epochs, {"units": DELTAS, "columns": ["action"], "shuffle": True}),
+    "WholeEpisodes": (
+        "c724ed9f3d7ebd69",
+        two_epochs,
+        {"batch_size": 2, "units": el.WholeEpisodes(), "shuffle": True},
+    ),
+    "with replacement": ("7e9b73efe7efb691", two_epochs, {"weights": "steps", "seed": 7}),
+    "weights of episodes": ("2f0f1ba8305afee3", two_epochs, {"weights": "episodes", "seed": 7}),
+    "weights": ("24ee8ed020effe5f", two_epochs, {"window": 2, "weights": pl.col("length") ** 2, "seed": 7}),
+    "last batch dropped": (
+        "9cf98fe553da9e56",
+        two_epochs,
+        {"batch_size": el.Batches(8, drop_last=True), "shuffle": True},
+    ),
+    "prefetched": (
+        "598deb20087575fc",
+        two_epochs,
+        {"batch_size": el.Batches(8, prefetch=2), "shuffle": True},
+    ),
+    "shard": ("bbdd06226c4be04a", two_epochs, {"shuffle": True, "shard": (3, 4)}),
+    "uneven shard": (
+        "64d4a3063c35de3b",
+        two_epochs,
+        {"shuffle": True, "shard": el.Shard(3, 4, uneven="drop")},
+    ),
+    "stream": (
+        "d8b992eeb4af01ca",
+        two_epochs,
+        {"shuffle": True, "cache": el.Cache("stream", buffer_bytes=1 << 11)},
+    ),
+    "mapped": (
+        "598deb20087575fc",
+        two_epochs,
+        {"shuffle": True, "cache": el.Cache("mmap", folder="mapped", max_bytes=1 << 30)},
+    ),
+    "dtypes": ("d1fe4567fcdfb773", two_epochs, {"transforms": CASTS}),
+    "taken": ("c013e194d4ded35d", taken, {"window": 2, "shuffle": True}),
+    "prioritised": ("d40272957742b001", forty, {"n_step": 2, "gamma": 0.5, "weights": RULE, "seed": 2}),
+    "followed": ("bcd1d1a81b02da5c", forty, {"seed": 2, "follow": el.Follow(newest_steps=40, **AT_ONCE)}),
+    "followed with weights": (
+        "d99bb4c90640a5c0",
+        forty,
+        {"seed": 2, "weights": pl.col("length"), "follow": el.Follow(newest_episodes=4, **AT_ONCE)},
+    ),
+    "followed by priority": (
+        "75845adf35b0e0dc",
+        forty,
+        {"seed": 2, "weights": RULE, "follow": el.Follow(**AT_ONCE)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_batches_are_those_of_the_former_spelling(
+    store: el.EpisodeStore, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the same seeds: each digest was computed by the version before, with its keywords."""
+    monkeypatch.chdir(tmp_path)
+    expected, digest_of, arguments = CASES[name]
+    assert digest_of(store.loader(**{"batch_size": 8, **arguments})) == expected
+
+
+def test_mixtures_are_those_of_the_former_spelling(store: el.EpisodeStore) -> None:
+    """Each loader's own batch size and last batch do not matter."""
+    one = store.loader(el.Batches(drop_last=True), shuffle=True)
+    assert mixed(one, store.loader(weights="steps", seed=1)) == "bf6be7288c9e284d"
+
+
+FORMER: dict[str, tuple[Any, str]] = {
+    "stride": (2, "units=el.Windows(length, stride=2)"),
+    "pad": ("left", "units=el.Windows(length, pad='left')"),
+    "burn_in": (3, "units=el.Windows(length, burn_in=3)"),
+    "deltas": ({"reward": [-1, 0]}, "units=el.Deltas({'reward': [-1, 0]})"),
+    "whole_episodes": (True, "units=el.WholeEpisodes()"),
+    "replacement": (True, "weights='steps'"),
+    "prioritised": (RULE, f"weights={RULE!r}"),
+    "drop_last": (True, "batch_size=el.Batches(size, drop_last=True)"),
+    "prefetch": (2, "batch_size=el.Batches(size, prefetch=2)"),
+    "uneven": ("drop", "shard=el.Shard(rank, world, uneven='drop')"),
+    "cache_folder": ("/scratch", "cache=el.Cache('mmap', folder='/scratch')"),
+    "cache_bytes": (5, "cache=el.Cache('mmap', max_bytes=5)"),
+    "buffer_bytes": (5, "cache=el.Cache('stream', buffer_bytes=5)"),
+    "dtypes": ({"reward": "float32"}, "transforms=[el.Cast(key, dtype), ...]"),
+    "device": ("cuda", "output=el.Output('torch', device='cuda')"),
+    "refresh_seconds": (0, "follow=el.Follow(refresh_seconds=0)"),
+    "newest_steps": (9, "follow=el.Follow(newest_steps=9)"),
+    "newest_episodes": (9, "follow=el.Follow(newest_episodes=9)"),
+    "wait_seconds": (0, "follow=el.Follow(wait_seconds=0)"),
+}
+
+
+@pytest.mark.parametrize("name", FORMER)
+def test_a_former_keyword_is_an_error_with_the_new_spelling(store: el.EpisodeStore, name: str) -> None:
+    """Whatever else is given, also where the value was the default."""
+    value, spelling = FORMER[name]
+    with pytest.raises(el.InvalidArgumentError) as raised:
+        store.loader(8, **{name: value})
+    assert spelling in str(raised.value)
+
+
+def test_other_keywords_that_do_not_exist_are_errors_of_python(store: el.EpisodeStore) -> None:
+    """And `follow=True`, a former value, is answered with the object."""
+    with pytest.raises(TypeError, match="windw"):
+        store.loader(8, windw=3)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(el.InvalidArgumentError, match=r"follow=True: expected el\.Follow\("):
+        store.loader(8, follow=True)  # pyright: ignore[reportArgumentType]
+
+
+def test_objects_are_values() -> None:
+    """Equal, printed as they were written, picklable, and normalised to plain numbers."""
+    made = [
+        el.Windows(4, stride=2, pad="left"),
+        el.NSteps(3, gamma=0.5),
+        DELTAS,
+        el.WholeEpisodes(),
+        el.Transitions(),
+        el.Batches(8, drop_last=True),
+        el.Cache("mmap", folder="here"),
+        el.Follow(newest_steps=3),
+        el.Output("torch", device="cpu"),
+        el.Shard(1, 3, uneven="drop"),
+    ]
+    for value in made:
+        assert value == pickle.loads(pickle.dumps(value)) == eval(repr(value), vars(el))
+    assert el.Windows(np.int32(4)) == el.Windows(4) and repr(el.Windows(np.int32(4))) == repr(el.Windows(4))
+    assert repr(DELTAS) == "Deltas(steps={'observation': (-1, 0), 'reward': (0, 2)})"

@@ -1,0 +1,1 @@
+"""Row buffers between recorders and the journal."""

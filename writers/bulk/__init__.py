@@ -1,0 +1,1 @@
+"""Whole episodes on their way from arrays and Arrow data to segments."""

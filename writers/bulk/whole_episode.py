@@ -1,0 +1,244 @@
+"""A whole episode handed over as arrays: checks, and its arrivals as one journal batch.
+
+`EpisodeWriter.write_episode` uses it. Short episodes are fed through the row buffer with `single_value`; long
+ones become one batch with no loop over steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...store.batches import single_value, slice_batch
+from ...store.dynamic.column_groups import ColumnSet
+from ...store.dynamic.rows import DynamicRows
+from ...store.errors import InvalidArgumentError, SpaceMismatchError
+from ...store.schema import LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
+from ..buffers.arrivals import with_dynamic_columns
+
+
+@dataclass(frozen=True)
+class WholeEpisode:
+    """The checked arrays of one episode.
+
+    Attributes:
+        length: T.
+        observations, actions: batches of T+1 and T values, as given.
+        rewards: float64, shape (T,) or (T, k).
+        terminated, truncated: flags of the last transition.
+        infos, extras: T+1 mappings each; None if the caller gave none.
+        policies: T mappings, or T+1 with one for the last observation; None if the caller gave none.
+    """
+
+    length: int
+    observations: Any
+    actions: Any
+    rewards: np.ndarray
+    terminated: bool
+    truncated: bool
+    infos: Sequence[Mapping | None] | None
+    policies: Sequence[Mapping | None] | None
+    extras: Sequence[Mapping | None] | None
+
+    @property
+    def late(self) -> Mapping | None:
+        """The policy values that belong to the last observation."""
+        return self.policies[-1] if self.policies and len(self.policies) > self.length else None
+
+    @staticmethod
+    def of(
+        schema: StepSchema,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        terminations: Any,
+        truncations: Any,
+        infos: Any,
+        policy: Mapping[str, Any] | None,
+        extra: Mapping[str, Any] | None,
+        least: int = 1,
+    ) -> WholeEpisode:
+        """Check lengths and flags; see `EpisodeWriter.write_episode` for the errors.
+
+        Args:
+            least: the fewest transitions; the others are as for `write_episode`.
+        """
+        checked = _rewards(schema, rewards)
+        length = len(checked)
+        if length < least:
+            raise InvalidArgumentError(
+                "The episode has no transition: rewards are empty. An episode needs at least one step."
+            )
+        _check_length("observations", observations, length + 1)
+        _check_length("actions", actions, length)
+        return WholeEpisode(
+            length,
+            observations,
+            actions,
+            checked,
+            _flag("terminations", terminations, length),
+            _flag("truncations", truncations, length),
+            _mappings("infos", infos, length + 1),
+            _mappings("policy", policy, length, length + 1),
+            _mappings("extra", extra, length + 1),
+        )
+
+
+def batch_lengths(values: Any) -> set[int]:
+    """Return the numbers of values that the parts of a batch have: one if it is sound, none if it has no
+    arrays.
+
+    Raises:
+        TypeError: a part has no length.
+    """
+    if isinstance(values, Mapping):
+        values = tuple(values.values())
+    if isinstance(values, tuple):
+        return set().union(*map(batch_lengths, values))
+    if isinstance(values, str | bytes):
+        raise TypeError("text is no batch of values")
+    return {len(values)}
+
+
+def arrivals_batches(
+    schema: StepSchema, number: int, whole: WholeEpisode, columns: Sequence[ColumnSet]
+) -> list[pa.RecordBatch]:
+    """Return the episode's arrivals as journal batches that own their memory: one, unless a column would
+    exceed Arrow's limit.
+
+    Raises:
+        SpaceMismatchError: observations, actions or rewards do not fit.
+    """
+    total = whole.length + 1 + (whole.late is not None)
+    most = max(1, min(schema.observation.max_rows, schema.action.max_rows, total))
+    return [
+        _arrivals(schema, number, whole, columns, start, min(start + most, total))
+        for start in range(0, total, most)
+    ]
+
+
+def _arrivals(
+    schema: StepSchema,
+    number: int,
+    whole: WholeEpisode,
+    columns: Sequence[ColumnSet],
+    start: int,
+    stop: int,
+) -> pa.RecordBatch:
+    """Arrivals `[start, stop)`: 0 is the reset, t the step that led to observation t, T+1 the late one."""
+    late = int(stop > whole.length + 1)
+    reset = int(start == 0)
+    row_kinds = np.full(stop - start, STEP_ROW, np.int16)
+    row_kinds[:reset] = RESET_ROW
+    row_kinds[len(row_kinds) - late :] = LATE_ROW
+    arrays: list[pa.Array] = [pa.array(np.full(stop - start, number, np.int64)), pa.array(row_kinds)]
+    observations = slice_batch(whole.observations, start, stop - late)
+    found = schema.observation.encode_many(observations, stop - late - start)
+    arrays += [_owned(array, 0, late) for array in found]
+    first, last = start + reset - 1, stop - late - 1
+    outcomes = schema.action.encode_many(slice_batch(whole.actions, first, last), last - first)
+    outcomes += schema.reward.encode_many(whole.rewards[first:last], last - first)
+    for flag in (whole.terminated, whole.truncated):
+        flags = np.zeros(last - first, bool)
+        flags[last - first - 1 :] = flag and last == whole.length
+        outcomes.append(pa.array(flags))
+    arrays += [_owned(array, reset, late) for array in outcomes]
+    families = ((whole.infos, 0), (whole.policies, 1), (whole.extras, 0))
+    dynamic = [
+        column_set.columns(DynamicRows.of([*[None] * before, *rows][start:stop]), 0, stop - start)
+        for column_set, (rows, before) in zip(columns, families, strict=True)
+        if rows is not None
+    ]
+    return with_dynamic_columns(pa.record_batch(arrays, schema.journal), dynamic)
+
+
+def _owned(array: pa.Array, before: int, after: int) -> pa.Array:
+    """Copy an array, with so many NULL rows before and after it."""
+    nulls = [pa.nulls(count, array.type) for count in (before, after)]
+    return pa.concat_arrays([nulls[0], array, nulls[1]])
+
+
+def _check_length(name: str, values: Any, expected: int) -> None:
+    found = _lengths(name, values)
+    if not found <= {expected}:
+        counts = " and ".join(map(str, sorted(found)))
+        raise SpaceMismatchError(
+            f"{name}: got {counts} values; expected {expected}. An episode of T rewards has T "
+            f"actions and T+1 "
+            "observations."
+        )
+
+
+def _lengths(name: str, values: Any) -> set[int]:
+    try:
+        return batch_lengths(values)
+    except TypeError as error:
+        raise SpaceMismatchError(f"{name} is or holds {type(values).__name__}: {error}.") from error
+
+
+def _rewards(schema: StepSchema, rewards: Any) -> np.ndarray:
+    shape = schema.reward_shape
+    try:
+        found = np.asarray(rewards)
+    except ValueError as error:
+        raise SpaceMismatchError(f"The rewards make no array: {error}.") from error
+    if not shape and found.shape[1:] == (1,):
+        # Of an environment that gives arrays of one item.
+        found = found[:, 0]
+        rewards = [row[0] for row in rewards] if isinstance(rewards, list | tuple) else found
+    if found.dtype.kind not in "biuf" or found.shape[1:] != shape or found.ndim != 1 + len(shape):
+        expected = "(T,)" if not shape else f"(T, {shape[0]})"
+        if found.size or found.ndim != 1:
+            raise SpaceMismatchError(
+                f"The rewards have dtype {found.dtype} and shape {found.shape}; expected numbers of "
+                f"shape {expected}."
+            )
+    (leaf,) = schema.reward.leaves
+    # Numpy may have rounded integers of a list; the list itself still has them.
+    given = rewards if isinstance(rewards, list | tuple) else found
+    return np.array(leaf.coerce(given, (len(found), *shape)))
+
+
+def _flag(name: str, values: Any, length: int) -> bool:
+    found = np.asarray(values)
+    if found.dtype != bool:
+        raise SpaceMismatchError(f"{name} have dtype {found.dtype}; expected bool.")
+    if found.ndim == 0:
+        return bool(found)
+    if found.shape != (length,):
+        raise SpaceMismatchError(
+            f"{name} have shape {found.shape}; expected ({length},), one per reward, or a single bool."
+        )
+    if found[:-1].any():
+        early = int(np.flatnonzero(found)[0])
+        raise SpaceMismatchError(
+            f"{name}[{early}] is set before the last transition ({length - 1}). Split the data into "
+            f"episodes first."
+        )
+    return bool(found[-1]) if length else False
+
+
+def _mappings(name: str, values: Any, *lengths: int) -> list[Mapping | None] | None:
+    """Return rows of mappings, from a list of mappings or a mapping of arrays; None if there are none."""
+    if values is None or (isinstance(values, Mapping) and not values):
+        return None
+    if isinstance(values, Mapping):
+        found = _lengths(name, values)
+        if len(found) != 1 or not found <= set(lengths):
+            counts = " and ".join(map(str, sorted(found)))
+            raise SpaceMismatchError(
+                f"{name} has columns of length {counts}; expected {_either(lengths)} each."
+            )
+        return [single_value(values, row) for row in range(found.pop())]
+    rows = _lengths(name, values) and list(values)
+    if len(rows) not in lengths or not all(isinstance(row, Mapping | None) for row in rows):
+        raise SpaceMismatchError(f"{name} has {len(rows)} entries; expected {_either(lengths)} mappings.")
+    return list(rows)
+
+
+def _either(lengths: Sequence[int]) -> str:
+    return " or ".join(str(length) for length in lengths)

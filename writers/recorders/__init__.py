@@ -1,0 +1,1 @@
+"""Recorders of Gymnasium, vector, pool and PettingZoo environments."""

@@ -1,0 +1,239 @@
+"""What step and episode callbacks are given, and what they may give back.
+
+Both are plain callables. A step callback sees every `reset` and every `step` of a recorder before it is
+recorded; an episode callback sees every finished episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from ...store.dynamic.column_groups import check_extra
+from ...store.errors import InvalidArgumentError, RecorderStateError
+from ...store.segments.episode_record import EndReason
+from .episode_values import EpisodeValues
+
+#: Why a step is refused after a callback has set a flag of its own.
+ENDED_EARLY = (
+    "The step callback set terminated or truncated, which ended the episode, but the environment goes on. "
+    "With end=True as well, its steps up to the next reset are left unrecorded."
+)
+#: Why a step is refused after an exception.
+INTERRUPTED = "An exception interrupted the last step or reset, and the environment may have moved."
+
+
+@dataclass(frozen=True)
+class StepData:
+    """One `reset` or one `step`, as it is about to be recorded.
+
+    The values are the environment's own objects: change what is recorded with `dataclasses.replace`, not in
+    place, or the caller of the environment sees the change too.
+
+    Attributes:
+        t: index of the observation within the episode; 0 for a reset.
+        observation: the observation that came back.
+        action, reward, terminated, truncated: of the transition that led here; None for a reset.
+        info: the info that came with the observation.
+        policy: what was logged for the action.
+        extra: the user's own columns, on the row of the observation.
+        end: True ends the episode here and leaves the steps up to the next reset unrecorded. "continue" ends
+            it and begins the next one with this observation, info and extra, without a reset; at a reset it
+            changes nothing, and where the environment has ended the episode itself it equals True. If a
+            callback sets `terminated` or `truncated` alone, the episode ends too, and the next step without a
+            reset raises `RecorderStateError`.
+        agent: whose step it is, in a multi-agent episode; `t` counts that agent's observations.
+        env_index: which sub-environment; 0 for a single one.
+        env: the environment that the recorder wraps, so that a callback can read the simulator's state; of a
+            `SyncVectorEnv` the sub-environment. None where it is in another process (`AsyncVectorEnv`) or not
+            in Python (pools). It has taken the step; where episodes restart within the step (SAME_STEP), it
+            has been reset already when the last transition of an episode is shown.
+    """
+
+    t: int
+    observation: Any
+    action: Any = None
+    reward: Any = None
+    terminated: bool | None = None
+    truncated: bool | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    end: bool | Literal["continue"] = False
+    agent: str | None = None
+    env_index: int = 0
+    env: Any = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class EpisodeSummary:
+    """A finished episode, as an episode callback sees it.
+
+    Attributes:
+        id, number: of the episode.
+        length: transitions T.
+        episode_return: sum of rewards (a list for vector rewards).
+        terminated, truncated: the flags of the last transition.
+        end_reason: "terminated", "truncated" or "cut".
+        seed: of the reset, if known.
+        options: of the reset, if any.
+        metadata: the episode's metadata so far.
+        agent_lengths, agent_returns: of a multi-agent episode, transitions and sum of rewards by agent.
+        env_index: which sub-environment; 0 for a single one.
+        values: what the properties read.
+
+    An episode callback can also read the properties `observations`, `actions`, `rewards` and `infos`, and
+    the statistics of the rewards. Nothing of them is read before it is asked for, and nothing after the
+    callback has returned (`RecorderStateError`). Of a multi-agent episode they are mappings by agent, and the
+    statistics are those of all its agents' rewards.
+    """
+
+    id: str
+    number: int
+    length: int
+    episode_return: float | list[float]
+    terminated: bool
+    truncated: bool
+    end_reason: EndReason
+    seed: int | None
+    options: Mapping[str, Any] | None
+    metadata: Mapping[str, Any]
+    agent_lengths: Mapping[str, int] = field(default_factory=dict)
+    agent_returns: Mapping[str, float | list[float]] = field(default_factory=dict)
+    env_index: int = 0
+    values: EpisodeValues | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def observations(self) -> Any:
+        """T+1 observations, stacked like `Episode.observations`."""
+        return self._value("observations")
+
+    @property
+    def actions(self) -> Any:
+        """T actions, stacked."""
+        return self._value("actions")
+
+    @property
+    def rewards(self) -> Any:
+        """T rewards, float64, shape (T,) or (T, k)."""
+        return self._value("rewards")
+
+    @property
+    def infos(self) -> Any:
+        """T+1 infos as they are recorded."""
+        return self._value("infos")
+
+    @property
+    def reward_mean(self) -> Any:
+        """Mean of the rewards; of vector rewards an array, like the next three."""
+        return self._all_rewards.mean(0)
+
+    @property
+    def reward_std(self) -> Any:
+        """Standard deviation of the rewards, that of the population."""
+        return self._all_rewards.std(0)
+
+    @property
+    def reward_min(self) -> Any:
+        """Least reward."""
+        return self._all_rewards.min(0)
+
+    @property
+    def reward_max(self) -> Any:
+        """Greatest reward."""
+        return self._all_rewards.max(0)
+
+    @property
+    def _all_rewards(self) -> np.ndarray:
+        rewards = self.rewards
+        return np.concatenate(list(rewards.values())) if isinstance(rewards, dict) else rewards
+
+    def _value(self, name: str) -> Any:
+        if self.values is None:
+            raise RecorderStateError(
+                f"The {name} of an episode can be read in an episode callback, while it runs. Read them from "
+                "the store once the episode is sealed."
+            )
+        return self.values.get(name)
+
+
+StepCallback = Callable[[StepData], StepData | Mapping[str, Any] | None]
+EpisodeCallback = Callable[[EpisodeSummary], Mapping[str, Any] | None]
+
+
+class Guarded:
+    """A user's callback; `running` during a call, when its recorder is in the middle of a step."""
+
+    def __init__(self, callback: Callable[[Any], Any]) -> None:
+        self._callback = callback
+        self.running = False
+
+    def __call__(self, value: Any) -> Any:
+        """Call it."""
+        self.running = True
+        try:
+            return self._callback(value)
+        finally:
+            self.running = False
+
+
+def apply_step_callback(callback: StepCallback, step: StepData) -> StepData:
+    """Call a step callback and read its answer: None keeps the step, a mapping adds extra columns.
+
+    Raises:
+        InvalidArgumentError: the answer is something else.
+    """
+    answer = callback(step)
+    if answer is None:
+        return step
+    if isinstance(answer, Mapping):
+        answer = replace(step, extra={**step.extra, **answer})
+    if isinstance(answer, StepData):
+        _check(answer)
+        return answer
+    raise InvalidArgumentError(
+        f"A step callback returned {type(answer).__name__}; expected StepData, a mapping of extra "
+        f"columns, or None."
+    )
+
+
+def continues(step: StepData) -> bool:
+    """Return whether a callback's answer begins the next episode without a reset."""
+    return isinstance(step.end, str)
+
+
+def _check(step: StepData) -> None:
+    for name in ("info", "policy", "extra"):
+        found = getattr(step, name)
+        if not isinstance(found, Mapping):
+            raise InvalidArgumentError(f"StepData.{name} is {type(found).__name__}; expected a mapping.")
+    for name in ("terminated", "truncated"):
+        found = getattr(step, name)
+        if not (found is None and step.t == 0) and not isinstance(found, bool | np.bool_):
+            raise InvalidArgumentError(f"StepData.{name} is {found!r}; expected True or False.")
+    if isinstance(step.end, str) and step.end != "continue":
+        raise InvalidArgumentError(f"StepData.end is {step.end!r}; expected True, False or 'continue'.")
+    check_extra(step.extra)
+
+
+def apply_episode_callback(callback: EpisodeCallback, episode: EpisodeSummary) -> Mapping[str, Any]:
+    """Call an episode callback and return the metadata that it adds.
+
+    Raises:
+        InvalidArgumentError: the answer is neither a mapping nor None.
+    """
+    try:
+        answer = callback(episode)
+    finally:
+        if episode.values is not None:
+            episode.values.close()
+    if answer is None:
+        return {}
+    if isinstance(answer, Mapping):
+        return answer
+    raise InvalidArgumentError(
+        f"An episode callback returned {type(answer).__name__}; expected a mapping of metadata, or None."
+    )

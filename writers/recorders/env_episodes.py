@@ -1,0 +1,214 @@
+"""Which episode each of several environments is in, as arrays.
+
+Stands between a recorder of several environments and its session. Every call makes a copy of the state,
+changes that, and puts it in the place of the other once its rows count. So an interrupt, wherever it comes,
+leaves either the state before a call or the state after it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...store.segments.episode_columns import Begins, Ends
+from ...store.segments.episode_record import EpisodeFacts
+from ..buffers.vector_buffer import NO_EPISODE
+
+# The columns of a state's table. The table of `Ends` has the environment and the length in the places of the
+# second and the third.
+_NUMBER, _RUNNING, _BEGUN, _STARTED = range(4)
+_NO_FACTS: Mapping[int, EpisodeFacts] = {}
+
+
+@dataclass(slots=True)
+class EnvState:
+    """The episodes in hand; every array has one entry for each environment.
+
+    Attributes:
+        tick: counts the calls that brought a transition.
+        table: int64, shape (num_envs, 4): see the properties below. One array, since it is copied often.
+        returns: sum of the rewards in order of time, float64, shape (num_envs,) or (num_envs, k).
+        terminated, truncated: the flags that the last transition set.
+        stopped: episodes that take no more transitions; the last of their values may still come.
+        restart: environments that reset themselves at the next step, or None; with autoreset disabled those
+            that wait for a reset.
+        facts: by episode number: seed, options, metadata, where there are any.
+        whole: every environment is running, or about to restart.
+        unset: no flag at all.
+        owned: whether the table is this state's own.
+    """
+
+    tick: int
+    table: np.ndarray
+    returns: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    stopped: tuple[Ends, ...]
+    restart: np.ndarray | None
+    facts: Mapping[int, EpisodeFacts]
+    whole: bool
+    unset: np.ndarray
+    owned: bool = False
+
+    @staticmethod
+    def empty(num_envs: int, reward_shape: Sequence[int]) -> EnvState:
+        """No episode anywhere."""
+        table = np.zeros((num_envs, 4), np.int64)
+        table[:, [_NUMBER, _RUNNING]] = NO_EPISODE
+        unset = np.zeros(num_envs, bool)
+        returns = np.zeros((num_envs, *reward_shape))
+        return EnvState(0, table, returns, unset, unset, (), None, _NO_FACTS, False, unset)
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The episode in hand; NOBODY if there is none."""
+        return self.table[:, _NUMBER]
+
+    @property
+    def running(self) -> np.ndarray:
+        """The same, but NOBODY where the environment goes on and nothing of it is recorded."""
+        return self.table[:, _RUNNING]
+
+    @property
+    def begun(self) -> np.ndarray:
+        """The tick at which the episode began: its length is the ticks since then."""
+        return self.table[:, _BEGUN]
+
+    @property
+    def started_at(self) -> np.ndarray:
+        """When the episode began: microseconds since 1970, UTC."""
+        return self.table[:, _STARTED]
+
+    def stepped(self) -> EnvState:
+        """After a call that brought transitions: the ticks are one more, all else is still to be changed."""
+        return EnvState(
+            self.tick + 1,
+            self.table,
+            self.returns,
+            self.unset,
+            self.unset,
+            self.stopped,
+            self.restart,
+            self.facts,
+            self.whole,
+            self.unset,
+        )
+
+    def copy(self) -> EnvState:
+        """Return a copy that may be changed."""
+        copied = replace(self, table=self.table.copy(), returns=self.returns.copy())
+        copied.owned = True
+        return copied
+
+    def own(self) -> np.ndarray:
+        """Return the table, to be changed: a copy, if it is still that of the state before."""
+        if not self.owned:
+            self.table, self.owned = self.table.copy(), True
+        return self.table
+
+    def set_all(self, numbers: np.ndarray, begun: np.ndarray) -> None:
+        """Put other episodes in hand, which began at these ticks and moments, shape (num_envs, 2)."""
+        table = self.own()
+        table[:, _NUMBER] = table[:, _RUNNING] = numbers
+        table[:, [_BEGUN, _STARTED]] = begun
+
+    def hold_back(self, envs: np.ndarray) -> None:
+        """Leave the last tick of these environments uncounted; `envs` is a mask."""
+        self.own()[:, _BEGUN] += envs
+
+    def start(self, first: int, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None) -> Begins:
+        """Begin episodes in the environments `envs`, numbered from `first`.
+
+        Args:
+            facts: by environment.
+        """
+        numbers = np.arange(first, first + len(envs))
+        now = _now()
+        fresh = np.empty((len(envs), 4), np.int64)
+        fresh[:] = 0, 0, self.tick, now
+        fresh[:, _NUMBER] = fresh[:, _RUNNING] = numbers
+        self.own()[envs] = fresh
+        self.returns[envs] = 0.0
+        known: Mapping[int, EpisodeFacts] = _NO_FACTS
+        if facts:
+            known = {n: facts[env] for n, env in zip(numbers.tolist(), envs.tolist(), strict=True)}
+            self.facts = {**self.facts, **known}
+        return Begins(numbers, envs, fresh[:, _STARTED], known)
+
+    def mute(self, envs: np.ndarray) -> None:
+        """Record no further transition of these environments, although they go on."""
+        if len(envs):
+            self.own()[envs, _RUNNING] = NO_EPISODE
+            self.whole = False
+
+    def leave(self, envs: np.ndarray) -> None:
+        """Mark these environments as without an episode."""
+        if len(envs):
+            table = self.own()
+            table[envs, _NUMBER] = table[envs, _RUNNING] = NO_EPISODE
+            self.whole = False
+
+    def finish(self) -> None:
+        """Nothing more comes of the episodes that were stopped."""
+        for ends in self.stopped:
+            self.own()[ends.env_index, _RUNNING] = NO_EPISODE
+        self.forget(self.stopped)
+        self.stopped = ()
+
+    def open_envs(self, envs: np.ndarray) -> np.ndarray:
+        """Return those of the environments whose episode still takes transitions."""
+        chosen = envs[self.running[envs] != NO_EPISODE]
+        for ends in self.stopped:
+            chosen = np.setdiff1d(chosen, ends.env_index)
+        # Of a step that was recorded in parts, those that ended with the first part may be finished already.
+        return chosen if self.restart is None else np.setdiff1d(chosen, self.restart)
+
+    def forget(self, ends: Sequence[Ends]) -> None:
+        """Drop what is known of episodes that are gone."""
+        if self.facts:
+            gone = {number for each in ends for number in each.numbers.tolist()}
+            self.facts = {number: facts for number, facts in self.facts.items() if number not in gone}
+
+    def ends(self, envs: np.ndarray) -> Ends:
+        """Return the episodes in hand of these environments, as they are now."""
+        table = self.table.take(envs, 0)
+        table[:, _BEGUN] = self.tick - table[:, _BEGUN]
+        table[:, _RUNNING] = envs
+        known: Mapping[int, EpisodeFacts] = _NO_FACTS
+        if self.facts:
+            numbers = table[:, _NUMBER].tolist()
+            known = {number: self.facts[number] for number in numbers if number in self.facts}
+        flags = self.terminated[envs], self.truncated[envs]
+        moments = np.full(len(envs), _now())
+        return Ends(table, self.returns[envs], *flags, moments, known)
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+class GatheredEnds:
+    """Episodes that have ended, kept until somebody counts them; nothing is kept at first."""
+
+    def __init__(self) -> None:
+        self._wanted = False
+        self._ends: deque[Ends] = deque()
+
+    def start(self, *, wanted: bool) -> None:
+        """Forget what there is, and keep what comes from now on, or nothing."""
+        self._wanted = wanted
+        self._ends.clear()
+
+    def add(self, *ends: Ends) -> None:
+        """Keep these, if they are wanted; any thread may call it."""
+        if self._wanted:
+            self._ends.extend(each for each in ends if len(each.table))
+
+    def take(self) -> Iterator[Ends]:
+        """Yield those that were kept, in order; they are kept no longer."""
+        while self._ends:
+            yield self._ends.popleft()

@@ -1,0 +1,510 @@
+"""What recorders of several environments share: rows of a batch, infos, logged values, begins and ends.
+
+    env -> VectorRecorder or PoolRecorder -> EnvRecording -> BlockRows -> session -> journal
+
+A call of the environment is one transaction: rows are put into the block behind those that count, the next
+`EnvState` is made, and `commit` makes both count at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...store.dynamic.values import load_json
+from ...store.errors import RecorderStateError, SpaceMismatchError
+from ...store.schema import LATE_ROW, RESET_ROW, StepSchema
+from ...store.segments.episode_columns import NO_FACTS, Ends
+from ...store.segments.episode_record import EpisodeFacts, end_reason_of
+from ..block_rows import BlockRows
+from ..buffers.dynamic_blocks import DynamicBlock, DynamicEntry, owned_values
+from ..buffers.vector_buffer import NO_EPISODE, VectorBuffer
+from ..session import RunSession
+from .callbacks import ENDED_EARLY, EpisodeCallback, EpisodeSummary, apply_episode_callback
+from .env_episodes import EnvState, GatheredEnds
+from .episode_values import EpisodeValues
+from .info_choice import InfoChoice
+from .plain_steps import PlainSteps
+from .vector_values import per_env, to_numpy, told
+
+_Logged = tuple[np.ndarray, np.ndarray | None]
+
+
+class EnvRecording:
+    """The episodes of `num_envs` environments on their way into a session.
+
+    Attributes:
+        session: where rows go.
+        observation_space, action_space: the store's.
+        num_envs: how many environments.
+        infos: the keys of infos that are stored.
+        sub_envs: the environments, where they are in this process.
+        everyone: the indices of all of them.
+        plain: steps that are added in the shortest way, if any.
+        silent: environments whose episodes are not recorded until the caller resets them.
+        ended_early: environments whose episodes ended by a flag that only a step callback set.
+    """
+
+    def __init__(
+        self,
+        session: RunSession[BlockRows],
+        schema: StepSchema,
+        num_envs: int,
+        episode_callback: EpisodeCallback | None,
+        infos: InfoChoice,
+    ) -> None:
+        self.session = session
+        self.infos = infos
+        self.sub_envs: Sequence[Any] = ()
+        self.observation_space = schema.observation_space
+        self.action_space = schema.action_space
+        self.num_envs = num_envs
+        self.everyone = np.arange(num_envs)
+        self.plain: PlainSteps | None = None
+        self._state = EnvState.empty(num_envs, schema.reward_shape)
+        self._ended: Ends | None = None
+        self._gathered = GatheredEnds()
+        self._episodes = self._transitions = 0
+        self._settling = threading.Lock()
+        self.silent = np.zeros(num_envs, bool)
+        self.ended_early: set[int] = set()
+        # Whether environments go on whose episodes were discarded.
+        self._gave_up = False
+        self._episode_callback = episode_callback
+        self._logged: dict[tuple[Any, ...], _Logged] = {}
+        self._next: tuple[VectorBuffer, tuple[int, int, int], EnvState] | None = None
+        self._late_error: BaseException | None = None
+        options = session.options
+        self._counts = options.flush_steps is not None or options.seals_by_count
+        session.rows.end_all = self.end_all
+        session.rows.settle = self.settle
+
+    @property
+    def state(self) -> EnvState:
+        """The episodes in hand."""
+        if self._next is not None:
+            self._complete()
+        self.settle()
+        return self._state
+
+    @property
+    def ended(self) -> Ends | None:
+        """The episodes that the last call ended, or None."""
+        self.settle()
+        return self._ended
+
+    @property
+    def gathered(self) -> GatheredEnds:
+        """The episodes that calls of the environment ended, in order of time."""
+        self.settle()
+        # Another thread may have settled, and be about to add what it found.
+        with self._settling:
+            return self._gathered
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes were recorded and have ended."""
+        self.settle()
+        return self._episodes
+
+    @property
+    def transitions(self) -> int:
+        """How many transitions were recorded."""
+        self.settle()
+        return self._transitions
+
+    def add_transitions(self, count: int) -> None:
+        """Count transitions of a call that is about to be committed, of which nothing has ended yet."""
+        self._transitions += count
+
+    def begin_call(self) -> None:
+        """Begin a call that has ended no episode so far."""
+        self.settle()
+        self._ended = None
+
+    def block(self) -> VectorBuffer:
+        """Return the block to fill by a call that is no plain step; raises as `BlockRows.block`."""
+        self.settle()
+        self.plain = None
+        block = self.session.rows.block()
+        if (block.count, len(block.begins), len(block.ends)) != block.counted:
+            block.drop_uncounted(block.count)
+        return block
+
+    # Plain steps
+
+    def plain_steps(self, block: VectorBuffer) -> PlainSteps | None:
+        """Return where to add plain steps of this block; None while some environment is not recorded."""
+        if self.plain is None and self._state.whole and self._episode_callback is None:
+            self.plain = PlainSteps(block, self._state)
+        return self.plain
+
+    def settle(self) -> None:
+        """Work out what plain steps come to; any thread may do it."""
+        plain = self.plain
+        if plain is None:
+            return
+        # Asked for in any case: whoever is at it has counted the rows before all that is known of them.
+        with self._settling:
+            # Somebody else may have done it meanwhile, and the block may be in use for other rows by now.
+            found = plain.settle(self._state, self.session.next_number) if plain is self.plain else None
+            if found is None:
+                return
+            block, before = plain.block, self._state.stopped
+            self.session.take_numbers(len(found.begins.numbers))
+            # An interrupt may have left some that do not count.
+            del block.begins[block.counted[1] :], block.ends[block.counted[2] :]
+            block.begins.append(found.begins)
+            block.ends += [*before, found.finished]
+            self._put(block, found.stop, found.state)
+            self._ended = found.ended if len(found.ended.table) else None
+            self._episodes += found.episodes
+            self._gathered.add(found.finished, found.ended)
+            self._transitions += found.transitions
+
+    # Transactions
+
+    def commit(
+        self, block: VectorBuffer, count: int, state: EnvState, envs: np.ndarray | None = None
+    ) -> None:
+        """Make the rows up to `count` and the state count.
+
+        Args:
+            envs: what was logged for these environments is used up; None: for all.
+        """
+        self._put(block, count, state)
+        self.plain = None
+        if envs is None or not self._logged:
+            self._logged.clear()
+            return
+        for path, (values, mask) in list(self._logged.items()):
+            left = np.ones(self.num_envs, bool) if mask is None else mask.copy()
+            left[envs] = False
+            self._logged[path] = values, left
+
+    def _put(self, block: VectorBuffer, count: int, state: EnvState) -> None:
+        """Two assignments; where an interrupt comes between them, `_complete` makes up for the second."""
+        counted = (count, len(block.begins), len(block.ends))
+        self._next = block, counted, state
+        block.counted = counted
+        self._state = state
+        self._next = None
+
+    def _complete(self) -> None:
+        """Take over the state of a call whose rows count already; for the recording thread."""
+        if self._next is not None:
+            block, counted, state = self._next
+            if block.counted is counted:
+                self._state = state
+            self._next = None
+
+    def interrupted(self) -> None:
+        """End every episode after an exception in the middle of a call; keep its recorded rows."""
+        self._complete()
+        block, plain = self.session.rows.current, self.plain
+        with self._settling:
+            block.drop_uncounted(plain.stop if plain is not None and plain.block is block else block.count)
+        self._logged.clear()
+        self.ended_early.clear()
+        self._gave_up = False
+        self.end(self.everyone)
+
+    def end_all(self) -> None:
+        """End what is open: `cut`, or as its flags say. What was logged last stands on the last rows."""
+        self.end(self.everyone)
+        self.raise_late()
+
+    def end(self, envs: np.ndarray) -> None:
+        """End the running episodes of these environments, and all that were stopped before."""
+        state = self.state
+        open_envs = state.open_envs(envs)
+        stopped = [env for ends in state.stopped for env in ends.env_index.tolist()]
+        if not len(open_envs) and not stopped:
+            return
+        block = self.block()
+        try:
+            at = self.late(block, block.count, np.union1d(open_envs, np.array(stopped, np.int64)), state)
+            ends = (*state.stopped, self.noted(state.ends(open_envs)))
+            block.ends += ends
+            after = state.copy()
+            after.finish()
+            after.leave(envs)
+            after.forget(ends)
+            self.commit(block, at, after)
+        except BaseException:
+            self._complete()
+            block.drop_uncounted(block.count)
+            raise
+
+    def discard(self, envs: np.ndarray, *, ended: bool) -> set[int]:
+        """Give up the running episodes of these environments, and record no more of them for now.
+
+        Args:
+            ended: also those that were stopped; each environment must have an episode.
+
+        Returns:
+            The numbers of the discarded episodes.
+
+        Raises:
+            RecorderStateError: with `ended`, an environment has no episode; nothing was discarded.
+        """
+        state = self.state
+        given_up = [state.ends(state.open_envs(envs))]
+        after = state.copy()
+        if ended:
+            mine = [np.isin(ends.env_index, envs) for ends in state.stopped]
+            given_up += [ends.chosen(mask) for ends, mask in zip(state.stopped, mine, strict=True)]
+            after.stopped = tuple(e.chosen(~mask) for e, mask in zip(state.stopped, mine, strict=True))
+            missing = np.setdiff1d(envs, np.concatenate([ends.env_index for ends in given_up])).tolist()
+            if missing:
+                raise RecorderStateError(
+                    f"The environments {missing} have no episode to discard: the recorder is paused, none "
+                    "has begun, or the last one is stored already. Discard an episode before the next "
+                    "reset(), flush() or seal()."
+                )
+        # Also those whose episode has ended and that are about to restart.
+        after.mute(envs)
+        block = self.block()
+        self._gave_up = True
+        dropped = Ends.joined(given_up)
+        if dropped is not None:
+            self._episodes -= sum(int(np.count_nonzero(ends.lengths)) for ends in given_up[1:])
+            self._transitions -= int(dropped.lengths.sum())
+            dropped.lengths[:] = 0
+            block.ends.append(dropped)
+            after.leave(dropped.env_index)
+            after.forget((dropped,))
+        self._put(block, block.count, after)
+        return set() if dropped is None else set(dropped.numbers.tolist())
+
+    def watch(self, restart: np.ndarray | None) -> None:
+        """Keep which environments are about to restart, or wait for a reset, while nothing is recorded."""
+        after = self.state.copy()
+        after.restart = restart if restart is not None and len(restart) else None
+        block = self.block()
+        self._put(block, block.count, after)
+
+    def begin(
+        self, envs: np.ndarray, facts: Mapping[int, EpisodeFacts] | None = None
+    ) -> tuple[VectorBuffer, EnvState]:
+        """Start an episode in each of these environments, whose first rows are the next ones of the block."""
+        block = self.block()
+        self.ended_early.difference_update(envs.tolist())
+        row, stop = block.count, block.count + len(envs)
+        state = self.state.copy()
+        begins = state.start(self.session.take_numbers(len(envs)), envs, facts)
+        block.numbers[row:stop] = begins.numbers
+        block.kinds[row:stop] = RESET_ROW
+        block.begins.append(begins)
+        state.whole = bool((state.running != NO_EPISODE).all())
+        return block, state
+
+    def noted(self, ends: Ends, stop: int | None = None) -> Ends:
+        """Count episodes that have just ended, and let the episode callback add its metadata.
+
+        Args:
+            ends: the episodes.
+            stop: the row of the block behind their last ones, where these do not count yet.
+
+        What a callback raises is kept for `raise_late`: the episodes are recorded all the same.
+        """
+        self._ended = ends
+        self._episodes += int(np.count_nonzero(ends.lengths))
+        if self._episode_callback is not None:
+            known = dict(ends.facts)
+            for index, number in enumerate(ends.numbers.tolist()):
+                if ends.lengths[index]:
+                    known[number] = self._called_back(ends, index, known.get(number, NO_FACTS), stop)
+            ends.facts = known
+        return ends
+
+    def summaries(self, ends: Ends) -> list[EpisodeSummary]:
+        """Return what there is to say of episodes that have ended; those without a step are left out."""
+        return [
+            self._summary(ends, index, ends.facts.get(number, NO_FACTS))
+            for index, number in enumerate(ends.numbers.tolist())
+            if ends.lengths[index]
+        ]
+
+    def raise_late(self) -> None:
+        """Raise what an episode callback raised since the last call."""
+        error, self._late_error = self._late_error, None
+        if error is not None:
+            raise error
+
+    def end_call(self) -> None:
+        """End a call whose rows are recorded: flush and seal by count, and raise as `raise_late`."""
+        if self._counts:
+            self.settle()
+            # A flush that failed is tried again where plain steps would not look.
+            self.plain = None
+            rows = self.session.rows
+            rows.end_call(rows.current.count, self._episodes, self._transitions)
+        self.raise_late()
+
+    def _called_back(self, ends: Ends, index: int, facts: EpisodeFacts, stop: int | None) -> EpisodeFacts:
+        assert self._episode_callback is not None
+        try:
+            values = self._values(int(ends.numbers[index]), int(ends.lengths[index]) + 1, stop)
+            summary = replace(self._summary(ends, index, facts), values=values)
+            return facts.with_metadata(apply_episode_callback(self._episode_callback, summary))
+        except BaseException as error:
+            self._late_error = self._late_error or error
+            return facts
+
+    def _values(self, number: int, rows: int, stop: int | None) -> EpisodeValues:
+        source, columns = self.session.rows, self.session.columns[:1]
+        stop = source.current.count if stop is None else stop
+        return EpisodeValues(
+            self.session.store.schema,
+            lambda infos: source.recorded(number, rows, stop, columns if infos else ()),
+            rows,
+        )
+
+    def _summary(self, ends: Ends, index: int, facts: EpisodeFacts) -> EpisodeSummary:
+        terminated, truncated = bool(ends.terminated[index]), bool(ends.truncated[index])
+        number = int(ends.numbers[index])
+        return EpisodeSummary(
+            id=self.session.episode_id(number),
+            number=number,
+            length=int(ends.lengths[index]),
+            episode_return=ends.returns[index].tolist(),
+            terminated=terminated,
+            truncated=truncated,
+            end_reason=end_reason_of(terminated, truncated, "cut"),
+            seed=facts.seed,
+            options=None if facts.options is None else load_json(facts.options, "the journal"),
+            metadata=dict(facts.metadata),
+            env_index=int(ends.env_index[index]),
+        )
+
+    def finish_stopped(self, block: VectorBuffer, state: EnvState) -> None:
+        """Finish the episodes that were stopped before."""
+        block.ends += state.stopped
+        state.forget(state.stopped)
+        state.stopped = ()
+
+    def check_going_on(self, envs: Sequence[int]) -> None:
+        """Refuse a step of environments whose episodes a step callback ended by a flag alone.
+
+        Raises:
+            RecorderStateError: there are such environments, which were not reset since.
+        """
+        ended = sorted(self.ended_early.intersection(envs))
+        if ended:
+            raise RecorderStateError(
+                f"{ENDED_EARLY} Call reset() for the environments {ended} before the next step()."
+            )
+
+    # Dynamic values
+
+    def log(self, values: Mapping[str, Any], mask: Any) -> None:
+        """Keep policy values of the environments in `mask` until the next call.
+
+        Raises:
+            RecorderStateError: no environment has an episode.
+            SpaceMismatchError: a value has not one entry for each environment.
+        """
+        if not (self.state.numbers != NO_EPISODE).any():
+            if self._gave_up:
+                return
+            raise RecorderStateError("There is no step to log for: call reset() first.")
+        chosen = None if mask is None else self._checked_mask(mask)
+        for path, found, _ in told(_checked(values, self.num_envs), self.num_envs):
+            fresh = owned_values(found)
+            known = self._logged.get(path)
+            if chosen is None or known is None:
+                self._logged[path] = fresh, chosen
+            else:
+                self._logged[path] = _merged(known, fresh, chosen)
+
+    def _checked_mask(self, mask: Any) -> np.ndarray:
+        found = np.asarray(to_numpy(mask))
+        if found.dtype != bool or found.shape != (self.num_envs,):
+            raise SpaceMismatchError(
+                f"mask is {found.dtype} of shape {found.shape}; expected bool of shape ({self.num_envs},)."
+            )
+        return found.copy()
+
+    def put_logged(self, block: VectorBuffer, rows: np.ndarray, envs: np.ndarray) -> None:
+        """Put what was logged for the environments `envs` into `rows`, one for each."""
+        for path, (values, mask) in self._logged.items():
+            if mask is None:
+                block.policies.add(DynamicEntry(path, rows, values[envs]))
+            else:
+                here = mask[envs]
+                block.policies.add(DynamicEntry(path, rows[here], values[envs[here]]))
+
+    def late(self, block: VectorBuffer, row: int, envs: np.ndarray, state: EnvState) -> int:
+        """Put what was logged for the last observations of these environments; return the next free row."""
+        if not self._logged or not len(envs):
+            return row
+        has = np.zeros(self.num_envs, bool)
+        for _, mask in self._logged.values():
+            has |= True if mask is None else mask
+        envs = envs[has[envs]]
+        stop = row + len(envs)
+        block.numbers[row:stop] = state.numbers[envs]
+        block.kinds[row:stop] = LATE_ROW
+        self.put_logged(block, np.arange(row, stop), envs)
+        return stop
+
+    @property
+    def logged(self) -> dict[tuple[Any, ...], _Logged]:
+        """What was logged since the last call: values and mask by key path."""
+        return self._logged
+
+
+def add_told(
+    dynamic: DynamicBlock, infos: Mapping[Any, Any], num_envs: int, rows: np.ndarray, chosen: InfoChoice
+) -> None:
+    """Add infos as a vector environment tells them; `rows` has the row of each environment, -1 for none."""
+    everywhere = bool((rows >= 0).all())
+    for path, values, present in told(infos, num_envs, keys=chosen.keys):
+        if present is None and everywhere:
+            dynamic.add(DynamicEntry(path, rows, owned_values(values)))
+            continue
+        here = rows >= 0 if present is None else present & (rows >= 0)
+        if here.any():
+            dynamic.add(DynamicEntry(path, rows[here], owned_values(values[here])))
+
+
+def _checked(values: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
+    """Return logged values as arrays with one entry for each environment."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found[key] = _checked(value, num_envs)
+            continue
+        array = to_numpy(value)
+        many = array.ndim > 0 if isinstance(array, np.ndarray) else isinstance(array, list | tuple)
+        if not many or len(array) != num_envs:
+            raise SpaceMismatchError(
+                f"The logged value {key!r} is {_described(array)}; expected one entry for each of the "
+                f"{num_envs} environments. Repeat what all of them share: numpy.full({num_envs}, value)."
+            )
+        found[key] = per_env(array, num_envs)
+    return found
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    return f"a {type(value).__name__} of length {len(value)}" if hasattr(value, "__len__") else repr(value)
+
+
+def _merged(known: _Logged, fresh: np.ndarray, mask: np.ndarray) -> _Logged:
+    """Return logged values with those of the environments in `mask` replaced."""
+    old, before = known
+    if old.dtype == fresh.dtype and old.shape == fresh.shape:
+        merged = old.copy()
+    else:
+        merged = np.empty(len(old), object)
+        merged[:] = list(old)
+        fresh = np.array([None, *fresh], object)[1:]
+    merged[mask] = fresh[mask]
+    return merged, None if before is None else before | mask

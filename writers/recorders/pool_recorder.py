@@ -1,0 +1,391 @@
+"""`PoolRecorder`: records environments that are ready at different times, as EnvPool serves them.
+
+Such a pool takes actions for some environments and gives back whichever are ready first: `send(actions,
+env_ids)`, `recv()`, `async_reset()`, and `step`, which is both. Its infos say which environments a batch is
+of (`env_id`) and how many steps each has taken since its reset (`elapsed_step`, 0 at the reset itself). See
+EnvPool's documentation of its Python interface.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, Protocol, TypeGuard, runtime_checkable
+
+import gymnasium
+import numpy as np
+
+from ...store.errors import InvalidArgumentError, RecorderStateError, SpaceMismatchError
+from ...store.handle import OpenStore
+from ...store.schema import RESET_ROW
+from ..buffers.vector_buffer import NO_EPISODE, VectorBuffer
+from ..options import SessionOptions
+from .callbacks import EpisodeCallback, StepCallback
+from .env_episodes import EnvState
+from .env_recorder import RunArguments
+from .env_recording import add_told
+from .envs_recorder import EnvsRecorder
+from .info_choice import InfoChoice, RecordInfos
+from .spaces_check import check_spaces
+from .step_callbacks import StepCalls
+from .vector_values import flags, per_env, single, to_numpy
+
+
+@runtime_checkable
+class EnvPool(Protocol):
+    """What a pool must have; EnvPool's Gymnasium environments do."""
+
+    observation_space: Any
+    action_space: Any
+
+    def async_reset(self) -> None:
+        """Ask all environments to reset themselves."""
+
+    def send(self, action: Any, env_id: Any = None) -> None:
+        """Hand actions to some environments."""
+
+    def recv(self) -> Any:
+        """Wait for the next batch of environments that are ready."""
+
+
+class PoolRecorder(EnvsRecorder):
+    """Record the episodes of a pool of environments into a store.
+
+    Use it in the place of the pool. Every batch is copied when it is handed over. What else the pool has is
+    reached through the recorder. An instance belongs to one thread and one process.
+
+    Args:
+        pool: the pool; its spaces (of one environment) must be the store's.
+        store: the store, as `episodelake.open` gives it.
+        run: a readable name for the run.
+        metadata: what to keep with the run.
+        step_callback: sees, and may change, each reset and step of each environment; see `StepData`.
+        episode_callback: sees each finished episode and returns metadata for it; see `EpisodeSummary`.
+        options: durability and when to flush and seal; see `SessionOptions`.
+        files, packages: what the environment needs beside its spec; see `EpisodeStore.record`.
+        record_infos: whether to store infos, or the keys to store; see `EpisodeStore.record`.
+
+    Raises:
+        SpaceMismatchError: the pool's spaces are not the store's.
+        InvalidArgumentError: the pool does not say how many environments it has.
+        StoreAccessError: the store cannot be written.
+    """
+
+    def __init__(
+        self,
+        pool: EnvPool,
+        store: OpenStore,
+        *,
+        run: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        step_callback: StepCallback | None = None,
+        episode_callback: EpisodeCallback | None = None,
+        options: SessionOptions | None = None,
+        files: Mapping[str, str | PathLike[str]] | None = None,
+        packages: Sequence[str] = (),
+        record_infos: RecordInfos = True,
+    ) -> None:
+        self.pool = pool
+        schema = store.handle.schema
+        observation_space, action_space = pool_spaces(pool)
+        check_spaces(schema, {"observation_space": observation_space, "action_space": action_space})
+        self.num_envs = _count(pool)
+        given = RunArguments(run, metadata, options, files, packages, InfoChoice.of(record_infos))
+        self._begin_run(store, pool, self.num_envs, step_callback, episode_callback, given)
+        # The action that each environment was sent last, and room to check a batch of them.
+        self._sent = schema.action.buffer(self.num_envs)
+        self._staged = schema.action.buffer(self.num_envs)
+        self._last_ids = self._recording.everyone
+        self._warned = False
+        # For the callback: the same actions as single values; and whose episode it ended.
+        self._actions: dict[int, Any] = {}
+        self._over = np.zeros(self.num_envs, bool)
+        # Whether an exception came between the pool and what is recorded, and no reset since.
+        self._interrupted = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the pool's."""
+        if name.startswith("_") or name == "pool":
+            raise AttributeError(name)
+        return getattr(self.pool, name)
+
+    # The pool
+
+    def async_reset(self) -> None:
+        """Ask all environments to reset themselves; running episodes end as `cut`."""
+        self._session.check_usable()
+        self._recording.end_all()
+        self._asked("async_reset")
+        self._interrupted = False
+
+    def reset(self, env_ids: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Reset these environments, all by default; their running episodes end as `cut`.
+
+        Raises:
+            SpaceMismatchError: the observations do not fit the store's space.
+        """
+        self._session.check_usable()
+        result: Any = self._asked("reset") if env_ids is None else self._asked("reset", env_ids)
+        self._interrupted = False
+        observations, infos = result
+        count = len(np.atleast_1d(_told(infos, "env_id")))
+        unset = np.zeros(count, bool)
+        self._recorded(observations, np.zeros((count, *self._reward_shape)), unset, unset, infos)
+        return result
+
+    def send(self, actions: Any, env_ids: Any = None) -> None:
+        """Hand actions to the environments `env_ids`, all by default.
+
+        Raises:
+            SpaceMismatchError: the actions do not fit; nothing was sent.
+            RecorderStateError: an exception of the pool, or a value that did not fit, ended the episodes, and
+                no reset came since; or the recorder is closed.
+        """
+        if not self._paused:
+            self._check_going_on()
+            ids = self._stage(actions, env_ids)
+            self._recording.check_going_on(ids.tolist())
+        self._asked("send", actions, *(() if env_ids is None else (env_ids,)))
+
+    def recv(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Wait for the next batch of environments that are ready, record it and return it as it is.
+
+        Raises:
+            SpaceMismatchError: a value does not fit; nothing of the batch is recorded, and all episodes end
+                as they were before it.
+            RecorderStateError: as for `send`.
+        """
+        if not self._paused:
+            self._check_going_on()
+        result = self._asked("recv")
+        self._recorded(*result)
+        return result
+
+    def step(self, actions: Any, env_ids: Any = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Send actions and receive the next batch."""
+        self.send(actions, env_ids)
+        return self.recv()
+
+    def log(self, /, env_ids: Any = None, **values: Any) -> None:
+        """Add `policy.<key>` values to the current step of some environments.
+
+        Args:
+            env_ids: whose they are, in this order; those of the last batch if None.
+            values: arrays of shape (len(env_ids), ...).
+
+        Raises:
+            RecorderStateError: no environment has an episode.
+            SpaceMismatchError: a value has not one entry for each of them.
+        """
+        ids = self._last_ids if env_ids is None else self._checked_ids(env_ids)
+        mask = np.zeros(self.num_envs, bool)
+        mask[ids] = True
+        spread = {key: self._spread(key, to_numpy(value), ids) for key, value in values.items()}
+        self._recording.log(spread, mask)
+
+    def discard_episode(self, env_index: int | Sequence[int] | np.ndarray | None = None) -> None:
+        """See `VectorRecorder.discard_episode`; an ended episode is in hand until the next batch."""
+        super().discard_episode(env_index)
+        self._over[self._checked_envs(env_index)] = True
+
+    def _pause(self) -> None:
+        super()._pause()
+        self._over[:] = True
+
+    def _close_env(self, **kwargs: Any) -> None:
+        close = getattr(self.pool, "close", None)
+        if close is not None:
+            close(**kwargs)
+
+    # Batches
+
+    @property
+    def _reward_shape(self) -> tuple[int, ...]:
+        return self._recording.state.returns.shape[1:]
+
+    def _asked(self, method: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self.pool, method)(*arguments)
+        except BaseException:
+            self._interrupt()
+            raise
+
+    def _interrupt(self) -> None:
+        """End all episodes: what is under way may be lost, so the next transitions would not follow on."""
+        self._interrupted = True
+        self._recording.interrupted()
+
+    def _check_going_on(self) -> None:
+        self._session.check_usable()
+        if self._interrupted:
+            raise RecorderStateError(
+                "An exception interrupted the last call of the pool, and its environments may have moved. "
+                "Call async_reset() or reset() before the next send() or recv()."
+            )
+
+    def _stage(self, actions: Any, env_ids: Any) -> np.ndarray:
+        """Copy the actions, and give the environments that they are for."""
+        ids = self._recording.everyone if env_ids is None else self._checked_ids(env_ids)
+        self._staged.put_many(0, to_numpy(actions), len(ids))
+        self._sent.copy_rows(ids, self._staged, np.arange(len(ids)))
+        if self._step_callback is not None:
+            kept, space = copy.deepcopy(to_numpy(actions)), self._recording.action_space
+            self._actions |= {env: single(space, kept, place) for place, env in enumerate(ids.tolist())}
+        return ids
+
+    def _checked_ids(self, env_ids: Any) -> np.ndarray:
+        ids = np.atleast_1d(np.asarray(to_numpy(env_ids)))
+        fits = ids.ndim == 1 and ids.dtype.kind in "iu" and len(np.unique(ids)) == len(ids)
+        if not fits or (len(ids) and not 0 <= ids.min() <= ids.max() < self.num_envs):
+            raise SpaceMismatchError(
+                f"env_ids are {env_ids!r}; expected different numbers from 0 to {self.num_envs - 1}."
+            )
+        return ids.astype(np.int64)
+
+    def _spread(self, key: str, values: Any, ids: np.ndarray) -> Any:
+        """Values of some environments as values of all; what stands for the others is not used."""
+        if isinstance(values, Mapping):
+            return {inner: self._spread(inner, each, ids) for inner, each in values.items()}
+        try:
+            found = np.asarray(values)
+        except ValueError:  # values of different shapes, one for each environment
+            found = per_env(values, len(values))
+        if found.ndim == 0 or len(found) != len(ids):
+            raise SpaceMismatchError(
+                f"The logged value {key!r} has shape {found.shape}; expected one entry for each of the "
+                f"{len(ids)} environments."
+            )
+        spread = np.zeros((self.num_envs, *found.shape[1:]), found.dtype)
+        spread[ids] = found
+        return spread
+
+    def _recorded(
+        self, observations: Any, rewards: Any, terminations: Any, truncations: Any, infos: Mapping[str, Any]
+    ) -> None:
+        try:
+            ids = self._checked_ids(_told(infos, "env_id"))
+            self._last_ids = ids
+            if self._paused:
+                return
+            block = self._recording.block()
+            flagged = {
+                name: flags(values, (len(ids),), name)
+                for name, values in (("terminations", terminations), ("truncations", truncations))
+            }
+            stop = block.count + len(ids)
+            block.observations.put_many(block.count, to_numpy(observations), len(ids))
+            block.rewards.put_many(block.count, to_numpy(rewards), len(ids))
+            block.terminated[block.count : stop] = flagged["terminations"]
+            block.truncated[block.count : stop] = flagged["truncations"]
+            block.actions.copy_rows(np.arange(block.count, stop), self._sent, ids)
+            elapsed = np.asarray(to_numpy(_told(infos, "elapsed_step")))
+            self._record(block, ids, elapsed.reshape(len(ids)) == 0, to_numpy(observations), infos)
+        except BaseException:
+            self._interrupt()
+            raise
+        self._recording.end_call()
+
+    def _record(
+        self, block: VectorBuffer, ids: np.ndarray, fresh: np.ndarray, observations: Any, infos: Mapping
+    ) -> None:
+        """Record a batch whose values stand in the block; `fresh` says which of them are resets."""
+        recording, before = self._recording, self._recording.state
+        recording.begin_call()
+        row, stop = block.count, block.count + len(ids)
+        rows = np.arange(row, stop)
+        state = before.copy()
+        state.tick += 1
+        state.terminated = state.truncated = state.unset
+        state.hold_back(np.isin(recording.everyone, ids[~fresh], invert=True))
+        waiting = [env for ends in before.stopped for env in ends.env_index.tolist()]
+        cut = before.open_envs(ids[fresh])
+        at = recording.late(block, stop, np.union1d(np.array(waiting, np.int64), cut), before)
+        block.ends += (*before.stopped, recording.noted(before.ends(cut)))
+        state.finish()
+        begins = state.start(self._session.take_numbers(int(fresh.sum())), ids[fresh])
+        recording.ended_early.difference_update(ids[fresh].tolist())
+        block.begins.append(begins)
+        block.kinds[rows[fresh]] = RESET_ROW
+        block.numbers[row:stop] = state.running[ids]
+        stepped = ~fresh & (block.numbers[row:stop] != NO_EPISODE)
+        over = self._over.copy()
+        over[ids[fresh]] = False
+        if (~fresh & ~stepped & ~over[ids]).any():
+            self._warn()
+        ending, calls = np.zeros(len(ids), bool), None
+        if self._step_callback is None:
+            recording.put_logged(block, rows[stepped], ids[stepped])
+            add_told(block.infos, infos, len(ids), rows, recording.infos)
+        else:
+            calls = StepCalls(recording, block, self._step_callback, observations, infos)
+            ending = calls.batch(row, ids, fresh | stepped, state, self._actions)
+        state.returns[ids[stepped]] += block.reward_values[rows[stepped]]
+        flagged = stepped & (block.terminated[row:stop] | block.truncated[row:stop])
+        done = flagged | ending
+        if done.any():
+            self._end(
+                state, stop, ids[done], block.terminated[row:stop][done], block.truncated[row:stop][done]
+            )
+        # The pool goes on with what a callback has ended, until it resets it.
+        over[ids[ending]] = True
+        if calls is not None and calls.continued:
+            (ends,) = state.stopped
+            ends, at = calls.go_on(ends, at, state)
+            state.stopped = (ends,)
+            over[[env for env, _ in calls.continued.values()]] = False
+        self._over = over
+        recording.add_transitions(int(stepped.sum()))
+        recording.commit(block, at, state, np.union1d(ids, np.array(waiting, np.int64)))
+
+    def _end(
+        self, state: EnvState, stop: int, envs: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> None:
+        state.terminated, state.truncated = np.zeros((2, self.num_envs), bool)
+        state.terminated[envs], state.truncated[envs] = terminated, truncated
+        state.stopped = (self._recording.noted(state.ends(envs), stop),)
+        state.mute(envs)
+
+    def _warn(self) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                "The pool gave steps of environments whose reset was not seen; they are recorded from their "
+                "next reset on. Make the recorder before async_reset().",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+
+
+def is_pool(env: Any) -> TypeGuard[EnvPool]:
+    """Return whether an environment is a pool that takes and gives batches of some of its environments."""
+    return all(callable(getattr(env, name, None)) for name in ("send", "recv", "async_reset"))
+
+
+def pool_spaces(pool: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
+    """Return the spaces of one environment of a pool."""
+    found = []
+    for name in ("observation_space", "action_space"):
+        single = getattr(pool, f"single_{name}", None)
+        found.append(single if isinstance(single, gymnasium.Space) else getattr(pool, name))
+    return found[0], found[1]
+
+
+def _count(pool: Any) -> int:
+    """Return how many environments a pool has."""
+    config = getattr(pool, "config", None)
+    count = config.get("num_envs") if isinstance(config, Mapping) else None
+    count = getattr(pool, "num_envs", None) if count is None else count
+    if not isinstance(count, int | np.integer) or count < 1:
+        raise InvalidArgumentError(
+            f"The pool {type(pool).__name__} does not say how many environments it has: expected "
+            "pool.config['num_envs'] or pool.num_envs."
+        )
+    return int(count)
+
+
+def _told(infos: Mapping[str, Any], key: str) -> Any:
+    if not isinstance(infos, Mapping) or key not in infos:
+        raise SpaceMismatchError(f"The pool's infos have no {key!r}; expected it beside every batch.")
+    return infos[key]

@@ -1,0 +1,310 @@
+"""`Recorder`: a Gymnasium wrapper that records every episode of one environment.
+
+It hands what `reset` and `step` take and return to a run session, and gives the caller exactly what the
+environment gave. See Gymnasium's documentation of `Env.step`, `Env.reset` and `Wrapper` for the semantics
+that it keeps, and of `wrappers.Autoreset` and `vector.AutoresetMode` for environments that reset themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import VectorEnv
+
+from ...store.compatibility import AutoresetMode
+from ...store.dynamic.values import freeze, freeze_value
+from ...store.errors import InvalidArgumentError, RecorderStateError
+from ...store.handle import OpenStore
+from ..buffers.arrivals import LiveEpisode
+from ..options import SessionOptions
+from ..step_rows import StepRows
+from .autoreset import stated_mode
+from .callbacks import (
+    ENDED_EARLY,
+    INTERRUPTED,
+    EpisodeCallback,
+    StepCallback,
+    StepData,
+    apply_step_callback,
+    continues,
+)
+from .env_recorder import EpisodeRecorder, RunArguments
+from .info_choice import InfoChoice, RecordInfos
+from .spaces_check import check_spaces
+
+
+class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
+    """Record the episodes of one environment into a store.
+
+    Every array is copied when it is handed over. `reset()` in the middle of an episode ends it as `cut`;
+    `reset()` without a step stores nothing. Leaving a `with` block, even by an exception, keeps what was.
+    An instance belongs to one thread and one process.
+
+    Args:
+        env: the environment; its spaces must be the store's.
+        store: the store, as `episodelake.open` gives it.
+        run: a readable name for the run.
+        metadata: what to keep with the run.
+        step_callback: sees, and may change, each step before it is recorded; see `StepData`.
+        episode_callback: sees each finished episode and returns metadata for it; see `EpisodeSummary`.
+        options: durability and when to flush and seal; see `SessionOptions`.
+        files: files that the environment needs, by name; kept with the run, see `EpisodeStore.make_env`.
+        packages: distributions that it needs and that its spec does not show.
+        record_infos: whether to store infos, or the keys to store; see `EpisodeStore.record`.
+
+    Raises:
+        SpaceMismatchError: the environment's spaces are not the store's.
+        InvalidArgumentError: a vector environment was given, or no environment; a file cannot be kept.
+        StoreAccessError: the store cannot be written.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        store: OpenStore,
+        *,
+        run: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        step_callback: StepCallback | None = None,
+        episode_callback: EpisodeCallback | None = None,
+        options: SessionOptions | None = None,
+        files: Mapping[str, str | PathLike[str]] | None = None,
+        packages: Sequence[str] = (),
+        record_infos: RecordInfos = True,
+    ) -> None:
+        if isinstance(env, VectorEnv):
+            raise InvalidArgumentError(
+                "A vector environment was given; a Recorder takes one environment. Use VectorRecorder, or "
+                "store.record(), which takes either."
+            )
+        if not isinstance(env, gymnasium.Env):
+            raise InvalidArgumentError(
+                f"env is {type(env).__name__}; expected an environment, as gymnasium.make gives it, a vector "
+                "environment, or an environment of PettingZoo."
+            )
+        super().__init__(env)
+        check_spaces(
+            store.handle.schema,
+            {"observation_space": env.observation_space, "action_space": env.action_space},
+        )
+        self._autoreset = _autoreset_mode(env)
+        rows = self._record_into(
+            store,
+            env,
+            StepRows,
+            RunArguments(run, metadata, options, files, packages, InfoChoice.of(record_infos)),
+        )
+        self._step_callback, episode_callback = self._guarded(step_callback, episode_callback)
+        self._begin_run(rows, episode_callback)
+        # Whether the environment itself said done.
+        self._env_done = False
+        self._special = step_callback is not None or self._autoreset is AutoresetMode.SAME_STEP
+        #: Where `collect` stands with this recorder between two of its calls.
+        self.collection: Any = None
+
+    @property
+    def episode(self) -> LiveEpisode | None:
+        """The episode in hand, also when it has ended; None before the first reset."""
+        return self._episode
+
+    @property
+    def running(self) -> LiveEpisode | None:
+        """The episode that the next step goes to; None where a reset comes first."""
+        return self._running
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the environment and start an episode; a running one ends as `cut`.
+
+        Raises:
+            SpaceMismatchError: the first observation does not fit the store's space.
+            RecorderStateError: the recorder is closed.
+        """
+        self._session.check_usable()
+        self._expect_reset(INTERRUPTED)
+        self._finish()
+        fresh = _generator_seed(self.env) is None
+        # The environment may change the options: keep them as they were passed.
+        kept = None if options is None else freeze(options)
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._begin(observation, info, self._seed(seed, fresh), kept)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the environment and record the transition.
+
+        Raises:
+            SpaceMismatchError: the action does not fit (the environment is not stepped), or what came
+                back does not; nothing of the step is recorded, and the episode ends as it was before it.
+            RecorderStateError: before the first reset, after the end of an episode, after an exception in
+                `step` or `reset`, or after `close`.
+        """
+        episode = self._running
+        if episode is None:
+            return self._step_outside(action)
+        buffer = self._rows.room()
+        buffer.put_action(buffer.count, action)
+        try:
+            result = self.env.step(action)
+            if self._special:
+                self._record_special(episode, action, result)
+                return result
+            observation, reward, terminated, truncated, info = result
+            buffer.add_step(episode, reward, observation, terminated, truncated, info, self._logged)
+            if self._logged:
+                self._logged = {}
+            if terminated or truncated:
+                self._stop(env_done=True)
+        except BaseException:
+            # The environment may have moved, so the next transition would not follow the last one recorded.
+            if self._running is not None:
+                self._stop(reset_because=INTERRUPTED)
+            raise
+        return result
+
+    def log(self, /, **values: Any) -> None:
+        """Add `policy.<key>` values to the current step: the row of the observation in hand.
+
+        They stand beside the action taken there; after the last step they stand on the row of the last
+        observation. Of two values for one key the later counts.
+
+        Raises:
+            RecorderStateError: there is no episode.
+        """
+        if self._muted:
+            return
+        if self._episode is None:
+            if self._paused:
+                return
+            raise RecorderStateError("There is no step to log for: call reset() first.")
+        frozen = {key: freeze_value(value) for key, value in values.items()}
+        self._logged = {**self._logged, **frozen}
+
+    # Episodes
+
+    def _seed(self, seed: int | None, fresh: bool) -> int | None:
+        """Return the seed given; else that of the environment's generator if it had none before; else
+        None.
+        """
+        if seed is not None or not fresh:
+            return seed
+        try:
+            found = self.env.np_random_seed
+        except AttributeError:
+            return None
+        return found if isinstance(found, int) and found >= 0 else None
+
+    def _begin(self, observation: Any, info: dict, seed: int | None = None, options: Any = None) -> None:
+        if self._paused:
+            self._env_done, self._muted = False, True
+            return
+        step = StepData(0, observation, info=info, env=self.env)
+        if self._step_callback is not None:
+            step = apply_step_callback(self._step_callback, step)
+        self._episode = self._running = self._rows.begin(
+            step.observation, step.info, seed=seed, options=options, extra=step.extra
+        )
+        self._env_done = self._muted = False
+        if step.end and not continues(step):
+            self._stop(muted=True)
+
+    def _record_special(self, episode: LiveEpisode, action: Any, result: tuple) -> None:
+        """Record a step with a callback, or of an environment that may reset itself within the step."""
+        observation, reward, terminated, truncated, info = result
+        env_done = bool(terminated or truncated)
+        restart = env_done and self._autoreset is AutoresetMode.SAME_STEP
+        last_observation, last_info, next_info = _final(result) if restart else (observation, info, info)
+        policy, self._logged = self._logged, {}
+        t = episode.length + 1
+        step = StepData(
+            t, last_observation, action, reward, terminated, truncated, last_info, policy, env=self.env
+        )
+        if self._step_callback is not None:
+            step = apply_step_callback(self._step_callback, step)
+        self._add(episode, step, staged=step.action is action)
+        if continues(step) and not env_done:
+            self._stop()
+            self._finish()
+            self._episode = self._running = self._rows.begin(step.observation, step.info, extra=step.extra)
+        elif env_done or step.end:
+            self._stop(env_done=env_done, muted=not env_done)
+        elif step.terminated or step.truncated:
+            self._stop(reset_because=ENDED_EARLY)
+        if restart:
+            self._finish()
+            self._begin(observation, next_info)
+
+    def _add(self, episode: LiveEpisode, step: StepData, *, staged: bool) -> None:
+        buffer = self._rows.room()
+        if not staged:
+            buffer.put_action(buffer.count, step.action)
+        terminated, truncated = bool(step.terminated), bool(step.truncated)
+        buffer.add_step(
+            episode, step.reward, step.observation, terminated, truncated, step.info, step.policy, step.extra
+        )
+
+    def _expect_reset(self, because: str) -> None:
+        self._env_done = False
+        super()._expect_reset(because)
+
+    def _stop(self, *, env_done: bool = False, **reasons: Any) -> None:
+        super()._stop(**reasons)
+        self._env_done = env_done
+
+    def _step_outside(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Return a step when no episode is running."""
+        self._session.check_usable()
+        if self._env_done and self._autoreset is AutoresetMode.NEXT_STEP:
+            self._finish()
+            self._expect_reset(INTERRUPTED)
+            result = self.env.step(action)
+            self._begin(result[0], result[4])
+            return result
+        if self._env_done and not self._paused:
+            raise RecorderStateError(
+                "The episode has ended: call reset() before the next step(). An environment that resets "
+                "itself must say so, by gymnasium.wrappers.Autoreset or by metadata['autoreset_mode']."
+            )
+        if self._muted or self._paused:
+            return self._step_unrecorded(action)
+        raise RecorderStateError(f"{self._reset_because} Call reset() before the next step().")
+
+    def _step_unrecorded(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step an environment that goes on while nothing of it is recorded."""
+        self._expect_reset(INTERRUPTED)
+        result = self.env.step(action)
+        self._env_done, self._muted = bool(result[2] or result[3]), True
+        if self._env_done and self._autoreset is AutoresetMode.SAME_STEP:
+            self._finish()
+            self._begin(result[0], _final(result)[2])
+        return result
+
+
+def _generator_seed(env: gymnasium.Env) -> object:
+    """Return the seed of the environment's generator, or None if it has none yet (asking Gymnasium would make
+    one).
+    """
+    return getattr(env.unwrapped, "_np_random_seed", None)
+
+
+def _final(result: tuple) -> tuple[Any, dict, dict]:
+    """Return the true last observation and info of a SAME_STEP reset, and the info of the new episode's
+    reset.
+    """
+    observation, *_, info = result
+    rest = {key: value for key, value in info.items() if key not in ("final_obs", "final_info")}
+    return info.get("final_obs", observation), info.get("final_info", {}), rest
+
+
+def _autoreset_mode(env: gymnasium.Env) -> AutoresetMode | None:
+    """Return how the environment resets itself, if it does."""
+    layer: Any = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer, gymnasium.wrappers.Autoreset):
+            return AutoresetMode.NEXT_STEP
+        layer = layer.env
+    return stated_mode(env.metadata, "The environment's")

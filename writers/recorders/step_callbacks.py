@@ -1,0 +1,212 @@
+"""Step callbacks of several environments: each of them is shown its own step, one after the other.
+
+With a callback a step takes a Python call for each environment. The rows stand in the block already; what a
+callback changes is put into them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...store.dynamic.logical_types import nest
+from ...store.dynamic.rows import owned
+from ...store.schema import RESET_ROW
+from ...store.segments.episode_columns import Ends
+from ..buffers.vector_buffer import NO_EPISODE, VectorBuffer
+from .callbacks import StepCallback, StepData, apply_step_callback, continues
+from .env_episodes import EnvState
+from .env_recording import EnvRecording
+from .vector_values import FINAL, final_value, info_of, single, to_numpy
+
+
+class StepCalls:
+    """The calls for one batch of rows.
+
+    Args:
+        recording: the episodes in hand.
+        block: where the rows are.
+        callback: the user's.
+        observations, infos: of all environments, as the batch has them.
+    """
+
+    def __init__(
+        self,
+        recording: EnvRecording,
+        block: VectorBuffer,
+        callback: StepCallback,
+        observations: Any,
+        infos: Mapping[Any, Any],
+    ) -> None:
+        self._recording, self._block, self._callback = recording, block, callback
+        self._observations, self._infos = observations, infos
+        self._count = recording.num_envs
+        #: By row: the environments whose next episode the callback begins there, and what it returned.
+        self.continued: dict[int, tuple[int, StepData]] = {}
+
+    def resets(self, envs: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Show the first observations of these environments, which stand in `rows`.
+
+        Returns:
+            Bool, one for each environment: whether the callback ended its episode there.
+        """
+        rest = {key: value for key, value in self._infos.items() if key not in FINAL}
+        ending = np.zeros(self._count, bool)
+        for env, row in zip(envs.tolist(), rows.tolist(), strict=True):
+            observation = single(self._recording.observation_space, self._observations, env)
+            step = StepData(0, observation, info=info_of(rest, env, self._count), **self._source(env))
+            ending[env] = self._show(row, step)
+        return ending
+
+    def steps(self, row: int, state: EnvState, actions: Any, final: np.ndarray) -> np.ndarray:
+        """Show the transitions of all environments that have a row from `row` on which is somebody's.
+
+        Args:
+            row: of the first environment.
+            state: after the step.
+            actions: of all environments, as numpy.
+            final: bool, one for each environment: the last observation and info are among the final ones.
+
+        Returns:
+            Bool, one for each environment: whether the callback ended its episode there.
+        """
+        block = self._block
+        rows = np.arange(row, row + self._count)
+        own = block.numbers[rows] != NO_EPISODE
+        reset = block.kinds[rows] == RESET_ROW
+        ending = self.resets(np.flatnonzero(own & reset), rows[own & reset])
+        lengths = state.tick - state.begun
+        for env in np.flatnonzero(own & ~reset).tolist():
+            observation, info = self._of(env, bool(final[env]))
+            at = row + env
+            step = StepData(
+                t=int(lengths[env]),
+                observation=observation,
+                action=single(self._recording.action_space, actions, env),
+                reward=_reward(block.reward_values[at]),
+                terminated=bool(block.terminated[at]),
+                truncated=bool(block.truncated[at]),
+                info=info,
+                policy=self._policy(env),
+                **self._source(env),
+            )
+            ending[env] = self._show(at, step)
+        return ending
+
+    def batch(
+        self, row: int, envs: np.ndarray, shown: np.ndarray, state: EnvState, actions: Mapping[int, Any]
+    ) -> np.ndarray:
+        """Show a batch of some environments, as a pool gives it; its rows stand from `row` on.
+
+        Args:
+            envs: whose rows they are, in order.
+            shown: bool, one for each row: whether it is recorded.
+            state: after the step.
+            actions: what each environment was sent last.
+
+        Returns:
+            Bool, one for each row: whether the callback ended its episode there.
+        """
+        block, space = self._block, self._recording.observation_space
+        self._count = len(envs)
+        ending = np.zeros(len(envs), bool)
+        for place in np.flatnonzero(shown).tolist():
+            env, at = int(envs[place]), row + place
+            observation = single(space, self._observations, place)
+            step = StepData(0, observation, info=info_of(self._infos, place, len(envs)), **self._source(env))
+            if block.kinds[at] != RESET_ROW:
+                step = replace(
+                    step,
+                    t=int(state.tick - state.begun[env]),
+                    action=actions[env],
+                    reward=_reward(block.reward_values[at]),
+                    terminated=bool(block.terminated[at]),
+                    truncated=bool(block.truncated[at]),
+                    policy=self._policy(env),
+                )
+            ending[place] = self._show(at, step)
+        return ending
+
+    def go_on(self, ends: Ends, stop: int, state: EnvState) -> tuple[Ends, int]:
+        """Begin the next episodes where the callback goes on without a reset.
+
+        Args:
+            ends: the episodes that ended with these rows.
+            stop: the next free row.
+            state: after the step.
+
+        Returns:
+            The other episodes that ended, and the next free row.
+        """
+        if not self.continued:
+            return ends, stop
+        block, rows = self._block, np.array(list(self.continued))
+        envs = np.array([env for env, _ in self.continued.values()])
+        mine = np.isin(ends.env_index, envs)
+        finished = ends.chosen(mine)
+        block.ends.append(finished)
+        state.forget((finished,))
+        begins = state.start(self._recording.session.take_numbers(len(envs)), envs)
+        fresh = np.arange(stop, stop + len(envs))
+        block.observations.copy_rows(fresh, block.observations, rows)
+        block.numbers[fresh], block.kinds[fresh] = begins.numbers, RESET_ROW
+        block.begins.append(begins)
+        for row, (_, answer) in zip(fresh.tolist(), self.continued.values(), strict=True):
+            info = self._recording.infos.owned(answer.info)
+            for dynamic, mapping in ((block.infos, info), (block.extras, answer.extra)):
+                if mapping:
+                    dynamic.put(row, owned(mapping))
+        return ends.chosen(~mine), stop + len(envs)
+
+    def _of(self, env: int, final: bool) -> tuple[Any, dict[Any, Any]]:
+        space = self._recording.observation_space
+        if not final:
+            return single(space, self._observations, env), info_of(self._infos, env, self._count)
+        told = self._infos.get("final_info", {})
+        info = info_of(told, env, self._count) if isinstance(told, Mapping) else dict(told[env] or {})
+        return final_value(space, to_numpy(self._infos["final_obs"]), env), info
+
+    def _source(self, env: int) -> dict[str, Any]:
+        """Return which environment a step is of."""
+        envs = self._recording.sub_envs
+        return {"env_index": env, "env": envs[env] if envs else None}
+
+    def _policy(self, env: int) -> dict[Any, Any]:
+        found: dict[Any, Any] = {}
+        for path, (values, mask) in self._recording.logged.items():
+            if mask is None or mask[env]:
+                nest(found, path, values[env])
+        return found
+
+    def _show(self, row: int, step: StepData) -> bool:
+        """Call the callback, put what it changed, and say whether it ended the episode."""
+        answer = apply_step_callback(self._callback, step)
+        block = self._block
+        if answer.observation is not step.observation:
+            block.observations.put(row, answer.observation)
+        if answer.action is not step.action:
+            block.actions.put(row, answer.action)
+        if answer.reward is not step.reward:
+            block.rewards.put(row, answer.reward)
+        if step.t:
+            block.terminated[row], block.truncated[row] = bool(answer.terminated), bool(answer.truncated)
+        info = self._recording.infos.owned(answer.info)
+        families = (block.infos, info), (block.policies, answer.policy), (block.extras, answer.extra)
+        for dynamic, mapping in families:
+            if mapping:
+                dynamic.put(row, owned(mapping))
+        flagged, done = bool(answer.terminated or answer.truncated), step.terminated or step.truncated
+        if flagged and not (answer.end or done):
+            self._recording.ended_early.add(step.env_index)
+        if continues(answer):
+            if step.t and not done:
+                self.continued[row] = (step.env_index, answer)
+            return step.t > 0
+        return bool(answer.end or flagged)
+
+
+def _reward(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) else float(value)
