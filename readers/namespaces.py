@@ -15,8 +15,8 @@ import polars as pl
 
 from ..store.errors import InvalidArgumentError, QueryError
 from ..store.reserved import next_name
+from ..store.suggestions import suggest
 from .loading.arguments import discount_factor
-from .suggestions import suggest
 
 _FOLLOWED = "_followed"
 

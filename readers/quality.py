@@ -15,10 +15,10 @@ import pyarrow as pa
 from ..store.card import reference_scores
 from ..store.errors import InvalidArgumentError
 from ..store.manifest import read_card
+from ..store.suggestions import suggest
 from .context import ReadContext
 from .sql.session import QuerySession
 from .sql.text import quote
-from .suggestions import suggest
 
 #: Of a MinHash signature; hashes of a band must agree for two episodes to be compared.
 _HASHES, _BAND = 64, 4

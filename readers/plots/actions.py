@@ -8,9 +8,9 @@ import altair as alt
 
 from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.schema import ACTION
+from ...store.suggestions import suggest
 from ..amounts import counted
 from ..context import ReadContext
-from ..suggestions import suggest
 from .chart import AnyChart, finished
 from .distribution import BINS, edges_of, heights
 from .pieces import color_channel, stacked, title_of, tooltip_of, values_of

@@ -10,10 +10,10 @@ import numpy as np
 
 from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.schema import ACTION
+from ...store.suggestions import suggest
 from ..amounts import counted
 from ..episode_data import EpisodeData
 from ..signals import ROOTS, Signal, reduced, signals_of
-from ..suggestions import suggest
 from .chart import AnyChart, finished
 from .pieces import color_channel, stacked, tooltip_of, values_of
 from .series import LARGEST

@@ -18,6 +18,7 @@ import pyarrow as pa
 from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
+from ...store.suggestions import suggest
 from ..amounts import counted
 from ..context import ReadContext
 from ..damaged_files import check_readable, name_damaged
@@ -27,7 +28,6 @@ from ..sql.connections import connect
 from ..sql.interrupting import run_interruptible
 from ..sql.query import plan_with
 from ..sql.text import quote
-from ..suggestions import suggest
 from .bins import Bins, bins_for
 
 MOST_SERIES = 12

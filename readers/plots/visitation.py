@@ -8,9 +8,9 @@ import altair as alt
 
 from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.schema import OBSERVATION
+from ...store.suggestions import suggest
 from ..amounts import counted
 from ..context import ReadContext
-from ..suggestions import suggest
 from .bins import Bins
 from .chart import AnyChart, finished
 from .distribution import check_bins, edges_of

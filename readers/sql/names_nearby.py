@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...store.layout import EPISODES, RUNS, STEPS, TABLES
 from ...store.snapshot import Snapshot
-from ..suggestions import near_names
+from ...store.suggestions import near_names
 from .elements import without_elements
 from .macros import TRANSITIONS, WITH_NEXT, Macro, next_columns
 from .misuse import misuse

@@ -20,13 +20,13 @@ import typer
 
 from ..._store import EpisodeStore
 from ...readers.amounts import counted
-from ...readers.suggestions import suggest
 from ...readers.view import EpisodeView
 from ...store.errors import CorruptStoreError, EpisodeNotFoundError
 from ...store.journal.run_journal import journal_folders, lock_path
 from ...store.layout import Layout
 from ...store.locks import is_held
 from ...store.snapshot import Snapshot
+from ...store.suggestions import suggest
 from ..command import FAILED
 from ..opening import open_store_at
 from ..output.page import report_warning
