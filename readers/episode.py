@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..store.errors import InvalidArgumentError
+from ..store.optional_packages import EXPLORE, require
 from .episode_data import EpisodeData
-from .optional_packages import EXPLORE, require
 from .pictures.steps import Steps
 from .replaying.replay import ReplayReport, replay
 

@@ -40,7 +40,7 @@ def _nests(children: st.SearchStrategy) -> st.SearchStrategy:
 
 
 def _is_flattened(space: gym.Space) -> bool:
-    """Whether Gymnasium flattens a leaf: it indexes with floats where a MultiDiscrete has the dtype uint64."""
+    """Whether Gymnasium flattens a leaf; for a MultiDiscrete of uint64 it raises."""
     return not (isinstance(space, gym_spaces.MultiDiscrete) and space.dtype == np.uint64)
 
 

@@ -20,7 +20,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from episodelake.store import file_systems, locks
+from episodelake.store.locking import file_systems, locks
 from waiting import PATIENCE, line_of, wait_until
 
 #: Begins each script: the path of the store, episodes to write, and a host of its own.
@@ -28,7 +28,7 @@ HOST = """
 import fcntl, os, sys, time, warnings
 import numpy as np
 import episodelake as el
-from episodelake.store import lock_owner, locks
+from episodelake.store.locking import lock_owner, locks
 
 path, host = sys.argv[1], sys.argv[2]
 fcntl.flock = lambda descriptor, operation: None

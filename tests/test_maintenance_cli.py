@@ -596,7 +596,7 @@ def test_interrupted_by_a_signal(path: Path, tmp_path: Path, words: tuple[str, .
 MARK_WAITING = """
 import os
 from pathlib import Path
-from episodelake.store.locks import FileLock
+from episodelake.store.locking.locks import FileLock
 
 acquire = FileLock.acquire
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import episodelake as el
-from episodelake.store import locks
 from episodelake.store.journal import recovery
+from episodelake.store.locking import locks
 from episodelake.store.places.local import LocalPlace
 from episodelake.store.tables import commit_log
 from log_edits import write_actions

@@ -11,7 +11,7 @@ from ..store.files import guard_access, sync_path
 from ..store.handle import StoreHandle
 from ..store.journal.recovery import recover
 from ..store.journal.run_journal import check_journals, lock_path
-from ..store.locks import FileLock, wait_for
+from ..store.locking.locks import FileLock, wait_for
 from ..store.maintenance.operation import settle
 
 #: Patient: a process that looks at a lock may be stopped while it has it.

@@ -16,9 +16,9 @@ from typing import Protocol
 import numpy as np
 
 from ..readers.episode import Episode
-from ..readers.optional_packages import EXPLORE, require
 from ..readers.pictures.images import image_columns
 from ..store.errors import EnvUnavailableError
+from ..store.optional_packages import EXPLORE, require
 
 #: The most bytes of frames that a replay keeps; it stops there.
 MOST_BYTES = 256_000_000

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..readers.optional_packages import EXPLORE, require
 from ..store.errors import InvalidArgumentError, StoreAccessError
+from ..store.optional_packages import EXPLORE, require
 from ..store.segments.preload_pandas import make_first_array
 from .gate import LOOPBACK, Gate, new_token
 from .watching import Watch

@@ -8,7 +8,7 @@ from typing import Any
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 
-from ..readers.optional_packages import EXPLORE, require
+from ..store.optional_packages import EXPLORE, require
 
 BUNDLE_PATH = "/vega.js"
 

@@ -25,11 +25,11 @@ from gymnasium import Space, spaces
 
 from .._store import EpisodeStore, create, open_store
 from ..readers.episode import Episode
-from ..readers.optional_packages import require
 from ..store.batches import single_value
 from ..store.dynamic.values import dump_json, load_json
 from ..store.errors import InvalidArgumentError
 from ..store.files import replacing
+from ..store.optional_packages import require
 from ..writers.bulk.whole_episode import batch_lengths
 from ..writers.episode_writer import EpisodeWriter
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...store.errors import MissingPackageError
+from ...store.optional_packages import EXPLORE, require
 from ..episode_data import EpisodeData
-from ..optional_packages import EXPLORE, require
 from ..pictures.video import make_video
 from .html import fault, part, text
 

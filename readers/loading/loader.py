@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...store.errors import InvalidArgumentError, LoaderStateError
+from ...store.optional_packages import require
 from ...store.prefetch import prefetch
-from ..optional_packages import require
 from .arguments import whole_number
 from .batch_source import BatchSource, transformed
 from .feed import RandomAccess, SequentialTake

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...store.errors import InvalidArgumentError
 from ...store.files import guard_access, replacing
-from ..optional_packages import EXPLORE, require
+from ...store.optional_packages import EXPLORE, require
 
 #: Steps of an episode with their frames, uint8 (H, W, 3); at least one.
 Frames = Iterable[tuple[int, np.ndarray]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...store.optional_packages import EXPLORE, require
 from ..context import ReadContext
-from ..optional_packages import EXPLORE, require
 
 if TYPE_CHECKING:
     from .chart import AnyChart

@@ -15,7 +15,7 @@ import altair as alt
 
 from ...store.errors import InvalidArgumentError
 from ...store.files import guard_access
-from ..optional_packages import EXPLORE, require
+from ...store.optional_packages import EXPLORE, require
 from .texts import shown
 from .theme import INK, THEMES, config
 

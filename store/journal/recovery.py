@@ -24,7 +24,7 @@ from ..dynamic.values import dump_json
 from ..errors import CorruptStoreError, StoreAccessError
 from ..files import guard_access
 from ..layout import EPISODES, RUNS, Layout
-from ..locks import LOCK_SUFFIX, MAINTENANCE_LOCK, FileLock, is_lock_content, remove_probe, watch
+from ..locking.locks import LOCK_SUFFIX, MAINTENANCE_LOCK, FileLock, is_lock_content, remove_probe, watch
 from ..schema import ENV_BUNDLE, StepSchema
 from ..segments.episode_columns import EpisodeColumns
 from ..segments.episode_record import EpisodeRecord

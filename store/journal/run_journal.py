@@ -28,7 +28,7 @@ import pyarrow as pa
 from ..dynamic.alignment import align_to_schema
 from ..errors import CorruptStoreError, RecorderStateError
 from ..files import guard_access, sync_path
-from ..locks import LOCK_SUFFIX
+from ..locking.locks import LOCK_SUFFIX
 from .record_format import BATCH, END, SCHEMA, encode
 from .seal_log import SEAL_LOG
 

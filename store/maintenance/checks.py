@@ -34,7 +34,7 @@ from ..layout import (
     TAGS,
     Layout,
 )
-from ..locks import is_held
+from ..locking.locks import is_held
 from ..manifest import read_card, read_manifest
 from ..places import Place
 from ..schema import ENV_BUNDLE

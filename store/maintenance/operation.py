@@ -25,7 +25,7 @@ from ..files import guard_access
 from ..handle import StoreHandle
 from ..journal.run_journal import check_journals
 from ..layout import EPISODES, STEPS
-from ..locks import MAINTENANCE_LOCK, wait_for
+from ..locking.locks import MAINTENANCE_LOCK, wait_for
 from ..names import time_ordered_suffix
 from ..places import Place
 from ..places.local import LocalPlace

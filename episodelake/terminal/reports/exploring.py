@@ -24,7 +24,7 @@ from ...readers.view import EpisodeView
 from ...store.errors import CorruptStoreError, EpisodeNotFoundError
 from ...store.journal.run_journal import journal_folders, lock_path
 from ...store.layout import Layout
-from ...store.locks import is_held
+from ...store.locking.locks import is_held
 from ...store.snapshot import Snapshot
 from ...store.suggestions import suggest
 from ..command import FAILED

@@ -8,10 +8,10 @@ from typing import Any
 
 import typer
 
-from ...readers.optional_packages import EXPLORE, require
 from ...readers.plots.series import LENGTH, RETURN, check_any
 from ...readers.view import EpisodeView
 from ...store.errors import InvalidArgumentError, NothingToDrawError
+from ...store.optional_packages import EXPLORE, require
 from ..completion import CHARTS
 from ..output.drawing import draw_actions, draw_histogram, draw_over_time, drawn_series
 from ..output.json_text import write_rows

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ....store.errors import InvalidArgumentError
-from ...optional_packages import require
+from ....store.optional_packages import require
 
 
 @dataclass(frozen=True)

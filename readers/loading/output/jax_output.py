@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ....store.errors import InvalidArgumentError
-from ...optional_packages import require
+from ....store.optional_packages import require
 from ..units.unit import Batch
 from .tree import map_leaves
 

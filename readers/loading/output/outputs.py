@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, Protocol
 
 from ....store.errors import InvalidArgumentError
-from ...optional_packages import require
+from ....store.optional_packages import require
 from ..units.unit import Batch
 
 OutputName = Literal["numpy", "torch", "jax", "tensordict"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-from ..store.errors import MissingPackageError
+from .errors import MissingPackageError
 
 #: The extra for everything that draws, plays and browses.
 EXPLORE = "'episodelake[explore]'"

@@ -26,11 +26,11 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
-from .errors import CorruptStoreError, StoreAccessError
+from ..errors import CorruptStoreError, StoreAccessError
+from ..files import guard_access
+from ..system import check_locks, has_locks, has_name, open_plain, pread, try_lock
 from .file_systems import file_system, warn_of_local_locks
-from .files import guard_access
 from .lock_owner import OWNER_BYTES, Owner
-from .system import check_locks, has_locks, has_name, open_plain, pread, try_lock
 
 LOCK_SUFFIX = ".lock"
 MAINTENANCE_LOCK = "maintenance.lock"
