@@ -1,10 +1,13 @@
 """The public names, for type checkers; `__init__.py` loads them on first use."""
 
+from ._formats import formats
+from ._importing import ImportReport, import_dataset
 from ._saved import Artifacts
 from ._store import EpisodeStore, create, merge, recover
 from ._store import open_store as open
 from .readers.agents import AgentEpisode, MultiAgentEpisode
 from .readers.episode import Episode
+from .readers.exporting.export import ExportReport
 from .readers.loading.batch_source import Batches
 from .readers.loading.columns.caching import Cache
 from .readers.loading.following.loader import FollowingLoader
@@ -46,6 +49,7 @@ from .store.environments.records import SavedEnvironment
 from .store.errors import (
     ConcurrentCommitError,
     CorruptStoreError,
+    DatasetError,
     EnvUnavailableError,
     EpisodelakeError,
     EpisodeNotFoundError,
@@ -105,6 +109,7 @@ __all__ = [
     "CompactReport",
     "ConcurrentCommitError",
     "CorruptStoreError",
+    "DatasetError",
     "DeleteReport",
     "Deltas",
     "DerivedColumns",
@@ -122,6 +127,7 @@ __all__ = [
     "EpisodeView",
     "EpisodeWriter",
     "EpisodelakeError",
+    "ExportReport",
     "Fault",
     "Flatten",
     "Follow",
@@ -129,6 +135,7 @@ __all__ = [
     "FormatVersionError",
     "FrameStack",
     "GAE",
+    "ImportReport",
     "InvalidArgumentError",
     "Loader",
     "LoaderStateError",
@@ -182,6 +189,8 @@ __all__ = [
     "WorkerReport",
     "collect",
     "create",
+    "formats",
+    "import_dataset",
     "merge",
     "mix",
     "normalised_score",

@@ -18,9 +18,11 @@ import gymnasium
 import numpy as np
 import polars as pl
 
+from ..store.progress import Progress
 from ..store.snapshot import Selection
 from .context import Parameters, ReadContext, SqlCondition
 from .episode import Episode
+from .exporting.export import ExportReport, export_view
 from .filtering import filter_episodes
 from .frames import episodes_frame, runs_frame, steps_frame, transitions_only
 from .iteration import iterate
@@ -403,6 +405,47 @@ class EpisodeView(FeedingView):
     def plot(self) -> Plots:
         """Interactive charts of these episodes: `store.plot.returns()` and others; see `Plots`."""
         return Plots(self.context)
+
+    def export(
+        self,
+        target: str | PathLike[str],
+        *,
+        format: str,
+        overwrite: bool = False,
+        strict: bool = False,
+        progress: bool | Progress = False,
+        **options: Any,
+    ) -> ExportReport:
+        """Write these episodes as a data set of another library; the target appears whole or not at all.
+
+        Args:
+            target: a file or folder of this machine that does not exist yet.
+            format: its name; `formats()` lists them.
+            overwrite: replace what is there.
+            strict: raise if the format cannot hold everything.
+            progress: True for a bar on the terminal, or a function called with the episodes done and all of
+                them.
+            options: of the format, see docs/exchange.md.
+
+        Returns:
+            What was written, and what the format could not hold.
+
+        Raises:
+            InvalidArgumentError: the format or an option is unknown.
+            StoreExistsError: there is something at `target`.
+            DatasetError: the format cannot hold the episodes, or with `strict` not everything of them.
+            MissingPackageError: the format needs a package that is not installed.
+            StoreAccessError: the target cannot be written.
+        """
+        return export_view(
+            self.context,
+            target,
+            format,
+            overwrite=overwrite,
+            strict=strict,
+            progress=progress,
+            options=options,
+        )
 
     def _repr_html_(self) -> str:
         """Return a card: how much there is, how episodes ended, their returns, runs and spaces."""

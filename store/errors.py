@@ -14,6 +14,7 @@
     ├── InvalidArgumentError    (ValueError)              an argument makes no sense
     ├── NothingToDrawError      (ValueError)              no picture can be made of this
     ├── QueryError              (ValueError)              a filter or an SQL text cannot be run
+    ├── DatasetError            (ValueError)              a foreign data set cannot be read, or not written
     ├── EnvUnavailableError     (RuntimeError)            a run's environment cannot be made again
     │   └── UntrustedEnvError                             ... without trusting the writer of the store
     ├── UnitNotFoundError       (IndexError)              a dataset has no unit of that number
@@ -95,6 +96,13 @@ class NothingToDrawError(EpisodelakeError, ValueError):
 
 class QueryError(EpisodelakeError, ValueError):
     """A filter or an SQL text cannot be run; the message names the columns that are available."""
+
+
+class DatasetError(EpisodelakeError, ValueError):
+    """A data set of another library has no known format, is damaged, or cannot hold what was exported.
+
+    The message names the file and the row or episode.
+    """
 
 
 class EnvUnavailableError(EpisodelakeError, RuntimeError):

@@ -92,7 +92,7 @@ class SourceKeys:
 
     def _all(self) -> set[str]:
         if self._known is None:
-            self._known = set(_committed(self._layout))
+            self._known = set(committed_keys(self._layout))
         return self._known
 
 
@@ -132,7 +132,7 @@ def _checked(key: Any) -> str:
     return key
 
 
-def _committed(layout: Layout) -> Iterator[str]:
+def committed_keys(layout: Layout) -> Iterator[str]:
     """Yield the keys of all episodes in the newest version of the store."""
     table = layout.table(EPISODES)
     for file in TableVersion(table).files():

@@ -1,0 +1,260 @@
+"""`import_dataset`: data sets of other libraries become episodes of a store, whole or not at all.
+
+Episodes first go to a store of their own beside the target, `.NAME.importing-DIGEST`. When all of them are
+there, they are brought into the target in one commit. The next call goes on with an interrupted import.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import gymnasium
+import polars as pl
+
+from ._store import EpisodeStore, copy_view, create, merge, open_store
+from .store.errors import StoreNotFoundError
+from .store.files import guard_access
+from .store.layout import Layout
+from .store.losses import Losses
+from .store.progress import Progress, progress_meter
+from .store.spaces import space_to_json
+from .store.spaces.coerce import Cast
+from .writers.importing.dataset import ForeignDataset, ImportOptions, LastObservation, LastStep
+from .writers.importing.formats import chosen_format
+from .writers.importing.importer import Imported, OnError, check_on_error, import_episodes, write_part
+from .writers.source_keys import committed_keys
+
+_PREVIEWED_ROWS = 5
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """The result of an import, or of its rehearsal.
+
+    Attributes:
+        source, format, reason: what was imported, its format, and how that was recognised.
+        store: the path or URL of the store; it does not exist after a `dry_run` into a new one.
+        episodes, steps: what was added, in episodes and transitions; 0 after a `dry_run`.
+        present: episodes that the store had already.
+        skipped: for `on_error="skip"`, the episodes that could not be read, and why.
+        lost: what does not come over: counts, by a sentence that says what.
+        observation_space, action_space: of the store.
+        mapping: columns of the store, and where they come from.
+        preview: after a `dry_run`, the first rows as they would stand in `steps`; else None.
+        dry_run: whether nothing was written.
+    """
+
+    source: str
+    format: str
+    reason: str
+    store: str
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    mapping: Mapping[str, str]
+    episodes: int = 0
+    steps: int = 0
+    present: int = 0
+    skipped: tuple[tuple[str, str], ...] = ()
+    lost: Mapping[str, int] = field(default_factory=Losses)
+    preview: pl.DataFrame | None = None
+    dry_run: bool = False
+
+    def __str__(self) -> str:
+        lines = [f"{self.source}: {self.format} ({self.reason})"]
+        if self.dry_run:
+            lines += [
+                f"observation space: {self.observation_space}",
+                f"action space: {self.action_space}",
+                *(f"{ours} <- {theirs}" for ours, theirs in self.mapping.items()),
+                str(self.preview),
+            ]
+        else:
+            lines.append(f"{self.episodes:,} episodes with {self.steps:,} steps added to {self.store}")
+        if self.present:
+            lines.append(f"{self.present:,} episodes were there already")
+        lines += [f"skipped: {key}: {why}" for key, why in self.skipped]
+        lines += [f"lost: {what}: {count:,}" for what, count in self.lost.items()]
+        return "\n".join(lines)
+
+
+def import_dataset(
+    source: Any,
+    into: EpisodeStore | str | PathLike[str],
+    *,
+    format: str | None = None,
+    mapping: Any = None,
+    dry_run: bool = False,
+    on_error: OnError = "raise",
+    last_observation: LastObservation = "drop",
+    last_step: LastStep = "auto",
+    observation_space: gymnasium.Space | None = None,
+    action_space: gymnasium.Space | None = None,
+    cast: Cast = "no",
+    trust: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    progress: bool | Progress = False,
+) -> ImportReport:
+    """Bring a data set of another library into a store, in one commit.
+
+    Every episode has a source key, so importing a data set again adds only what is new in it. Until all its
+    episodes are read, they are in a store beside the target, `.NAME.importing-DIGEST`; after an interrupt or
+    an error the same call goes on from there. Do not import the same data set twice at a time.
+
+    Args:
+        source: a file, a folder, or an object of the library; `formats()` lists what is known.
+        into: an open store or a path; a path without a store is created with the spaces of the source.
+        format: the name of the format; None to recognise it.
+        mapping: for tables, a `ColumnMapping`.
+        dry_run: write nothing; report the format, spaces, mapping and first rows.
+        on_error: "raise", or "skip" episodes that cannot be read or do not fit the spaces, and list them.
+        last_observation: for sources that lack the observation after the last action: "drop" the last
+            transition, "repeat" the last observation, or state that it is "missing".
+        last_step: for RLDS: whether the last step of an episode is an "observation" alone or a "transition";
+            "auto" looks at its action.
+        observation_space, action_space: for sources that do not state them; otherwise they are inferred.
+        cast: as for `EpisodeStore.writer`: which dtypes are cast to those of the spaces.
+        trust: read what can only be read by running code of the source, such as pickled columns.
+        storage_options: how to reach the object store `into`.
+        progress: True for a bar on the terminal, or a function called with the episodes done and all of
+            them.
+
+    Raises:
+        DatasetError: the source has no known format, or is damaged; the store is unchanged.
+        SpaceMismatchError: a value does not fit the spaces; the store is unchanged.
+        InvalidArgumentError: an argument is not valid, or the import of another source is unfinished.
+        MissingPackageError: the format needs a package that is not installed.
+    """
+    check_on_error(on_error)
+    options = ImportOptions(mapping, observation_space, action_space, last_observation, last_step, trust)
+    chosen, reason = chosen_format(source, format)
+    where = into.url if isinstance(into, EpisodeStore) else into
+    target = into if isinstance(into, EpisodeStore) else _opened(into, storage_options)
+    with closing(chosen.open(source, options)) as dataset:
+        if target is not None:
+            dataset.observation_space = target.observation_space
+            dataset.action_space = target.action_space
+        told = {
+            "source": _name(source),
+            "format": chosen.name,
+            "reason": reason,
+            "store": str(where),
+            "observation_space": dataset.observation_space,
+            "action_space": dataset.action_space,
+        }
+        if dry_run:
+            preview = _preview(dataset, cast)
+            return ImportReport(
+                **told, mapping=dataset.mapping, lost=dataset.losses, preview=preview, dry_run=True
+            )
+        with progress_meter(progress, "Importing", "episodes") as tell:
+            done = _import(
+                dataset, where, target, storage_options, on_error=on_error, cast=cast, progress=tell
+            )
+        return ImportReport(
+            **told,
+            mapping=dataset.mapping,
+            lost=dataset.losses,
+            episodes=done.episodes,
+            steps=done.steps,
+            present=done.present,
+            skipped=tuple(done.skipped),
+        )
+
+
+def _import(
+    dataset: ForeignDataset,
+    into: str | PathLike[str],
+    target: EpisodeStore | None,
+    storage_options: Mapping[str, str] | None,
+    *,
+    on_error: OnError,
+    cast: Cast,
+    progress: Progress,
+) -> Imported:
+    present = set(committed_keys(target.handle.layout)) if target is not None else set()
+    with _staged(dataset, into) as staging:
+        run, metadata = dataset.identity, {"imported_from": dataset.identity}
+        with staging.writer(
+            run=run, metadata=metadata, on_duplicate="skip", cast=cast, durability="none"
+        ) as writer:
+            done = import_episodes(dataset, writer, present, on_error=on_error, progress=progress)
+        staging.refresh()
+        # With what an interrupted import had written.
+        done.episodes, done.steps = (
+            len(staging),
+            int(staging.episodes.select(pl.col("length").sum()).collect().item() or 0),
+        )
+        if target is None:
+            copy_view(
+                staging, staging, into, link=True, storage_options=storage_options, progress=lambda *_: None
+            )
+        elif done.episodes:
+            merge([staging], target)
+    return done
+
+
+def _opened(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> EpisodeStore | None:
+    """Return the store at a path; None if there is none."""
+    try:
+        return open_store(path, storage_options=storage_options)
+    except StoreNotFoundError:
+        return None
+
+
+@contextmanager
+def _staged(dataset: ForeignDataset, into: str | PathLike[str]) -> Iterator[EpisodeStore]:
+    """Yield the store for the episodes of an import; it is deleted when the block ends without an error."""
+    spaces = space_to_json(dataset.observation_space), space_to_json(dataset.action_space)
+    told = json.dumps([dataset.identity, dataset.settings, spaces, dataset.reward_shape], sort_keys=True)
+    digest = hashlib.sha256(told.encode()).hexdigest()[:12]
+    layout = Layout.at(into)
+    folder = layout.root.local
+    if folder is None:
+        path = layout.journals.parent / f"importing-{digest}"
+    else:
+        path = folder.parent / f".{folder.name}.importing-{digest}"
+    try:
+        staging = open_store(path)
+    except StoreNotFoundError:
+        # A crash may have left a part of an empty store.
+        shutil.rmtree(path, ignore_errors=True)
+        staging = create(
+            path,
+            observation_space=dataset.observation_space,
+            action_space=dataset.action_space,
+            reward_shape=dataset.reward_shape,
+            card=dataset.card,
+        )
+    yield staging
+    with guard_access("delete", path):
+        shutil.rmtree(path)
+
+
+def _preview(dataset: ForeignDataset, cast: Cast) -> pl.DataFrame | None:
+    """Return the first rows of the first episode, as they would stand in `steps`."""
+    part = next(dataset.parts(), None)
+    if part is None:
+        return None
+    with TemporaryDirectory(prefix="episodelake-") as folder:
+        store = create(
+            Path(folder, "preview"),
+            observation_space=dataset.observation_space,
+            action_space=dataset.action_space,
+            reward_shape=dataset.reward_shape,
+        )
+        with store.writer(cast=cast, durability="none") as writer:
+            write_part(part, writer)
+        return store.refresh().steps.head(_PREVIEWED_ROWS).drop("episode_id").collect()
+
+
+def _name(source: Any) -> str:
+    return str(source) if isinstance(source, str | PathLike) else type(source).__name__

@@ -1,0 +1,154 @@
+"""`export_view`: write a view as a data set of another library, whole or not at all."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ...store.errors import DatasetError, InvalidArgumentError, StoreExistsError
+from ...store.files import guard_access
+from ...store.losses import Losses
+from ...store.progress import Progress, progress_meter
+from ...store.suggestions import suggest
+from ..context import ReadContext
+from ..frames import episodes_frame
+from .target import Export, TargetFormat
+
+#: The module of each format of ours.
+_MODULES = ("minari",)
+#: Other packages register an object like `TargetFormat` under a name in this group of entry points.
+ENTRY_POINTS = "episodelake.formats"
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """The result of an export.
+
+    Attributes:
+        format: the name of the format.
+        target: the file or folder.
+        episodes, steps: what was written, in episodes and transitions.
+        files: the files, relative to the target if that is a folder.
+        lost: what the format cannot hold: counts, by a sentence that says what.
+    """
+
+    format: str
+    target: Path
+    episodes: int
+    steps: int
+    files: tuple[str, ...]
+    lost: Mapping[str, int]
+
+    def __str__(self) -> str:
+        lines = [f"{self.episodes:,} episodes with {self.steps:,} steps in {self.target} ({self.format})"]
+        return "\n".join([*lines, *(f"lost: {what}: {count:,}" for what, count in self.lost.items())])
+
+
+@cache
+def target_formats() -> Mapping[str, TargetFormat]:
+    """Return the formats by name: ours, then those of other packages, which cannot replace ours."""
+    ours = [importlib.import_module(f".{module}", __package__).FORMAT for module in _MODULES]
+    formats: dict[str, TargetFormat] = {each.name: each for each in ours}
+    for entry in entry_points(group=ENTRY_POINTS):
+        found = entry.load()
+        if hasattr(found, "write"):
+            formats.setdefault(entry.name, found)
+    return formats
+
+
+def export_view(
+    context: ReadContext,
+    target: str | os.PathLike[str],
+    format: str,
+    *,
+    overwrite: bool,
+    strict: bool,
+    progress: bool | Progress,
+    options: dict[str, Any],
+) -> ExportReport:
+    """Write the episodes of a view; see `EpisodeView.export`."""
+    chosen = _chosen(format, options)
+    path = Path(target).expanduser().absolute()
+    if not overwrite and os.path.lexists(path):
+        raise StoreExistsError(f"{path} is there already. Choose another path, or pass overwrite=True.")
+    losses = Losses()
+    total = len(context)
+    with progress_meter(progress, "Exporting", "episodes") as tell, _drafted(path) as draft:
+        export = Export(context, losses, options, lambda done: tell(done, total))
+        if context.snapshot.schema.groups and not chosen.agents:
+            raise DatasetError(_agents_message(chosen.name, context))
+        chosen.write(export, draft)
+        if strict and losses:
+            raise DatasetError(
+                f"{chosen.name} cannot hold everything: {'; '.join(losses.lines())}. Nothing was written; "
+                "leave out strict=True to write the rest."
+            )
+        files = _files(draft)
+    steps = (
+        episodes_frame(context.snapshot, context.all_positions)
+        .select(pl.col("length").sum())
+        .collect()
+        .item()
+    )
+    return ExportReport(chosen.name, path, total, int(steps or 0), files, losses)
+
+
+def _chosen(name: str, options: dict[str, Any]) -> TargetFormat:
+    formats = target_formats()
+    if name not in formats:
+        raise InvalidArgumentError(
+            f"format={name!r} is unknown.{suggest(str(name), list(formats))} Formats: {', '.join(formats)}."
+        )
+    chosen = formats[name]
+    for option in options:
+        if option not in chosen.options:
+            known = ", ".join(f"{key} ({meaning})" for key, meaning in chosen.options.items()) or "none"
+            raise InvalidArgumentError(f"{name} has no option {option!r}; its options: {known}.")
+    return chosen
+
+
+def _agents_message(name: str, context: ReadContext) -> str:
+    agents = [agent for group in context.snapshot.schema.groups for agent in group.agents]
+    return (
+        f"{name} holds episodes of a single agent; the store has the agents {', '.join(agents[:8])}. Read an "
+        "agent's episodes with `episode.agent(name)`, write them to a store of their own, and export that."
+    )
+
+
+@contextmanager
+def _drafted(path: Path) -> Iterator[Path]:
+    """Yield a path beside the target, which takes its place when the block ends without an error."""
+    draft = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.exporting")
+    try:
+        with guard_access("write", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield draft
+            if path.is_dir() and not path.is_symlink():
+                former = draft.with_suffix(".replaced")
+                path.rename(former)
+                draft.rename(path)
+                shutil.rmtree(former)
+            else:
+                draft.replace(path)
+    finally:
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        else:
+            draft.unlink(missing_ok=True)
+
+
+def _files(draft: Path) -> tuple[str, ...]:
+    if draft.is_file():
+        return (".",)
+    return tuple(sorted(str(file.relative_to(draft)) for file in draft.rglob("*") if file.is_file()))

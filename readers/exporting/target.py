@@ -1,0 +1,79 @@
+"""The protocol between the export of a view and a target format, and what formats share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...store.dynamic.column_groups import METADATA, ColumnGroup
+from ...store.layout import EPISODES, STEPS
+from ...store.losses import Losses
+from ...store.manifest import read_card
+from ..context import ReadContext
+from ..episode import Episode
+from ..iteration import iterate
+
+
+@dataclass(frozen=True)
+class Export:
+    """What is exported, and where the losses go.
+
+    Attributes:
+        context: the episodes.
+        losses: what the target cannot hold; formats add to it.
+        options: keyword arguments of the format.
+        tell: called with the number of episodes done.
+    """
+
+    context: ReadContext
+    losses: Losses
+    options: dict[str, Any]
+    tell: Callable[[int], Any]
+
+    def episodes(self) -> Iterator[Episode]:
+        """Yield the episodes in the order of the view."""
+        for done, episode in enumerate(iterate(self.context)):
+            yield episode
+            self.tell(done + 1)
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """The card of the store."""
+        return read_card(self.context.snapshot.layout)
+
+    def lose_columns(self, *groups: ColumnGroup) -> None:
+        """Count the columns of some groups as lost, each as often as there are episodes."""
+        for group in groups:
+            columns = self.context.snapshot.shown_schema(EPISODES if group is METADATA else STEPS)
+            for column in columns:
+                if group.owns(column):
+                    self.losses.add(f"the column {column.name}", len(self.context))
+
+
+class TargetFormat(Protocol):
+    """A format that can be exported to.
+
+    Attributes:
+        name: as `format=` takes it.
+        extra: what to install, as `pip install` takes it; None if nothing more is needed.
+        folder: whether the target is a folder, not a file.
+        options: the keyword arguments that it takes, by name, with what they mean.
+        agents: whether it can hold several agents.
+    """
+
+    name: str
+    extra: str | None
+    folder: bool
+    options: dict[str, str]
+    agents: bool
+
+    def write(self, export: Export, target: Path) -> None:
+        """Write the episodes to a path at which nothing is yet.
+
+        Raises:
+            DatasetError: the format cannot hold them; the message names the episode.
+            MissingPackageError: a package is not installed.
+        """
+        ...

@@ -1,0 +1,36 @@
+"""What an import or export cannot carry over, counted by sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+
+class Losses(Mapping[str, int]):
+    """Counts of what was lost, by a sentence that names it; in the order of first occurrence.
+
+    Two exchanges of the same data give equal losses.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def add(self, what: str, count: int = 1) -> None:
+        """Count something that was lost; a count of 0 adds nothing."""
+        if count:
+            self._counts[what] = self._counts.get(what, 0) + count
+
+    def __getitem__(self, what: str) -> int:
+        return self._counts[what]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._counts)
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def __repr__(self) -> str:
+        return repr(self._counts)
+
+    def lines(self) -> list[str]:
+        """Return a line of text for each loss."""
+        return [f"{what} ({count:,})" for what, count in self._counts.items()]

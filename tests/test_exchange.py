@@ -1,0 +1,265 @@
+"""Import and export of whole data sets: once, whole or not at all, with a report of what is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import minari
+import numpy as np
+import pytest
+from gymnasium import spaces
+from minari.data_collector.episode_buffer import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
+
+import episodelake as el
+from episodelake.writers.importing import formats
+from waiting import PATIENCE
+
+FURTHER = pytest.mark.further
+SPACE = spaces.Dict({"x": spaces.Box(-9, 9, (2,), np.float32), "n": spaces.Discrete(9)})
+ACTIONS = spaces.Box(-1, 1, (3,), np.float32)
+
+
+def buffers(lengths: list[int]) -> Iterator[EpisodeBuffer]:
+    """Episodes of these lengths with random values."""
+    random = np.random.default_rng(0)
+    for index, length in enumerate(lengths):
+        flags = np.arange(length) == length - 1
+        yield EpisodeBuffer(
+            id=index,
+            seed=index + 5,
+            options={"level": index, "inner": {"gap": 0.5}},
+            observations={
+                "x": random.normal(size=(length + 1, 2)).astype(np.float32).clip(-9, 9),
+                "n": random.integers(0, 9, length + 1),
+            },
+            actions=random.uniform(-1, 1, (length, 3)).astype(np.float32),
+            rewards=random.normal(size=length),
+            terminations=flags & (index % 3 == 0),
+            truncations=flags & (index % 3 == 1),
+            infos={"cost": random.random(length + 1), "deep": {"force": random.random((length + 1, 2))}},
+        )
+
+
+def dataset(folder: Path, data_format: str, lengths: list[int]) -> tuple[Path, list[EpisodeBuffer]]:
+    """A Minari dataset in a folder, and what it holds."""
+    data = folder / "data"
+    data.mkdir(parents=True)
+    storage = MinariStorage.new(data, SPACE, ACTIONS, data_format=data_format)
+    told = list(buffers(lengths))
+    storage.update_episodes(told)
+    storage.update_episode_metadata([{"level": index} for index in range(len(told))])
+    told_of_all = {"dataset_id": "test/walk-v0", "minari_version": "0.5.4", "author": {"B", "A"}}
+    storage.update_metadata({**told_of_all, "algorithm_name": "none"})
+    return folder, told
+
+
+def check(store: el.EpisodeStore, told: list[EpisodeBuffer]) -> None:
+    """Compare a store with what a dataset holds."""
+    assert len(store) == len(told)
+    for episode, expected in zip(store, told, strict=True):
+        for name in ("x", "n"):
+            assert np.array_equal(episode.observations[name], expected.observations[name])
+        assert np.array_equal(episode.actions, expected.actions)
+        assert np.array_equal(episode.rewards, expected.rewards)
+        assert np.array_equal(episode.terminations, expected.terminations)
+        assert np.array_equal(episode.truncations, expected.truncations)
+        assert np.array_equal(episode.info_arrays["cost"], expected.infos["cost"])
+        assert np.array_equal(np.stack(episode.info_arrays["deep"]["force"]), expected.infos["deep"]["force"])
+        assert (episode.seed, episode.options) == (expected.seed, expected.options)
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", pytest.param("parquet", marks=FURTHER)])
+def test_a_minari_dataset_comes_in_whole_and_once(tmp_path: Path, data_format: str) -> None:
+    """Every value, seed, option and the card; a second import adds nothing."""
+    folder, told = dataset(tmp_path / "walk", data_format, [3, 1, 70])
+    report = el.import_dataset(folder, tmp_path / "store")
+    assert (report.episodes, report.steps, report.present, dict(report.lost)) == (3, 74, 0, {})
+    store = el.open(tmp_path / "store")
+    check(store, told)
+    assert [episode.metadata["level"] for episode in store] == [0, 1, 2]
+    assert [episode.end_reason for episode in store] == ["terminated", "truncated", "cut"]
+    assert (store.card["author"], store.card["algorithm"]) == (["A", "B"], "none")
+    assert not store.verify().faults
+    again = el.import_dataset(minari.MinariDataset(folder / "data"), store)
+    assert (again.episodes, again.steps, again.present) == (0, 0, 3)
+    assert sorted(os.listdir(tmp_path)) == ["store", "walk"]
+
+
+@pytest.mark.further
+def test_a_long_episode_of_an_arrow_dataset_comes_in_whole(tmp_path: Path) -> None:
+    """With 40,000 steps, of which Minari's reader gives the first 32,767."""
+    folder, told = dataset(tmp_path / "walk", "arrow", [40_000, 2])
+    el.import_dataset(folder, tmp_path / "store")
+    check(el.open(tmp_path / "store"), told)
+
+
+def test_frames_stored_as_jpeg_are_reported(tmp_path: Path) -> None:
+    """They come in as Minari decodes them, and count as lossy."""
+    space = spaces.Box(0, 255, (32, 32, 3), np.uint8)
+    frames = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8)
+    for jpeg in (True, False):
+        data = tmp_path / str(jpeg)
+        data.mkdir()
+        storage = MinariStorage.new(data, space, spaces.Discrete(2), jpeg_encoding=jpeg)
+        flags = np.array([False, False, True])
+        storage.update_episodes(
+            [EpisodeBuffer(0, None, None, frames, np.zeros(3, int), np.ones(3), flags, ~flags & flags)]
+        )
+        report = el.import_dataset(data, tmp_path / f"store{jpeg}")
+        (expected,) = storage.get_episodes([0])
+        found = el.open(tmp_path / f"store{jpeg}")[0].observations
+        assert np.array_equal(found, expected["observations"])
+        assert np.array_equal(found, frames) is not jpeg
+        assert list(report.lost.values()) == ([4] if jpeg else [])
+
+
+def test_a_rehearsal_writes_nothing(tmp_path: Path) -> None:
+    """It shows the format and why, the spaces, the mapping and five rows."""
+    folder, told = dataset(tmp_path / "walk", "hdf5", [9])
+    report = el.import_dataset(folder, tmp_path / "store", dry_run=True)
+    assert (report.format, report.episodes, report.observation_space) == ("minari", 0, SPACE)
+    assert report.preview is not None
+    assert report.preview["reward"].to_list() == told[0].rewards[:5].tolist()
+    assert "observation <- observations" in str(report)
+    assert os.listdir(tmp_path) == ["walk"]
+
+
+def test_a_damaged_episode_is_named_or_skipped(tmp_path: Path) -> None:
+    """Without `on_error="skip"` the store is as it was; with it the other episodes come in."""
+    folder, told = dataset(tmp_path / "walk", "arrow", [3, 4, 5])
+    (file,) = (folder / "data" / "1").glob("*.arrow")
+    file.write_bytes(file.read_bytes()[:-200])
+    with pytest.raises(el.DatasetError, match=r"Episode 1 of .*walk"):
+        el.import_dataset(folder, tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+    report = el.import_dataset(folder, tmp_path / "store", on_error="skip")
+    assert [key for key, _ in report.skipped] == ["1"]
+    check(el.open(tmp_path / "store"), [told[0], told[2]])
+    assert sorted(os.listdir(tmp_path)) == ["store", "walk"]
+
+
+def test_unknown_sources_and_formats_are_told(tmp_path: Path) -> None:
+    """What each near format lacks, and the known formats."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "metadata.json").write_text('{"author": "A"}')
+    with pytest.raises(el.DatasetError, match=r"has no known format \(minari: .* has no data_format\)"):
+        el.import_dataset(tmp_path / "data", tmp_path / "store")
+    with pytest.raises(el.InvalidArgumentError, match=r"Did you mean minari\?"):
+        el.import_dataset(tmp_path, tmp_path / "store", format="minary")
+    with pytest.raises(el.InvalidArgumentError, match="expected 'raise' or 'skip'"):
+        el.import_dataset(tmp_path, tmp_path / "store", on_error="ignore")  # type: ignore[arg-type]
+    with pytest.raises(el.DatasetError, match="no Minari dataset"):
+        el.import_dataset(tmp_path / "nothing", tmp_path / "store", format="minari")
+
+
+SCRIPT = """
+import os, signal, sys
+import episodelake as el
+from episodelake.writers.importing import importer
+
+written = 0
+write = importer.write_part
+
+def struck(*arguments):
+    global written
+    if written == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    written += 1
+    return write(*arguments)
+
+importer.write_part = struck
+el.import_dataset(sys.argv[1], sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("into_existing", [False, pytest.param(True, marks=pytest.mark.further)])
+def test_a_killed_import_is_invisible_and_goes_on(tmp_path: Path, into_existing: bool) -> None:
+    """Nothing of it is in the target; the same call adds every episode once."""
+    folder, told = dataset(tmp_path / "walk", "hdf5", [3, 80, 90, 4])
+    target = tmp_path / "store"
+    if into_existing:
+        el.create(target, observation_space=SPACE, action_space=ACTIONS)
+    process = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder), str(target)], timeout=PATIENCE, capture_output=True
+    )
+    assert process.returncode == -signal.SIGKILL
+    if into_existing:
+        assert len(el.open(target)) == 0
+    else:
+        with pytest.raises(el.StoreNotFoundError):
+            el.open(target)
+    report = el.import_dataset(folder, target)
+    assert (report.episodes, report.present) == (4, 0)
+    check(el.open(target), told)
+    assert sorted(os.listdir(tmp_path)) == ["store", "walk"]
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow", pytest.param("parquet", marks=FURTHER)])
+def test_a_store_goes_out_to_minari_and_comes_back(tmp_path: Path, data_format: str) -> None:
+    """Minari reads what the store holds, and so does the importer; the losses are counted."""
+    env = gym.make("CartPole-v1")
+    store = el.create(tmp_path / "store", env, card={"author": "A", "title": "T"})
+    with store.record(env, record_infos=True) as recorder:
+        for seed in range(3):
+            recorder.reset(seed=seed, options={"low": -0.01, "high": 0.01})
+            while not any(recorder.step(recorder.action_space.sample())[2:4]):
+                pass
+    with store.writer() as writer:
+        episode = writer.begin(np.zeros(4, np.float32))
+        episode.append(1, 2.0, np.ones(4, np.float32), policy={"value": 1.0})
+        episode.end(metadata={"level": 3, "odd": [1, 2]})
+    store.refresh()
+    report = store.export(tmp_path / "out", format="minari", data_format=data_format)
+    assert (report.episodes, report.steps) == (4, int(store.episodes.collect()["length"].sum()))
+    assert dict(report.lost) == {"the column policy.value": 4, "metadata.odd": 1, "title of the card": 1}
+    found = minari.MinariDataset(tmp_path / "out" / "data")
+    for ours, theirs in zip(store, found.iterate_episodes(), strict=True):
+        for name in ("observations", "actions", "rewards", "terminations", "truncations"):
+            assert np.array_equal(getattr(ours, name), getattr(theirs, name))
+    el.import_dataset(tmp_path / "out", tmp_path / "back")
+    for ours, theirs in zip(store, el.open(tmp_path / "back"), strict=True):
+        for name in ("observations", "actions", "rewards", "terminations", "truncations"):
+            assert np.array_equal(getattr(ours, name), getattr(theirs, name))
+        assert (ours.seed, ours.options, ours.end_reason) == (theirs.seed, theirs.options, theirs.end_reason)
+
+
+def test_an_export_is_whole_or_not_there(tmp_path: Path) -> None:
+    """A strict export with losses, an existing target and unknown words leave everything as it was."""
+    store = el.create(tmp_path / "store", observation_space=SPACE, action_space=ACTIONS)
+    with store.writer() as writer:
+        writer.write_episode(**_arrays(next(buffers([3]))), policy={"value": np.zeros(3)})
+    store.refresh()
+    with pytest.raises(el.DatasetError, match=r"the column policy\.value"):
+        store.export(tmp_path / "out", format="minari", strict=True)
+    with pytest.raises(el.InvalidArgumentError, match=r"Did you mean minari\?"):
+        store.export(tmp_path / "out", format="minarii")
+    with pytest.raises(el.InvalidArgumentError, match="has no option 'fomat'"):
+        store.export(tmp_path / "out", format="minari", fomat=1)
+    assert os.listdir(tmp_path) == ["store"]
+    store.export(tmp_path / "out", format="minari")
+    with pytest.raises(el.StoreExistsError, match="overwrite=True"):
+        store.export(tmp_path / "out", format="minari")
+    store.export(tmp_path / "out", format="minari", data_format="arrow", overwrite=True)
+    assert MinariStorage.read(tmp_path / "out" / "data").FORMAT == "arrow"
+    assert sorted(os.listdir(tmp_path)) == ["out", "store"]
+
+
+def _arrays(buffer: EpisodeBuffer) -> dict[str, Any]:
+    names = ("observations", "actions", "rewards", "terminations", "truncations")
+    return {name: getattr(buffer, name) for name in names}
+
+
+def test_formats_are_listed() -> None:
+    """Each with what it reads and writes."""
+    found = el.formats()
+    assert set(found["name"]) >= set(formats.source_formats())
+    (row,) = found.filter(name="minari").to_dicts()
+    assert row["reads"] and row["writes"] and row["extra"]

@@ -1,0 +1,166 @@
+"""The protocol between a source format and the importer: a data set, and its parts in order.
+
+A format's module has one object with `name`, `extra`, `rule`, `detect` and `open`; see `SourceFormat`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import gymnasium
+
+from ...store.losses import Losses
+
+#: For sources with T observations only: leave the last transition out, repeat the last observation, or state
+#: that it is missing.
+LastObservation = Literal["drop", "repeat", "missing"]
+#: What the action of the last step of an RLDS episode means.
+LastStep = Literal["auto", "observation", "transition"]
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What the caller of `import_dataset` chose.
+
+    Attributes:
+        mapping: columns of ours to columns of the source, for formats without fixed names.
+        observation_space, action_space: in place of those that the source states or its values suggest.
+        last_observation: for sources with T observations.
+        last_step: for RLDS.
+        trust: read columns that need pickle or other code.
+    """
+
+    mapping: Any = None
+    observation_space: gymnasium.Space | None = None
+    action_space: gymnasium.Space | None = None
+    last_observation: LastObservation = "drop"
+    last_step: LastStep = "auto"
+    trust: bool = False
+
+
+@dataclass(frozen=True)
+class Match:
+    """Whether a source has a format.
+
+    Attributes:
+        reason: what was found, or what the source lacks.
+        lacks: how many of the format's marks are missing; 0 where the source has the format.
+        related: whether the container is that of the format, so that `reason` may help.
+    """
+
+    reason: str
+    lacks: int = 0
+    related: bool = True
+
+
+@dataclass(frozen=True)
+class ForeignEpisode:
+    """One episode of T transitions, as `EpisodeWriter.write_episode` takes it."""
+
+    observations: Any
+    actions: Any
+    rewards: Any
+    terminations: Any
+    truncations: Any
+    infos: Any = None
+    policy: Mapping[str, Any] | None = None
+    extra: Mapping[str, Any] | None = None
+    seed: int | None = None
+    options: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ForeignTable:
+    """Many episodes as Arrow data, as `EpisodeWriter.write_episodes` takes them.
+
+    Attributes:
+        steps: T+1 rows for each episode, with a column `episode`.
+        episodes: one row for each episode in the same order, or None. Its `source_key` is set by the importer
+            to the key of the part.
+    """
+
+    steps: Any
+    episodes: Any = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One or more episodes of a source that can be read by themselves.
+
+    Attributes:
+        keys: the name of each episode within the data set; never the same twice.
+        load: reads them; raises `DatasetError` where they are damaged.
+    """
+
+    keys: tuple[str, ...]
+    load: Callable[[], ForeignEpisode | ForeignTable]
+
+
+class ForeignDataset(ABC):
+    """An open source.
+
+    Attributes:
+        identity: names the data set in the source keys of its episodes, the same at every import.
+        settings: whatever else decides what its episodes hold, as plain JSON: an import that was interrupted
+            goes on only with the same settings.
+        observation_space, action_space: of every episode.
+        reward_shape: () for scalar rewards.
+        card: the card of a new store.
+        mapping: for the report, columns of ours and where they come from.
+        losses: what does not come over; formats add to it while they read.
+        count: how many episodes there are; None if that is not known before reading.
+    """
+
+    identity: str
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    reward_shape: tuple[int, ...] = ()
+    count: int | None = None
+    settings: Any = None
+
+    def __init__(self) -> None:
+        self.card: dict[str, Any] = {}
+        self.mapping: dict[str, str] = {}
+        self.losses = Losses()
+
+    @abstractmethod
+    def parts(self) -> Iterator[Part]:
+        """Yield the parts in the order of the source.
+
+        Raises:
+            DatasetError: the source is damaged, so that nothing behind this place can be read.
+        """
+
+    def close(self) -> None:  # noqa: B027 (most formats hold nothing open)
+        """Close files; called once."""
+
+
+class SourceFormat(Protocol):
+    """A format that can be imported.
+
+    Attributes:
+        name: as `format=` takes it.
+        extra: what to install, as `pip install` takes it; None if nothing more is needed.
+        rule: how the format is recognised, in a sentence.
+    """
+
+    name: str
+    extra: str | None
+    rule: str
+
+    def detect(self, source: Any) -> Match:
+        """Compare a source with the format; quick, and without an error for whatever it is."""
+        ...
+
+    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
+        """Open a source.
+
+        Raises:
+            DatasetError: it has not this format, or is damaged.
+            MissingPackageError: a package is not installed.
+        """
+        ...

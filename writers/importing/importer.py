@@ -1,0 +1,143 @@
+"""Writes the episodes of a foreign data set through an `EpisodeWriter`, each of them once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
+from ...store.progress import Progress
+from ...store.reserved import EPISODE
+from ..bulk.arrow_episodes import batches_of
+from ..episode_writer import EpisodeWriter
+from ..source_keys import SOURCE_KEY
+from .dataset import ForeignDataset, ForeignEpisode, ForeignTable, Part
+
+OnError = Literal["raise", "skip"]
+
+
+@dataclass
+class Imported:
+    """Counts of one import.
+
+    Attributes:
+        episodes, steps: what was written.
+        present: episodes that the store had already.
+        skipped: episodes that could not be read, and why.
+    """
+
+    episodes: int = 0
+    steps: int = 0
+    present: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+
+def check_on_error(on_error: Any) -> None:
+    """Refuse an unknown `on_error`.
+
+    Raises:
+        InvalidArgumentError: it is neither "raise" nor "skip".
+    """
+    if on_error not in get_args(OnError):
+        raise InvalidArgumentError(f"on_error={on_error!r} is unknown; expected 'raise' or 'skip'.")
+
+
+def source_key(dataset: ForeignDataset, key: str) -> str:
+    """Return the source key of an episode in a store."""
+    return f"{dataset.identity}/{key}"
+
+
+def import_episodes(
+    dataset: ForeignDataset,
+    writer: EpisodeWriter,
+    present: Collection[str],
+    *,
+    on_error: OnError,
+    progress: Progress,
+) -> Imported:
+    """Write all episodes that neither the writer's store nor `present` has.
+
+    Args:
+        present: source keys of episodes that are left out.
+        on_error: "raise", or "skip" the parts that cannot be read or do not fit the spaces.
+        progress: called with the episodes done and all episodes, where their number is known.
+
+    Raises:
+        DatasetError, SpaceMismatchError: an episode cannot be read or written; those before it are written.
+    """
+    done = Imported()
+    seen = 0
+    for part in dataset.parts():
+        keys = [source_key(dataset, key) for key in part.keys]
+        fresh = [not (key in present or writer.has_source_key(key)) for key in keys]
+        done.present += len(keys) - sum(fresh)
+        if any(fresh):
+            try:
+                written = write_part(part, writer, keys, fresh)
+                done.episodes, done.steps = done.episodes + written[0], done.steps + written[1]
+            except EpisodelakeError as error:
+                if on_error == "raise" or not isinstance(error, ValueError):
+                    raise
+                done.skipped.append((part.keys[0], str(error)))
+        seen += len(keys)
+        progress(seen, dataset.count or seen)
+    return done
+
+
+def write_part(
+    part: Part, writer: EpisodeWriter, keys: Sequence[str] | None = None, fresh: Sequence[bool] | None = None
+) -> tuple[int, int]:
+    """Write episodes of a part, and return how many episodes and steps there were.
+
+    Args:
+        keys: the source keys of its episodes; None for none.
+        fresh: which of its episodes to write; None for all.
+
+    Raises:
+        DatasetError, SpaceMismatchError: as `import_episodes`.
+    """
+    loaded = part.load()
+    if isinstance(loaded, ForeignTable):
+        steps, episodes = _chosen(part, loaded, keys, fresh)
+        return writer.write_episodes(steps, episodes=episodes), steps.num_rows - episodes.num_rows
+    try:
+        row = writer.write_episode(**_arguments(loaded), source_key=keys[0] if keys else None)
+    except EpisodelakeError as error:
+        error.add_note(f"Episode {part.keys[0]} of the source.")
+        raise
+    return (1, row.length) if row is not None else (0, 0)
+
+
+def _arguments(episode: ForeignEpisode) -> dict[str, Any]:
+    arguments = {each.name: getattr(episode, each.name) for each in fields(episode)}
+    # A source that was exported from a store has the key of its own source.
+    arguments["metadata"] = {key: value for key, value in episode.metadata.items() if key != SOURCE_KEY}
+    return arguments
+
+
+def _chosen(
+    part: Part, table: ForeignTable, keys: Sequence[str] | None, fresh: Sequence[bool] | None
+) -> tuple[pa.Table, pa.Table]:
+    """Return the rows of those episodes that are to be written, with their source keys."""
+    steps = pa.Table.from_batches(batches_of(table.steps))
+    if table.episodes is None:
+        episodes = pa.table({EPISODE: steps.column(EPISODE).unique()})
+    else:
+        episodes = pa.Table.from_batches(batches_of(table.episodes))
+    if episodes.num_rows != len(part.keys):
+        raise DatasetError(
+            f"{part.keys[0]} and the episodes after it: expected {len(part.keys)}, got {episodes.num_rows}."
+        )
+    if keys is not None:
+        episodes = episodes.append_column(SOURCE_KEY, pa.array(keys, pa.string()))
+    if fresh is None or all(fresh):
+        return steps, episodes
+    episodes = episodes.filter(pa.array(fresh))
+    wanted = pc.call_function(
+        "is_in", [steps.column(EPISODE)], pc.SetLookupOptions(episodes.column(EPISODE).combine_chunks())
+    )
+    return steps.filter(wanted), episodes
