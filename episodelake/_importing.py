@@ -212,7 +212,10 @@ def _opened(path: str | PathLike[str], storage_options: Mapping[str, str] | None
 
 @contextmanager
 def _staged(dataset: ForeignDataset, into: str | PathLike[str]) -> Iterator[EpisodeStore]:
-    """Yield the store for the episodes of an import; it is deleted when the block ends without an error."""
+    """Yield the store for the episodes of an import.
+
+    It is deleted when the block ends without an error, or before an episode is in it.
+    """
     spaces = space_to_json(dataset.observation_space), space_to_json(dataset.action_space)
     told = json.dumps([dataset.identity, dataset.settings, spaces, dataset.reward_shape], sort_keys=True)
     digest = hashlib.sha256(told.encode()).hexdigest()[:12]
@@ -234,7 +237,12 @@ def _staged(dataset: ForeignDataset, into: str | PathLike[str]) -> Iterator[Epis
             reward_shape=dataset.reward_shape,
             card=dataset.card,
         )
-    yield staging
+    try:
+        yield staging
+    except Exception:
+        if not len(staging.refresh()):
+            shutil.rmtree(path, ignore_errors=True)
+        raise
     with guard_access("delete", path):
         shutil.rmtree(path)
 

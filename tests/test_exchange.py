@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from minari.dataset.minari_storage import MinariStorage
 
 import episodelake as el
 from episodelake.writers.importing import formats
+from test_cli import printed, refused
 from waiting import PATIENCE
 
 FURTHER = pytest.mark.further
@@ -158,6 +160,30 @@ def test_unknown_sources_and_formats_are_told(tmp_path: Path) -> None:
         el.import_dataset(tmp_path, tmp_path / "store", on_error="ignore")  # type: ignore[arg-type]
     with pytest.raises(el.DatasetError, match="no Minari dataset"):
         el.import_dataset(tmp_path / "nothing", tmp_path / "store", format="minari")
+    with pytest.raises(el.DatasetError, match="There is no file or folder"):
+        el.import_dataset(tmp_path / "nothing", tmp_path / "store")
+    folder, _ = dataset(tmp_path / "walk", "hdf5", [3])
+    with pytest.raises(el.InvalidArgumentError, match="cast='all' is unknown"):
+        el.import_dataset(folder, tmp_path / "store", cast="all")  # type: ignore[arg-type]
+    assert sorted(os.listdir(tmp_path)) == ["data", "walk"]
+
+
+def test_the_command_line_imports_and_exports(tmp_path: Path) -> None:
+    """`import`, with a rehearsal, and `export` of what a condition chooses; errors have status 1."""
+    folder, told = dataset(tmp_path / "walk", "hdf5", [3, 9])
+    store, out = str(tmp_path / "store"), str(tmp_path / "out")
+    assert "== First rows of steps ==" in printed("import", str(folder), store, "--dry-run")
+    assert not Path(store).exists()
+    report = json.loads(printed("import", str(folder), store, "--json"))
+    assert (report["format"], report["episodes"], report["lost"]) == ("minari", 2, {})
+    check(el.open(store), told)
+    words = ("--filter", "length > 5", "--option", "data_format=arrow")
+    exported = json.loads(printed("export", store, out, "--format", "minari", *words, "--json"))
+    assert (exported["episodes"], exported["steps"]) == (1, 9)
+    assert minari.MinariDataset(Path(out, "data")).total_episodes == 1
+    assert "Did you mean minari?" in refused(1, "export", store, out + "2", "--format", "minary")
+    assert "There is no file or folder" in refused(1, "import", str(tmp_path / "x"), store)
+    assert "minari\ttrue\ttrue" in printed("formats")
 
 
 SCRIPT = """

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from episodelake.store import layout
 from episodelake.terminal import completion
 from episodelake.terminal.app import app
-from episodelake.terminal.command import BEGIN, CHECK, KEEP, LOOK
+from episodelake.terminal.command import BEGIN, CHECK, EXCHANGE, KEEP, LOOK
 from terminal_sessions import ESCAPE, RUN, terminal
 from terminal_stores import MAKERS
 from test_cli import call, no_terminal, printed, refused
@@ -52,7 +52,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_help_groups_the_commands() -> None:
     """The program's help has a heading for each group, each command once, and each in one line."""
     told = printed("--help")
-    positions = [told.index(f"{panel}:") for panel in (LOOK, CHECK, KEEP, BEGIN)]
+    positions = [told.index(f"{panel}:") for panel in (LOOK, CHECK, KEEP, EXCHANGE, BEGIN)]
     assert positions == sorted(positions)
     for command in COMMANDS:
         (line,) = re.findall(rf"^  {command} .*$", told, re.MULTILINE)

@@ -14,10 +14,10 @@ from typing import Annotated
 import typer
 
 from .command import BEGIN, INTERRUPTED, app, command
-from .commands import checking, keeping, looking
+from .commands import checking, exchanging, keeping, looking
 from .completion import escape_for_bash
 
-__all__ = ["app", "checking", "keeping", "looking", "main"]
+__all__ = ["app", "checking", "exchanging", "keeping", "looking", "main"]
 
 
 def _print_version(wanted: bool) -> None:

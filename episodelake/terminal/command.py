@@ -30,7 +30,9 @@ PIPE_CLOSED = 141
 LOOK = "Look at episodes"
 CHECK = "Compare and check"
 KEEP = "Look after a store"
+EXCHANGE = "Import and export"
 BEGIN = "Begin"
+PANELS = (LOOK, CHECK, KEEP, EXCHANGE, BEGIN)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -114,7 +116,9 @@ class ReportingGroup(TyperGroup):
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         shown = [(name, found) for name, found in commands if found is not None and not found.hidden]
         width = max(len(name) for name, _ in shown)
-        panels: dict[str, list[tuple[str, str]]] = {panel: [] for panel in (LOOK, CHECK, KEEP, BEGIN)}
+        panels: dict[str, list[tuple[str, str]]] = {
+            panel: [] for panel in (LOOK, CHECK, KEEP, EXCHANGE, BEGIN)
+        }
         for name, found in shown:
             panel = getattr(found, "rich_help_panel", None)
             panels.setdefault(panel if isinstance(panel, str) else "Commands", []).append(
@@ -175,7 +179,7 @@ def command(
 
     Args:
         app: the program.
-        panel: one of `LOOK`, `CHECK`, `KEEP`, `BEGIN`.
+        panel: one of `PANELS`.
         examples: command lines, one a line.
         name: of the command; else the function's.
         settings: more of what typer takes.

@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from ...store.errors import DatasetError, InvalidArgumentError
@@ -48,6 +50,8 @@ def chosen_format(source: Any, name: str | None) -> tuple[SourceFormat, str]:
                 f"Formats: {', '.join(formats)}."
             )
         return formats[name], "as asked"
+    if isinstance(source, str | PathLike) and "://" not in str(source) and not Path(source).exists():
+        raise DatasetError(f"There is no file or folder {source} to import. Check the path.")
     found = {name: each.detect(source) for name, each in formats.items()}
     matches = [name for name, match in found.items() if match.lacks == 0]
     if len(matches) == 1:
@@ -62,7 +66,7 @@ def chosen_format(source: Any, name: str | None) -> tuple[SourceFormat, str]:
 def _unknown(source: Any, found: Mapping[str, Match]) -> str:
     nearest = sorted((name for name in found if found[name].related), key=lambda name: found[name].lacks)[:3]
     tried = "; ".join(f"{name}: {found[name].reason}" for name in nearest)
-    shown = str(source) if isinstance(source, str) or hasattr(source, "__fspath__") else type(source).__name__
+    shown = str(source) if isinstance(source, str | PathLike) else type(source).__name__
     return (
         f"{shown} has no known format{f' ({tried})' if tried else ''}. Formats: {', '.join(found)}. Name one "
         "with format=, or describe columns of a table with mapping=el.ColumnMapping(...)."

@@ -315,7 +315,7 @@ def sql(
     Column names with a dot need double quotes: SELECT "info.x" FROM steps.
     If the output is not a terminal, cells are separated by tabs and numbers are written in full.
     """
-    from ..reports.exporting import chosen_export
+    from ..output.exporting import chosen_export
     from ..reports.querying import run_query
 
     export = chosen_export(csv=csv, as_json=as_json, parquet=parquet, output=output)

@@ -26,8 +26,8 @@ from ..._store import EpisodeStore
 from ...readers.amounts import counted
 from ...readers.sql.session import QuerySession
 from ...store.errors import EpisodelakeError
+from ..output.exporting import FORMATS, Export
 from ..reports.exploring import READING_ERRORS
-from ..reports.exporting import FORMATS, Export
 from ..reports.query_runs import write_result
 from .grid import Grid
 from .page import Page, report_error, report_warning

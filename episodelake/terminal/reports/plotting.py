@@ -14,11 +14,11 @@ from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.optional_packages import EXPLORE, require
 from ..completion import CHARTS
 from ..output.drawing import draw_actions, draw_histogram, draw_over_time, drawn_series
+from ..output.exporting import check_target, replaced, report_file
 from ..output.json_text import write_rows
 from ..output.page import Page
 from ..output.progress import interruptible, unchanged
 from .exploring import end, explored_steps, meant
-from .exporting import check_target, replaced, report_file
 
 SUFFIXES = (".svg", ".png", ".html")
 

@@ -15,10 +15,10 @@ from ...readers.amounts import counted
 from ...readers.sql.session import QuerySession
 from ...store.errors import QueryError
 from ..opening import open_store_at
+from ..output.exporting import Export, check_target
 from ..output.page import Page
 from ..output.progress import interruptible, unchanged
 from .exploring import Explored, end, explored_steps
-from .exporting import Export, check_target
 from .query_runs import write_result
 
 SHOWN = 100

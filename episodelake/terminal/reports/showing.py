@@ -15,12 +15,12 @@ from ...readers.episode import Episode
 from ...store.errors import CorruptStoreError, NothingToDrawError, UntrustedEnvError
 from ..command import FAILED, failure
 from ..opening import open_store_at
+from ..output.exporting import check_target, report_file
 from ..output.json_text import write_object
 from ..output.page import Page
 from ..output.progress import interruptible, unchanged
 from .episode_report import episode_report, found_episode
 from .exploring import Explored, explored
-from .exporting import check_target, report_file
 from .reports import EpisodeLook, write_episode, write_replay
 
 #: Formats of the frames of an episode.

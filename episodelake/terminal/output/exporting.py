@@ -20,9 +20,9 @@ import typer
 from ...readers.amounts import size_text
 from ...store.errors import QueryError, StoreAccessError
 from ...store.files import guard_access, replacing
-from ..output.grid import clean, writer
-from ..output.json_text import json_of, write_object
-from ..output.page import Page
+from .grid import clean, writer
+from .json_text import json_of, write_object
+from .page import Page
 
 BATCH_ROWS = 20_000
 FORMATS = ("csv", "json", "parquet")
