@@ -31,6 +31,7 @@ from .readers.loading.transforms.relabel import Relabel
 from .readers.loading.transforms.rename_keys import RenameKeys
 from .readers.loading.transforms.return_to_go import ReturnToGo
 from .readers.loading.transforms.select_keys import SelectKeys
+from .readers.loading.transforms.torch_module import TorchModule
 from .readers.loading.units.deltas import Deltas
 from .readers.loading.units.n_steps import NSteps
 from .readers.loading.units.transitions import Transitions
@@ -176,6 +177,7 @@ __all__ = [
     "StoreExistsError",
     "StoreNotFoundError",
     "TeamWriter",
+    "TorchModule",
     "Transitions",
     "UnitNotFoundError",
     "UnsupportedSpaceError",

@@ -227,6 +227,7 @@ def test_numpy_batches_need_no_other_package(store: el.EpisodeStore, tmp_path: P
     """A program that feeds numpy arrays imports neither torch nor JAX nor tensordict, which are there."""
     program = (
         "import sys, episodelake as el\n"
+        "assert el.TorchModule\n"
         "loader = el.open(sys.argv[1]).loader(el.Batches(4, prefetch=1), shuffle=True)\n"
         "assert sum(1 for _ in loader) == len(loader) > 0\n"
         "print(sorted({'torch', 'jax', 'tensordict', 'torchdata'} & sys.modules.keys()))\n"

@@ -24,6 +24,7 @@ from .columns.selection import Selection
 from .order.orders import Drawn, Order, Sequential, Shuffled
 from .order.priorities import Prioritised
 from .order.shard import Shard
+from .output.jax_output import JaxOutput
 from .output.outputs import BatchOutput
 from .transforms.on_read import TransformPipeline
 from .units.n_steps import NSteps
@@ -78,6 +79,11 @@ class LoaderConfig:
             self.check_no_prefetch("draws by priority")
         if self.joint:
             self._check_joint()
+        if self.stages.on_take and isinstance(self.output, JaxOutput):
+            raise InvalidArgumentError(
+                f"{self.stages.on_take[0]!r} computes torch tensors, but output='jax' was asked for. Choose "
+                "'numpy', 'torch' or 'tensordict'."
+            )
 
     @property
     def prioritised(self) -> Prioritised | None:

@@ -35,6 +35,7 @@ from .order.unit_index import UnitIndex
 from .output.outputs import Output, OutputName
 from .stream import StreamFeed
 from .transforms.on_read import BatchTransform, EpisodeTransform, TransformPipeline
+from .transforms.torch_module import TorchModule
 from .units.unit import Units
 
 #: Of a stream: decoded values at a time by default.
@@ -84,7 +85,7 @@ class FeedingView:
         shuffle: bool = False,
         seed: int = 0,
         weights: Weights | Prioritised | None = None,
-        transforms: Sequence[EpisodeTransform | BatchTransform] = (),
+        transforms: Sequence[EpisodeTransform | BatchTransform | TorchModule] = (),
         output: OutputName | Output = "numpy",
         cache: CacheKind | Cache = "memory",
         shard: tuple[int, int] | Literal["distributed"] | Shard = (0, 1),
@@ -111,7 +112,7 @@ class FeedingView:
                 alike, then one of its units), a Polars expression over the episodes or an array with a number
                 for each episode (episodes by weight), or `Prioritised` (units by priority).
             transforms: applied in turn; first those of whole episodes (`ReturnToGo`, `GAE`, `Relabel`,
-                `FrameStack`), whose columns every batch has, then those of batches.
+                `FrameStack`), whose columns every batch has, then those of batches, last `TorchModule`.
             output: "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict"; `Output` for a device.
             cache: where the columns are: "memory", "mmap" or "stream"; `Cache` for a folder and limits.
             shard: (rank, world), one of `world` disjoint shares of equal length; "distributed" for this
@@ -194,7 +195,7 @@ def _loader(context: ReadContext, config: LoaderConfig) -> Loader:
         identity["joint"] = {team.group: list(team.agents) for team in teams}
     batches = BatchSource(feed, config.batching, config.shard, config.stages.on_batch)
     kind = Loader if config.prioritised is None else PrioritisedLoader
-    return kind(batches, identity | feed.facts(), config.output)
+    return kind(batches, identity | feed.facts(), config.output, config.stages.on_take)
 
 
 def _array_feed(source: ColumnSource, config: LoaderConfig, order: Order, unit_index: UnitIndex) -> ArrayFeed:

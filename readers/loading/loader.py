@@ -17,6 +17,7 @@ from .order.priorities import Priorities
 from .order.shard import ShardSlice
 from .output.outputs import BatchOutput
 from .state import EpochPosition, make_state, read_state
+from .transforms.torch_module import ModuleOutput, TorchModule, run_modules
 from .units.unit import Batch, Units
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Loader(EpochPosition):
         source: the batches, as numpy arrays.
         identity: what the units and their order depend on, by name; a state of another identity is refused.
         output: converts batches.
+        modules: run on each batch when it is taken.
         workers: make the batches of an iteration; None to make them in this process.
     """
 
@@ -50,12 +52,14 @@ class Loader(EpochPosition):
         source: BatchSource,
         identity: Mapping[str, Any],
         output: BatchOutput,
+        modules: tuple[TorchModule, ...] = (),
         workers: TorchWorkers | None = None,
     ) -> None:
         self._source = source
         self._feed = source.feed
         self._identity = dict(identity)
         self._output = output
+        self._modules = modules
         self._workers = workers
         self._taking: tuple[int, int, SequentialTake] | None = None
 
@@ -104,6 +108,7 @@ class Loader(EpochPosition):
         taken = 0
         with contextlib.closing(self._made(epoch, begun)) as batches:
             for batch in batches:
+                batch = run_modules(batch, self._modules)
                 taken = min(taken + self._source.batching.size, places.count)
                 # Counted before it is yielded: a state saved from here on includes this batch.
                 self._stand_at(epoch, begun + taken * places.step, taken == places.count)
@@ -114,8 +119,8 @@ class Loader(EpochPosition):
 
     @property
     def output(self) -> BatchOutput:
-        """The converter of batches."""
-        return self._output
+        """The converter of batches; it runs the modules too."""
+        return ModuleOutput(self._output, self._modules) if self._modules else self._output
 
     def _made(self, epoch: int, position: int) -> Generator[Any, None, None]:
         """Yield the converted batches of an epoch from a position on."""
@@ -143,7 +148,13 @@ class Loader(EpochPosition):
         Raises:
             InvalidArgumentError: count is not a whole number from 1 on.
         """
-        return self._output(self._take(count))
+        mark = self._mark()
+        batch = self._take(count)
+        try:
+            return self.output(batch)
+        except BaseException:
+            self._go_back(mark)
+            raise
 
     def _take(self, count: int) -> Batch:
         """Take units as numpy arrays, for mixtures."""
@@ -181,6 +192,14 @@ class Loader(EpochPosition):
                 f"{what} makes batches ahead, in other processes, but this loader decides on each batch when "
                 "it is asked for, by priorities or new episodes. Iterate it here, with output='torch' for "
                 "tensors."
+            )
+
+    def _check_no_modules(self, what: str) -> None:
+        if self._modules:
+            raise InvalidArgumentError(
+                f"{what} makes batches in worker processes, where {self._modules[0]!r} would not have the "
+                "weights that you train. Use torch_loader(num_workers=...), which runs the module in this "
+                "process, or apply it to batches of the dataset."
             )
 
     def _mark(self) -> tuple[int, int]:
@@ -284,7 +303,7 @@ class Loader(EpochPosition):
             "worker_init_fn": worker_init_fn,
         }
         workers = TorchWorkers(self._source, self._output, options)
-        made = Loader(self._source, self._identity, workers.output, workers=workers)
+        made = Loader(self._source, self._identity, workers.output, self._modules, workers)
         made._move_to(self._epoch, self._position)
         return made
 
@@ -296,6 +315,7 @@ class Loader(EpochPosition):
             InvalidArgumentError: this loader yields JAX arrays.
         """
         self._check_not_live("iterable_dataset()")
+        self._check_no_modules("iterable_dataset()")
         require("torch", "iterable_dataset()")
         from .torch_datasets import BatchDataset
 
@@ -310,6 +330,7 @@ class Loader(EpochPosition):
                 it yields JAX arrays, or streams.
         """
         self._check_not_live("map_dataset()")
+        self._check_no_modules("map_dataset()")
         require("torch", "map_dataset()")
         from .torch_datasets import UnitDataset
 

@@ -108,12 +108,12 @@ class MixedLoader(EpochPosition):
         self._moves += 1
         moves = self._moves
         while True:
-            batch = self._taken(self._size)
+            batch = self._converted(self._size)
             self._position += 1
             over = self._position == self._batches
             if over:
                 self._epoch, self._position = self._epoch + 1, 0
-            yield self.output(batch)
+            yield batch
             self._check_unmoved(moves, "mixture")
             if over:
                 return
@@ -124,11 +124,21 @@ class MixedLoader(EpochPosition):
         Raises:
             InvalidArgumentError: count is not a whole number from 1 on, or the loaders' batches differ.
         """
-        return self.output(self._take(count))
+        self._moves += 1
+        return self._converted(whole_number("count", count, 1))
 
     def _take(self, count: int) -> Batch:
         self._moves += 1
         return self._taken(whole_number("count", count, 1))
+
+    def _converted(self, count: int) -> Any:
+        mark = self._mark()
+        batch = self._taken(count)
+        try:
+            return self.output(batch)
+        except BaseException:
+            self._go_back(mark)
+            raise
 
     def _taken(self, count: int) -> Batch:
         counts = self._shares.counts(self._units, self._units + count)
@@ -283,7 +293,7 @@ def _checked_parts(parts: Any) -> tuple[list[Loader | MixedLoader], tuple[Fracti
     if other is not None:
         raise InvalidArgumentError(
             f"Loader 0 of the mixture hands out {loaders[0].output}, loader {other} {loaders[other].output}. "
-            "Give both the same output=..."
+            "Give both the same output=... and the same el.TorchModule, if any."
         )
     shares = normalised([share if isinstance(share, Fraction) else float(share) for _, share in pairs])
     if not all(shares):

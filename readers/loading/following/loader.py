@@ -115,7 +115,7 @@ def following_loader(follow: Follow, context: ReadContext, config: LoaderConfig)
         "seed": config.seed,
     }
     source = BatchSource(feed, config.batching, config.shard, config.stages.on_batch)
-    return FollowingLoader(source, identity | feed.facts(), config.output)
+    return FollowingLoader(source, identity | feed.facts(), config.output, config.stages.on_take)
 
 
 def _check_followable(follow: Follow, config: LoaderConfig) -> None:

@@ -19,6 +19,7 @@ from ..columns.specs import check_names
 from ..columns.step_arrays import StepArrays
 from ..output.tree import Tree, leaves, map_leaves
 from ..units.unit import Batch, Units
+from .torch_module import TorchModule
 
 #: A transform of batches; the others are applied on reading.
 BatchTransform = Callable[[Batch], Batch]
@@ -93,10 +94,12 @@ class TransformPipeline:
     Attributes:
         on_read: to rows, in turn.
         on_batch: to batches, in turn.
+        on_take: to batches when they are taken, in turn.
     """
 
     on_read: tuple[EpisodeTransform, ...]
     on_batch: tuple[BatchTransform, ...]
+    on_take: tuple[TorchModule, ...] = ()
 
     @staticmethod
     def of(transforms: Sequence[Any]) -> TransformPipeline:
@@ -109,14 +112,22 @@ class TransformPipeline:
             raise InvalidArgumentError(f"transforms={transforms!r}: expected a list of transforms.")
         on_read: list[EpisodeTransform] = []
         on_batch: list[Any] = []
+        on_take: list[TorchModule] = []
         for transform in transforms:
             if isinstance(transform, EpisodeTransform):
-                if on_batch:
+                if on_batch or on_take:
                     raise InvalidArgumentError(
-                        f"{transform!r} is applied when episodes are read, before {on_batch[0]!r}, which "
-                        "gets batches. Put it first in the list."
+                        f"{transform!r} is applied when episodes are read, before "
+                        f"{[*on_batch, *on_take][0]!r}, which gets batches. Put it first in the list."
                     )
                 on_read.append(transform)
+            elif isinstance(transform, TorchModule):
+                on_take.append(transform)
+            elif on_take:
+                raise InvalidArgumentError(
+                    f"{transform!r} is applied when batches are made, before {on_take[0]!r}, which runs when "
+                    "they are taken. Put the module last, or change the batch in your loop."
+                )
             elif callable(transform) and not isinstance(transform, type):
                 on_batch.append(transform)
             else:
@@ -124,7 +135,7 @@ class TransformPipeline:
                     f"{transform!r} is no transform. Expected one of Episodelake's, or a function that gets "
                     "a batch and gives a batch."
                 )
-        return TransformPipeline(tuple(on_read), tuple(on_batch))
+        return TransformPipeline(tuple(on_read), tuple(on_batch), tuple(on_take))
 
     @property
     def writes(self) -> tuple[str, ...]:
