@@ -163,7 +163,8 @@ class ReplayBuffer:
         Raises:
             InvalidArgumentError: a value is outside its range, or there is no transition.
         """
-        units = choose_units(None, window=None, n_step=n_step, gamma=gamma)
+        single = n_step is None and gamma is None
+        units = None if single else choose_units(None, window=None, n_step=n_step, gamma=gamma)
         size = whole_number("batch_size", batch_size, 1)
         with self._pulled() as ring:
             numbers, weights = self._draw(size)

@@ -73,6 +73,13 @@ class RowFeed:
         self, numbers: np.ndarray, new: np.ndarray, slots: np.ndarray, envs: Mapping[int, int]
     ) -> np.ndarray:
         """Return the row before each new row in its episode, or `NO_ROW`; begin the episodes that are new."""
+        if (numbers == numbers[0]).all():
+            # Always so for a single environment; rows then follow each other.
+            previous = new - 1
+            previous[0], self._ring.episodes[slots] = self._extend(
+                int(numbers[0]), int(new[0]), int(new[-1]), envs
+            )
+            return previous
         order = np.argsort(numbers, kind="stable")
         ordered = numbers[order]
         edges = np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [len(order)]])
@@ -83,16 +90,19 @@ class RowFeed:
         for number, first, last in zip(
             numbers[firsts].tolist(), firsts.tolist(), new[lasts].tolist(), strict=True
         ):
-            episode = self._open.get(number)
-            if episode is None:
-                episode = self._open[number] = self._begin(envs.get(number, 0), int(new[first]))
-                previous[first] = NO_ROW
-            else:
-                previous[first] = episode.newest
-            episode.newest = self._newest[episode.env] = last
-            labels.append(episode.label)
+            previous[first], label = self._extend(number, int(new[first]), last, envs)
+            labels.append(label)
         self._ring.episodes[slots[order]] = np.repeat(labels, np.diff(edges))
         return previous
+
+    def _extend(self, number: int, first: int, last: int, envs: Mapping[int, int]) -> tuple[int, int]:
+        """Give an episode new rows, or begin it; return the row before them, or `NO_ROW`, and its label."""
+        episode = self._open.get(number)
+        before = NO_ROW if episode is None else episode.newest
+        if episode is None:
+            episode = self._open[number] = self._begin(envs.get(number, 0), first)
+        episode.newest = self._newest[episode.env] = last
+        return before, episode.label
 
     def _begin(self, env: int, first: int) -> _OpenEpisode:
         before = self._newest.get(env, NO_ROW)

@@ -271,6 +271,8 @@ class ArrivalBuffer:
         return []
 
     def _numbers(self, start: int, stop: int) -> np.ndarray:
+        if self._starts and start >= self._starts[-1][0]:
+            return np.full(stop - start, self._starts[-1][1], np.int64)
         rows = np.array([row for row, _ in self._starts], np.int64)
         numbers = np.array([number for _, number in self._starts], np.int64)
         return numbers[np.searchsorted(rows, np.arange(start, stop), side="right") - 1]
