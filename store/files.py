@@ -58,6 +58,8 @@ def _hint(error: OSError, path: object) -> str:
         return "The file system is mounted for reading only: choose another folder."
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return "A file stands where a folder is needed: choose another path."
+    if "://" in str(path):
+        return "Check the address, the storage_options and that the object store is reachable."
     return "Check the path and the file system."
 
 

@@ -220,7 +220,10 @@ def _not_found(root: Place) -> str:
     if root.local is not None and root.local.is_file():
         return f"{root} is a file, not a store. Give the folder that holds {MANIFEST}."
     if not root.exists():
-        return f"There is no store at {root}: the folder does not exist. Create one with episodelake.create."
+        missing = (
+            "the folder" if root.local is not None else "its bucket, or every object under this address,"
+        )
+        return f"There is no store at {root}: {missing} does not exist. Create one with episodelake.create."
     names = root.names()
     stores = [name for name in names if root.local is not None and (root.local / name / MANIFEST).is_file()]
     if stores:

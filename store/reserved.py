@@ -18,6 +18,7 @@ AGENT_ID = "agent_id"
 STEP = "t"
 
 #: Keys of batches beside the columns.
+AGENT_MASK = "agent_mask"
 DISCOUNT = "discount"
 END_REASON = "end_reason"
 EPISODE = "episode"
@@ -25,7 +26,7 @@ LENGTH = "length"
 MASK = "mask"
 NEXT_OBSERVATION = f"next_{OBSERVATION}"
 SPAN = "span"
-BATCH_KEYS = (DISCOUNT, END_REASON, EPISODE, LENGTH, MASK, NEXT_OBSERVATION, SPAN)
+BATCH_KEYS = (AGENT_MASK, DISCOUNT, END_REASON, EPISODE, LENGTH, MASK, NEXT_OBSERVATION, SPAN)
 
 #: Keys of `policy` that `collect` writes. Tuples and lists in them are dicts by position: "0", "1", ...
 RAW_ACTION = "raw_action"

@@ -55,6 +55,26 @@ QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
         "rtol='a'",
         lambda store: store[0].replay(Scripted(), rtol="a"),
     ),
+    "misspelt argument of a loader": (
+        el.InvalidArgumentError,
+        "no argument shufle. Did you mean shuffle?",
+        lambda store: store.loader(8, shufle=True),
+    ),
+    "order by a misspelt column": (
+        el.InvalidArgumentError,
+        "Cannot order by 'lenght'. Did you mean length?",
+        lambda store: store.compact(order_by="lenght"),
+    ),
+    "filter by a column of steps": (
+        el.QueryError,
+        'write episode_id IN (SELECT episode_id FROM steps WHERE "reward" ...)',
+        lambda store: store.filter("reward > 1"),
+    ),
+    "an artifact from a path without a file": (
+        el.InvalidArgumentError,
+        "There is no file 'nowhere.bin'",
+        lambda store: store.artifacts.add("nowhere.bin", name="x"),
+    ),
     "tag that reads like a version": (el.InvalidArgumentError, "version", lambda store: store.tag("3")),
     "record(None)": (el.InvalidArgumentError, "env is NoneType", lambda store: store.record(None)),
     "record an id": (el.InvalidArgumentError, "env is str", lambda store: store.record("CartPole-v1")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from scripted_environment import MODES, Scripted, assert_same_value, by_place, t
 from test_pool_recorder import Pool, play
 
 CHOICES = [True, False, ("speed", "deep"), {"_private"}, ["no such key"], ()]
+pytestmark = pytest.mark.filterwarnings("ignore:record_infos")
 SCRIPTED: Any = Scripted.observation_space, Scripted.action_space
 
 
@@ -213,3 +215,24 @@ def test_a_choice_that_is_none_is_refused(tmp_path: Path, wrong: Any) -> None:
     with pytest.raises(el.InvalidArgumentError, match=r"expected True, False, or the keys to record"):
         el.collect(SmallEnv, None, store, steps=3, workers=2, record_infos=wrong)
     assert store.refresh().runs.collect().is_empty()
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_a_key_that_never_comes_is_named(tmp_path: Path, vector: bool) -> None:
+    """A misspelt key gets a warning when the recorder closes; a key that comes once does not."""
+    env = SyncVectorEnv([Scripted]) if vector else Scripted()
+    store = el.create(tmp_path / "store", Scripted())
+
+    def run(*keys: str) -> None:
+        with store.record(env, record_infos=keys) as recorder:
+            recorder.reset(seed=0)
+            for _ in range(8):
+                done = recorder.step(recorder.action_space.sample())[2:4]
+                if not vector and any(done):
+                    recorder.reset()
+
+    with pytest.warns(RuntimeWarning, match=r"had the key 'sped'.* Did you mean speed\?"):
+        run("sped", "deep")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run("speed", "deep")

@@ -211,7 +211,7 @@ class _ArtifactWriter:
 
     def _keep(self, name: str, path: Path) -> None:
         if not path.is_file():  # a folder, or a pipe that cannot be read twice
-            raise InvalidArgumentError(f"{str(path)!r} is no file. Give the path of a file.")
+            raise InvalidArgumentError(f"{str(path)!r} is not a regular file. Give the path of a file.")
         if len(self.kept) == MOST_FILES:
             raise InvalidArgumentError(f"The file {name!r} is one too many: an environment has {MOST_FILES}.")
         if self._layout is not None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import wraps
+from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from ...store.errors import InvalidArgumentError
+from ...store.suggestions import suggest
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -65,13 +67,15 @@ def discount_factor(name: str, value: Any) -> float:
 def removed_keywords(
     table: Mapping[str, str],
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Make a function refuse keywords that it no longer has, with an error that gives the new spelling.
+    """Make a function refuse keywords that it does not have, with an error that gives the right spelling.
 
     Args:
         table: by removed keyword, the new spelling; `{}` in it is replaced by the given value.
     """
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        known = [name for name in signature(function).parameters if name != "self"]
+
         @wraps(function)
         def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
             for name in kwargs.keys() & table.keys():
@@ -79,6 +83,11 @@ def removed_keywords(
                 raise InvalidArgumentError(
                     f"{function.__name__}() has no argument {name} any more. Instead of {name}={value} write "
                     f"{table[name].format(value)}."
+                )
+            for name in kwargs.keys() - set(known):
+                raise InvalidArgumentError(
+                    f"{function.__name__}() has no argument {name}.{suggest(name, known)} Its arguments: "
+                    f"{', '.join(known)}."
                 )
             return function(*args, **kwargs)
 

@@ -16,6 +16,7 @@ import polars as pl
 
 from ...store.agents.agents import column_prefix
 from ...store.errors import CorruptStoreError, InvalidArgumentError
+from ...store.reserved import AGENT_MASK
 from ...store.schema import ENV_STEP
 from ...store.snapshot import Snapshot
 from ..blocks import Block
@@ -26,9 +27,6 @@ from .columns.specs import Column, choose_columns
 from .columns.step_arrays import ColumnSource, read_arrays
 from .output.tree import Tree, map_leaves
 from .units.unit import Units
-
-#: The key of a batch that is True where an agent acts.
-AGENT_MASK = "agent_mask"
 
 
 @dataclass(frozen=True)

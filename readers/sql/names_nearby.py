@@ -126,23 +126,27 @@ def _meant(asked: _Asked) -> list[str] | None:
         found = pattern.search(asked.reason)
         if found is not None:
             wrong = found[1].strip("!\"'").removeprefix("main.")
-            told = _of_runs(asked, wrong) or (_misplaced(asked, wrong) if kind == "column" else None)
+            told = _of_others(asked, wrong) or (_misplaced(asked, wrong) if kind == "column" else None)
             told = told or _unquoted(asked, wrong)
             return [told] if told else _NEAREST[kind](asked, wrong)
     return None
 
 
-def _of_runs(asked: _Asked, wrong: str) -> str | None:
-    """Return the message for a column of runs in a query that sees only episodes."""
-    if RUNS in asked.tables:
-        return None
-    names = asked.snapshot.shown_schema(RUNS).names
-    behind = re.search(r"\bruns\.(\w+)", asked.text) if wrong == RUNS else None
-    plain = behind[1] if behind else wrong
-    name = plain if plain in names else _meant_as_one(asked.text, wrong, {RUNS: names})
-    if name is None:
-        return None
-    return f"{name} is a column of runs; write run_id IN (SELECT run_id FROM runs WHERE {quote(name)} ...)."
+def _of_others(asked: _Asked, wrong: str) -> str | None:
+    """Return the message for a column of runs or steps in a query that sees only episodes."""
+    for table, key in ((RUNS, "run_id"), (STEPS, "episode_id")):
+        if table in asked.tables:
+            continue
+        names = asked.snapshot.shown_schema(table).names
+        behind = re.search(rf"\b{table}\.(\w+)", asked.text) if wrong == table else None
+        plain = behind[1] if behind else wrong
+        name = plain if plain in names else _meant_as_one(asked.text, wrong, {table: names})
+        if name is not None:
+            return (
+                f"{name} is a column of {table}; write {key} IN (SELECT {key} FROM {table} WHERE "
+                f"{quote(name)} ...)."
+            )
+    return None
 
 
 def _unquoted(asked: _Asked, wrong: str) -> str | None:

@@ -91,9 +91,9 @@ def add_artifact(layout: Layout, content: bytes | str | PathLike[str], name: str
         path = Path(content)
         digest, size = keep_artifact(layout, lambda: file_chunks(path))
     else:
-        raise InvalidArgumentError(
-            f"{content!r:.200} is no file. Give the path of a file, or its content as bytes."
-        )
+        named = isinstance(content, str | PathLike)
+        problem = f"There is no file {str(content)!r:.200}" if named else f"content={content!r:.200}"
+        raise InvalidArgumentError(f"{problem}. Give the path of a file, or its content as bytes.")
     record = NamedArtifact(name, digest, size, now_text())
     records = Records(layout, NamedArtifact)
     if records.write(record, exclusive=True):

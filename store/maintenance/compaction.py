@@ -20,6 +20,7 @@ from ..errors import ConcurrentCommitError, InvalidArgumentError
 from ..handle import StoreHandle
 from ..journal.run_journal import journal_folders
 from ..layout import EPISODES, RUNS, STEPS
+from ..suggestions import suggest
 from ..tables.listed_files import TableFile
 from ..tables.run_files import closed_files, join
 from .operation import Operation, Progress, reconcile
@@ -171,7 +172,9 @@ def _sorted(
     schema = operation.tables.episodes.schema
     if column not in schema.names or pa.types.is_list(schema.field(column).type):
         known = [field.name for field in schema if not pa.types.is_list(field.type)]
-        raise InvalidArgumentError(f"Cannot order by {column!r}. Columns of episodes: {', '.join(known)}.")
+        raise InvalidArgumentError(
+            f"Cannot order by {column!r}.{suggest(column, known)} Columns of episodes: {', '.join(known)}."
+        )
     rows = operation.read_episodes(old)
     if not rows.num_rows:
         return [], []

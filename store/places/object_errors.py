@@ -23,7 +23,8 @@ def as_os_errors(place: object) -> Iterator[None]:
     try:
         yield
     except (found.NotFoundError, FileNotFoundError) as error:
-        raise FileNotFoundError(errno.ENOENT, "there is no such object", str(place)) from error
+        what = "bucket" if "NoSuchBucket" in str(error) else "object"
+        raise FileNotFoundError(errno.ENOENT, f"there is no such {what}", str(place)) from error
     except (found.AlreadyExistsError, found.PreconditionError) as error:
         raise FileExistsError(errno.EEXIST, "the object exists already", str(place)) from error
     except (found.PermissionDeniedError, found.UnauthenticatedError) as error:

@@ -58,7 +58,8 @@ def write_arrow(
         if facts:
             facts.check_end(seen)
     except EpisodelakeError as error:
-        error.add_note(f"The {written} episodes of this call before it are recorded.")
+        before = f"The {written} episodes" if written > 1 else "The episode" if written else "No episode"
+        error.add_note(f"{before} of this call before it {'are' if written > 1 else 'is'} recorded.")
         raise
     return written
 

@@ -153,6 +153,7 @@ class EnvRecorder(RunOwner[Rows], Generic[Rows]):
             self._finish()
         finally:
             self._session.close()
+        self._infos.warn_of_missing()
 
     def _finish(self) -> None:
         """End the episode in hand, where the recorder knows more of it than the session."""

@@ -464,6 +464,7 @@ def add_told(
 ) -> None:
     """Add infos as a vector environment tells them; `rows` has the row of each environment, -1 for none."""
     everywhere = bool((rows >= 0).all())
+    chosen.note(infos)
     for path, values, present in told(infos, num_envs, keys=chosen.keys):
         if present is None and everywhere:
             dynamic.add(DynamicEntry(path, rows, owned_values(values)))

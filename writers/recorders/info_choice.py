@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...store.dynamic.rows import owned
 from ...store.errors import InvalidArgumentError
+from ...store.suggestions import suggest
 
 RecordInfos = bool | Collection[str]
+#: So many keys of infos are remembered for the warning about keys that never came.
+_REMEMBERED = 100
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,11 @@ class InfoChoice:
     """
 
     keys: frozenset[str] | None
+    _missing: set[str] = field(init=False, repr=False, compare=False, default_factory=set)
+    _others: dict[str, None] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._missing.update(self.keys or ())
 
     @staticmethod
     def of(record_infos: RecordInfos) -> InfoChoice:
@@ -44,6 +53,25 @@ class InfoChoice:
         """Whether no info is stored."""
         return self.keys is not None and not self.keys
 
+    def note(self, keys: Iterable[Any]) -> None:
+        """Remember which keys infos have, until each of the chosen ones was among them."""
+        if self._missing:
+            self._missing.difference_update(keys)
+            if len(self._others) < _REMEMBERED:
+                # Vector environments have a mask `_key` for each key.
+                self._others.update((key, None) for key in keys if str(key)[:1] != "_")
+
+    def warn_of_missing(self) -> None:
+        """Warn of chosen keys that no info of the run had, if infos had others."""
+        others = [str(key) for key in self._others]
+        for key in sorted(self._missing) if others else ():
+            warnings.warn(
+                f"record_infos: no info of this run had the key {key!r}, so nothing was stored for it."
+                f"{suggest(key, others)} The infos had: {', '.join(others)}.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
     def owned(self, info: Mapping[Any, Any]) -> Mapping[Any, Any]:
         """Return the chosen entries of an info; the caller cannot change them later.
 
@@ -51,5 +79,6 @@ class InfoChoice:
             SpaceMismatchError: the info is no mapping.
         """
         if self.keys is not None and isinstance(info, Mapping):
+            self.note(info)
             info = {key: value for key, value in info.items() if key in self.keys}
         return owned(info)
