@@ -531,3 +531,11 @@ def test_an_error_tells_how_many_episodes_are_recorded(tmp_path: Path) -> None:
     (note,) = raised.value.__notes__
     count = len(store.refresh())
     assert 0 < count < 20 and note == f"The {count} episodes of this call before it are recorded."
+
+
+def test_no_episode_before_an_error_is_counted_in_words(tmp_path: Path) -> None:
+    """The note of a call whose first episode is refused says that none is recorded."""
+    store = el.create(tmp_path / "store", observation_space=Box(0, 1, (2,)), action_space=Discrete(2))
+    with store.writer() as writer, pytest.raises(el.EpisodelakeError) as raised:
+        writer.write_episodes(pa.table({"episode": [0, 0]}))
+    assert "No episode of this call before it is recorded." in raised.value.__notes__

@@ -9,8 +9,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ....store.errors import InvalidArgumentError
+from ....store.optional_packages import require
 from ....store.reserved import MASK, is_observation
-from ...optional_packages import require
 from ..arguments import whole_number
 from ..output.outputs import BatchOutput
 from ..output.tree import Tree, leaves, map_leaves
