@@ -83,7 +83,8 @@ from .writers.collecting.collect import collect
 from .writers.collecting.loop import CollectStep
 from .writers.collecting.outputs import PolicyOutput
 from .writers.collecting.stats import CollectStats, WorkerReport
-from .writers.episode_writer import EpisodeRow, EpisodeWriter, OpenEpisode
+from .writers.episode_writer import EpisodeWriter
+from .writers.open_episode import EpisodeRow, OpenEpisode
 from .writers.options import SessionOptions
 from .writers.recorders.aec_recorder import AECRecorder
 from .writers.recorders.callbacks import EpisodeSummary, StepData

@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import Autoreset
 
@@ -268,6 +269,52 @@ def test_an_open_episode_is_discarded_beside_others(tmp_path: Path, flushed: boo
             kept.discard()
     assert shapes(store) == [(3, "terminated", 1)]
     assert not store.verify().faults
+
+
+def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException) -> None:
+    """Have the next call of a method fail before it does anything, and the later ones work."""
+    method = getattr(owner, name)
+
+    def failing(*args: Any) -> Any:
+        monkeypatch.setattr(owner, name, method)
+        raise error
+
+    monkeypatch.setattr(owner, name, failing)
+
+
+@pytest.mark.parametrize("repeated", [True, False])
+@pytest.mark.parametrize("place", ["forget", "flush"])
+@pytest.mark.parametrize("team", [False, True])
+def test_a_discard_that_fails_may_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, team: bool, place: str, repeated: bool
+) -> None:
+    """Interrupted anywhere, or without a journal, nothing of the episode is stored, not even by `close`."""
+    here = np.zeros(3, np.float32)
+    spaces = Box(-9, 9, (3,), np.float32), Box(-1, 1, (2,), np.float32)
+    names = ("observation_space", "action_space")
+    kind: dict[str, Any] = {"agents": {"a": spaces}} if team else dict(zip(names, spaces, strict=True))
+    store = el.create(tmp_path / "store", **kind)
+    options = {"flush_seconds": 1e6, "seal_seconds": 1e6}
+    with (store.team_writer if team else store.writer)(**options) as writer:
+        gone = writer.begin({"a": here} if team else here)
+        step = [PUSH, 1.0, here]
+        gone.append(*([{"a": value} for value in step] if team else step))
+        writer.flush()
+        session = writer.session
+        owner = session.finished if place == "forget" else session
+        error = KeyboardInterrupt() if place == "forget" else el.StoreAccessError("full")
+        once(monkeypatch, owner, place, error)
+        with pytest.raises(type(error)):
+            gone.discard()
+        with pytest.raises(el.RecorderStateError, match="has ended"):
+            gone.append(*([{"a": value} for value in step] if team else step))
+        if repeated:
+            gone.discard()
+            (part,) = (tmp_path / "store" / "journal").rglob("*.frames")
+            assert b'"discard"' in part.read_bytes()
+            with pytest.raises(el.RecorderStateError, match="has ended already"):
+                gone.discard()
+    assert len(store.refresh()) == 0 and not store.verify().faults
 
 
 def test_a_callback_goes_on_without_a_reset(tmp_path: Path) -> None:

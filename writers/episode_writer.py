@@ -6,164 +6,30 @@ For imports, for robots, for anything that has its own loop. A thin front for a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, overload
 
 from ..store.batches import single_value
 from ..store.dynamic.column_groups import check_extra
-from ..store.errors import RecorderStateError
 from ..store.handle import OpenStore
 from ..store.segments.episode_columns import EpisodeColumns
 from ..store.segments.episode_record import (
-    EndReason,
     EpisodeFacts,
     EpisodeRecord,
     add_in_order,
     end_reason_of,
     timestamp_now,
 )
-from .buffers.arrivals import LiveEpisode
 from .bulk.arrow_episodes import write_arrow
 from .bulk.bulk_episodes import BulkEpisodes
 from .bulk.whole_episode import WholeEpisode, arrivals_batches
-from .not_copyable import NotCopyable
+from .open_episode import EpisodeRow, OpenEpisode
 from .options import SessionOptions
 from .run import run_header
 from .run_owner import RunOwner
-from .session import RunSession
 from .source_keys import SOURCE_KEY, OnDuplicate, SourceKeys, check_on_duplicate, with_source_key
 from .whole_rows import WholeRows
 
 _FEWEST_BULK_STEPS = 64
-
-
-@dataclass(frozen=True)
-class EpisodeRow:
-    """A finished episode, as it will stand in the episodes table.
-
-    Attributes:
-        episode_id, run_id, number: its names.
-        length: transitions T.
-        episode_return: sum of the rewards in order of time; a list for vector rewards.
-        terminated, truncated: the flags of the last transition.
-        end_reason: "terminated", "truncated" or "cut".
-        seed: the seed it was begun with, or None.
-        metadata: its metadata.
-    """
-
-    episode_id: str
-    run_id: str
-    number: int
-    length: int
-    episode_return: float | list[float]
-    terminated: bool
-    truncated: bool
-    end_reason: EndReason
-    seed: int | None
-    metadata: dict[Any, Any]
-
-    @staticmethod
-    def of(session: RunSession[Any], record: EpisodeRecord) -> EpisodeRow:
-        """Return a finished episode of a run."""
-        return EpisodeRow(
-            episode_id=session.episode_id(record.number),
-            run_id=session.header.run_id,
-            number=record.number,
-            length=record.length,
-            episode_return=record.episode_return,
-            terminated=record.terminated,
-            truncated=record.truncated,
-            end_reason=record.end_reason,
-            seed=record.facts.seed,
-            metadata=record.facts.metadata,
-        )
-
-
-class OpenEpisode(NotCopyable):
-    """An episode that `EpisodeWriter.begin` started; several may be open at once."""
-
-    def __init__(self, writer: EpisodeWriter, live: LiveEpisode) -> None:
-        # A writer that is garbage collected is closed, so its open episodes keep it.
-        self._writer = writer
-        self._session = writer.session
-        self._rows = writer.session.rows
-        self._live = live
-        self._ended = False
-
-    @property
-    def id(self) -> str:
-        """The episode's id."""
-        return self._session.episode_id(self._live.number)
-
-    def append(
-        self,
-        action: Any,
-        reward: Any,
-        observation: Any,
-        terminated: bool = False,
-        truncated: bool = False,
-        info: Mapping[str, Any] | None = None,
-        policy: Mapping[str, Any] | None = None,
-        extra: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Add one transition and the observation that it led to; all values are copied now.
-
-        Args:
-            action: taken at the observation before.
-            reward: a number, or k numbers for vector rewards.
-            observation: what came back.
-            terminated, truncated: what the environment said; see Gymnasium's `Env.step`.
-            info: came with the observation.
-            policy: said of the action, becomes `policy.<key>`.
-            extra: your own columns, on the row of the observation.
-
-        Raises:
-            SpaceMismatchError: a value does not fit; nothing of the step was recorded.
-            RecorderStateError: the episode has ended.
-        """
-        live = self._live
-        if self._ended or live.terminated or live.truncated or self._session.closing:
-            self._session.check_usable()
-            raise RecorderStateError(
-                f"The episode {self.id} has ended: begin a new one before the next step."
-            )
-        if extra:
-            check_extra(extra)
-        buffer = self._rows.room()
-        buffer.put_action(buffer.count, action)
-        buffer.add_step(live, reward, observation, terminated, truncated, info, policy, extra)
-
-    def end(self, metadata: Mapping[str, Any] | None = None) -> EpisodeRow:
-        """Finish the episode; without a flag set its end reason is "cut".
-
-        Raises:
-            RecorderStateError: it has ended already, or has no step (then nothing is stored).
-        """
-        if self._ended:
-            raise RecorderStateError(f"The episode {self.id} has ended already.")
-        self._session.check_usable()
-        record = self._rows.end(self._live, "cut", metadata)
-        self._ended = True
-        if record is None:
-            raise RecorderStateError(
-                f"The episode {self.id} has no step: nothing was stored. Append steps before end()."
-            )
-        return self._writer.finished(record)
-
-    def discard(self) -> None:
-        """Drop the episode: none of its rows are stored, also after a crash.
-
-        Raises:
-            RecorderStateError: it has ended already, or the writer is closed.
-            StoreAccessError: the journal has rows of it and cannot be written; the next flush writes that it
-                is discarded.
-        """
-        if self._ended:
-            raise RecorderStateError(f"The episode {self.id} has ended already.")
-        self._session.check_usable()
-        self._ended = True
-        self._rows.discard(self._live)
-        self._session.confirm_discard({self._live.number})
 
 
 class EpisodeWriter(RunOwner[WholeRows]):
@@ -267,7 +133,7 @@ class EpisodeWriter(RunOwner[WholeRows]):
         live = self._rows.begin(
             observation, info, seed=seed, options=options, metadata=metadata, env_index=env_index, extra=extra
         )
-        return OpenEpisode(self, live)
+        return OpenEpisode(self, live, self.finished)
 
     @overload
     def write_episode(

@@ -160,7 +160,7 @@ class StepRows:
                 raise RecorderStateError(
                     f"Episode {self._session.episode_id(episode.number)} has ended already."
                 )
-            if episode.length == 0:
+            if episode.length == 0 or episode.discarded:
                 self.discard(episode)
                 return None
             record = _record(episode, otherwise, episode.facts.with_metadata(metadata))
@@ -199,14 +199,20 @@ class StepRows:
         return episode.number in self._live
 
     def discard(self, episode: LiveEpisode) -> None:
-        """Give up an episode, unless it has ended: none of its rows will be sealed."""
+        """Give up an episode, unless it has ended: none of its rows will be sealed.
+
+        A call that was interrupted may be repeated, and `end` then gives the episode up as well.
+        """
         self._session.check_process()
         with self._session.lock:
-            if self._live.pop(episode.number, None) is not None:
+            if self.is_live(episode):
+                episode.discarded = True
+            if episode.discarded:
                 self._session.finished.forget((episode.number,))
                 self._events.append({"event": "discard", "number": episode.number})
                 if self.observer is not None:
                     self._observed_ends.append((episode.number, True))
+                self._live.pop(episode.number, None)
 
     def complete(self) -> None:
         """Do nothing: a single row counts at once."""

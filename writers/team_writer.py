@@ -5,21 +5,21 @@ What one step brought to all agents goes to `AgentRows` together, as from the re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..store.batches import single_value
-from ..store.errors import InvalidArgumentError, RecorderStateError, SpaceMismatchError
+from ..store.errors import InvalidArgumentError, SpaceMismatchError
 from ..store.handle import OpenStore
 from ..store.schema import StepSchema
+from ..store.segments.episode_record import EpisodeRecord
 from .agent_rows import AgentRows, check_extra_names
 from .buffers.agent_arrivals import Arrival, LiveAgent, LiveTeam
 from .bulk.whole_episode import WholeEpisode
-from .episode_writer import EpisodeRow
-from .not_copyable import NotCopyable
+from .open_episode import EpisodeRow, OpenRecording
 from .options import SessionOptions
 from .run import run_header
 from .run_owner import RunOwner
@@ -29,20 +29,21 @@ _OWN = ("observations", "actions", "rewards", "terminations", "truncations")
 _OPTIONAL = ("infos", "policy", "extra", "env_steps")
 
 
-class OpenTeam(NotCopyable):
+class OpenTeam(OpenRecording):
     """An episode that `TeamWriter.begin` started; several may be open at once."""
 
-    def __init__(self, writer: TeamWriter, live: LiveTeam, groups: Mapping[str, str]) -> None:
-        # A writer that is garbage collected is closed, so its open episodes keep it.
-        self._writer = writer
-        self._live = live
-        self._groups = groups
-        self._ended = False
+    _live: LiveTeam
 
-    @property
-    def id(self) -> str:
-        """The episode's id."""
-        return self._writer.session.episode_id(self._live.number)
+    def __init__(
+        self,
+        writer: TeamWriter,
+        live: LiveTeam,
+        groups: Mapping[str, str],
+        finished: Callable[[EpisodeRecord], EpisodeRow],
+    ) -> None:
+        super().__init__(writer, live, finished)
+        self._record = writer.record
+        self._groups = groups
 
     @property
     def agents(self) -> tuple[str, ...]:
@@ -80,12 +81,9 @@ class OpenTeam(NotCopyable):
             InvalidArgumentError: the mappings do not agree about who acts; nothing was recorded.
             RecorderStateError: the episode has ended.
         """
-        live, session = self._live, self._writer.session
-        if self._ended or session.closing or not self.agents:
-            session.check_usable()
-            raise RecorderStateError(
-                f"The episode {self.id} has ended: begin a new one before the next step."
-            )
+        live = self._live
+        if self._ended or live.discarded or self._session.closing or not self.agents:
+            self._refuse_step()
         terminations, truncations = terminations or {}, truncations or {}
         acting = set(actions)
         self._check_present(acting)
@@ -111,7 +109,7 @@ class OpenTeam(NotCopyable):
             )
             for name in actions
         }
-        self._writer.record(live, live.length + 1, observations, self._groups, outcomes, infos, policy, extra)
+        self._record(live, live.length + 1, observations, self._groups, outcomes, infos, policy, extra)
 
     def _check_present(self, acting: Collection[str]) -> None:
         absent = sorted(set(acting).difference(self.agents), key=str)
@@ -120,18 +118,8 @@ class OpenTeam(NotCopyable):
                 f"The agents {absent} act, but they are not there; those that are: {', '.join(self.agents)}."
             )
 
-    def end(self, metadata: Mapping[str, Any] | None = None) -> EpisodeRow:
-        """Finish the episode; its end reason is "cut" while an agent is left that no flag ended.
-
-        Raises:
-            RecorderStateError: it has ended already, or no agent acted (then nothing is stored).
-        """
-        if self._ended:
-            raise RecorderStateError(f"The episode {self.id} has ended already.")
-        self._writer.session.check_usable()
-        row = self._writer.finish(self._live, metadata)
-        self._ended = True
-        return row
+    def _nothing_stored(self) -> str:
+        return "No agent of the episode acted: nothing was stored. Append steps first."
 
 
 class TeamWriter(RunOwner[AgentRows]):
@@ -192,7 +180,7 @@ class TeamWriter(RunOwner[AgentRows]):
         except BaseException:
             self._rows.discard(live)
             raise
-        return OpenTeam(self, live, dict(groups or {}))
+        return OpenTeam(self, live, dict(groups or {}), self._finished)
 
     def write_episode(
         self,
@@ -245,10 +233,12 @@ class TeamWriter(RunOwner[AgentRows]):
                 agent = live.agents[each.name]
                 agent.terminated, agent.truncated = each.whole.terminated, each.whole.truncated
             late = {each.name: each.whole.late for each in wholes if each.whole.late}
-            return self.finish(live, None, late)
+            record = self._rows.end(live, "cut", None, late)
         except BaseException:
             self._rows.discard(live)
             raise
+        assert record is not None
+        return self._finished(record)
 
     def record(
         self,
@@ -284,13 +274,7 @@ class TeamWriter(RunOwner[AgentRows]):
         for arrival in arrivals:
             arrival.agent.gone = arrival.agent.terminated or arrival.agent.truncated
 
-    def finish(
-        self, live: LiveTeam, metadata: Mapping[str, Any] | None, late: ByAgent | None = None
-    ) -> EpisodeRow:
-        """End an episode and return its row; see `OpenTeam.end`."""
-        record = self._rows.end(live, "cut", metadata, late)
-        if record is None:
-            raise RecorderStateError("No agent of the episode acted: nothing was stored. Append steps first.")
+    def _finished(self, record: EpisodeRecord) -> EpisodeRow:
         return EpisodeRow.of(self._session, record)
 
 

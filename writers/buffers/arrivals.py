@@ -31,7 +31,11 @@ _FEWEST_ROWS = 16
 
 @dataclass(slots=True)
 class LiveEpisode:
-    """An episode that is being recorded, and what is known of it so far."""
+    """An episode that is being recorded, and what is known of it so far.
+
+    Attributes:
+        discarded: whether it is being given up.
+    """
 
     number: int
     env_index: int | None
@@ -41,6 +45,7 @@ class LiveEpisode:
     episode_return: Any = 0.0
     terminated: bool = False
     truncated: bool = False
+    discarded: bool = False
 
     @property
     def transitions(self) -> int:
