@@ -426,6 +426,6 @@ def recover(
     if journals is not None:
         layout = replace(layout, journals=Path(journals).absolute(), former_journals=None)
     store = StoreHandle(layout, manifest)
-    runs = recover_journals(store.layout, store.schema)
+    runs = recover_journals(store)
     settle(store)
     return runs

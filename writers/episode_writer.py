@@ -11,6 +11,7 @@ from typing import Any, overload
 from ..store.batches import single_value
 from ..store.dynamic.column_groups import check_extra
 from ..store.handle import OpenStore
+from ..store.maintenance.reopening import reopening
 from ..store.segments.episode_columns import EpisodeColumns
 from ..store.segments.episode_record import (
     EpisodeFacts,
@@ -22,7 +23,7 @@ from ..store.segments.episode_record import (
 from .bulk.arrow_episodes import write_arrow
 from .bulk.bulk_episodes import BulkEpisodes
 from .bulk.whole_episode import WholeEpisode, arrivals_batches
-from .open_episode import EpisodeRow, OpenEpisode
+from .open_episode import EpisodeRow, OpenEpisode, ReopenedEpisode
 from .options import SessionOptions
 from .run import run_header
 from .run_owner import RunOwner
@@ -134,6 +135,31 @@ class EpisodeWriter(RunOwner[WholeRows]):
             observation, info, seed=seed, options=options, metadata=metadata, env_index=env_index, extra=extra
         )
         return OpenEpisode(self, live, self.finished)
+
+    def reopen(self, episode_id: str) -> ReopenedEpisode:
+        """Continue an episode that was cut or interrupted, of any run.
+
+        The new episode has the rows of the old one and those that are appended, an id of this run, and the
+        ids of the episodes that it took the place of as its metadata `continues`. One commit adds it and
+        removes the old episode. Until then, readers see the old one; it stays if nothing is appended. What
+        this writer has finished is sealed first.
+
+        Args:
+            episode_id: the episode, or one that it took the place of.
+
+        Raises:
+            EpisodeNotFoundError: the newest version of the store has no such episode.
+            InvalidArgumentError: it is terminated or truncated.
+            RecorderStateError: another writer of this machine, or this one, continues it already; or this
+                writer is closed.
+            StoreAccessError: its rows cannot be read, or the journal cannot be written.
+        """
+        self._session.check_usable()
+        self._session.seal()
+        with reopening(self._session.store, episode_id) as found:
+            last = found.last_row()
+            live = self._rows.resume(found)
+        return ReopenedEpisode(self, live, self.finished, found.id, last)
 
     @overload
     def write_episode(

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from ..store.dynamic.column_groups import check_extra
 from ..store.errors import RecorderStateError
+from ..store.maintenance.reopening import LastRow
 from ..store.segments.episode_record import EndReason, EpisodeRecord
 from .buffers.arrivals import LiveEpisode
 from .not_copyable import NotCopyable
@@ -85,6 +86,11 @@ class OpenRecording(NotCopyable):
     def id(self) -> str:
         """The episode's id."""
         return self._session.episode_id(self._live.number)
+
+    @property
+    def length(self) -> int:
+        """Its transitions so far; of several agents, the steps of the environment."""
+        return self._live.length
 
     def end(self, metadata: Mapping[str, Any] | None = None) -> EpisodeRow:
         """Finish the episode; unless the flags of its agents ended it, its end reason is "cut".
@@ -166,3 +172,49 @@ class OpenEpisode(OpenRecording):
         buffer = self._rows.room()
         buffer.put_action(buffer.count, action)
         buffer.add_step(live, reward, observation, terminated, truncated, info, policy, extra)
+
+
+class ReopenedEpisode(OpenEpisode):
+    """An episode of the store that `EpisodeWriter.reopen` continues.
+
+    Attributes:
+        continues: the id of the episode that it continues.
+        observation, info: the last that were recorded before it was reopened.
+    """
+
+    def __init__(
+        self,
+        writer: RunOwner[Any],
+        live: LiveEpisode,
+        finished: Callable[[EpisodeRecord], EpisodeRow],
+        continues: str,
+        last: LastRow,
+    ) -> None:
+        super().__init__(writer, live, finished)
+        self.continues = continues
+        self.observation = last.observation
+        self.info = last.info
+        self._policy = last.policy
+
+    def append(
+        self,
+        action: Any,
+        reward: Any,
+        observation: Any,
+        terminated: bool = False,
+        truncated: bool = False,
+        info: Mapping[str, Any] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add one transition; see `OpenEpisode.append`.
+
+        What the policy said of the observation before it was reopened stays where `policy` lacks the key.
+        """
+        first = self._live.length == self._live.continued
+        if first and self._policy and isinstance(policy, Mapping | None):
+            policy = {**self._policy, **(policy or {})}
+        super().append(action, reward, observation, terminated, truncated, info, policy, extra)
+
+    def _nothing_stored(self) -> str:
+        return f"Nothing was appended to {self.continues!r}: it stays as it was."

@@ -49,7 +49,7 @@ def claim_run(directory: Path, *, again: bool = False) -> FileLock:
 def recover_others(store: StoreHandle) -> None:
     """Seal what dead writers left; a journal that cannot be read must not keep this writer from working."""
     try:
-        recover(store.layout, store.schema)
+        recover(store)
         settle(store)
     except CorruptStoreError as error:
         warnings.warn(str(error), RuntimeWarning, stacklevel=6)

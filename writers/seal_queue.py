@@ -21,8 +21,9 @@ from ..store.errors import StoreAccessError, StoreNotFoundError
 from ..store.handle import StoreHandle
 from ..store.identity import check_identity
 from ..store.journal.run_journal import RunHeader
+from ..store.maintenance.reopening import seal_segment
 from ..store.segments.episode_columns import EpisodeColumns
-from ..store.segments.seal import Seal, Tables, commit_run, seal
+from ..store.segments.seal import Seal, Tables, commit_run
 
 
 class SealQueue:
@@ -48,7 +49,7 @@ class SealQueue:
         sealed: Callable[[Seal], None],
     ) -> None:
         self.committed = -1
-        self._schema = store.schema
+        self._store = store
         self._tables = tables
         self._header = header
         self._lock = lock
@@ -148,7 +149,7 @@ class SealQueue:
         try:
             if job.segment == 0:
                 commit_run(self._tables, self._header, None)
-            seal(self._tables, self._schema, job)
+            seal_segment(self._store, self._tables, job)
         except StoreNotFoundError as error:
             # The log is not the one that this run has committed to. Read again, it would look like any other.
             self._replaced = error

@@ -240,7 +240,11 @@ class RunSession(NotCopyable, Generic[Rows]):
     def take_back(self, bulk: BulkEpisodes) -> None:
         """Give up whole episodes that could not be recorded; the caller holds the lock."""
         if self.finished.take_back(bulk):
-            self._parts.give_up(bulk.episodes.numbers)
+            self.give_up(bulk.episodes.numbers)
+
+    def give_up(self, numbers: set[int]) -> None:
+        """Leave out the rest of `JournalRows` with these very numbers; the caller holds the lock."""
+        self._parts.give_up(numbers)
 
     # Journal and seals
 

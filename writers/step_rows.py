@@ -17,6 +17,7 @@ import pyarrow as pa
 from ..store.dynamic.column_groups import ColumnSet, check_extra
 from ..store.errors import RecorderStateError, StoreAccessError
 from ..store.journal.episode_events import begin_event, end_event
+from ..store.maintenance.reopening import UnfinishedEpisode
 from ..store.segments.episode_record import (
     EndReason,
     EpisodeFacts,
@@ -94,6 +95,33 @@ class StepRows:
         self._flush_by_count()
         return episode
 
+    def resume(self, found: UnfinishedEpisode) -> LiveEpisode:
+        """Start an episode with the rows of one of the store, which go to the journal at once.
+
+        Raises:
+            StoreAccessError: the rows cannot be read, or the journal cannot be written; no episode was
+                started.
+            CorruptStoreError: the rows are damaged; no episode was started.
+        """
+        session, number = self._session, self._session.take_numbers()
+        episode = LiveEpisode(number, found.env_index, found.started_at, found.facts)
+        episode.length = episode.continued = found.length
+        episode.episode_return = found.episode_return
+        events = [begin_event(number, found.env_index, found.started_at, found.facts)]
+        numbers = {number}
+        with session.lock:
+            try:
+                for batch in found.arrivals(number):
+                    session.write([JournalRows([(batch, events)], numbers, lambda: None)])
+                    events = []
+                self._live[number] = episode
+            except BaseException:
+                self._live.pop(number, None)
+                session.give_up(numbers)
+                self._events.append({"event": "discard", "number": number})
+                raise
+        return episode
+
     def choose_infos(self, owned_info: Callable[[Mapping], Mapping]) -> None:
         """Store of each info what this function returns: entries that the caller cannot change later."""
         self._buffer.owned_info = owned_info
@@ -147,7 +175,7 @@ class StepRows:
         metadata: Mapping | None = None,
         late: Mapping | None = None,
     ) -> EpisodeRecord | None:
-        """Finish an episode; one without a step leaves nothing and gives None.
+        """Finish an episode; one without a step of its own leaves nothing and gives None.
 
         Args:
             otherwise: the end reason if no flag is set.
@@ -160,7 +188,7 @@ class StepRows:
                 raise RecorderStateError(
                     f"Episode {self._session.episode_id(episode.number)} has ended already."
                 )
-            if episode.length == 0 or episode.discarded:
+            if episode.length == episode.continued or episode.discarded:
                 self.discard(episode)
                 return None
             record = _record(episode, otherwise, episode.facts.with_metadata(metadata))

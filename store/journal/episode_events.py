@@ -19,7 +19,7 @@ from ..segments.episode_record import EpisodeFacts, EpisodeRecord, end_reason_of
 
 def begin_event(number: int, env_index: int | None, started_at: int, facts: EpisodeFacts) -> dict[str, Any]:
     """Return the event of an episode that begins."""
-    return {
+    event = {
         "event": "begin",
         "number": number,
         "env_index": env_index,
@@ -28,6 +28,9 @@ def begin_event(number: int, env_index: int | None, started_at: int, facts: Epis
         "options": facts.options,
         "metadata": dump_json(facts.metadata) if facts.metadata else None,
     }
+    if facts.continues is not None:
+        event |= {"continues": facts.continues.episode_id, "continued_steps": facts.continues.length}
+    return event
 
 
 def begin_and_end_events(episodes: EpisodeColumns) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

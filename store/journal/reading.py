@@ -46,6 +46,8 @@ _EVENT_TYPES = {
     "seed": int,
     "options": str,
     "metadata": str,
+    "continues": str,
+    "continued_steps": int,
     "agent": int,
     "agent_id": str,
     "group": int,

@@ -13,6 +13,7 @@ from ..errors import CorruptStoreError
 from ..schema import ENV_STEP, FLAGS, JOURNAL_KIND, REWARD, STEP_ROW, StepSchema
 from ..segments.episode_record import (
     AgentRecord,
+    Continued,
     EndReason,
     EpisodeFacts,
     EpisodeRecord,
@@ -64,6 +65,17 @@ class FoundEpisode:
     terminated: bool = False
     truncated: bool = False
 
+    @property
+    def continues(self) -> Continued | None:
+        """The episode of the store that it continues."""
+        found = self.begin.get("continues")
+        return None if found is None else Continued(found, self.begin.get("continued_steps") or 0)
+
+    @property
+    def grew(self) -> bool:
+        """Whether it has a step that no segment has."""
+        return self.steps > (0 if self.continues is None else self.continues.length)
+
     def introduce(self, event: dict[str, Any]) -> None:
         """Refuse the event that says who an agent is: only multi-agent stores have it."""
         raise CorruptStoreError(f"A journal of a store without agents tells of one: {event}.")
@@ -110,6 +122,7 @@ class FoundEpisode:
                 self.begin.get("seed"),
                 self.begin.get("options"),
                 load_json(metadata, "the journal") if metadata else {},
+                self.continues,
             ),
             agents=agents,
         )

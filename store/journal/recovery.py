@@ -23,13 +23,15 @@ from ..dynamic.column_groups import METADATA, merge_rows
 from ..dynamic.values import dump_json
 from ..errors import CorruptStoreError, StoreAccessError
 from ..files import guard_access
+from ..handle import StoreHandle
 from ..layout import EPISODES, RUNS, Layout
 from ..locking.locks import LOCK_SUFFIX, MAINTENANCE_LOCK, FileLock, is_lock_content, remove_probe, watch
+from ..maintenance.reopening import seal_segment
 from ..schema import ENV_BUNDLE, StepSchema
 from ..segments.episode_columns import EpisodeColumns
 from ..segments.episode_record import EpisodeRecord
 from ..segments.parquet import read_parquet
-from ..segments.seal import Seal, Tables, commit_run, live_name, seal
+from ..segments.seal import Seal, Tables, commit_run, live_name
 from .packed_columns import plain_type
 from .reading import JournalBatch, PartReader
 from .recovered_episode import FoundEpisode, Outcomes
@@ -67,7 +69,7 @@ class RecoveredRun:
     torn_bytes: int
 
 
-def recover(layout: Layout, schema: StepSchema) -> list[RecoveredRun]:
+def recover(store: StoreHandle) -> list[RecoveredRun]:
     """Seal the journals of all dead writers of a store; journals of live writers are left alone.
 
     A writer on another host is dead if its heartbeat is old and does not change while it is watched, which
@@ -80,19 +82,19 @@ def recover(layout: Layout, schema: StepSchema) -> list[RecoveredRun]:
         CorruptStoreError: a journal cannot be recovered; it was set aside, and the others are recovered.
     """
     recovered, troubles, doubted = [], [], []
-    for directory in _journals_with_locks(layout, troubles):
+    for directory in _journals_with_locks(store.layout, troubles):
         with _reported(directory, troubles):
             lock = FileLock.acquire(lock_path(directory))
             if lock is not None and lock.doubted:
                 doubted.append((directory, lock))
             elif lock is not None:
-                recovered.append(_recover_locked(layout, schema, directory, lock))
+                recovered.append(_recover_locked(store, directory, lock))
     try:
         watch([lock for _, lock in doubted])
         for directory, lock in doubted:
             if not lock.doubted:
                 with _reported(directory, troubles):
-                    recovered.append(_recover_locked(layout, schema, directory, lock))
+                    recovered.append(_recover_locked(store, directory, lock))
     finally:
         for _, lock in doubted:
             lock.release(remove=False)
@@ -131,24 +133,23 @@ def _reported(path: Path, troubles: list[str]) -> Iterator[None]:
         warnings.warn(f"The journal at {path} is left for its owner. {error}", RuntimeWarning, stacklevel=5)
 
 
-def _recover_locked(
-    layout: Layout, schema: StepSchema, directory: Path, lock: FileLock
-) -> RecoveredRun | None:
+def _recover_locked(store: StoreHandle, directory: Path, lock: FileLock) -> RecoveredRun | None:
     """Recover one journal whose lock is held, and let go of it."""
     try:
-        return _recover_run(layout, schema, directory, skipped=1 if lock.taken_over else 0)
+        return _recover_run(store, directory, skipped=1 if lock.taken_over else 0)
     except CorruptStoreError as error:
         raise CorruptStoreError(f"{error} The journal is now {set_aside(directory)}.") from error
     finally:
         lock.release(remove=not directory.exists() or not any(map(is_own_name, os.listdir(directory))))
 
 
-def _recover_run(layout: Layout, schema: StepSchema, directory: Path, *, skipped: int) -> RecoveredRun | None:
+def _recover_run(store: StoreHandle, directory: Path, *, skipped: int) -> RecoveredRun | None:
     """Recover one journal.
 
     Args:
         skipped: how many segment numbers to leave to a writer that may yet wake up in the middle of a seal.
     """
+    layout = store.layout
     with guard_access("recover the journal", directory):
         # Before anything is committed: parts that cannot be deleted would be recovered again and again. Its
         # writer may have closed, and removed the journal, since the journals were listed.
@@ -161,7 +162,7 @@ def _recover_run(layout: Layout, schema: StepSchema, directory: Path, *, skipped
             remove_journal(directory)
         return None
     readers = [PartReader(path) for path in paths]
-    found = _read(readers, schema)
+    found = _read(readers, store.schema)
     header = next((reader.header for reader in readers if reader.header is not None), None)
     torn = sum(reader.torn_bytes for reader in readers)
     if header is None:
@@ -178,9 +179,9 @@ def _recover_run(layout: Layout, schema: StepSchema, directory: Path, *, skipped
     records = [
         episode.record(number, now)
         for number, episode in found.items()
-        if number not in done and episode.steps
+        if number not in done and episode.grew
     ]
-    run = _seal_all(tables, schema, header, records, paths, now, skipped)
+    run = _seal_all(store, tables, header, records, paths, now, skipped)
     # Its writer may have died between a commit and the sync of its name; only the journal proves it then.
     for table in (tables.runs, tables.steps, tables.episodes):
         table.sync()
@@ -223,8 +224,8 @@ def _close_run(layout: Layout, directory: Path) -> None:
 
 
 def _seal_all(
+    store: StoreHandle,
     tables: Tables,
-    schema: StepSchema,
     header: RunHeader,
     records: list[EpisodeRecord],
     paths: list[Path],
@@ -236,7 +237,8 @@ def _seal_all(
         segment = (
             max(tables.steps.applied(header.run_id), tables.episodes.applied(header.run_id)) + 1 + skipped
         )
-        seal(tables, schema, Seal(header, segment, EpisodeColumns.of(records), paths[0].parent, paths))
+        job = Seal(header, segment, EpisodeColumns.of(records), paths[0].parent, paths)
+        seal_segment(store, tables, job)
     if records or tables.episodes.applied(header.run_id) >= 0:
         commit_run(tables, header, max([record.ended_at for record in records], default=now))
     interrupted = sum(record.end_reason == "interrupted" for record in records)

@@ -10,6 +10,7 @@
     annotations.py  new columns for episodes and steps, later
     splitting.py    an annotation: train, validation, test
     merging.py      episodes of other stores
+    reopening.py    episodes that writers continue
     verification.py faults, and their repair
     checks.py       one check each, of files; episode_checks.py, of episodes; step_checks.py, of steps
     derived.py      columns of episodes that follow from their steps

@@ -192,10 +192,7 @@ class Operation:
         both = bool(added or removed or STEPS in changed)
         try:
             if both:
-                # A note that a crash leaves empty serves as well, and a temporary file would stay for ever.
-                note = self._unfinished
-                with guard_access("note the operation", note), note.written() as path:
-                    path.write_text(self.id)
+                self.note()
                 names = [file.name for file in removed]
                 self.tables.steps.replace(added, names, self.id, self._details(), *steps_changes)
             self.tables.episodes.replace(
@@ -214,6 +211,13 @@ class Operation:
             raise
         if both:
             self._forget_unfinished()
+
+    def note(self) -> None:
+        """Note that the list of `steps` is to be mended if this process dies."""
+        # A note that a crash leaves empty serves as well, and a temporary file would stay for ever.
+        note = self._unfinished
+        with guard_access("note the operation", note), note.written() as path:
+            path.write_text(self.id)
 
     @property
     def _unfinished(self) -> LocalPlace:

@@ -328,7 +328,7 @@ def _recover(store: StoreHandle, findings: Findings) -> None:
         return
     # What cannot be sealed stays reported.
     with contextlib.suppress(CorruptStoreError, ConcurrentCommitError):
-        recover(store.layout, store.schema)
+        recover(store)
     after = Findings()
     check_journals(store.layout, after)
     findings.absorb(after)

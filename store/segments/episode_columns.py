@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from ..layout import episode_id
-from .episode_record import AgentRecord, EndReason, EpisodeFacts, EpisodeRecord
+from .episode_record import AgentRecord, Continued, EndReason, EpisodeFacts, EpisodeRecord
 
 #: What is known of an episode without seed, options and metadata.
 NO_FACTS = EpisodeFacts(None, None, {})
@@ -192,6 +192,12 @@ class EpisodeColumns:
             lengths=np.array([agent.length for team in teams for agent in team], np.int64),
             first=first,
         )
+
+    @cached_property
+    def continued(self) -> list[Continued]:
+        """The episodes of the store that some of them continue."""
+        found = (self.facts.get(number, NO_FACTS).continues for number in self.facts.keys() & self.numbers)
+        return [each for each in found if each is not None]
 
     def facts_in_order(self) -> list[EpisodeFacts]:
         """Seed, options and metadata of each."""

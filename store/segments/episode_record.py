@@ -72,6 +72,19 @@ class EpisodeRecord:
 
 
 @dataclass(frozen=True)
+class Continued:
+    """An episode of the store that another one continues, and replaces once that has more steps.
+
+    Attributes:
+        episode_id: its id.
+        length: its transitions, with which the other one begins.
+    """
+
+    episode_id: str
+    length: int
+
+
+@dataclass(frozen=True)
 class EpisodeFacts:
     """Seed, reset options and metadata that a caller gives for an episode, checked and copied.
 
@@ -79,11 +92,13 @@ class EpisodeFacts:
         seed: of its reset, any size.
         options: JSON text of the reset's options, or None.
         metadata: frozen mapping.
+        continues: the episode of the store whose place it takes.
     """
 
     seed: int | None
     options: str | None
     metadata: dict[Any, Any]
+    continues: Continued | None = None
 
     @staticmethod
     def of(seed: Any, options: Any, metadata: Any) -> EpisodeFacts:

@@ -8,6 +8,7 @@ Repeating a seal that was interrupted at any point has the effect of doing it on
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +30,12 @@ from ..layout import EPISODES, RUNS, STEPS, Layout, segment_name
 from ..schema import ENV_BUNDLE, RUNS_SCHEMA, StepSchema
 from ..tables.listed_files import NewFile
 from ..tables.run_files import LIVE, join_many
-from ..tables.table import ColumnsChangedError, Table
+from ..tables.table import Table, TableChangedError
 from ..tables.table_files import write_table_file
 from .episode_columns import EpisodeColumns, LaneColumns
 from .episode_record import SegmentRows
 from .episode_table import episodes_table
+from .parquet import read_parquet
 from .steps_file import StepsFile
 
 #: How often a segment is written for columns that another operation then changes.
@@ -94,15 +96,19 @@ class Seal:
 def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
     """Write and commit one segment.
 
+    Its commit to `episodes` removes the episodes that those of the segment continue. Each of these must be
+    alone in its file.
+
     Raises:
         StoreAccessError: a file could not be written (a full disk, say); nothing became visible, repeat it.
         ConcurrentCommitError: other writers kept winning; nothing became visible, repeat it.
+        TableChangedError: an episode that is continued is not alone in its file; nothing became visible.
     """
     for _ in range(_ATTEMPTS):
         try:
             _seal(tables, schema, job)
             return
-        except ColumnsChangedError:
+        except TableChangedError:
             tables.episodes.refresh()
             tables.steps.refresh()
     _seal(tables, schema, job)
@@ -127,13 +133,48 @@ def _seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
     if steps is not None:
         removed = _orphans(tables, job)
         tables.steps.commit([steps], run_id, job.segment, removed=removed, columns=columns)
+    replaced = _continued_files(tables, job)
+    known = sum(each.length for each in job.records.continued if each.episode_id in replaced)
     counts = {
         "episodelake.operation": "seal",
-        "episodelake.episodes": len(job.records),
-        "episodelake.steps": int(lanes.lengths.sum()),
+        "episodelake.episodes": len(job.records) - len(replaced),
+        "episodelake.steps": int(lanes.lengths.sum()) - known,
     }
     own = [column for column in table.schema if kinds.field_kind(column)]
-    tables.episodes.commit([episodes], run_id, job.segment, details=counts, columns=own)
+    removed = list(replaced.values())
+    tables.episodes.commit([episodes], run_id, job.segment, removed=removed, details=counts, columns=own)
+
+
+def _continued_files(tables: Tables, job: Seal) -> dict[str, str]:
+    """Return the files of the episodes that those of a seal continue, by id.
+
+    An episode that is gone was deleted, or another writer has continued it: then both continuations stay.
+    """
+    found: dict[str, str] = {}
+    ids = {each.episode_id for each in job.records.continued}
+    if not ids:
+        return found
+    tables.episodes.refresh()
+    for file in tables.episodes.files():
+        low, high = file.bounds("episode_id") or ("", "\U0010ffff")
+        if not any(low <= each <= high for each in ids):
+            continue
+        own = read_parquet(tables.layout.table(EPISODES) / file.name, ["episode_id"]).column(0).to_pylist()
+        here = ids.intersection(own)
+        if here and len(own) > 1:
+            raise TableChangedError(
+                f"The episode {min(here)!r} shares the file {file.name!r} with others; nothing was committed."
+            )
+        found |= dict.fromkeys(here, file.name)
+    for each in sorted(ids - found.keys()):
+        warnings.warn(
+            f"The episode {each!r}, which the run {job.header.run_id!r} continues, is not in the store any "
+            "more: it was deleted, or another writer has continued it. The continuation of this run is "
+            "stored beside.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return found
 
 
 def _episodes_table(
@@ -213,7 +254,7 @@ def commit_run(tables: Tables, header: RunHeader, ended_at: int | None) -> None:
         tables.runs.refresh()
         removed = [live] if state and tables.runs.applied(header.run_id) == 0 else []
         own = [column for column in table.schema if kinds.field_kind(column)]
-        with contextlib.suppress(ColumnsChangedError):
+        with contextlib.suppress(TableChangedError):
             tables.runs.commit([new], header.run_id, state, removed=removed, columns=own)
             break
     if state:

@@ -74,6 +74,7 @@ class CommitLog:
         version, moment: of the last commit that is known.
         applied: transactions that were seen, by application.
         changed: whether columns or properties changed since.
+        removed: files that commits of others removed since.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class CommitLog:
         self.moment = moment
         self.applied: dict[str, int] = {}
         self.changed = False
+        self.removed: set[str] = set()
         self._table = table
         self._summed = summed
         self._identity = identity
@@ -180,8 +182,11 @@ class CommitLog:
     def _note(self, action: Mapping[str, Any]) -> None:
         if "add" in action:
             self.moment = max(self.moment, action["add"]["modificationTime"])
+            self.removed.discard(unquote(action["add"]["path"]))
         elif "txn" in action:
             self.applied[action["txn"]["appId"]] = action["txn"]["version"]
+        elif "remove" in action:
+            self.removed.add(unquote(action["remove"]["path"]))
         elif "protocol" in action:
             check_writer_version(self._table, action["protocol"]["minWriterVersion"])
         elif "metaData" in action:

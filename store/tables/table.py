@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any
 
@@ -51,8 +52,8 @@ _CONFIGURATION = {
 }
 
 
-class ColumnsChangedError(ConcurrentCommitError):
-    """Files were written for columns whose kinds another operation changed before they were committed."""
+class TableChangedError(ConcurrentCommitError):
+    """Another operation changed the kinds of columns, or removed files, that a commit builds on."""
 
 
 class Table(TableVersion):
@@ -179,7 +180,8 @@ class Table(TableVersion):
         """Add files (and remove others) in one atomic commit, once per run and segment number.
 
         Raises:
-            ColumnsChangedError: the files have a column in a kind that it has no more; nothing was committed.
+            TableChangedError: the files have a column in a kind that it has no more, or one of the files to
+                remove is gone; nothing was committed.
             ConcurrentCommitError: other writers kept winning; nothing was committed.
         """
         if self._log is None:
@@ -189,9 +191,12 @@ class Table(TableVersion):
             self._log = self._new_log()
             self._log.applied[run_id] = applied
             _check_kinds(self.path, self.schema, columns)
+            if applied < segment:
+                _check_listed(self.path, set(removed) - {file.name for file in self.files()})
         log = self._log
 
         def actions(moment: int) -> list[dict[str, Any]]:
+            _check_listed(self.path, log.removed.intersection(removed))
             if log.changed:
                 _check_kinds(self.path, TableVersion(self.path).schema, columns)
             with guard_access("list the new files", self.path):
@@ -348,16 +353,25 @@ def _newest_moment(delta: DeltaTable) -> int:
     return int(moments.to_numpy().max()) if len(moments) else 0
 
 
+def _check_listed(path: Place, gone: AbstractSet[str]) -> None:
+    """Refuse to remove files that another operation has removed."""
+    if gone:
+        raise TableChangedError(
+            f"Another operation removed the file {min(gone)!r} from {path} meanwhile; nothing was committed. "
+            "Call again."
+        )
+
+
 def _check_kinds(path: Place, schema: pa.Schema, columns: Sequence[pa.Field]) -> None:
     """Refuse files whose columns another operation has given other kinds meanwhile.
 
     Raises:
-        ColumnsChangedError: it has.
+        TableChangedError: it has.
     """
     known = {column.name: field_kind(column) for column in schema}
     changed = [column.name for column in columns if known.get(column.name) != field_kind(column)]
     if changed:
-        raise ColumnsChangedError(
+        raise TableChangedError(
             f"Another operation gave the column {changed[0]!r} of {path} another type meanwhile; nothing was "
             "committed. Call again."
         )

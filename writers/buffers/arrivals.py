@@ -35,6 +35,7 @@ class LiveEpisode:
 
     Attributes:
         discarded: whether it is being given up.
+        continued: transitions of the episode of the store that it continues.
     """
 
     number: int
@@ -46,6 +47,7 @@ class LiveEpisode:
     terminated: bool = False
     truncated: bool = False
     discarded: bool = False
+    continued: int = 0
 
     @property
     def transitions(self) -> int:

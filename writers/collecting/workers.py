@@ -319,7 +319,7 @@ def _recover(hands: Sequence[_Worker], store: StoreHandle) -> None:
     trouble = ""
     left = [hand for hand in hands if hand.stats is None and _left_a_journal(hand, store)]
     try:
-        recover(store.layout, store.schema)
+        recover(store)
     except EpisodelakeError as error:
         trouble = f"\nIts journal could not be recovered: {error}"
     for hand in left:
