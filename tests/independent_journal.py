@@ -57,6 +57,7 @@ class Recoverable:
     agents: list[str]
     lanes: list[Lane]
     seed: int | None
+    continues: str | None
 
 
 def frames(data: bytes) -> Iterator[Frame | None]:
@@ -91,7 +92,9 @@ def read_journal(store: Path, run_id: str) -> tuple[dict[str, Any], list[Recover
     header, kinds, found = _read_parts(sorted(folder.glob("*.frames")))
     done = _sealed(store, folder, run_id)
     wanted = {
-        number: each for number, each in sorted(found.items()) if number not in done and each.transitions
+        number: each
+        for number, each in sorted(found.items())
+        if number not in done and each.transitions > (each.begin.get("continued_steps") or 0)
     }
     return header, [_recoverable(manifest, number, each, kinds) for number, each in wanted.items()]
 
@@ -232,6 +235,7 @@ def _recoverable(
         [episode.agents[agent]["agent_id"] for agent in sorted(episode.agents)],
         lanes,
         episode.begin.get("seed"),
+        episode.begin.get("continues"),
     )
 
 

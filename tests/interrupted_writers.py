@@ -288,6 +288,29 @@ def steps(store: el.EpisodeStore, finished: Finished) -> Iterator[Any]:
 
 
 @scenario()
+def reopening(store: el.EpisodeStore, finished: Finished) -> Iterator[Any]:
+    """An episode that is cut and sealed, continued by halves, and at last ended; once nothing is appended."""
+    writer = store.writer(run="a", **QUIET)
+    yield writer
+    with writer:
+        episode: Any = writer.begin(seen(2, 0))
+        episode.append(2, 2.0, seen(2, 1))
+        episode_id = episode.end().episode_id
+        finished.add(2)
+        writer.write_episode(**_whole(0))
+        finished.add(0)
+        for t in (1, None, 2):
+            episode = writer.reopen(episode_id)
+            if t is None:
+                episode.discard()
+            else:
+                episode.append((2 + t) % 5, 2 + t / 2, seen(2, t + 1))
+                episode.end()
+        episode = writer.reopen(episode_id)
+        episode.append(0, 3.5, seen(2, 4), True)
+
+
+@scenario()
 def arrays(store: el.EpisodeStore, finished: Finished) -> Iterator[Any]:
     """Short and long episodes from arrays, flushed and sealed."""
     writer = store.writer(run="a", durability="fsync", **QUIET)
@@ -653,15 +676,20 @@ def _await_background() -> None:
             thread.join(PATIENCE)
 
 
+def _journals(folder: Path) -> list[str]:
+    found = (path.name for path in (folder / "store" / "journal").iterdir())
+    return [name for name in found if name != "maintenance.lock"]
+
+
 def check(folder: Path, *, closed: bool) -> list[str]:
     """What is wrong with a store, in words."""
     store = el.open(folder / "store")
-    journals = [path.name for path in (folder / "store" / "journal").iterdir()]
+    journals = _journals(folder)
     problems = [f"closed, and the journal is there: {journals}"] if closed and journals else []
     el.recover(folder / "store")
     store.refresh()
     problems += [] if store.verify().ok else [str(store.verify())]
-    problems += [f"set aside: {path.name}" for path in (folder / "store" / "journal").iterdir()]
+    problems += [f"set aside: {name}" for name in _journals(folder)]
     counted: Counter[int] = Counter()
     for episode in store:
         agents = [episode.agent(name) for name in episode.agents] if episode.agents else [episode]

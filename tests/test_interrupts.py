@@ -33,7 +33,7 @@ from waiting import PATIENCE, wait_until
 AFTER = ("close", "flush", "exit")
 FOREGROUND = (
     *("steps", "arrays", "bulk", "recorder", "vector", "logged_vector", "pool", "parallel", "aec"),
-    *("discarding", "discarding_vector"),
+    *("discarding", "discarding_vector", "reopening"),
 )
 COLLECTING = ("collect", "collect_vector")
 BACKGROUND = ("background", "background_vector")
@@ -117,6 +117,7 @@ def test_an_error_at_any_line_loses_nothing(struck: Struck, scenario: str) -> No
         ("aec", []),
         ("discarding", []),
         ("discarding_vector", []),
+        ("reopening", [2]),
     ],
 )
 def test_what_was_flushed_survives_a_kill(struck: Struck, scenario: str, running: list[int]) -> None:
