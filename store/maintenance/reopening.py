@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -221,12 +220,11 @@ def _check_unclaimed(layout: Layout, episode_id: str) -> None:
     """Refuse an episode that the journal of a live writer continues."""
     for folder in journal_folders(*layout.journal_places):
         numbers: set[int] = set()
-        with contextlib.suppress(CorruptStoreError, OSError):
-            for event in _events(folder):
-                if event.get("continues") == episode_id:
-                    numbers.add(event["number"])
-                elif event["event"] == "discard":
-                    numbers.discard(event["number"])
+        for event in _events(folder):
+            if event.get("continues") == episode_id:
+                numbers.add(event["number"])
+            elif event["event"] == "discard":
+                numbers.discard(event["number"])
         if numbers:
             raise RecorderStateError(
                 f"The run {folder.name!r} continues the episode {episode_id!r} already. Close its writer, or "
@@ -235,13 +233,11 @@ def _check_unclaimed(layout: Layout, episode_id: str) -> None:
 
 
 def _events(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of a journal."""
-    seen = 0
+    """Yield the events of a journal; parts that its writer deletes meanwhile are passed over."""
     for path in part_paths(folder):
-        reader = PartReader(path)
-        for batch in reader.batches(seen=seen):
-            yield from batch.events()
-        seen = reader.seen
+        with contextlib.suppress(CorruptStoreError, OSError):
+            for batch in PartReader(path).batches():
+                yield from batch.events()
 
 
 def seal_segment(store: StoreHandle, tables: Tables, job: Seal) -> None:
@@ -252,11 +248,9 @@ def seal_segment(store: StoreHandle, tables: Tables, job: Seal) -> None:
         ConcurrentCommitError: other writers kept winning; nothing became visible, repeat it.
     """
     ids = [each.episode_id for each in job.records.continued]
-    if not ids or tables.episodes.applied(job.header.run_id) >= job.segment:
-        seal(tables, store.schema, job)
-        return
     for attempt in range(_ATTEMPTS):
-        _set_apart(store, ids)
+        if ids and tables.episodes.applied(job.header.run_id) < job.segment:
+            _set_apart(store, ids)
         try:
             seal(tables, store.schema, job)
             break
@@ -264,11 +258,12 @@ def seal_segment(store: StoreHandle, tables: Tables, job: Seal) -> None:
             # It was compacted between the two.
             if attempt == _ATTEMPTS - 1:
                 raise
-    settle(store)
+    if ids:
+        settle(store)
 
 
 def _set_apart(store: StoreHandle, ids: Collection[str]) -> None:
-    """Give each of these episodes a file of its own in both tables, at its place."""
+    """Give each of these episodes a file of its own in both tables, behind that of its neighbours."""
     wanted = pc.SetLookupOptions(pa.array(ids, pa.string()))
     with Operation.begin(store, "reopen") as operation:
         old: list[TableFile] = []
@@ -282,11 +277,9 @@ def _set_apart(store: StoreHandle, ids: Collection[str]) -> None:
             if not hit.any() or (len(hit) == 1 and is_maintenance_file(rows.column("segment")[0].as_py())):
                 continue
             old.append(file)
-            places = np.flatnonzero(hit)
-            edges = np.unique(np.concatenate([[0], places, places + 1, [len(hit)]])).tolist()
-            new += [
-                NewSegment(rows.slice(start, stop - start), file.moment) for start, stop in pairwise(edges)
-            ]
+            if not hit.all():
+                new.append(NewSegment(rows.filter(pa.array(~hit)), file.moment))
+            new += [NewSegment(rows.slice(place, 1), file.moment) for place in np.flatnonzero(hit).tolist()]
         if old:
             freed = freed_segments(operation, old)
             written = write_segments(operation, new, shuffled=False, progress=None)
