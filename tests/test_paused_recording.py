@@ -282,6 +282,7 @@ def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: BaseExce
     monkeypatch.setattr(owner, name, failing)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("repeated", [True, False])
 @pytest.mark.parametrize("place", ["forget", "flush"])
 @pytest.mark.parametrize("team", [False, True])

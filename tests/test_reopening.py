@@ -11,6 +11,7 @@ from typing import Any
 
 import deltalake
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Sequence, Text
 
@@ -77,12 +78,12 @@ def assert_plain(episode: el.Episode, seed: int, length: int) -> None:
 def assert_consistent(store: el.EpisodeStore) -> None:
     """Fail unless the store verifies, and another reader of Delta tables sees these episodes' rows alone."""
     assert not store.refresh().verify().faults
-    tables = {
-        name: deltalake.DeltaTable(str(store.path / name)).to_pyarrow_table()
-        for name in ("steps", "episodes")
-    }
-    assert tables["steps"].num_rows == sum(tables["episodes"].column("row_count").to_pylist())
-    assert sorted(set(tables["steps"].column("episode_id").to_pylist())) == sorted(e.id for e in store)
+    found: dict[str, list[Any]] = {}
+    for table, column in (("steps", "episode_id"), ("episodes", "row_count")):
+        files = deltalake.DeltaTable(str(store.path / table)).file_uris()
+        found[column] = [row for file in files for row in pq.read_table(file)[column].to_pylist()]
+    assert len(found["episode_id"]) == sum(found["row_count"])
+    assert set(found["episode_id"]) == {episode.id for episode in store}
 
 
 def test_another_process_continues_an_interrupted_episode(store: el.EpisodeStore) -> None:
@@ -119,7 +120,7 @@ def test_another_process_continues_an_interrupted_episode(store: el.EpisodeStore
 @pytest.mark.parametrize(
     "points",
     [
-        ("flushed", "steps committed", "before the list is mended"),
+        ("flushed", "steps committed"),
         pytest.param(POINTS, marks=pytest.mark.further),
     ],
     ids=["some", "all"],
@@ -238,6 +239,7 @@ def test_the_old_episode_is_found_wherever_it_went(
     assert_consistent(store)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", ["deleted", "continued"])
 def test_a_continuation_of_an_episode_that_is_gone_is_kept(
     store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch, how: str
@@ -277,6 +279,7 @@ INFOS: list[dict[Any, Any]] = [
 ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("cut", [1, 3])
 def test_every_value_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, cut: int) -> None:
