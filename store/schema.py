@@ -198,6 +198,11 @@ RUNS_SCHEMA = pa.schema(
     ]
 )
 
+#: A column that `episodes` gets with the first episode whose source lacked its last observation: `MISSING`
+#: there, NULL for every other episode. In row T of such an episode the observation is NULL.
+LAST_OBSERVATION = pa.field("last_observation", pa.string())
+MISSING = "missing"
+
 #: A column that `runs` gets with the first run that has a bundle; stores of earlier writers lack it.
 ENV_BUNDLE = pa.field("env_bundle", pa.string())
 

@@ -6,6 +6,7 @@ For imports, for robots, for anything that has its own loop. A thin front for a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 from ..store.batches import single_value
@@ -22,6 +23,7 @@ from ..store.segments.episode_record import (
 )
 from .bulk.arrow_episodes import write_arrow
 from .bulk.bulk_episodes import BulkEpisodes
+from .bulk.last_observation import LastObservation, is_last_missing
 from .bulk.whole_episode import WholeEpisode, arrivals_batches
 from .open_episode import EpisodeRow, OpenEpisode, ReopenedEpisode
 from .options import SessionOptions
@@ -171,6 +173,7 @@ class EpisodeWriter(RunOwner[WholeRows]):
         terminations: Any,
         truncations: Any,
         source_key: None = None,
+        last_observation: LastObservation = "present",
         infos: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
         policy: Mapping[str, Any] | None = None,
         extra: Mapping[str, Any] | None = None,
@@ -190,6 +193,7 @@ class EpisodeWriter(RunOwner[WholeRows]):
         terminations: Any,
         truncations: Any,
         source_key: str | None,
+        last_observation: LastObservation = "present",
         infos: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
         policy: Mapping[str, Any] | None = None,
         extra: Mapping[str, Any] | None = None,
@@ -208,6 +212,7 @@ class EpisodeWriter(RunOwner[WholeRows]):
         terminations: Any,
         truncations: Any,
         source_key: str | None = None,
+        last_observation: LastObservation = "present",
         infos: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
         policy: Mapping[str, Any] | None = None,
         extra: Mapping[str, Any] | None = None,
@@ -220,14 +225,16 @@ class EpisodeWriter(RunOwner[WholeRows]):
 
         Args:
             observations: T+1 stacked values (nested dicts and tuples of arrays for Dict and Tuple spaces,
-                a list of values for ragged ones).
+                a list of values for ragged ones); T if the last observation is missing.
             actions: T stacked values.
             rewards: shape (T,), or (T, 1) of arrays of one item; (T, k) for vector rewards.
             terminations, truncations: bool, shape (T,), or one bool for the last transition.
             source_key: names the episode in the data set it comes from; kept as metadata `source_key`.
-            infos: T+1 mappings, or one mapping of arrays of length T+1.
+            last_observation: "missing" if the source has T observations only. Readers then show T of them,
+                and loaders leave out what needs the last one.
+            infos: T+1 mappings, or one mapping of arrays of length T+1; T if the last observation is missing.
             policy: arrays of length T (or T+1 with a value for the last observation).
-            extra: arrays of length T+1, your own columns.
+            extra: arrays of length T+1, your own columns; T if the last observation is missing.
             seed, options, metadata, env_index: of the episode.
 
         Returns:
@@ -236,26 +243,42 @@ class EpisodeWriter(RunOwner[WholeRows]):
         Raises:
             SpaceMismatchError: shapes, dtypes or lengths do not fit, or a flag is set before the last
                 transition; nothing was recorded.
-            InvalidArgumentError: there is no transition, or there is an episode with this source key.
+            InvalidArgumentError: there is no transition, there is an episode with this source key, or
+                the observation space has no column in which a missing observation shows.
             RecorderStateError: the writer is closed.
         """
         self._session.check_usable()
         if not self._sources.is_new(source_key):
             return None
         metadata = with_source_key(metadata, source_key)
+        last_missing = is_last_missing(self._schema, last_observation)
         if extra:
             check_extra(extra)
         whole = WholeEpisode.of(
-            self._schema, observations, actions, rewards, terminations, truncations, infos, policy, extra
+            self._schema,
+            observations,
+            actions,
+            rewards,
+            terminations,
+            truncations,
+            infos,
+            policy,
+            extra,
+            last_missing=last_missing,
         )
-        if whole.length < _FEWEST_BULK_STEPS:
+        if whole.length < _FEWEST_BULK_STEPS and not last_missing:
             record = self._write_steps(whole, seed, options, metadata, env_index)
         else:
             record = self._write_bulk(whole, seed, options, metadata, env_index)
         return self.finished(record)
 
     def write_episodes(
-        self, steps: Any, *, episodes: Any = None, lengths: Iterable[int] | None = None
+        self,
+        steps: Any,
+        *,
+        episodes: Any = None,
+        lengths: Iterable[int] | None = None,
+        last_observation: LastObservation = "present",
     ) -> int:
         """Write many whole episodes from Arrow data.
 
@@ -269,10 +292,13 @@ class EpisodeWriter(RunOwner[WholeRows]):
                 frame that exports Arrow. A column `episode` (or `episode_id`) of any type names the episode
                 of each row; a column `t` is checked.
             episodes: Arrow data with one row per episode in the same order: `seed`, `options` (JSON or a
-                struct), `env_index`, `end_reason`, `source_key`, `metadata.*`. A column `episode` is
-                compared with that of the steps, `length` and `end_reason` with the episodes;
-                `store.episodes` fits.
+                struct), `env_index`, `end_reason`, `source_key`, `last_observation`, `metadata.*`. A column
+                `episode` is compared with that of the steps, `length` and `end_reason` with the episodes;
+                `store.episodes` fits. Where `last_observation` is "missing", the observation of the
+                episode's last row is NULL.
             lengths: the transitions T of each episode, T+1 rows each, in place of the column.
+            last_observation: "missing" if the source lacks the last observation of all episodes. Each has T
+                rows then, without the row of the last observation.
 
         Returns:
             How many episodes were written, without those that `on_duplicate="skip"` left out.
@@ -285,7 +311,10 @@ class EpisodeWriter(RunOwner[WholeRows]):
             RecorderStateError: the writer is closed.
         """
         self._session.check_usable()
-        return write_arrow(self._session, self._schema, steps, episodes, lengths, self._sources)
+        missing = is_last_missing(self._schema, last_observation)
+        return write_arrow(
+            self._session, self._schema, steps, episodes, lengths, self._sources, last_missing=missing
+        )
 
     def _write_steps(
         self, whole: WholeEpisode, seed: Any, options: Any, metadata: Any, env_index: int | None
@@ -343,7 +372,7 @@ class EpisodeWriter(RunOwner[WholeRows]):
             terminated=whole.terminated,
             truncated=whole.truncated,
             end_reason=end_reason_of(whole.terminated, whole.truncated, "cut"),
-            facts=EpisodeFacts.of(seed, options, metadata),
+            facts=replace(EpisodeFacts.of(seed, options, metadata), last_missing=whole.last_missing),
         )
         self._rows.add(BulkEpisodes(EpisodeColumns.of([record]), batches))
         return record

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..dynamic.values import dump_json
+from ..schema import LAST_OBSERVATION, MISSING
 from ..segments.episode_columns import NO_FACTS, Begins, Ends, EpisodeColumns
 from ..segments.episode_record import EpisodeFacts, EpisodeRecord, end_reason_of
 
@@ -41,7 +42,9 @@ def begin_and_end_events(episodes: EpisodeColumns) -> tuple[list[dict[str, Any]]
         facts = episodes.facts.get(number, NO_FACTS)
         begins.append(begin_event(number, episodes.env_index[place], int(episodes.started_at[place]), facts))
         reason = episodes.end_reason[place]
-        ends.append(_end(number, int(episodes.ended_at[place]), reason, facts.metadata))
+        end = _end(number, int(episodes.ended_at[place]), reason, facts.metadata)
+        # At the end: an episode whose last rows the journal lost has the observations of the others.
+        ends.append({**end, LAST_OBSERVATION.name: MISSING} if facts.last_missing else end)
     return begins, ends
 
 

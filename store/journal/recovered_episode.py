@@ -10,7 +10,16 @@ import pyarrow as pa
 
 from ..dynamic.values import load_json
 from ..errors import CorruptStoreError
-from ..schema import ENV_STEP, FLAGS, JOURNAL_KIND, REWARD, STEP_ROW, StepSchema
+from ..schema import (
+    ENV_STEP,
+    FLAGS,
+    JOURNAL_KIND,
+    LAST_OBSERVATION,
+    MISSING,
+    REWARD,
+    STEP_ROW,
+    StepSchema,
+)
 from ..segments.episode_record import (
     AgentRecord,
     Continued,
@@ -123,6 +132,7 @@ class FoundEpisode:
                 self.begin.get("options"),
                 load_json(metadata, "the journal") if metadata else {},
                 self.continues,
+                end.get(LAST_OBSERVATION.name) == MISSING,
             ),
             agents=agents,
         )

@@ -93,12 +93,14 @@ class EpisodeFacts:
         options: JSON text of the reset's options, or None.
         metadata: frozen mapping.
         continues: the episode of the store whose place it takes.
+        last_missing: whether its source lacked the last observation.
     """
 
     seed: int | None
     options: str | None
     metadata: dict[Any, Any]
     continues: Continued | None = None
+    last_missing: bool = False
 
     @staticmethod
     def of(seed: Any, options: Any, metadata: Any) -> EpisodeFacts:

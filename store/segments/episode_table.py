@@ -10,7 +10,7 @@ import pyarrow as pa
 from ..dynamic.column_groups import ColumnSet
 from ..dynamic.logical_types import field
 from ..dynamic.rows import DynamicRows
-from ..schema import StepSchema
+from ..schema import LAST_OBSERVATION, MISSING, StepSchema
 from .episode_columns import EpisodeColumns
 from .episode_record import SegmentRows
 
@@ -46,6 +46,10 @@ def episodes_table(
         for column in base
     ]
     fields = list(base)
+    if any(each.last_missing for each in facts):
+        fields.append(LAST_OBSERVATION)
+        missing = [MISSING if each.last_missing else None for each in facts]
+        arrays.append(pa.array(missing, LAST_OBSERVATION.type))
     dynamic = DynamicRows.of([each.metadata for each in facts])
     for name, (kind, array) in metadata.columns(dynamic, 0, len(records)).items():
         fields.append(field(name, kind))

@@ -27,7 +27,7 @@ from ..journal.row_index import RowIndex
 from ..journal.run_journal import RunHeader
 from ..journal.seal_log import note_seal
 from ..layout import EPISODES, RUNS, STEPS, Layout, segment_name
-from ..schema import ENV_BUNDLE, RUNS_SCHEMA, StepSchema
+from ..schema import ENV_BUNDLE, LAST_OBSERVATION, RUNS_SCHEMA, StepSchema
 from ..tables.listed_files import NewFile
 from ..tables.run_files import LIVE, join_many
 from ..tables.table import Table, TableChangedError
@@ -184,6 +184,8 @@ def _episodes_table(
     while True:
         metadata = ColumnSet(METADATA, tables.episodes.schema, fixed=True)
         table = episodes_table(schema, job.header.run_id, ids, job.records, rows, metadata)
+        if LAST_OBSERVATION.name in table.column_names:
+            tables.episodes.ensure_columns([LAST_OBSERVATION])
         if _committed(tables.episodes, table.schema, metadata):
             return table
 

@@ -7,6 +7,7 @@ segments in hand, or by the longest episode if that is larger.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,9 +25,11 @@ from ..whole_rows import WholeRows
 from .arrow_facts import ArrowFacts, EpisodeSays
 from .arrow_rows import EPISODE_KEYS, ArrowRows, Piece
 from .bulk_episodes import BulkEpisodes
+from .last_observation import check_last_missing
 
 _PIECE_BYTES = 8 << 20
 _ROWS = "An episode of T transitions has T+1 rows."
+_ROWS_WITHOUT_LAST = 'With last_observation="missing" an episode of T transitions has T rows.'
 
 
 def write_arrow(
@@ -36,13 +39,19 @@ def write_arrow(
     episodes: Any,
     lengths: Any,
     sources: SourceKeys,
+    *,
+    last_missing: bool,
 ) -> int:
-    """Write the episodes of `EpisodeWriter.write_episodes` and return how many were written."""
+    """Write the episodes of `EpisodeWriter.write_episodes` and return how many were written.
+
+    Args:
+        last_missing: whether the steps lack the last row of each episode; the others are as there.
+    """
     facts = ArrowFacts(batches_of(episodes)) if episodes is not None else None
     rows: ArrowRows | None = None
     written = seen = 0
     try:
-        for piece in _pieces(batches_of(steps), lengths):
+        for piece in _pieces(batches_of(steps), lengths, last_missing=last_missing):
             rows = rows or ArrowRows(schema, piece.rows.column_names, session.columns)
             said = [facts.take(key) for key in piece.keys] if facts else []
             seen += len(piece.lengths)
@@ -52,6 +61,8 @@ def write_arrow(
                 piece, said = piece.chosen(fresh), [said[index] for index in np.flatnonzero(fresh)]
             if not len(piece.lengths):
                 continue
+            if last_missing:
+                said = [own.without_last() for own in said or [EpisodeSays()] * len(piece.lengths)]
             session.rows.add(_bulk(session, schema, rows, piece, said))
             sources.add(keys)
             written += len(piece.lengths)
@@ -72,6 +83,10 @@ def _bulk(
     said: Sequence[EpisodeSays],
 ) -> BulkEpisodes:
     count = len(piece.lengths)
+    missing = np.array([own.facts.last_missing for own in said], bool)
+    if missing.any():
+        check_last_missing(schema)
+        piece = replace(piece, missing=missing)
     numbers = session.take_numbers(count) + np.arange(count)
     most = max(1, min(schema.observation.max_rows, schema.action.max_rows) - 1)
     parts = [rows.converted(part, numbers) for part in piece.parts(most)]
@@ -130,9 +145,9 @@ def batches_of(source: Any) -> Iterator[pa.RecordBatch]:
         )
 
 
-def _pieces(batches: Iterator[pa.RecordBatch], lengths: Any) -> Iterator[Piece]:
+def _pieces(batches: Iterator[pa.RecordBatch], lengths: Any, *, last_missing: bool) -> Iterator[Piece]:
     """Cut rows into pieces of whole episodes."""
-    cutter = _Cutter(None if lengths is None else iter(lengths))
+    cutter = _Cutter(None if lengths is None else iter(lengths), last_missing=last_missing)
     for batch in batches:
         rows = max(1, _PIECE_BYTES * batch.num_rows // max(1, batch.nbytes))
         for start in range(0, batch.num_rows, rows):
@@ -145,10 +160,13 @@ class _Cutter:
 
     Args:
         lengths: transitions of each episode in turn; None if a column names the episodes.
+        last_missing: whether an episode of T transitions has T rows.
     """
 
-    def __init__(self, lengths: Iterator[Any] | None) -> None:
+    def __init__(self, lengths: Iterator[Any] | None, *, last_missing: bool) -> None:
         self._lengths = lengths
+        self._last_missing = last_missing
+        self._rule = _ROWS_WITHOUT_LAST if last_missing else _ROWS
         self._key: str | None = None
         self._names: list[str] | None = None
         self._kept: list[pa.RecordBatch] = []
@@ -179,7 +197,7 @@ class _Cutter:
         if self._lengths is not None:
             if self._stop > self._rows:
                 raise SpaceMismatchError(
-                    f"`lengths` ask for {self._stop - self._rows} rows more than the data have. {_ROWS}"
+                    f"`lengths` ask for {self._stop - self._rows} rows more than the data have. {self._rule}"
                 )
             left = next(self._lengths, None)
             if left is not None:
@@ -224,13 +242,13 @@ class _Cutter:
             length = next(self._lengths, None)
             if length is None:
                 raise SpaceMismatchError(
-                    f"`lengths` end {self._rows - self._stop} rows before the data. {_ROWS}"
+                    f"`lengths` end {self._rows - self._stop} rows before the data. {self._rule}"
                 )
             if int(length) != length or length < 1:
                 raise InvalidArgumentError(f"`lengths` hold {length!r}; expected whole numbers from 1 on.")
             self._starts.append(self._stop)
             self._keys.append(None)
-            self._stop += int(length) + 1
+            self._stop += int(length) + (not self._last_missing)
 
     def _cut(self, count: int) -> Piece:
         """Hand over the first `count` episodes."""
@@ -249,6 +267,8 @@ class _Cutter:
         self._stop -= stop
         self._before += count
         piece = Piece(rows.slice(0, stop).drop_columns(self._key or []), np.diff(edges), names, keys)
+        if self._last_missing:
+            return piece.with_last_rows()
         short = np.flatnonzero(piece.lengths < 2)
         if len(short):
             raise InvalidArgumentError(f"Episode {names[short[0]]} has one row, so no transition. {_ROWS}")

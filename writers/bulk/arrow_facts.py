@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from ...store.dynamic import logical_types as kinds
 from ...store.dynamic.column_groups import METADATA
 from ...store.dynamic.values import load_object
 from ...store.errors import InvalidArgumentError
+from ...store.schema import LAST_OBSERVATION, MISSING
 from ...store.segments.episode_columns import NO_FACTS
 from ...store.segments.episode_record import EndReason, EpisodeFacts
 from ..source_keys import SOURCE_KEY, with_source_key
@@ -22,7 +23,10 @@ from .arrow_rows import EPISODE_KEYS
 
 _ENV_INDEX, _END_REASON, _LENGTH = "env_index", "end_reason", "length"
 _SEED, _WIDE_SEED, _OPTIONS = "seed", "wide_seed", "options"
-_TAKEN = (_ENV_INDEX, _END_REASON, _LENGTH, _SEED, _WIDE_SEED, _OPTIONS, SOURCE_KEY)
+_TAKEN = (
+    *(_ENV_INDEX, _END_REASON, _LENGTH, _SEED, _WIDE_SEED, _OPTIONS, SOURCE_KEY),
+    LAST_OBSERVATION.name,
+)
 #: Columns of the episodes table that follow from the steps or belong to the store that they come from.
 _FOLLOWS = ("run_id", "number", "started_at", "ended_at", "episode_return", "terminated", "truncated")
 _POINTERS = ("segment", "row_start", "row_count")
@@ -46,6 +50,10 @@ class EpisodeSays:
     end_reason: EndReason | None = None
     length: int | None = None
     source_key: str | None = None
+
+    def without_last(self) -> EpisodeSays:
+        """Return the same for an episode whose last observation is missing."""
+        return replace(self, facts=replace(self.facts, last_missing=True))
 
     def check(self, length: int, reason: EndReason, name: str) -> None:
         """Compare the row with the steps of its episode.
@@ -101,6 +109,12 @@ class ArrowFacts:
             seed = int(row[_WIDE_SEED])
         source_key = row.get(SOURCE_KEY)
         facts = EpisodeFacts.of(seed, options, with_source_key(_metadata(row), source_key))
+        last = row.get(LAST_OBSERVATION.name)
+        if last not in (None, MISSING):
+            raise InvalidArgumentError(
+                f"`{LAST_OBSERVATION.name}` is {last!r} in `episodes`; expected NULL or {MISSING!r}."
+            )
+        facts = replace(facts, last_missing=last == MISSING)
         return EpisodeSays(facts, row.get(_ENV_INDEX), reason, row.get(_LENGTH), source_key)
 
     def check_end(self, episodes: int) -> None:

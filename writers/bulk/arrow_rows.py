@@ -34,6 +34,8 @@ _FILLED = (
     "transitions has T+1 rows."
 )
 
+_SURPLUS = "has a value, but the last observation of this episode is missing; expected NULL."
+
 #: Columns that name the episode of a row.
 EPISODE_KEYS = (EPISODE, EPISODE_ID)
 
@@ -49,6 +51,8 @@ class Piece:
         keys: names of the episodes in the data; None if only their lengths are known.
         starts: whether the first row is the first of its episode.
         ends: whether the last row is the last of its episode.
+        added: whether the last row of each episode was added, since the source has no row for it.
+        missing: bool, one per episode: whether its last observation is missing; None if none is.
     """
 
     rows: pa.Table
@@ -57,6 +61,29 @@ class Piece:
     keys: Sequence[Any] = ()
     starts: bool = True
     ends: bool = True
+    added: bool = False
+    missing: np.ndarray | None = None
+
+    @property
+    def observed(self) -> np.ndarray | None:
+        """Bool, one per row: whether it has an observation; None if all have one."""
+        if self.missing is None or not self.ends:
+            return None
+        observed = np.ones(self.rows.num_rows, bool)
+        observed[self.edges[1:][self.missing] - 1] = False
+        return observed
+
+    def with_last_rows(self) -> Piece:
+        """Return the same with one more row, of NULLs, behind each episode."""
+        if len(self.lengths) == 1:
+            last = pa.table([pa.nulls(1, field.type) for field in self.rows.schema], schema=self.rows.schema)
+            rows = pa.concat_tables([self.rows, last])
+        else:
+            count, stops = self.rows.num_rows, self.edges[1:]
+            order = np.insert(np.arange(count), stops, 0)
+            added = np.insert(np.zeros(count, bool), stops, True)
+            rows = self.rows.take(pa.array(order, mask=added))
+        return replace(self, rows=rows, lengths=self.lengths + 1, added=True)
 
     @property
     def edges(self) -> np.ndarray:
@@ -86,7 +113,7 @@ class Piece:
             rows = self.rows.slice(start, most + 1)
             stop = start + rows.num_rows
             lengths = np.array([rows.num_rows])
-            yield Piece(rows, lengths, self.names, self.keys, start == 0, stop == count)
+            yield replace(self, rows=rows, lengths=lengths, starts=start == 0, ends=stop == count)
 
     def place(self, row: int) -> str:
         """Name the episode and the row in it, for errors."""
@@ -171,9 +198,7 @@ class ArrowRows:
         row_kinds = np.full(piece.rows.num_rows, STEP_ROW, np.int16)
         row_kinds[piece.edges[:-1]] = RESET_ROW
         arrays = [pa.array(np.repeat(numbers, piece.lengths)), pa.array(row_kinds)]
-        arrays += self._schema.observation.adopt(
-            [columns[each.name] for each in self._schema.observation.fields]
-        )
+        arrays += self._observations(piece, columns)
         outcomes, made = self._outcomes(piece, columns, row_kinds == STEP_ROW)
         info, policy, extra = (self._typed(*family, columns) for family in self._families)
         moved = policy
@@ -186,6 +211,17 @@ class ArrowRows:
             said = {name: array for name, (_, array) in policy.items()}
             batch = _with_late_rows(batch, piece.edges[1:] - 1, said)
         return batch if piece.starts else batch.slice(1), outcomes
+
+    def _observations(self, piece: Piece, columns: Mapping[str, pa.Array]) -> list[pa.Array]:
+        codec, observed = self._schema.observation, piece.observed
+        found = [columns[each.name] for each in codec.fields]
+        if observed is None:
+            return codec.adopt(found)
+        for column, array in zip(codec.fields, found, strict=True):
+            surplus = array.is_valid().to_numpy(zero_copy_only=False) & ~observed
+            if surplus.any():
+                raise _Located(f"{piece.place(int(surplus.argmax()))}: `{column.name}` {_SURPLUS}")
+        return codec.adopt([array.filter(pa.array(observed)) for array in found], observed)
 
     def _outcomes(
         self, piece: Piece, columns: Mapping[str, pa.Array], stepped: np.ndarray
@@ -238,8 +274,11 @@ class ArrowRows:
             return
         expected = np.arange(piece.rows.num_rows) - np.repeat(piece.edges[:-1], piece.lengths)
         equal = pc.call_function("equal", [columns[STEP], pa.array(expected)])
-        if equal.true_count < len(expected):
-            row = int(np.flatnonzero(~equal.fill_null(False).to_numpy(zero_copy_only=False))[0])
+        equal = equal.fill_null(False).to_numpy(zero_copy_only=False)
+        if piece.added and piece.ends:
+            equal[piece.edges[1:] - 1] = True
+        if not equal.all():
+            row = int(np.flatnonzero(~equal)[0])
             raise _Located(
                 f"{piece.place(row)}: `{STEP}` is {columns[STEP][row]}; expected {expected[row]}. Rows of an "
                 "episode are neighbours, in order of time, from 0 on."
@@ -283,17 +322,18 @@ class ArrowRows:
 
     def _located(self, piece: Piece, error: EpisodelakeError) -> EpisodelakeError:
         """Name the first episode and row that alone raise such an error."""
-        edges = set(piece.edges.tolist())
+        edges, observed = set(piece.edges.tolist()), piece.observed
         for row in range(piece.rows.num_rows):
             last = row + 1 in edges
+            seen = observed is None or bool(observed[row])
             try:
-                self._check_row(piece.rows.slice(row, 1), last=last)
+                self._check_row(piece.rows.slice(row, 1), last=last, seen=seen)
             except EpisodelakeError as found:
                 return _Located(f"{piece.place(row)}: {_problem(found)}")
         return error
 
-    def _check_row(self, row: pa.Table, *, last: bool) -> None:
-        codecs = [self._schema.observation]
+    def _check_row(self, row: pa.Table, *, last: bool, seen: bool) -> None:
+        codecs = [self._schema.observation] if seen else []
         if not last:
             codecs += [self._schema.action, self._schema.reward]
         for codec in codecs:

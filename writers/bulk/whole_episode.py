@@ -32,6 +32,7 @@ class WholeEpisode:
         terminated, truncated: flags of the last transition.
         infos, extras: T+1 mappings each; None if the caller gave none.
         policies: T mappings, or T+1 with one for the last observation; None if the caller gave none.
+        last_missing: whether there are T observations, without the last one.
     """
 
     length: int
@@ -43,6 +44,12 @@ class WholeEpisode:
     infos: Sequence[Mapping | None] | None
     policies: Sequence[Mapping | None] | None
     extras: Sequence[Mapping | None] | None
+    last_missing: bool = False
+
+    @property
+    def observed(self) -> int:
+        """How many observations there are."""
+        return self.length + (not self.last_missing)
 
     @property
     def late(self) -> Mapping | None:
@@ -61,11 +68,13 @@ class WholeEpisode:
         policy: Mapping[str, Any] | None,
         extra: Mapping[str, Any] | None,
         least: int = 1,
+        last_missing: bool = False,
     ) -> WholeEpisode:
         """Check lengths and flags; see `EpisodeWriter.write_episode` for the errors.
 
         Args:
             least: the fewest transitions; the others are as for `write_episode`.
+            last_missing: whether the last observation is missing; then infos and extra may lack its row too.
         """
         checked = _rewards(schema, rewards)
         length = len(checked)
@@ -73,8 +82,11 @@ class WholeEpisode:
             raise InvalidArgumentError(
                 "The episode has no transition: rewards are empty. An episode needs at least one step."
             )
-        _check_length("observations", observations, length + 1)
+        _check_length("observations", observations, length + (not last_missing), last_missing)
         _check_length("actions", actions, length)
+        rows = (length, length + 1) if last_missing else (length + 1,)
+        made = [_mappings(name, given, *rows) for name, given in (("infos", infos), ("extra", extra))]
+        padded = [given and [*given, *[None] * (length + 1 - len(given))] for given in made]
         return WholeEpisode(
             length,
             observations,
@@ -82,9 +94,10 @@ class WholeEpisode:
             checked,
             _flag("terminations", terminations, length),
             _flag("truncations", truncations, length),
-            _mappings("infos", infos, length + 1),
+            padded[0],
             _mappings("policy", policy, length, length + 1),
-            _mappings("extra", extra, length + 1),
+            padded[1],
+            last_missing,
         )
 
 
@@ -136,9 +149,10 @@ def _arrivals(
     row_kinds[:reset] = RESET_ROW
     row_kinds[len(row_kinds) - late :] = LATE_ROW
     arrays: list[pa.Array] = [pa.array(np.full(stop - start, number, np.int64)), pa.array(row_kinds)]
-    observations = slice_batch(whole.observations, start, stop - late)
-    found = schema.observation.encode_many(observations, stop - late - start)
-    arrays += [_owned(array, 0, late) for array in found]
+    observed = max(start, min(stop, whole.observed))
+    observations = slice_batch(whole.observations, start, observed)
+    found = schema.observation.encode_many(observations, observed - start)
+    arrays += [_owned(array, 0, stop - observed) for array in found]
     first, last = start + reset - 1, stop - late - 1
     outcomes = schema.action.encode_many(slice_batch(whole.actions, first, last), last - first)
     outcomes += schema.reward.encode_many(whole.rewards[first:last], last - first)
@@ -162,15 +176,16 @@ def _owned(array: pa.Array, before: int, after: int) -> pa.Array:
     return pa.concat_arrays([nulls[0], array, nulls[1]])
 
 
-def _check_length(name: str, values: Any, expected: int) -> None:
+def _check_length(name: str, values: Any, expected: int, last_missing: bool = False) -> None:
     found = _lengths(name, values)
     if not found <= {expected}:
         counts = " and ".join(map(str, sorted(found)))
-        raise SpaceMismatchError(
-            f"{name}: got {counts} values; expected {expected}. An episode of T rewards has T "
-            f"actions and T+1 "
-            "observations."
-        )
+        rule = "An episode of T rewards has T actions and T+1 observations"
+        if last_missing:
+            rule = 'With last_observation="missing" an episode of T rewards has T observations'
+        elif name == "observations" and found == {expected - 1}:
+            rule += '; if the source lacks the last one, pass last_observation="missing"'
+        raise SpaceMismatchError(f"{name}: got {counts} values; expected {expected}. {rule}.")
 
 
 def _lengths(name: str, values: Any) -> set[int]:
