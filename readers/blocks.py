@@ -171,6 +171,8 @@ class Block:
     def part(self, codec: SpaceCodec, *, of_transitions: bool) -> Any:
         """Return all observations, actions or rewards of the block, or a part of them, decoded.
 
+        Rows without an observation (see `observed`) are left out.
+
         Args:
             codec: of the values.
             of_transitions: leave out the last row of each episode.
@@ -179,10 +181,37 @@ class Block:
             names = [field.name for field in codec.fields]
             self.load([*names, "terminated"] if of_transitions else names)
             arrays = [_single(self._column(name)) for name in names]
-            if of_transitions:
-                arrays = [_without_nulls(array, self.stepped) for array in arrays]
+            valid = self.stepped if of_transitions else self.observed(codec)
+            if valid is not None:
+                arrays = [_without_nulls(array, valid) for array in arrays]
             self._decoded[codec.root] = codec.decode(arrays)
         return self._decoded[codec.root]
+
+    def observed(self, codec: SpaceCodec) -> np.ndarray | None:
+        """Bool, one per row: False where an episode's last observation is missing; None if none is.
+
+        Args:
+            codec: of observations or a part of them.
+        """
+        key = f"{codec.root} observed"
+        if key not in self._decoded:
+            self.load(field.name for field in codec.fields)
+            columns = [self._column(field.name) for field in codec.required[:1]]
+            lacking = any(column.null_count for column in columns)
+            # A row before the last one that lacks its observation is damaged, which decoding reports.
+            valid = columns[0].is_valid().to_numpy() | self.stepped if lacking else None
+            self._decoded[key] = None if valid is None or valid.all() else valid
+        return self._decoded[key]
+
+    def observations_before(self, codec: SpaceCodec, row: int) -> int:
+        """Return how many observations stand before a row of this block."""
+        observed = self.observed(codec)
+        if observed is None:
+            return row
+        key = f"{codec.root} before"
+        if key not in self._decoded:
+            self._decoded[key] = np.concatenate([[0], np.cumsum(observed)])
+        return int(self._decoded[key][row])
 
     def flags(self, name: str) -> np.ndarray:
         """`terminated` or `truncated` of every transition of the block."""

@@ -31,7 +31,7 @@ from .episode_rows import EpisodeRowReader
 
 
 class EpisodeData:
-    """Recorded values of an episode: T transitions, T+1 observations.
+    """Recorded values of an episode: T transitions, T+1 observations (T if the last one is missing).
 
     It can be pickled while the files of its version are there.
 
@@ -160,9 +160,21 @@ class EpisodeData:
         """The agents of a multi-agent episode, in the order in which they appeared; else empty."""
         return tuple(self._members)
 
+    @property
+    def has_last_observation(self) -> bool:
+        """False if its source lacked the last observation; then there are T observations instead of T+1."""
+        missing = self._rows.snapshot.last_missing
+        return missing is None or not missing[self.position]
+
+    @property
+    def _observation_count(self) -> int:
+        return self.length + self.has_last_observation
+
     @cached_property
     def observations(self) -> Any:
         """T+1 observations, stacked: shape `(T+1, *shape)` in the space's dtype, nested as the space is.
+
+        There are T of them if `has_last_observation` is False: readers never invent the last one.
 
         Ragged spaces (Text, Sequence, Graph, OneOf) give a list of T+1 values. Arrays are read-only views.
 
@@ -192,7 +204,7 @@ class EpisodeData:
         return self._flags("truncated")
 
     def flattened(self, column: str = "observation") -> Any:
-        """Return observations or actions as one vector for each step: shape (T+1, n), or (T, n) of actions.
+        """Return observations or actions as one vector each: shape (T+1, n), or (T, n) of actions.
 
         The vectors have the order and the dtype of `gymnasium.spaces.utils.flatten`: parts of Dict and Tuple
         spaces follow in the order of the space, arrays in C order, and numbers of Discrete and MultiDiscrete
@@ -223,7 +235,14 @@ class EpisodeData:
 
     def _seen(self, codec: SpaceCodec) -> Any:
         values = self._block.part(codec, of_transitions=False)
-        return slice_batch(values, self._start, self._start + self.length + 1)
+        stop = self._start + self.length + 1
+        first, after = (self._block.observations_before(codec, row) for row in (self._start, stop))
+        if after - first != self._observation_count:
+            raise CorruptStoreError(
+                f"{self._block.file.path} has {after - first} observations of {self.id!r}; expected "
+                f"{self._observation_count}. verify() names such episodes."
+            )
+        return slice_batch(values, first, after)
 
     def _outcomes(self, codec: SpaceCodec) -> Any:
         values = self._block.part(codec, of_transitions=True)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..store.dynamic.column_groups import STEP_FAMILIES
+from ..store.reserved import is_observation
 from ..store.schema import ACTION, OBSERVATION, REWARD
 from .episode_data import EpisodeData
 
@@ -75,7 +76,9 @@ def _of_one(episode: EpisodeData, roots: Sequence[str], widest: int) -> Iterator
     t = episode._moments
     for field in fields:
         outcome = schema.is_outcome(field.name)
-        column = table.column(field.name).slice(0, episode.length + (not outcome))
+        observed = is_observation(field.name.removeprefix(schema.prefix))
+        count = episode._observation_count if observed else episode.length + (not outcome)
+        column = table.column(field.name).slice(0, count)
         single = not pa.types.is_list(field.type)
         for index, values in enumerate(_parts(column, widest)):
             name = field.name if single else f"{field.name}[{index}]"

@@ -26,7 +26,12 @@ LENGTH = "length"
 MASK = "mask"
 NEXT_OBSERVATION = f"next_{OBSERVATION}"
 SPAN = "span"
-BATCH_KEYS = (AGENT_MASK, DISCOUNT, END_REASON, EPISODE, LENGTH, MASK, NEXT_OBSERVATION, SPAN)
+#: True where an observation was recorded: all but the last one of some episodes.
+OBSERVATION_PRESENT = f"{OBSERVATION}_present"
+BATCH_KEYS = (
+    *(AGENT_MASK, DISCOUNT, END_REASON, EPISODE, LENGTH, MASK, NEXT_OBSERVATION, SPAN),
+    *(OBSERVATION_PRESENT, f"next_{OBSERVATION_PRESENT}"),
+)
 
 #: Keys of `policy` that `collect` writes. Tuples and lists in them are dicts by position: "0", "1", ...
 RAW_ACTION = "raw_action"
@@ -56,7 +61,7 @@ def next_name(column: str) -> str | None:
     (None, None)
     """
     root, *rest = column.split(".")
-    if root == OBSERVATION or (root in _FOLLOWED and rest):
+    if root in (OBSERVATION, OBSERVATION_PRESENT) or (root in _FOLLOWED and rest):
         return f"next_{column}"
     return ".".join([root, NEXT_OBSERVATION, *rest[1:]]) if is_observation(column) else None
 
@@ -89,4 +94,6 @@ def is_observation(key: str) -> bool:
     (True, True, False)
     """
     root, *rest = key.split(".")
-    return root == OBSERVATION or (rest[:1] == [OBSERVATION] and root not in (ACTION, *GROUPS))
+    return root in (OBSERVATION, OBSERVATION_PRESENT) or (
+        rest[:1] == [OBSERVATION] and root not in (ACTION, *GROUPS)
+    )

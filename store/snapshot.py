@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from .dynamic import logical_types as kinds
 from .dynamic.overflow import Overflow, overflow_of
@@ -22,9 +23,9 @@ from .identity import check_identity
 from .layout import EPISODES, RUNS, STEPS, Layout
 from .manifest import Manifest
 from .places import Place
-from .schema import RUNS_SCHEMA, StepSchema, check_stored_type
+from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, check_stored_type
 from .segments.file_checks import check_beside, check_listed, check_pages
-from .segments.parquet import open_parquet
+from .segments.parquet import open_parquet, read_parquet
 from .tables.annotation_files import PROPERTY, AnnotationFiles, parse_annotations
 from .tables.listed_files import TableFile
 from .tables.pointers import Pointers, read_pointers
@@ -133,6 +134,34 @@ class Snapshot:
     def runs_schema(self) -> pa.Schema:
         """Columns of the runs table with their kinds."""
         return checked_schema(self._runs, RUNS_SCHEMA)
+
+    @cached_property
+    def last_missing(self) -> np.ndarray | None:
+        """Bool, one per position: whether the episode lacks its last observation; None if none does."""
+        name = LAST_OBSERVATION.name
+        if name not in self._episodes.schema.names:
+            return None
+        found = np.zeros(self.episode_count, bool)
+        first = 0
+        for file in self.episode_files:
+            if name in file.columns:
+                values = read_parquet(self.layout.table(EPISODES) / file.name, [name]).column(0)
+                missing = pc.call_function("equal", [values.cast(LAST_OBSERVATION.type), pa.scalar(MISSING)])
+                found[first : first + file.rows] = missing.fill_null(False).to_numpy()
+            first += file.rows
+        return found if found.any() else None
+
+    def missing_at(self, positions: np.ndarray) -> np.ndarray | None:
+        """Return whether the episodes at some positions lack their last observation; None if none does."""
+        return None if self.last_missing is None else self.last_missing[positions]
+
+    def rows_without_observation(self, segment: str) -> np.ndarray:
+        """int64: the rows of a segment whose observation is missing."""
+        if self.last_missing is None or segment not in self.pointers.segments:
+            return np.zeros(0, np.int64)
+        pointers = self.pointers.chosen(self.last_missing)
+        own = pointers.segment == pointers.segments.index(segment)
+        return (pointers.row_start + pointers.row_count)[own] - 1
 
     @cached_property
     def run_files(self) -> list[TableFile]:

@@ -61,12 +61,13 @@ class RecordedPictures:
         self._column = column
 
     def picture(self, t: int) -> Picture:
-        """Return the image that was observed at t.
+        """Return the image that was observed at t, or the last one if that of the last step is missing.
 
         Raises:
             CorruptStoreError: the file is damaged.
         """
-        return _picture(self._episode.frames(t, column=self._column)[0], t)
+        seen = min(t, self._episode._observation_count - 1)
+        return _picture(self._episode.frames(seen, column=self._column)[0], seen)
 
 
 class ReplayedPictures:

@@ -9,7 +9,7 @@ import numpy as np
 from ..readers.loading.columns.step_arrays import ColumnSource, StepArrays, read_arrays
 from ..readers.loading.output.tree import map_leaves
 from ..store.reserved import OBSERVATION
-from ..store.schema import RESET_ROW, STEP_ROW
+from ..store.schema import LATE_ROW, RESET_ROW, STEP_ROW
 from ..writers.arrived_rows import ArrivedRows
 
 #: Episodes are read together up to about so many rows.
@@ -28,7 +28,7 @@ def stored_rows(source: ColumnSource, transitions: int) -> Iterator[tuple[Arrive
         CorruptStoreError: a file is damaged.
     """
     index = source.index
-    later = np.cumsum(index.lengths[::-1])[::-1]
+    later = np.cumsum(index.last_seen[::-1])[::-1]
     first = int(np.count_nonzero(later[1:] >= transitions)) if len(index) else 0
     skipped = max(int(later[first]) - transitions, 0) if len(index) else 0
     while first < len(index):
@@ -51,5 +51,8 @@ def _as_arrived(arrays: StepArrays, first: int, skipped: int) -> ArrivedRows:
     }
     kinds[index.starts[:-1]] = kinds[skipped] = RESET_ROW
     numbers = np.repeat(np.arange(first, first + len(index)), index.lengths + 1)
+    if index.missing is not None:
+        # The transition to an observation that is missing does not arrive.
+        kinds[index.padding[index.missing]] = LATE_ROW
     ended = [(number, False) for number in range(first, first + len(index))]
     return ArrivedRows(numbers[skipped:], kinds[skipped:], values, skipped, {}, ended)

@@ -55,7 +55,7 @@ def duration(seconds: float) -> str:
 
 def frames_part(episode: EpisodeData, column: str, title: str) -> str:
     """Return some evenly spaced frames of an episode's images; a word where Pillow is not installed."""
-    steps = np.unique(np.linspace(0, episode.length, _FRAMES).round().astype(int)).tolist()
+    steps = np.unique(np.linspace(0, episode._observation_count - 1, _FRAMES).round().astype(int)).tolist()
     try:
         images: Any = require("PIL.Image", "Frames in a card", EXPLORE)
     except MissingPackageError as error:

@@ -13,6 +13,7 @@ import polars as pl
 import polars.exceptions
 
 from ...store.errors import InvalidArgumentError, QueryError
+from ...store.reserved import OBSERVATION_PRESENT
 from ...store.snapshot import Snapshot
 from ..frames import POSITION, positioned_episodes
 from ..sql.conditions import available_episodes
@@ -29,7 +30,7 @@ from .output.outputs import BatchOutput
 from .transforms.on_read import TransformPipeline
 from .units.n_steps import NSteps
 from .units.transitions import Transitions
-from .units.unit import Units
+from .units.unit import Units, source_of
 from .units.windows import Windows
 
 Weights = Literal["steps", "episodes"] | pl.Expr | Sequence[float] | np.ndarray
@@ -94,6 +95,14 @@ class LoaderConfig:
     def keys(self) -> tuple[str, ...]:
         """The keys of a batch."""
         return self.stages.keys(self.units, self.columns)
+
+    @cached_property
+    def needs_last(self) -> bool:
+        """Whether units leave out a last transition whose next observation is missing."""
+        if any(transform.needs_last for transform in self.stages.on_read):
+            return True
+        masked = any(source_of(key)[0] == OBSERVATION_PRESENT for key in self.keys)
+        return self.units.needs_last(self.keys) and not masked
 
     @property
     def stored_columns(self) -> list[str]:

@@ -165,6 +165,7 @@ def _loader(context: ReadContext, config: LoaderConfig) -> Loader:
         selection = select(snapshot, positions, config.agent, config.group)
         # An agent that never acted has nothing to learn from.
         selection = selection.part(selection.index.lengths > 0) if selection.agents else selection
+    selection = replace(selection, index=replace(selection.index, left_out=config.needs_last))
     index = selection.index
     if AGENT_ID in config.keys and not selection.agents:
         raise unknown_column(snapshot, selection, AGENT_ID)
@@ -191,6 +192,8 @@ def _loader(context: ReadContext, config: LoaderConfig) -> Loader:
     }
     if selection.agents:
         identity["agents"] = list(selection.agents)
+    if index.left_out and index.missing is not None and index.missing.any():
+        identity["left_out"] = int(index.missing.sum())
     if teams:
         identity["joint"] = {team.group: list(team.agents) for team in teams}
     batches = BatchSource(feed, config.batching, config.shard, config.stages.on_batch)

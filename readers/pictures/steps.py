@@ -15,13 +15,17 @@ from ..episode_data import EpisodeData
 Steps = int | slice | Sequence[int] | np.ndarray | None
 
 
-def chosen_steps(episode: EpisodeData, steps: Steps) -> range | list[int]:
-    """Return the steps that are asked for, each from 0 to T.
+def chosen_steps(episode: EpisodeData, steps: Steps, count: int) -> range | list[int]:
+    """Return the steps that are asked for, each below `count`.
+
+    Args:
+        episode: names it in errors.
+        steps: counted from 0, or from the end if negative.
+        count: how many steps there are to show.
 
     Raises:
         InvalidArgumentError: one is outside, or is no whole number; or there is none.
     """
-    count = episode.length + 1
     if steps is None:
         return range(count)
     if isinstance(steps, slice):

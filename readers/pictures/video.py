@@ -155,11 +155,12 @@ def make_video(
     """Return the video of an episode; see `Episode.video`."""
     if fps is not None and not (isinstance(fps, int | float) and 0 < fps <= 1000):
         raise InvalidArgumentError(f"fps={fps!r}: expected a number above 0, at most 1000.")
-    chosen = chosen_steps(episode, steps)
+    named = column is not None or layout is not None
+    recorded = env is None and (named or image_columns(episode._own_schema)) and not episode.agents
+    chosen = chosen_steps(episode, steps, episode._observation_count if recorded else episode.length + 1)
     if episode.agents:
         return _video_of_game(episode, chosen, env, fps)
-    named = column is not None or layout is not None
-    if env is None and (named or image_columns(episode._own_schema)):
+    if recorded:
         image = image_column(episode._own_schema, column, layout)
         frames = partial(recorded_frames, episode, image)
         return Video(episode.id, image.name, frames, chosen, fps or _recorded_fps(episode))

@@ -88,7 +88,10 @@ class Comparison:
         episode = self._episode
         stop = start + len(values)
         got = [value.observation for value in values]
-        found = self._columns(self._schema.observation, slice_batch(episode.observations, start, stop), got)
+        # A replay shows one more observation than an episode has whose last one is missing.
+        seen = min(stop, episode._observation_count)
+        recorded = slice_batch(episode.observations, start, seen)
+        found = self._columns(self._schema.observation, recorded, got[: seen - start])
         stepped = [value for value in values if value.flags is not None]
         skipped = len(values) - len(stepped)
         first = start + skipped - 1

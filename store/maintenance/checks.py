@@ -27,6 +27,7 @@ from ..layout import (
     ARTIFACTS,
     CARD,
     ENVIRONMENTS,
+    EPISODES,
     JOURNAL,
     MANIFEST,
     RUNS,
@@ -37,7 +38,7 @@ from ..layout import (
 from ..locking.locks import is_held
 from ..manifest import read_card, read_manifest
 from ..places import Place
-from ..schema import ENV_BUNDLE
+from ..schema import ENV_BUNDLE, LAST_OBSERVATION
 from ..segments.parquet import open_parquet, read_footer, reading_error
 from ..tables.annotation_files import ANNOTATION_KEY
 from ..tables.listed_files import TableFile
@@ -201,7 +202,7 @@ def check_schema(listing: Listing, standard: pa.Schema, findings: Findings) -> N
                 "schema", file, f"The column {column.name!r} has the type {found}; expected {column.type}."
             )
     for name in known.keys() - set(standard.names):
-        if listing.name == RUNS and known[name].equals(ENV_BUNDLE):
+        if (listing.name, known[name]) in ((RUNS, ENV_BUNDLE), (EPISODES, LAST_OBSERVATION)):
             continue
         problem = _dynamic_problem(known[name])
         if problem:

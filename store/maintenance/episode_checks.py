@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..agents.lanes import LANE_COLUMNS, RETURNS, Lanes, lanes_of
-from ..schema import FLAGS, StepSchema
+from ..schema import FLAGS, LAST_OBSERVATION, MISSING, StepSchema
 from ..tables.pointers import is_file_name
 from .checks import Findings, Listing, check_columns, check_file, read_groups
 
@@ -33,6 +33,7 @@ class Episodes:
         rows: the columns that are checked; only rows of files that can be read.
         files, file: names relative to the store, and for each row the index of its file there.
         complete: whether all files could be read.
+        last_missing: whose last observation is missing.
         sound: which have a segment and rows that belong to no other episode.
         quiet: of which a fault is known already that would show again in their steps.
         whole: whose steps were read and are what they should be.
@@ -48,6 +49,7 @@ class Episodes:
     file: np.ndarray
     complete: bool
     objectives: int
+    last_missing: np.ndarray
     lanes: Lanes | None = None
     sound: np.ndarray = field(init=False)
     quiet: np.ndarray = field(init=False)
@@ -98,24 +100,34 @@ def read_episodes(listing: Listing, schema: StepSchema, findings: Findings) -> E
     names = (*_COLUMNS, *((*LANE_COLUMNS, RETURNS) if schema.groups else ()))
     standard = pa.schema([schema.episodes.field(name) for name in names])
     tables, files, counts = [standard.empty_table()], [], []
+    missing = [np.zeros(0, bool)]
     complete = True
     for name, listed in listing.files.items():
         place, file = listing.place / name, listing.file(name)
         parquet = check_file(place, file, listed, findings)
         usable = parquet is not None and check_columns(parquet, file, listing, schema.episodes, findings)
-        found = list(read_groups(parquet, place, file, findings, names)) if parquet is not None else []
+        found = list(read_groups(parquet, place, file, findings)) if parquet is not None else []
         groups = [group for group in found if group is not None]
         if not usable or len(groups) < len(found):
             complete = False
             continue
-        tables += [group.cast(standard) for group in groups]
+        tables += [group.select(names).cast(standard) for group in groups]
+        missing += [_last_missing(group) for group in groups]
         files.append(file)
         counts.append(sum(group.num_rows for group in groups))
     owner = np.repeat(np.arange(len(files)), counts)
     objectives = schema.reward_shape[0] if schema.reward_shape else 1
     rows = pa.concat_tables(tables)
     lanes = lanes_of(rows, schema) if schema.groups else None
-    return Episodes(rows, tuple(files), owner, complete, objectives, lanes)
+    return Episodes(rows, tuple(files), owner, complete, objectives, np.concatenate(missing), lanes)
+
+
+def _last_missing(rows: pa.Table) -> np.ndarray:
+    """Return which episodes lack their last observation: bool, one for each."""
+    name = LAST_OBSERVATION.name
+    if name not in rows.column_names or rows.schema.field(name).type != LAST_OBSERVATION.type:
+        return np.zeros(rows.num_rows, bool)
+    return pc.call_function("equal", [rows.column(name), pa.scalar(MISSING)]).fill_null(False).to_numpy()
 
 
 def check_ids(

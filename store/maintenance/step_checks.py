@@ -38,6 +38,7 @@ class Segment:
         lanes: which lanes of `Episodes` they are.
         ids, starts, stops: their episodes' ids, first rows, and rows behind their last.
         agents, groups: their agents' names, and the indices of their groups; None where there is one agent.
+        last_missing: whose last observation is missing.
         bad: whose rows were found to be wrong.
     """
 
@@ -49,6 +50,7 @@ class Segment:
     stops: np.ndarray
     agents: pa.Array | None
     groups: np.ndarray
+    last_missing: np.ndarray
     bad: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,9 +66,9 @@ class Segment:
             return None
         if not owned.all():
             table, rows, owner = table.filter(pa.array(owned)), rows[owned], owner[owned]
-        return _Group(
-            table, owner, rows - self.starts[owner], self.stops[owner] - 1 - rows, self.groups[owner]
-        )
+        after = self.stops[owner] - 1 - rows
+        observed = (after > 0) | ~self.last_missing[owner]
+        return _Group(table, owner, rows - self.starts[owner], after, self.groups[owner], observed)
 
     def spoil(self, first: int, count: int) -> None:
         """Record that some rows of the file cannot be read."""
@@ -75,13 +77,16 @@ class Segment:
 
 @dataclass(frozen=True)
 class _Group:
-    """Rows of lanes: the owner of each, its expected t, how many of its lane follow, and its group."""
+    """Rows of lanes: the owner of each, its expected t, how many of its lane follow, its group, and whether
+    it has an observation.
+    """
 
     table: pa.Table
     owner: np.ndarray
     t: np.ndarray
     after: np.ndarray
     group: np.ndarray
+    observed: np.ndarray
 
     def valid(self, column: str) -> np.ndarray:
         return self.table.column(column).is_valid().to_numpy()
@@ -134,7 +139,10 @@ def segments_of(episodes: Episodes) -> dict[str, Segment]:
         ids = episodes.ids.take(pa.array(members))
         agents = None if lanes is None else lanes.agent.take(pa.array(chosen))
         stops = (start + count)[chosen]
-        found[name] = Segment(name, members, chosen, ids, start[chosen], stops, agents, group[chosen])
+        missing = episodes.last_missing[members]
+        found[name] = Segment(
+            name, members, chosen, ids, start[chosen], stops, agents, group[chosen], missing
+        )
     return found
 
 
@@ -212,19 +220,22 @@ class StepsCheck:
         tell("flags", early, "A flag is set before the last transition")
 
     def _check_values(self, file: str, segment: Segment, group: _Group, tell: Callable[..., None]) -> None:
-        lacking, foreign = np.zeros(len(group.owner), bool), np.zeros(len(group.owner), bool)
+        lacking, foreign, surplus = np.zeros((3, len(group.owner)), bool)
         for number, part in enumerate(self._parts):
             own = group.group == number
             for column in part.observation.required:
-                lacking |= ~group.valid(column.name) & own
+                lacking |= ~group.valid(column.name) & own & group.observed
+            for column in part.observation.fields if not group.observed.all() else ():
+                surplus |= group.valid(column.name) & ~group.observed
             for column in (*part.observation.fields, *part.action.fields) if not own.all() else ():
                 foreign |= group.valid(column.name) & ~own
         tell("rows", lacking, "A row lacks its observation")
+        tell("rows", surplus, "The last row has an observation, which is missing by the table episodes")
         tell("rows", foreign, "A row has values of another group of agents")
         good = ~segment.bad[group.owner]
         for number, part in enumerate(self._parts):
             own = good & (group.group == number)
-            self._decode(file, part.observation, group.table, own)
+            self._decode(file, part.observation, group.table, own & group.observed)
             self._decode(file, part.action, group.table, own & (group.after > 0))
         if self._schema.groups:
             self._check_env_steps(segment, group, tell)

@@ -26,19 +26,24 @@ class EpisodeIndex:
         end_reasons: int8, shape (E,): index into `END_REASONS`.
         numbers: int64, shape (E,): the number of each in the view; None if they are all of its episodes.
         agents: int64, shape (E,): the number of the agent of each; None for whole episodes.
+        missing: bool, shape (E,): whether its last observation is missing; None if none is.
+        left_out: whether units leave out a last transition whose next observation is missing.
     """
 
     lengths: np.ndarray
     end_reasons: np.ndarray
     numbers: np.ndarray | None = None
     agents: np.ndarray | None = None
+    missing: np.ndarray | None = None
+    left_out: bool = False
 
     @staticmethod
-    def of(frame: pl.DataFrame) -> EpisodeIndex:
+    def of(frame: pl.DataFrame, missing: np.ndarray | None = None) -> EpisodeIndex:
         """Return the index of rows of the episodes table: their `length` and `end_reason`, an `END_TYPE`."""
         return EpisodeIndex(
             frame["length"].to_numpy().astype(np.int64),
             frame["end_reason"].to_physical().to_numpy().astype(np.int8),
+            missing=missing,
         )
 
     def __len__(self) -> int:
@@ -49,7 +54,19 @@ class EpisodeIndex:
         """Return the index of some of the episodes."""
         numbers = np.arange(len(self)) if self.numbers is None else self.numbers
         agents = None if self.agents is None else self.agents[some]
-        return EpisodeIndex(self.lengths[some], self.end_reasons[some], numbers[some], agents)
+        missing = None if self.missing is None else self.missing[some]
+        ends = self.lengths[some], self.end_reasons[some]
+        return EpisodeIndex(*ends, numbers[some], agents, missing, self.left_out)
+
+    @property
+    def last_seen(self) -> np.ndarray:
+        """int64, shape (E,): the step of each episode's last observation."""
+        return self.lengths if self.missing is None else self.lengths - self.missing
+
+    @property
+    def usable(self) -> np.ndarray:
+        """int64, shape (E,): the transitions of each that units are made of, from the first one on."""
+        return self.last_seen if self.left_out else self.lengths
 
     @cached_property
     def starts(self) -> np.ndarray:

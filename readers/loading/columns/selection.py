@@ -69,7 +69,8 @@ def select(
         raise InvalidArgumentError(
             f"{name}={agent if group is None else group!r}, but the store has a single agent. Leave it out."
         )
-    index = EpisodeIndex.of(collect_episodes(snapshot, frame.select("length", "end_reason")))
+    rows = collect_episodes(snapshot, frame.select("length", "end_reason"))
+    index = EpisodeIndex.of(rows, snapshot.missing_at(positions))
     return Selection(positions, snapshot.pointers.chosen(positions), index, schema)
 
 

@@ -29,6 +29,7 @@ from ....store.reserved import (
     FLAGS,
     NEXT_OBSERVATION,
     OBSERVATION,
+    OBSERVATION_PRESENT,
     REWARD,
     is_observation,
 )
@@ -93,8 +94,19 @@ class Column(ABC):
         Raises:
             CorruptStoreError: see `values`.
         """
-        copy = _copy_transitions(block.stepped, rows) if self.of_transitions else _copy_rows(rows)
+        valid = block.stepped if self.of_transitions else self.observed(block, snapshot, rows)
+        copy = _copy_rows(rows) if valid is None else _copy_valid(valid, rows)
         map_leaves(copy, into, self.values(block, snapshot))
+
+    def observed(
+        self, block: Block, snapshot: Snapshot, rows: Sequence[tuple[int, int, int]]
+    ) -> np.ndarray | None:
+        """Return which rows of a block `values` has, bool; None for all.
+
+        Raises:
+            CorruptStoreError: a row lacks a value that it must have.
+        """
+        return None
 
 
 @dataclass(frozen=True)
@@ -116,6 +128,40 @@ class SpaceColumn(Column):
     def values(self, block: Block, snapshot: Snapshot) -> Tree:
         """See `Column`."""
         return block.part(self.codec, of_transitions=self.of_transitions)
+
+    def observed(
+        self, block: Block, snapshot: Snapshot, rows: Sequence[tuple[int, int, int]]
+    ) -> np.ndarray | None:
+        """See `Column`."""
+        observed = block.observed(self.codec)
+        if observed is None:
+            return None
+        wanted = np.concatenate([np.arange(start, start + count) for start, count, _ in rows])
+        lacking = wanted[~observed[wanted]] + block.first
+        if not np.isin(lacking, snapshot.rows_without_observation(block.file.path.name)).all():
+            raise CorruptStoreError(
+                f"{block.file.path} lacks observations of episodes that have all of them by the table "
+                "episodes. verify() names them."
+            )
+        return observed
+
+
+@dataclass(frozen=True)
+class ObservedColumn(Column):
+    """Whether a row has its observation: False for a last one that is missing."""
+
+    codec: SpaceCodec
+
+    @staticmethod
+    def of(codec: SpaceCodec) -> ObservedColumn:
+        """Return the column for the observations of a codec."""
+        fields = tuple(field.name for field in codec.fields)
+        return ObservedColumn(OBSERVATION_PRESENT, np.zeros(0, bool), fields, False, codec)
+
+    def values(self, block: Block, snapshot: Snapshot) -> Tree:
+        """See `Column`."""
+        observed = block.observed(self.codec)
+        return np.ones(block.count, bool) if observed is None else observed
 
 
 @dataclass(frozen=True)
@@ -205,6 +251,8 @@ def _choose(snapshot: Snapshot, selection: Selection, name: str) -> Column:
     part = codecs[name.partition(".")[0]].part(f"{schema.prefix}{name}") if name.startswith(_PARTED) else None
     if part is not None:
         return SpaceColumn.of(name, part)
+    if name == OBSERVATION_PRESENT:
+        return ObservedColumn.of(schema.observation)
     if name in FLAGS:
         return FlagColumn(name, np.zeros(0, bool), tuple(dict.fromkeys((name, FLAGS[0]))), True)
     return _choose_dynamic(snapshot, selection, name)
@@ -309,21 +357,21 @@ def _copy_rows(rows: Sequence[tuple[int, int, int]]) -> Callable[[np.ndarray, np
     return copy
 
 
-def _copy_transitions(
-    stepped: np.ndarray, rows: Sequence[tuple[int, int, int]]
+def _copy_valid(
+    valid: np.ndarray, rows: Sequence[tuple[int, int, int]]
 ) -> Callable[[np.ndarray, np.ndarray], None]:
-    """Copy the values of transitions to their rows, and zeros to the others."""
+    """Copy values to the rows that have one, and zeros to the others."""
 
     def copy(into: np.ndarray, values: np.ndarray) -> None:
-        if len(values) != np.count_nonzero(stepped):
+        if len(values) != np.count_nonzero(valid):
             raise CorruptStoreError(
-                f"{np.count_nonzero(stepped)} rows have a transition, but {len(values)} have a value of one. "
-                "The store's steps are damaged: verify() names the file."
+                f"{np.count_nonzero(valid)} rows have a transition or an observation, but {len(values)} have "
+                "a value of it. The store's steps are damaged: verify() names the file."
             )
         done, seen = 0, 0
         for start, count, place in sorted(rows):
-            here = stepped[start : start + count]
-            first = seen + np.count_nonzero(stepped[done:start])
+            here = valid[start : start + count]
+            first = seen + np.count_nonzero(valid[done:start])
             done, seen = start + count, first + np.count_nonzero(here)
             target = into[place : place + count]
             target[here] = values[first:seen]

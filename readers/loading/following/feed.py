@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,8 @@ class FollowFeed(Feed):
 
     def _show(self, context: ReadContext) -> None:
         contents = self._window.contents(context)
+        index = replace(contents.index, left_out=self._config.needs_last)
+        contents = replace(contents, index=index)
         unit_index = UnitIndex(self.units, contents.index)
         edges = unit_index.edges
         snapshot, weighed = context.snapshot, None

@@ -111,8 +111,14 @@ class EpisodeWindow:
 
 
 def _extended(one: EpisodeIndex, other: EpisodeIndex) -> EpisodeIndex:
+    missing = [
+        np.zeros(len(index), bool) if index.missing is None else index.missing for index in (one, other)
+    ]
     return EpisodeIndex(
-        np.concatenate([one.lengths, other.lengths]), np.concatenate([one.end_reasons, other.end_reasons])
+        np.concatenate([one.lengths, other.lengths]),
+        np.concatenate([one.end_reasons, other.end_reasons]),
+        missing=None if one.missing is other.missing is None else np.concatenate(missing),
+        left_out=other.left_out,
     )
 
 

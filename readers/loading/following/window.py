@@ -135,7 +135,9 @@ class WindowReader:
             found = collect_episodes(snapshot, frame.select(*_SHOWN).sort(POSITION))
         found = found.slice(self._follow.first(found["length"].to_numpy()))
         positions = found[POSITION].to_numpy().astype(np.int64)
-        return Contents(snapshot.version, found[_ID], positions, EpisodeIndex.of(found))
+        return Contents(
+            snapshot.version, found[_ID], positions, EpisodeIndex.of(found, snapshot.missing_at(positions))
+        )
 
     def _newest(self, snapshot: Snapshot, conditions: Sequence[pl.Expr]) -> pl.DataFrame:
         """Return the episodes of the last files, as many files as the window needs, in commit order."""

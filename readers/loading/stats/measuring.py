@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from ....store.reserved import is_observation
 from ....store.schema import ACTION, FLAGS, REWARD
 from ..columns.episode_index import EpisodeIndex
-from ..columns.specs import Column, DynamicColumn
+from ..columns.specs import Column, DynamicColumn, ObservedColumn
 from ..columns.step_arrays import ColumnSource, StepArrays, read_arrays
 from ..output.tree import leaves, row_bytes
 from .column_stats import ColumnStats
@@ -31,7 +32,7 @@ def measure(source: ColumnSource, column: Column, quantiles: Sequence[float]) ->
     Raises:
         CorruptStoreError: a file is damaged.
     """
-    source = replace(source, columns=_with_presence(column))
+    source = replace(source, columns=_with_presence(source, column))
     if any(_is_frame(leaf) for _, leaf in leaves(column.template)):
         return _measured_in_parts(source, column, quantiles)
     arrays = read_arrays(source)
@@ -42,8 +43,11 @@ def measure(source: ColumnSource, column: Column, quantiles: Sequence[float]) ->
     ]
 
 
-def _with_presence(column: Column) -> tuple[Column, ...]:
+def _with_presence(source: ColumnSource, column: Column) -> tuple[Column, ...]:
     """Return the column, and one that tells where it has values."""
+    if source.index.missing is not None and is_observation(column.name):
+        observed = ObservedColumn.of(source.selection.schema.observation)
+        return column, replace(observed, name=_PRESENCE)
     if isinstance(column, DynamicColumn) and not column.presence:
         return column, replace(column, name=_PRESENCE, template=np.zeros(0, bool), presence=True)
     return (column,)

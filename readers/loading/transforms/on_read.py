@@ -38,6 +38,11 @@ class EpisodeTransform(ABC):
         """The columns that it adds or replaces; every batch has them."""
         return ()
 
+    @property
+    def needs_last(self) -> bool:
+        """Whether a transition whose next observation is missing is of no use."""
+        return False
+
     @abstractmethod
     def prepare(self, arrays: StepArrays) -> StepArrays:
         """Return the rows that units are gathered from, given the rows before.

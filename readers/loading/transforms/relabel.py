@@ -11,7 +11,6 @@ import numpy as np
 from ....store.errors import InvalidArgumentError
 from ....store.reserved import NEXT_OBSERVATION
 from ....store.schema import OBSERVATION, REWARD
-from ..columns.episode_index import EpisodeIndex
 from ..columns.gather import take_rows
 from ..columns.step_arrays import StepArrays
 from .on_read import DerivedColumns
@@ -61,18 +60,26 @@ class Relabel(DerivedColumns):
         """See `EpisodeTransform`."""
         return (self.key,)
 
+    @property
+    def needs_last(self) -> bool:
+        """See `EpisodeTransform`."""
+        return NEXT_OBSERVATION in self.of
+
     def compute(self, arrays: StepArrays) -> Mapping[str, np.ndarray]:
         """See `DerivedColumns`.
 
         Raises:
             InvalidArgumentError: the function gave another number of values than it got.
         """
-        parts = [self._called(arrays, rows) for rows in _stretches(arrays.index)]
+        index = arrays.index
+        stepped = index.stepped
+        if self.needs_last and index.missing is not None:
+            stepped[index.last_transitions[index.missing]] = False
+        parts = [self._called(arrays, rows) for rows in _stretches(stepped)]
         found = np.concatenate(parts) if parts else np.zeros(0)
-        full = np.zeros(
-            (arrays.index.rows, *found.shape[1:]), np.float64 if self.key == REWARD else found.dtype
-        )
-        full[arrays.index.stepped] = found
+        dtype = np.float64 if self.key == REWARD else found.dtype
+        full = np.zeros((index.rows, *found.shape[1:]), dtype)
+        full[stepped] = found
         return {self.key: full}
 
     def _called(self, arrays: StepArrays, rows: np.ndarray) -> np.ndarray:
@@ -91,10 +98,9 @@ class Relabel(DerivedColumns):
         return found
 
 
-def _stretches(index: EpisodeIndex) -> Iterator[np.ndarray]:
+def _stretches(stepped: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the rows of all transitions, some at a time."""
-    stepped = index.stepped
-    for first in range(0, index.rows, _AT_ONCE):
+    for first in range(0, len(stepped), _AT_ONCE):
         rows = np.flatnonzero(stepped[first : first + _AT_ONCE]) + first
         if len(rows):
             yield rows

@@ -16,7 +16,7 @@ from ..columns.gather import take_rows
 from ..columns.specs import check_names
 from ..columns.step_arrays import StepArrays
 from ..output.tree import Tree
-from .unit import Chosen, Computed, ReadKey, Units, end_reasons
+from .unit import Chosen, Computed, ReadKey, Units, end_reasons, source_of
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,15 @@ class Deltas(Units):
 
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """See `Units`."""
-        return index.lengths
+        return index.usable
 
     def gathering(self, arrays: StepArrays, chosen: Chosen) -> tuple[Computed, ReadKey]:
         """See `Units`; a key with k steps has the shape (b, k, ...), its mask (b, k)."""
         index = arrays.index
         starts = index.starts[chosen.episodes]
         steps = {key: chosen.numbers[:, None] + np.array(own) for key, own in self.steps.items()}
-        # The last step at which a key has a value is that of the last observation, or the one before.
         inside = {
-            key: np.clip(own, 0, index.lengths[chosen.episodes, None] - (not is_observation(key)))
+            key: np.clip(own, 0, self._last_step(index, key)[chosen.episodes, None])
             for key, own in steps.items()
         }
 
@@ -73,6 +72,12 @@ class Deltas(Units):
             END_REASON: lambda: end_reasons(index, chosen.episodes, chosen.numbers),
         }
         return computed, read
+
+    @staticmethod
+    def _last_step(index: EpisodeIndex, key: str) -> np.ndarray:
+        """Return the last step of each episode at which a key has a value."""
+        column, shift = source_of(key)
+        return index.last_seen - shift if is_observation(column) else index.lengths - 1
 
 
 def _relative(key: str, steps: Any) -> tuple[int, ...]:

@@ -61,13 +61,13 @@ class NSteps(Units):
 
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """See `Units`."""
-        return index.lengths
+        return index.usable
 
     def gathering(self, arrays: StepArrays, chosen: Chosen) -> tuple[Computed, ReadKey]:
         """See `Units`."""
         index, columns = arrays.index, arrays.columns
         rows = index.starts[chosen.episodes] + chosen.numbers
-        span = np.minimum(self.n, index.lengths[chosen.episodes] - chosen.numbers)
+        span = np.minimum(self.n, index.usable[chosen.episodes] - chosen.numbers)
         last = rows + span - 1
 
         def read(key: str, column: str, shift: int) -> Tree:

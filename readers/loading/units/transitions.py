@@ -22,7 +22,7 @@ class Transitions(Units):
 
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """See `Units`."""
-        return index.lengths
+        return index.usable
 
     def gathering(self, arrays: StepArrays, chosen: Chosen) -> tuple[Computed, ReadKey]:
         """See `Units`."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ....store.reserved import AGENT_ID, END_REASON, EPISODE, STEP
+from ....store.reserved import AGENT_ID, END_REASON, EPISODE, STEP, is_observation
 from ....store.reserved import source_of as uncached_source_of
 from ..columns.episode_index import EpisodeIndex
 from ..columns.step_arrays import StepArrays
@@ -44,6 +44,10 @@ class Units(ABC):
     @abstractmethod
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """Return how many units each episode has; int64, shape (E,)."""
+
+    def needs_last(self, keys: Sequence[str]) -> bool:
+        """Return whether a batch with such keys has the last observation of an episode."""
+        return any(step and is_observation(column) for column, step in map(source_of, keys))
 
     @abstractmethod
     def gathering(self, arrays: StepArrays, chosen: Chosen) -> tuple[Computed, ReadKey]:
@@ -93,4 +97,7 @@ class Chosen:
 
 def end_reasons(index: EpisodeIndex, episodes: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """Return how the episode ends with the transition from each step: int8, an index into `END_REASONS`."""
-    return np.where(steps == index.lengths[episodes] - 1, index.end_reasons[episodes], np.int8(0))
+    ends = steps == index.lengths[episodes] - 1
+    if index.left_out:
+        ends &= steps < index.usable[episodes]
+    return np.where(ends, index.end_reasons[episodes], np.int8(0))

@@ -41,12 +41,16 @@ class WholeEpisodes(Units):
 
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """See `Units`."""
-        return np.ones(len(index), np.int64)
+        return np.minimum(index.usable, 1)
+
+    def needs_last(self, keys: Sequence[str]) -> bool:
+        """See `Units`."""
+        return any(map(is_observation, keys)) or super().needs_last(keys)
 
     def gathering(self, arrays: StepArrays, chosen: Chosen) -> tuple[Computed, ReadKey]:
         """See `Units`; with T the longest, observations are (b, T + 1, ...), everything else (b, T, ...)."""
         index = arrays.index
-        lengths = index.lengths[chosen.episodes]
+        lengths = index.usable[chosen.episodes]
         starts = index.starts[chosen.episodes]
         longest = int(lengths.max(initial=0))
         steps = np.broadcast_to(np.arange(longest), (len(chosen), longest))

@@ -56,14 +56,14 @@ class Windows(Units):
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """See `Units`."""
         if self.pad is None:
-            return np.maximum((index.lengths - self.length) // self.stride + 1, 0)
-        return -(-index.lengths // self.stride)
+            return np.maximum((index.usable - self.length) // self.stride + 1, 0)
+        return -(-index.usable // self.stride)
 
     def _first_steps(self, index: EpisodeIndex, chosen: Chosen) -> np.ndarray:
         """Return the step at which each begins, burn-in included; negative where it is padded on the left."""
         steps = chosen.numbers * self.stride
         if self.pad == "left":
-            lengths = index.lengths[chosen.episodes]
+            lengths = index.usable[chosen.episodes]
             steps += (lengths - 1) % self.stride - self.length + 1
         return steps - self.burn_in
 
@@ -97,4 +97,4 @@ class Windows(Units):
         if self.pad is None and not self.burn_in:
             return np.ones((len(first), self.length), bool)
         steps = first[:, None] + np.arange(self.burn_in + self.length)
-        return (steps >= 0) & (steps < index.lengths[episodes][:, None])
+        return (steps >= 0) & (steps < index.usable[episodes][:, None])
