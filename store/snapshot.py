@@ -139,7 +139,7 @@ class Snapshot:
     def last_missing(self) -> np.ndarray | None:
         """Bool, one per position: whether the episode lacks its last observation; None if none does."""
         name = LAST_OBSERVATION.name
-        if name not in self._episodes.schema.names:
+        if not any(column.equals(LAST_OBSERVATION, check_metadata=True) for column in self._episodes.schema):
             return None
         found = np.zeros(self.episode_count, bool)
         first = 0

@@ -18,6 +18,7 @@ from ..errors import InvalidArgumentError
 from ..handle import StoreHandle
 from ..layout import EPISODES, STEPS
 from ..reserved import AGENT_ID, RESERVED
+from ..schema import LAST_OBSERVATION
 from ..segments.parquet import parquet_writer, read_parquet
 from ..tables.annotation_files import (
     ANNOTATION_KEY,
@@ -249,7 +250,7 @@ def _fitting(
         )
     there = operation.tables.episodes if table_name == EPISODES else operation.tables.steps
     known: dict[str, pa.DataType] = {}
-    taken: set[str] = set()
+    taken = {LAST_OBSERVATION.name} if table_name == EPISODES else set()
     for column in there.schema:
         if (column.metadata or {}).get(ANNOTATION_KEY):
             known[column.name] = column.type

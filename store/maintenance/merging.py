@@ -28,7 +28,7 @@ from ..handle import StoreHandle
 from ..layout import EPISODES, RUNS, STEPS, TABLES
 from ..manifest import Manifest
 from ..places import Place
-from ..schema import ENV_BUNDLE
+from ..schema import ENV_BUNDLE, LAST_OBSERVATION
 from ..segments.parquet import read_footer, read_parquet
 from ..snapshot import Selection, Snapshot
 from ..spaces import space_to_json
@@ -242,7 +242,9 @@ class _Source:
         extra = [
             self._widest[EPISODES].get(column.name, column)
             for column in self._snapshot.episodes_schema
-            if kinds.field_kind(column) or (column.metadata or {}).get(ANNOTATION_KEY)
+            if kinds.field_kind(column)
+            or (column.metadata or {}).get(ANNOTATION_KEY)
+            or column.equals(LAST_OBSERVATION)
         ]
         _grow(tables.episodes, extra)
         known = {column.name.casefold(): column for column in tables.episodes.schema}
