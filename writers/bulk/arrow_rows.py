@@ -82,7 +82,7 @@ class Piece:
             count, stops = self.rows.num_rows, self.edges[1:]
             order = np.insert(np.arange(count), stops, 0)
             added = np.insert(np.zeros(count, bool), stops, True)
-            rows = self.rows.take(pa.array(order, mask=added))
+            rows = _without_views(self.rows).take(pa.array(order, mask=added))
         return replace(self, rows=rows, lengths=self.lengths + 1, added=True)
 
     @property
@@ -97,7 +97,7 @@ class Piece:
         places = np.flatnonzero(which).tolist()
         return replace(
             self,
-            rows=self.rows.filter(pa.array(np.repeat(which, self.lengths))),
+            rows=_without_views(self.rows).filter(pa.array(np.repeat(which, self.lengths))),
             lengths=self.lengths[which],
             names=[self.names[place] for place in places],
             keys=[self.keys[place] for place in places],
@@ -221,7 +221,13 @@ class ArrowRows:
             surplus = array.is_valid().to_numpy(zero_copy_only=False) & ~observed
             if surplus.any():
                 raise _Located(f"{piece.place(int(surplus.argmax()))}: `{column.name}` {_SURPLUS}")
-        return codec.adopt([array.filter(pa.array(observed)) for array in found], observed)
+        leaves = {leaf.column for leaf in codec.leaves}
+        rows = _without_views(pa.table(found, [column.name for column in codec.fields]))
+        kept = [
+            column if name in leaves else column.filter(pa.array(observed))
+            for name, column in zip(rows.column_names, rows.columns, strict=True)
+        ]
+        return codec.adopt([_owned(column) for column in kept], observed)
 
     def _outcomes(
         self, piece: Piece, columns: Mapping[str, pa.Array], stepped: np.ndarray
@@ -370,6 +376,22 @@ def _owned(column: pa.ChunkedArray) -> pa.Array:
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _without_views(rows: pa.Table) -> pa.Table:
+    """Return rows without string views and the like, as Polars exports them: Arrow cannot take from those."""
+    fields = [field.with_type(_without_view(field.type)) for field in rows.schema]
+    plain = pa.schema(fields)
+    return rows if plain.equals(rows.schema) else rows.cast(plain)
+
+
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, LISTS):
+        inner = _without_view(kind.value_type)
+        return kind if inner == kind.value_type else pa.large_list(inner)
+    if kind == pa.string_view():
+        return pa.large_string()
+    return pa.large_binary() if kind == pa.binary_view() else kind
 
 
 def _as_kind(array: pa.Array) -> tuple[str, pa.Array] | None:
