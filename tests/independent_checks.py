@@ -107,7 +107,7 @@ def by_key(rows: list[dict[Any, Any]], *, trimmed: bool) -> dict[Any, list[Any]]
 def assert_lane(lane: independent_reader.Lane, ours: el.Episode, observation: Any, action: Any) -> None:
     """An episode of one agent, or one agent of an episode, is what the independent reader found."""
     count = len(ours.rewards)
-    rows = strategies_rows(observation, ours.observations, count + 1)
+    rows = strategies_rows(observation, ours.observations, count + ours.has_last_observation)
     assert same(lane.observations, rows)
     assert same(lane.actions, strategies_rows(action, ours.actions, count))
     assert same(lane.rewards, ours.rewards.tolist())

@@ -221,7 +221,8 @@ def _recoverable(
     for agent in sorted(episode.arrivals):
         own = roots[None] if not groups else roots[groups[episode.agents[agent]["group"]]]
         actions = space_columns(own.action, f"{own.prefix}action")
-        lanes.append(lane_of(_steps(episode.arrivals[agent], actions), own, kinds))
+        last = (episode.end or {}).get("last_observation")
+        lanes.append(lane_of(_steps(episode.arrivals[agent], actions), own, kinds, last))
         flags.append((lanes[-1].terminations[-1:] == [True], lanes[-1].truncations[-1:] == [True]))
     done = all(any(each) for each in flags)
     reason = "interrupted"

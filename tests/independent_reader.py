@@ -126,7 +126,7 @@ def _episode(
     metadata = dynamic_values("metadata.", family("metadata.", episodes.kinds()), row)
     options = None if row["options"] is None else tagged(row["options"])
     lanes = {
-        agent: lane_of(own[start:stop], roots, steps.kinds())
+        agent: lane_of(own[start:stop], roots, steps.kinds(), row.get("last_observation"))
         for agent, roots, start, stop in _lanes(manifest, row)
     }
     return Episode(row, metadata, options, lanes, added)
@@ -145,13 +145,20 @@ def _lanes(
         start += length + 1
 
 
-def lane_of(rows: Sequence[Mapping[str, Any]], roots: Roots, kinds: Mapping[str, str]) -> Lane:
-    """An episode's rows, or those of one agent, as values."""
+def lane_of(
+    rows: Sequence[Mapping[str, Any]], roots: Roots, kinds: Mapping[str, str], last: str | None = None
+) -> Lane:
+    """An episode's rows, or those of one agent, as values; `last` is the episode's `last_observation`."""
     count = len(rows) - 1
     if [row["t"] for row in rows] != list(range(count + 1)):
         raise Refused("rows that are not in order")
+    observed = rows[:count] if last == "missing" else rows
+    name = f"{roots.prefix}observation"
+    for row in rows[len(observed) :]:
+        if any(row[key] is not None for key in row if key == name or key.startswith(f"{name}.")):
+            raise Refused("an observation that is said to be missing")
     return Lane(
-        [space_value(roots.observation, f"{roots.prefix}observation", row) for row in rows],
+        [space_value(roots.observation, name, row) for row in observed],
         [space_value(roots.action, f"{roots.prefix}action", row) for row in rows[:count]],
         [row["reward"] for row in rows[:count]],
         [row["terminated"] for row in rows[:count]],

@@ -25,7 +25,7 @@ from gymnasium import Space, spaces
 
 from .._store import EpisodeStore, create, open_store
 from ..readers.episode import Episode
-from ..store.batches import single_value
+from ..store.batches import single_value, slice_batch
 from ..store.dynamic.values import dump_json, load_json
 from ..store.errors import InvalidArgumentError
 from ..store.files import replacing
@@ -189,7 +189,16 @@ class _Recording:
 
 def _totals(store: EpisodeStore) -> dict[str, int]:
     steps = store.episodes.select(pl.col("length").sum()).collect().item()
-    return {"total_episodes": len(store), "total_steps": steps}
+    missing = store.context.snapshot.last_missing
+    return {
+        "total_episodes": len(store),
+        "total_steps": steps - (0 if missing is None else int(missing.sum())),
+    }
+
+
+def _steps_of(episode: Episode) -> int:
+    """Return the transitions between two observations: Minari has no place for another one."""
+    return episode.length - (not episode.has_last_observation)
 
 
 def _chosen(store: EpisodeStore, wanted: list[int]) -> Iterable[Episode]:
@@ -200,15 +209,18 @@ def _chosen(store: EpisodeStore, wanted: list[int]) -> Iterable[Episode]:
 
 
 def _as_dict(index: int, episode: Episode) -> dict[str, Any]:
-    return {
-        "id": index,
-        "observations": episode.observations,
+    steps = _steps_of(episode)
+    found = {
         "actions": episode.actions,
         "rewards": episode.rewards,
         "terminations": episode.terminations,
         "truncations": episode.truncations,
-        "infos": episode.info_arrays,
     }
+    infos = episode.info_arrays
+    if steps < episode.length:
+        found = {name: slice_batch(values, 0, steps) for name, values in found.items()}
+        infos = {name: slice_batch(values, 0, steps + 1) for name, values in infos.items()}
+    return {"id": index, "observations": episode.observations, **found, "infos": infos}
 
 
 def _batch(space: Space, values: Any) -> Any:
@@ -233,7 +245,7 @@ def _info_rows(infos: Mapping[str, Any] | None, count: int) -> list[dict[str, An
 
 
 def _metadata(index: int, episode: Episode) -> dict[str, Any]:
-    found: dict[str, Any] = {"id": index, "total_steps": episode.length}
+    found: dict[str, Any] = {"id": index, "total_steps": _steps_of(episode)}
     if episode.seed is not None:
         found["seed"] = episode.seed
     if episode.options is not None:
