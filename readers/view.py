@@ -23,7 +23,7 @@ from ..store.snapshot import Selection
 from .context import Parameters, ReadContext, SqlCondition
 from .episode import Episode
 from .exporting.export import ExportReport, export_view
-from .filtering import filter_episodes
+from .filtering import check_episodes, filter_episodes
 from .frames import episodes_frame, runs_frame, steps_frame, transitions_only
 from .iteration import iterate
 from .loading.feeding import FeedingView
@@ -139,6 +139,23 @@ class EpisodeView(FeedingView):
         """
         kept = [bool(predicate(episode)) for episode in self]
         return EpisodeView(self.context.choose(self.context.all_positions[np.array(kept, bool)]))
+
+    def check(self, *, finished: bool = True, unique: bool = True) -> EpisodeView:
+        """Return this view if a learner can use its episodes as they are; else raise an error.
+
+        It reads the episodes table and the numbers `t` of the steps. `verify` checks everything else.
+
+        Args:
+            finished: refuse episodes whose last transition is neither terminated nor truncated.
+            unique: refuse episodes with the `source_key` of an earlier episode of the view.
+
+        Raises:
+            CorruptStoreError: the steps of an episode are not numbered t = 0, 1, 2, ... to its end, or a file
+                is damaged.
+            InvalidArgumentError: an episode is unfinished or repeated; the message says how to leave it out.
+        """
+        check_episodes(self.context, finished=finished, unique=unique)
+        return self
 
     def sort(self, by: str | pl.Expr, *, descending: bool = False) -> EpisodeView:
         """Return the same episodes in the order of a column of the episodes table.

@@ -314,6 +314,61 @@ def test_damage_in_steps(store: el.EpisodeStore, name: str) -> None:
     assert found(store) == [(kind, file)]
 
 
+CHECKED = ("t", "no t", "two rows exchanged")
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_a_check_finds_gaps(name: str, store: el.EpisodeStore) -> None:
+    """`check` raises for episodes whose steps are not numbered without a gap, and for those alone."""
+    rewrite(store, first_file(store, "steps"), STEPS[name][1])
+    store = el.open(store.path)
+    raw = pl.read_parquet(store.path / first_file(store, "steps"))
+    t = pl.col("t").fill_null(-1)
+    good = raw.group_by("episode_id").agg((t == pl.int_range(pl.len())).all()).filter(pl.col("t"))
+    sound = store.filter(pl.col("episode_id").is_in(good["episode_id"].implode()))
+    assert len(sound) == 2 and sound.check(finished=False) is sound
+    with pytest.raises(el.CorruptStoreError, match=r"1 episodes \('.*'\) have steps"):
+        store.check(finished=False)
+
+
+def test_a_check_finds_unfinished_and_repeated_episodes(store: el.EpisodeStore) -> None:
+    """`check` names episodes without an end and those of one source; its advice leaves them out."""
+    with pytest.raises(el.InvalidArgumentError, match=r"^2 episodes .* are not finished"):
+        store.check()
+    ended = store.filter("terminated or truncated")
+    assert ended.check() is ended and len(ended) == 4
+    source = el.create(store.path.parent / "other", **SPACES)
+    with el.open(source.path).writer() as one, el.open(source.path).writer() as other:
+        # Two imports at the same time do not see each other's keys.
+        assert not one.has_source_key("x") and not other.has_source_key("x")
+        keyed(one, "x")
+        keyed(other, "y")
+        keyed(other, "x")
+    with source.writer() as writer:
+        keyed(writer, None)
+        keyed(writer, None)
+    source.refresh()
+    counted = source.query('select count(*) - count(distinct "metadata.source_key") from episodes').item()
+    assert counted == 3
+    with pytest.raises(el.InvalidArgumentError, match=r"^1 episodes .* such as 'x'"):
+        source.check()
+    key = pl.col("metadata.source_key")
+    once = source.filter(key.is_null() | key.is_first_distinct())
+    assert len(once.check()) == 4 and len(source.check(unique=False)) == 5
+
+
+def keyed(writer: Any, key: str | None) -> None:
+    """Write an episode that terminated."""
+    writer.write_episode(
+        source_key=key,
+        observations=np.zeros((3, 2), np.float32),
+        actions=np.zeros(2, np.int64),
+        rewards=np.ones(2),
+        terminations=True,
+        truncations=False,
+    )
+
+
 def test_wrong_vector_returns(tmp_path: Path) -> None:
     """A vector return with a wrong, a missing or a surplus objective is wrong, and is mended."""
     store = el.create(tmp_path / "store", **SPACES, reward_shape=(2,))
