@@ -266,7 +266,10 @@ class EpisodeData:
 
     @cached_property
     def info_arrays(self) -> dict[str, Any]:
-        """The infos by key: T+1 values each, like `policy`; None in a list where a row lacks the key."""
+        """The infos by key: T+1 values each, like `policy`; None in a list where a row lacks the key.
+
+        There are T if the last observation is missing, and with it the value.
+        """
         return self._by_key(INFO)
 
     @cached_property
@@ -316,7 +319,10 @@ class EpisodeData:
 
     @cached_property
     def extra(self) -> dict[str, Any]:
-        """The user's own step columns by key: T+1 values each, like `policy`."""
+        """The user's own step columns by key: T+1 values each, like `policy`.
+
+        There are T if the last observation is missing, and with it the value.
+        """
         return self._by_key(EXTRA)
 
     def frame(self) -> pl.DataFrame:
@@ -344,7 +350,7 @@ class EpisodeData:
         rows = merge_rows(family, self._dynamic(family))
         keys = dict.fromkeys(key for row in rows for key in row)
         stacked = {key: [row.get(key) for row in rows] for key in keys}
-        if family is POLICY:
+        if family is POLICY or not self.has_last_observation:
             stacked = {key: values if key in rows[-1] else values[:-1] for key, values in stacked.items()}
         found = {key: stack(values) for key, values in stacked.items()}
         if family is POLICY:

@@ -142,6 +142,28 @@ def test_agents_of_a_journal_are_told_apart(make: Any, play: Any, tmp_path: Path
     assert [each.end_reason for each in found][-1] == "interrupted" and len(found) == 3
 
 
+def test_a_missing_last_observation_is_told_at_the_end(tmp_path: Path) -> None:
+    """The `end` of an episode that lacks its last observation says so; others have all of theirs."""
+    space = gymnasium.spaces.Dict(
+        {"place": gymnasium.spaces.Box(-1, 1, (2,)), "word": gymnasium.spaces.Text(3)}
+    )
+    store = el.create(tmp_path / "store", observation_space=space, action_space=gymnasium.spaces.Discrete(2))
+    with store.writer() as writer:
+        for length, last in ((3, "missing"), (70, "missing"), (4, "present"), (80, "present")):
+            count = length + (last == "present")
+            writer.write_episode(
+                observations={"place": np.zeros((count, 2), np.float32), "word": ["ab"] * count},
+                actions=np.zeros(length, int),
+                rewards=np.ones(length),
+                terminations=False,
+                truncations=length == 3,
+                last_observation=last,
+            )
+        writer.flush()
+        found = assert_recovered(store, writer.run_id, tmp_path / "copy")
+    assert [len(each.lanes[0].observations) for each in found] == [3, 70, 5, 81]
+
+
 def journal_of_four(path: Path) -> tuple[el.EpisodeStore, str, Path]:
     """A store whose writer died with four episodes in some frames of its journal; the run, the part."""
     env = gymnasium.make("CartPole-v1")

@@ -244,3 +244,29 @@ os.kill(os.getpid(), signal.SIGKILL)
     el.recover(datasets / "line" / "store")
     storage = MinariStorage.read(datasets / "line")
     assert storage.total_episodes == 2 and storage.total_steps == 4
+
+
+def test_an_episode_without_its_last_observation_ends_before(datasets: Path) -> None:
+    """Minari's episodes have an observation more than steps, so the step to a missing one is left out."""
+    dataset = collect("episodelake", "walk/missing-v0", episodes=1)
+    store = el.open(Path(dataset.storage.data_path) / backend.STORE_FOLDER)
+    (episode,) = store
+    with store.writer() as writer:
+        writer.write_episode(
+            observations={
+                name: tuple(part[:3] for part in values) if isinstance(values, tuple) else values[:3]
+                for name, values in episode.observations.items()
+            },
+            actions=episode.actions[:3],
+            rewards=episode.rewards[:3],
+            terminations=True,
+            truncations=False,
+            infos={"cost": np.arange(3.0)},
+            last_observation="missing",
+        )
+    whole, cut = dataset.storage.get_episodes([0, 1])
+    assert len(cut["actions"]) == len(cut["rewards"]) == len(cut["terminations"]) == 2
+    assert np.array_equal(cut["observations"]["place"], whole["observations"]["place"][:3])
+    assert cut["infos"]["cost"].tolist() == [0, 1, 2] and not cut["terminations"].any()
+    steps = [each["total_steps"] for each in dataset.storage.get_episode_metadata([0, 1])]
+    assert steps == [3, 2]

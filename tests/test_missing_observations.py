@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import gymnasium
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -148,6 +149,11 @@ def assert_same(store: el.EpisodeStore, source: list[Rollout]) -> None:
             assert np.array_equal(episode.observations[name], values)
         assert episode.actions.tolist() == each.actions.tolist()
         assert episode.rewards.tolist() == each.rewards.tolist()
+        seen = len(each.observations["place"])
+        assert (
+            episode.info_arrays["cost"].tolist() == list(range(seen))
+            and len(episode.infos) == each.length + 1
+        )
         assert (episode.terminated, episode.terminations[-1]) == (each.terminated, each.terminated)
     found = assert_agree(store.path)
     assert [each.row.get("last_observation") for each in found] == [
@@ -365,6 +371,30 @@ def test_statistics_and_the_replay_buffer(tmp_path: Path) -> None:
     assert set(drawn(buffer.sample(2000))) == set(pairs(source))
 
 
+def test_a_replay_compares_what_was_recorded(tmp_path: Path) -> None:
+    """A replay plays all transitions and compares T observations; a difference in the last one is found."""
+    env = gymnasium.make("CartPole-v1")
+    seen = [env.reset(seed=3)[0]]
+    for action in (0, 1, 0, 1):
+        seen.append(env.step(action)[0])
+    store = el.create(tmp_path / "store", env)
+    for change in (0, 1):
+        seen[-2][0] += change
+        with store.writer() as writer:
+            writer.write_episode(
+                observations=np.array(seen[:-1]),
+                actions=np.array([0, 1, 0, 1]),
+                rewards=np.ones(4),
+                terminations=False,
+                truncations=False,
+                seed=3,
+                last_observation="missing",
+            )
+    good, bad = (episode.replay(env) for episode in store.refresh())
+    assert good.same and good.compared == 4
+    assert not bad.same and bad.first_difference.step == 3
+
+
 def test_pictures_cards_and_plots(tmp_path: Path) -> None:
     """What is drawn ends with the last observation that there is."""
     source = rollouts()
@@ -418,6 +448,7 @@ os._exit(9)
 """
 
 
+@pytest.mark.further
 def test_a_killed_writer_leaves_the_mark_in_its_journal(tmp_path: Path) -> None:
     """Recovery seals episodes of a dead writer without the observations that they lack."""
     path = tmp_path / "store"
