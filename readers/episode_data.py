@@ -235,8 +235,10 @@ class EpisodeData:
 
     def _seen(self, codec: SpaceCodec) -> Any:
         values = self._block.part(codec, of_transitions=False)
-        stop = self._start + self.length + 1
-        first, after = (self._block.observations_before(codec, row) for row in (self._start, stop))
+        first, after = self._start, self._start + self.length + 1
+        if self._block.observed(codec) is None and self._rows.snapshot.last_missing is None:
+            return slice_batch(values, first, after)
+        first, after = (self._block.observations_before(codec, row) for row in (first, after))
         if after - first != self._observation_count:
             raise CorruptStoreError(
                 f"{self._block.file.path} has {after - first} observations of {self.id!r}; expected "

@@ -145,7 +145,8 @@ class Snapshot:
         first = 0
         for file in self.episode_files:
             if name in file.columns:
-                values = read_parquet(self.layout.table(EPISODES) / file.name, [name]).column(0)
+                place = self.layout.table(EPISODES) / file.name
+                values = read_parquet(place, [name], rows=file.rows).column(0)
                 missing = pc.call_function("equal", [values.cast(LAST_OBSERVATION.type), pa.scalar(MISSING)])
                 found[first : first + file.rows] = missing.fill_null(False).to_numpy()
             first += file.rows
@@ -157,11 +158,18 @@ class Snapshot:
 
     def rows_without_observation(self, segment: str) -> np.ndarray:
         """int64: the rows of a segment whose observation is missing."""
-        if self.last_missing is None or segment not in self.pointers.segments:
-            return np.zeros(0, np.int64)
+        return self._rows_without_observation.get(segment, np.zeros(0, np.int64))
+
+    @cached_property
+    def _rows_without_observation(self) -> dict[str, np.ndarray]:
+        if self.last_missing is None:
+            return {}
         pointers = self.pointers.chosen(self.last_missing)
-        own = pointers.segment == pointers.segments.index(segment)
-        return (pointers.row_start + pointers.row_count)[own] - 1
+        order = np.argsort(pointers.segment, kind="stable")
+        rows = (pointers.row_start + pointers.row_count - 1)[order]
+        numbers, firsts = np.unique(pointers.segment[order], return_index=True)
+        parts = np.split(rows, firsts[1:])
+        return {pointers.segments[number]: part for number, part in zip(numbers, parts, strict=True)}
 
     @cached_property
     def run_files(self) -> list[TableFile]:

@@ -264,6 +264,15 @@ def test_loaders_leave_out_what_needs_the_observation(
     assert everything.units == sum(each.length for each in source)
 
 
+def test_no_unit_is_left(tmp_path: Path) -> None:
+    """Where every transition is left out, the error names the key that keeps them."""
+    store = stored(tmp_path / "store", rollouts(lengths=(1,)))
+    with pytest.raises(el.InvalidArgumentError, match="'next_observation_present'"):
+        store.loader(10)
+    (batch,) = store.loader(10, columns=["reward", "next_observation_present"])
+    assert batch["next_observation_present"].tolist() == [False]
+
+
 def test_a_mask_keeps_all_transitions(tmp_path: Path) -> None:
     """`next_observation_present` keeps last transitions, False where the next observation is zeros."""
     source = rollouts()

@@ -13,7 +13,7 @@ import polars as pl
 import polars.exceptions
 
 from ...store.errors import InvalidArgumentError, QueryError
-from ...store.reserved import OBSERVATION_PRESENT
+from ...store.reserved import OBSERVATION_PRESENT, next_name
 from ...store.snapshot import Snapshot
 from ..frames import POSITION, positioned_episodes
 from ..sql.conditions import available_episodes
@@ -254,6 +254,11 @@ def check_selection(units: Units, index: EpisodeIndex, edges: np.ndarray) -> Non
     """
     if not len(index):
         raise InvalidArgumentError("There is no episode to load: the view is empty. Check the filter.")
+    if not edges[-1] and index.usable.max() < index.lengths.max():
+        raise InvalidArgumentError(
+            f"No episode has {units} without its last transition, whose next observation is missing. Name "
+            f"{next_name(OBSERVATION_PRESENT)!r} in columns=... to load it with a mask."
+        )
     if not edges[-1]:
         raise InvalidArgumentError(
             f"No episode has a whole {units}: the longest of {len(index)} has {int(index.lengths.max())} "
