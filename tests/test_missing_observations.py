@@ -161,7 +161,7 @@ def assert_same(store: el.EpisodeStore, source: list[Rollout]) -> None:
     ]
 
 
-@pytest.mark.parametrize("space", [SPACE, WORDS])
+@pytest.mark.parametrize("space", [pytest.param(SPACE, marks=pytest.mark.further), WORDS])
 @pytest.mark.parametrize("write", [by_rows, by_short_rows, by_arrays])
 def test_episodes_have_the_observations_that_were_given(write: Any, space: Any, tmp_path: Path) -> None:
     """T observations stay T, by arrays and Arrow data, beside episodes with all of theirs."""
