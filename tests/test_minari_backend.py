@@ -270,3 +270,23 @@ def test_an_episode_without_its_last_observation_ends_before(datasets: Path) -> 
     assert cut["infos"]["cost"].tolist() == [0, 1, 2] and not cut["terminations"].any()
     steps = [each["total_steps"] for each in dataset.storage.get_episode_metadata([0, 1])]
     assert steps == [3, 2]
+
+
+def test_an_export_leaves_out_the_step_to_a_missing_observation(tmp_path: Path) -> None:
+    """The exported dataset has the observations that there are, and the report says what it lost."""
+    space = spaces.Box(-9, 9, (2,), np.float32)
+    store = el.create(tmp_path / "store", observation_space=space, action_space=spaces.Discrete(2))
+    seen = np.arange(6, dtype=np.float32).reshape(3, 2)
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=seen,
+            actions=np.array([0, 1, 0]),
+            rewards=np.ones(3),
+            terminations=True,
+            truncations=False,
+            last_observation="missing",
+        )
+    report = store.refresh().export(tmp_path / "data", format="minari")
+    assert "a last transition, whose next observation is missing" in str(report)
+    (episode,) = minari.MinariDataset(tmp_path / "data" / "data")
+    assert np.array_equal(episode.observations, seen) and episode.actions.tolist() == [0, 1]

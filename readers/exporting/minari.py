@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from ...store.batches import slice_batch
 from ...store.dynamic.column_groups import EXTRA, POLICY
 from ...store.errors import InvalidArgumentError
 from ...store.optional_packages import require
@@ -84,16 +85,20 @@ def _buffers(export: Export) -> Iterator[Any]:
     for index, episode in enumerate(export.episodes()):
         if episode.end_reason == "interrupted":
             export.losses.add("that an episode was interrupted, not cut")
+        # Minari's episodes have an observation after each transition.
+        steps = episode._observation_count - 1
+        if steps < episode.length:
+            export.losses.add("a last transition, whose next observation is missing")
         yield EpisodeBuffer(
             id=index,
             seed=episode.seed,
             options=episode.options or None,
             observations=episode.observations,
-            actions=episode.actions,
-            rewards=episode.rewards,  # type: ignore[arg-type]
-            terminations=episode.terminations,  # type: ignore[arg-type]
-            truncations=episode.truncations,  # type: ignore[arg-type]
-            infos=_infos(episode.info_arrays, export) or None,
+            actions=slice_batch(episode.actions, 0, steps),
+            rewards=episode.rewards[:steps],  # type: ignore[arg-type]
+            terminations=episode.terminations[:steps],  # type: ignore[arg-type]
+            truncations=episode.truncations[:steps],  # type: ignore[arg-type]
+            infos=_infos(slice_batch(episode.info_arrays, 0, steps + 1), export) or None,
         )
 
 
