@@ -4,7 +4,7 @@
 
     config.offline_data(input_=["data/cartpole"], offline_data_class=StoreOfflineData)
 
-Names load on first use. Where Ray is missing, the first use raises `MissingDependencyError`.
+Names load on first use. Where Ray is missing, the first use raises `MissingPackageError`.
 """
 
 from __future__ import annotations

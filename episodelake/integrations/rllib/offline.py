@@ -1,0 +1,180 @@
+"""Offline training of RLlib from stores: what is read, in which groups, and how it goes to the learners."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from ray.rllib.offline.offline_data import OfflineData
+
+from ..._store import open_store
+from ...readers.view import EpisodeView
+from ...store.errors import InvalidArgumentError
+from .offline_episodes import EpisodeOptions, is_numeric
+from .offline_prelearner import StorePreLearner
+
+#: Into how many runs of neighbouring episodes a group is divided: more mix better, fewer read faster.
+_RUNS = 8
+#: Blocks of the plan; each goes to a worker.
+_BLOCKS = 1000
+
+
+class StoreOfflineData(OfflineData):
+    """Reads stores as true episodes for RLlib's offline algorithms (new API stack).
+
+        config.offline_data(input_=["data/cartpole"], offline_data_class=StoreOfflineData)
+
+    Learner connectors see whole episodes, so returns, value targets, n-step rewards and states of modules reach
+    over rows. Ray Data reads groups of episodes in workers (`map_batches_kwargs`), mixes the rows within each
+    group, and splits them between learners. A group has the `capacity` of `prelearner_buffer_kwargs` steps, by
+    default ten train batches. It works with `materialize_mapped_data` and without; then the order of groups
+    and rows changes in every epoch, and the batches need not fit into memory.
+
+    `input_read_method_kwargs` chooses what is read:
+
+    - `version`, `storage_options`, `check_pages`: as for `episodelake.open`.
+    - `where`: an SQL condition or Polars expression over the episodes table.
+    - `extra_model_outputs`: keys of the policy's recorded outputs; None (the default) for those of the first
+      episode that are numbers or arrays of one shape. `input_read_schema` maps RLlib's names to other keys.
+    - `infos`: whether episodes have their infos; False by default, since learners seldom use them.
+    - `chunk_length`: at most so many steps of an episode go through the connectors at once, after
+      `episode_lookback_horizon` steps of lookback. None (the default) keeps episodes whole.
+
+    Float actions of bounded Box spaces are mapped to [-1, 1] if `normalize_actions` is set (RLlib's default),
+    because modules act in that range; `actions_in_input_normalized=True` says that the store already has
+    such actions. `end_reason` `cut` and `interrupted` give episodes that are neither terminated nor truncated,
+    whose last value learners bootstrap.
+
+    Raises:
+        StoreNotFoundError: there is no store at one of the paths.
+        InvalidArgumentError: an option has a wrong value; no episode is chosen; the store has several agents
+            and the config one module, or the reverse; `prelearner_class` is no `StorePreLearner`.
+        QueryError: `where` is not valid.
+    """
+
+    def __init__(self, config: Any) -> None:
+        arguments = dict(config.input_read_method_kwargs)
+        chosen = {
+            key: arguments.pop(key, None) for key in ("where", "extra_model_outputs", "infos", "chunk_length")
+        }
+        paths = config.input_ if isinstance(config.input_, list) else [config.input_]
+        views = [_view(path, chosen["where"], arguments) for path in paths]
+        _check(config, views, chosen["chunk_length"])
+        self._outputs = _output_names(config, views, chosen["extra_model_outputs"])
+        plan = _plan(config, views, chosen["chunk_length"])
+        size = -(-len(plan) // _BLOCKS)
+        # The parent reads what its config names: here the plan, in blocks.
+        planned = config.copy(copy_frozen=False)
+        planned.input_ = [plan.slice(start, size) for start in range(0, len(plan), size)]
+        planned.input_read_method, planned.input_read_method_kwargs = "from_arrow", {}
+        super().__init__(planned)
+        self.config, self.path = config, config.input_
+        if not config.materialize_mapped_data:
+            self.data = self.data.randomize_block_order()
+        self.data_read_batch_size = 1
+        self.prelearner_class = config.prelearner_class or StorePreLearner
+        options = EpisodeOptions(
+            outputs=self._outputs,
+            infos=bool(chosen["infos"]),
+            lookback=config.episode_lookback_horizon,
+            normalize=config.normalize_actions and not config.actions_in_input_normalized,
+            mapping=config.policy_mapping_fn if config.is_multi_agent else None,
+        )
+        given = self.map_batches_kwargs.get("fn_kwargs") or {}
+        self.map_batches_kwargs["fn_kwargs"] = {**given, "views": views, "options": options}
+
+    @property
+    def default_map_batches_kwargs(self) -> dict[str, Any]:
+        """From one worker to two, or one for each learner: a machine with one free core is enough."""
+        return {"concurrency": (1, max(2, self.config.num_learners)), "zero_copy_batch": True}
+
+
+def _view(path: str, where: Any, arguments: dict[str, Any]) -> EpisodeView:
+    store = open_store(path, **arguments)
+    view = store if where is None else store.filter(where)
+    if not len(view):
+        raise InvalidArgumentError(
+            f"There is nothing to train from: the store at {path!r} has {len(store)} episodes, none of which "
+            f"fulfils where={where!r}."
+            if where is not None
+            else f"There is nothing to train from: the store at {path!r} has no episodes."
+        )
+    return view[:]
+
+
+def _check(config: Any, views: Sequence[EpisodeView], chunk_length: Any) -> None:
+    if config.prelearner_class and not issubclass(config.prelearner_class, StorePreLearner):
+        raise InvalidArgumentError(
+            f"`prelearner_class` must be a subclass of `StorePreLearner`, got {config.prelearner_class!r}."
+        )
+    if chunk_length is not None and (operator.index(chunk_length) < 1 or config.is_multi_agent):
+        raise InvalidArgumentError(
+            f"`chunk_length` must be at least 1, for episodes of one agent; got {chunk_length}."
+        )
+    for path, view in zip(config.input_, views, strict=False):
+        groups = [group.name for group in view.context.snapshot.schema.groups]
+        if bool(groups) != config.is_multi_agent:
+            raise InvalidArgumentError(
+                f"The store at {path!r} has agents (groups {groups}), and the config has one module: set "
+                "`config.multi_agent(policies=..., policy_mapping_fn=...)`."
+                if groups
+                else f"The config is of several agents, and the store at {path!r} of one."
+            )
+
+
+def _output_names(config: Any, views: Sequence[EpisodeView], keys: Sequence[str] | None) -> dict[str, str]:
+    """Return the keys of recorded outputs of the policy, by the names that RLlib gets."""
+    renamed = {stored.removeprefix("policy."): name for name, stored in config.input_read_schema.items()}
+    if keys is None:
+        first = [view[0] for view in views]
+        single = [episode.agent(episode.agents[0]) if episode.agents else episode for episode in first]
+        found = [{key for key, values in episode.policy.items() if is_numeric(values)} for episode in single]
+        keys = sorted(set.intersection(*found))
+    return {renamed.get(key, key): key for key in keys}
+
+
+def _plan(config: Any, views: Sequence[EpisodeView], chunk_length: int | None) -> pa.Table:
+    """Return groups of episodes in random order: the number of the store, places, first and last steps."""
+    rng = np.random.default_rng(config.seed)
+    lengths = [view.episodes.select("length").collect()["length"].to_numpy() for view in views]
+    default = config.train_batch_size_per_learner * 10
+    capacity = int(config.prelearner_buffer_kwargs.get("capacity", default))
+    if config.num_learners > 1:
+        capacity = min(
+            capacity, -(-sum(int(values.sum()) for values in lengths) // (2 * config.num_learners))
+        )
+    groups = [
+        group
+        for store, values in enumerate(lengths)
+        for group in _groups(store, values, capacity, chunk_length, rng)
+    ]
+    table = pa.Table.from_pylist(groups, _PLAN)
+    return table.take(rng.permutation(len(table)))
+
+
+_PLAN = pa.schema(
+    [("store", pa.int64()), *((name, pa.list_(pa.int64())) for name in ("episodes", "starts", "stops"))]
+)
+
+
+def _groups(
+    store: int, lengths: np.ndarray, capacity: int, chunk_length: int | None, rng: np.random.Generator
+) -> list[dict[str, Any]]:
+    size = max(1, int(lengths.max())) if chunk_length is None else chunk_length
+    counts = -(-lengths // size)
+    episodes = np.repeat(np.arange(len(lengths)), counts)
+    starts = (np.arange(len(episodes)) - np.repeat(np.cumsum(counts) - counts, counts)) * size
+    stops = np.minimum(starts + size, lengths[episodes])
+    # Runs of neighbours stay together, and are mixed with other runs.
+    run = (np.cumsum(stops - starts) - 1) * _RUNS // capacity
+    order = np.argsort(rng.permutation(int(run[-1]) + 1)[run], kind="stable")
+    steps = np.cumsum((stops - starts)[order])
+    edges = np.searchsorted(steps, np.arange(capacity, int(steps[-1]), capacity)) + 1
+    return [
+        {"store": store, "episodes": episodes[part], "starts": starts[part], "stops": stops[part]}
+        for part in np.split(order, np.unique(edges))
+        if len(part)
+    ]

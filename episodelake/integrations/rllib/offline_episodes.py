@@ -1,0 +1,193 @@
+"""RLlib episodes from those of a store: whole ones or chunks, of one agent or several, and n-step transitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import tree
+from ray.rllib.core.columns import Columns
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
+from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
+
+from ...readers import agents
+from ...readers.episode import Episode
+from ...store.errors import InvalidArgumentError
+from ...store.schema import StepSchema
+
+#: RLlib's recorded state of a module after each step.
+STATE_OUT = Columns.STATE_OUT
+
+
+@dataclass(frozen=True)
+class EpisodeOptions:
+    """How episodes of a store become RLlib's.
+
+    Attributes:
+        outputs: the keys of the policy's recorded outputs to hand on, by the names that RLlib gives them.
+        infos: whether infos are read, too.
+        lookback: how many steps before the first one of a chunk come with it.
+        normalize: whether actions of Box spaces are mapped from their bounds to -1 and 1, as RLlib's modules
+            give them.
+        mapping: which module an agent belongs to, `mapping(agent, episode)`.
+    """
+
+    outputs: Mapping[str, str]
+    infos: bool = False
+    lookback: int = 0
+    normalize: bool = False
+    mapping: Callable[..., str] | None = None
+
+
+def to_rllib(episode: Episode, start: int, stop: int, options: EpisodeOptions) -> Any:
+    """Return transitions `start` to `stop` of an episode as a SingleAgentEpisode, or a team's whole episode as
+    a MultiAgentEpisode. Arrays are copied only where actions are normalised.
+
+    Raises:
+        InvalidArgumentError: an output of the policy that `options` names is not there at every step.
+    """
+    if isinstance(episode, agents.MultiAgentEpisode):
+        return _team(episode, options)
+    return _single(episode, start, stop, options, id_=episode.id)
+
+
+def _single(
+    episode: Episode, start: int, stop: int, options: EpisodeOptions, **names: Any
+) -> SingleAgentEpisode:
+    first = max(0, start - options.lookback)
+    schema = episode.agent_schema if isinstance(episode, agents.AgentEpisode) else episode.schema
+    ended = stop == episode.length
+
+    def buffer(values: Any, end: int) -> InfiniteLookbackBuffer:
+        cut = (
+            values[first:end]
+            if isinstance(values, list)
+            else tree.map_structure(lambda a: a[first:end], values)
+        )
+        found = InfiniteLookbackBuffer(cut)
+        found.lookback = start - first
+        return found
+
+    infos = episode.infos if options.infos else [{}] * (episode.length + 1)
+    return SingleAgentEpisode(
+        observations=buffer(episode.observations, stop + 1),
+        observation_space=schema.observation_space,
+        infos=buffer(infos, stop + 1),
+        actions=buffer(_actions(episode, schema, options), stop),
+        action_space=schema.action_space,
+        rewards=buffer(episode.rewards, stop),
+        terminated=ended and episode.terminated,
+        truncated=ended and episode.truncated and not episode.terminated,
+        extra_model_outputs={key: buffer(values, stop) for key, values in _outputs(episode, options).items()},
+        t_started=start,
+        len_lookback_buffer=0,
+        **names,
+    )
+
+
+def _actions(episode: Episode, schema: StepSchema, options: EpisodeOptions) -> Any:
+    if not options.normalize:
+        return episode.actions
+    return tree.map_structure(_normalized, episode.actions, get_base_struct_from_space(schema.action_space))
+
+
+def _normalized(actions: np.ndarray, space: gymnasium.Space) -> np.ndarray:
+    """Map bounded floats to [-1, 1], as RLlib's `unsquash_action` expects them."""
+    if not isinstance(space, gymnasium.spaces.Box) or space.dtype.kind != "f" or not space.is_bounded():
+        return actions
+    width = space.high - space.low
+    return ((actions - space.low) * 2.0 / np.where(width > 0, width, 1) - 1.0).astype(space.dtype)
+
+
+def _outputs(episode: Episode, options: EpisodeOptions) -> dict[str, Any]:
+    found = {}
+    for name, key in options.outputs.items():
+        values = episode.policy.get(key)
+        if not is_numeric(values):
+            raise InvalidArgumentError(
+                f"Episode {episode.id!r} has no number or array of one shape at every step for the policy output "
+                f"{key!r}; it has {sorted(map(str, episode.policy))}. Choose outputs that all episodes have with "
+                "`input_read_method_kwargs={'extra_model_outputs': [...]}`, or episodes with `where`."
+            )
+        found[name] = tree.map_structure(lambda a: a[: episode.length], values)
+    return found
+
+
+def is_numeric(values: Any) -> bool:
+    """Return whether values can become tensors: an array of numbers, or a dict or tuple of such."""
+    leaves = [] if values is None or isinstance(values, list) else tree.flatten(values)
+    return bool(leaves) and all(isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf" for leaf in leaves)
+
+
+def _team(episode: agents.MultiAgentEpisode, options: EpisodeOptions) -> MultiAgentEpisode:
+    """Return the episode of a team. An agent that left before it acted has no transition and is left out."""
+    team = MultiAgentEpisode(
+        episode.id,
+        agent_to_module_mapping_fn=options.mapping,
+        terminateds={"__all__": episode.terminated},
+        truncateds={"__all__": episode.truncated and not episode.terminated},
+        len_lookback_buffer=0,
+    )
+    team.env_t = episode.length
+    for name in episode.agents:
+        agent = episode.agent(name)
+        if not agent.length:
+            continue
+        team.agent_episodes[name] = _single(
+            agent,
+            0,
+            agent.length,
+            options,
+            id_=f"{episode.id}/{name}",
+            agent_id=name,
+            module_id=team.module_for(name),
+            multi_agent_episode_id=episode.id,
+        )
+        moments: list[int | str] = [team.SKIP_ENV_TS_TAG] * (episode.length + 1)
+        for place, moment in enumerate(agent.env_steps.tolist()):
+            moments[moment] = place
+        team.env_t_to_agent_t[name] = InfiniteLookbackBuffer(moments)
+    return team
+
+
+def n_step_transitions(
+    episode: SingleAgentEpisode, steps: Callable[[], int], gamma: float
+) -> Iterator[SingleAgentEpisode]:
+    """Yield each transition over several steps, as RLlib's replay buffer makes them: an episode of one step.
+
+    Its reward is the discounted sum of the rewards in between, its second observation the one after them. At
+    the end of the episode fewer steps are left; the output `n_step` has the true number.
+
+    Args:
+        episode: a whole episode or a chunk.
+        steps: gives the number of steps, for each transition anew.
+        gamma: discount of a step.
+    """
+    rewards = episode.get_rewards()
+    for t in range(len(episode)):
+        stop = min(t + steps(), len(episode))
+        count = stop - t
+        ended = stop == len(episode)
+        outputs = {
+            key: InfiniteLookbackBuffer(episode.get_extra_model_outputs(key, slice(t, t + 1)))
+            for key in episode.extra_model_outputs
+        }
+        yield SingleAgentEpisode(
+            f"{episode.id_}/{t + episode.t_started}",
+            observations=[episode.get_observations(t), episode.get_observations(stop)],
+            observation_space=episode.observation_space,
+            infos=[episode.get_infos(t), episode.get_infos(stop)],
+            actions=[episode.get_actions(t)],
+            action_space=episode.action_space,
+            rewards=[float(rewards[t:stop] @ gamma ** np.arange(count))],
+            terminated=ended and episode.is_terminated,
+            truncated=ended and episode.is_truncated,
+            extra_model_outputs=outputs | {"n_step": InfiniteLookbackBuffer(np.array([count]))},
+            t_started=t + episode.t_started,
+            len_lookback_buffer=0,
+        ).to_numpy()
