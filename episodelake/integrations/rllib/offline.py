@@ -20,6 +20,8 @@ from .offline_prelearner import StorePreLearner
 _RUNS = 8
 #: Blocks of the plan; each goes to a worker.
 _BLOCKS = 1000
+#: Ray Data restarts its workers when the plan ends: where batches are not kept, it lasts for so many steps.
+_STEPS, _EPOCHS = 2_000_000, 100
 
 
 class StoreOfflineData(OfflineData):
@@ -27,11 +29,11 @@ class StoreOfflineData(OfflineData):
 
         config.offline_data(input_=["data/cartpole"], offline_data_class=StoreOfflineData)
 
-    Learner connectors see whole episodes, so returns, value targets, n-step rewards and states of modules reach
-    over rows. Ray Data reads groups of episodes in workers (`map_batches_kwargs`), mixes the rows within each
-    group, and splits them between learners. A group has the `capacity` of `prelearner_buffer_kwargs` steps, by
-    default ten train batches. It works with `materialize_mapped_data` and without; then the order of groups
-    and rows changes in every epoch, and the batches need not fit into memory.
+    Learner connectors see whole episodes, so returns, value targets, n-step rewards and states of modules
+    reach over rows. Workers of Ray Data (`map_batches_kwargs`) read groups of episodes and mix the rows of
+    each group; Ray Data splits them between learners. A group has the `capacity` of `prelearner_buffer_kwargs`
+    steps, by default ten train batches. With `materialize_mapped_data` the batches of one epoch are kept in
+    memory and come again; without it, groups and rows are drawn anew for each epoch.
 
     `input_read_method_kwargs` chooses what is read:
 
@@ -45,8 +47,8 @@ class StoreOfflineData(OfflineData):
 
     Float actions of bounded Box spaces are mapped to [-1, 1] if `normalize_actions` is set (RLlib's default),
     because modules act in that range; `actions_in_input_normalized=True` says that the store already has
-    such actions. `end_reason` `cut` and `interrupted` give episodes that are neither terminated nor truncated,
-    whose last value learners bootstrap.
+    such actions. Episodes whose `end_reason` is `cut` or `interrupted` are neither terminated nor truncated:
+    learners bootstrap their last value.
 
     Raises:
         StoreNotFoundError: there is no store at one of the paths.
@@ -72,8 +74,6 @@ class StoreOfflineData(OfflineData):
         planned.input_read_method, planned.input_read_method_kwargs = "from_arrow", {}
         super().__init__(planned)
         self.config, self.path = config, config.input_
-        if not config.materialize_mapped_data:
-            self.data = self.data.randomize_block_order()
         self.data_read_batch_size = 1
         self.prelearner_class = config.prelearner_class or StorePreLearner
         options = EpisodeOptions(
@@ -137,22 +137,28 @@ def _output_names(config: Any, views: Sequence[EpisodeView], keys: Sequence[str]
 
 
 def _plan(config: Any, views: Sequence[EpisodeView], chunk_length: int | None) -> pa.Table:
-    """Return groups of episodes in random order: the number of the store, places, first and last steps."""
+    """Return groups of episodes in random order: the number of the store, places, first and last steps.
+
+    Batches that are kept need one epoch. Others get several, each in an order of its own, unless a training
+    step is defined as one epoch.
+    """
     rng = np.random.default_rng(config.seed)
     lengths = [view.episodes.select("length").collect()["length"].to_numpy() for view in views]
+    total = sum(int(values.sum()) for values in lengths)
     default = config.train_batch_size_per_learner * 10
     capacity = int(config.prelearner_buffer_kwargs.get("capacity", default))
     if config.num_learners > 1:
-        capacity = min(
-            capacity, -(-sum(int(values.sum()) for values in lengths) // (2 * config.num_learners))
-        )
-    groups = [
-        group
-        for store, values in enumerate(lengths)
-        for group in _groups(store, values, capacity, chunk_length, rng)
-    ]
-    table = pa.Table.from_pylist(groups, _PLAN)
-    return table.take(rng.permutation(len(table)))
+        capacity = min(capacity, -(-total // (2 * config.num_learners)))
+    once = config.materialize_mapped_data or config.dataset_num_iters_per_learner is None
+    epochs = []
+    for _ in range(1 if once else min(_EPOCHS, -(-_STEPS // total))):
+        groups = [
+            group
+            for store, values in enumerate(lengths)
+            for group in _groups(store, values, capacity, chunk_length, rng)
+        ]
+        epochs += [groups[place] for place in rng.permutation(len(groups))]
+    return pa.Table.from_pylist(epochs, _PLAN)
 
 
 _PLAN = pa.schema(

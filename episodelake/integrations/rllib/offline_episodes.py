@@ -1,4 +1,4 @@
-"""RLlib episodes from those of a store: whole ones or chunks, of one agent or several, and n-step transitions."""
+"""RLlib episodes from those of a store: whole or in chunks, of one or several agents, and n-step transitions."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class EpisodeOptions:
 
 
 def to_rllib(episode: Episode, start: int, stop: int, options: EpisodeOptions) -> Any:
-    """Return transitions `start` to `stop` of an episode as a SingleAgentEpisode, or a team's whole episode as
-    a MultiAgentEpisode. Arrays are copied only where actions are normalised.
+    """Return transitions `start` to `stop` of an episode as a SingleAgentEpisode, or a team's whole episode
+    as a MultiAgentEpisode. Arrays are copied only where actions are normalised.
 
     Raises:
         InvalidArgumentError: an output of the policy that `options` names is not there at every step.
@@ -110,9 +110,10 @@ def _outputs(episode: Episode, options: EpisodeOptions) -> dict[str, Any]:
         values = episode.policy.get(key)
         if not is_numeric(values):
             raise InvalidArgumentError(
-                f"Episode {episode.id!r} has no number or array of one shape at every step for the policy output "
-                f"{key!r}; it has {sorted(map(str, episode.policy))}. Choose outputs that all episodes have with "
-                "`input_read_method_kwargs={'extra_model_outputs': [...]}`, or episodes with `where`."
+                f"Episode {episode.id!r} does not have a number, or an array of one shape, for the policy "
+                f"output {key!r} at every step; it has {sorted(map(str, episode.policy))}. Choose outputs that "
+                "all episodes have with `input_read_method_kwargs={'extra_model_outputs': [...]}`, or episodes "
+                "with `where`."
             )
         found[name] = tree.map_structure(lambda a: a[: episode.length], values)
     return found

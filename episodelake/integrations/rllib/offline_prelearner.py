@@ -17,7 +17,7 @@ from .offline_episodes import STATE_OUT, EpisodeOptions, n_step_transitions, to_
 
 
 class StorePreLearner(OfflinePreLearner):
-    """Reads the episodes that `StoreOfflineData` names and maps them to train batches, in workers of Ray Data.
+    """Reads the episodes that `StoreOfflineData` names and makes train batches of them, in Ray Data workers.
 
     Override `episodes` to change them before the learner connectors see them, and pass the subclass as
     `prelearner_class`.
