@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 LOWEST ?= .venv-lowest
 PEERS ?= .venv-peers
+RLLIB ?= .venv-rllib
 ARGS ?=
 # How many processes run the tests; none waits for another, so two cores are used well by two.
 JOBS ?= 2
@@ -29,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-cases test-slow test-crashes test-terminal test-faults test-hostile test-lowest test-peers test-training test-notebooks test-explorer docs lint format types wheel-check bench check clean
+.PHONY: help demo test test-cases test-slow test-crashes test-terminal test-faults test-hostile test-lowest test-peers test-rllib test-training test-notebooks test-explorer docs lint format types wheel-check bench check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +71,10 @@ test-lowest: $(LOWEST)/.installed-lowest ## run the core suite on the oldest sup
 test-peers: $(PEERS)/.installed-peers ## run the examples and comparisons that need other libraries
 	$(IN_MEMORY) $(PEERS)/bin/python -m pytest $(PARALLEL) -m peers tests/test_peers.py $(ARGS)
 
+# RLlib needs a Gymnasium of its own. One process: its tests share one small cluster.
+test-rllib: $(RLLIB)/.installed-rllib ## train RLlib's algorithms from stores and record them, in RLlib's own environment
+	$(IN_MEMORY) $(RLLIB)/bin/python -m pytest $(LONGER) -m peers tests/test_rllib_*.py $(ARGS)
+
 test-training: $(VENV)/.installed-test ## train the examples' learners over several seeds, and run their notebook
 	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/test_training.py tests/test_training_notebook.py $(ARGS)
 
@@ -101,10 +106,10 @@ wheel-check: $(VENV)/.installed-test ## build the wheel, install it in a clean e
 bench: $(VENV)/.installed-test ## measure against Minari and bare pyarrow, and print the table
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-check: test test-cases test-crashes test-terminal test-hostile test-lowest test-peers test-training test-notebooks test-explorer lint types wheel-check ## all that the continuous integration checks
+check: test test-cases test-crashes test-terminal test-hostile test-lowest test-peers test-rllib test-training test-notebooks test-explorer lint types wheel-check ## all that the continuous integration checks
 
 clean: ## remove the environments, builds and caches
-	rm -rf $(VENV) $(LOWEST) $(PEERS) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis benchmarks/.venv
+	rm -rf $(VENV) $(LOWEST) $(PEERS) $(RLLIB) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis benchmarks/.venv
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -120,6 +125,11 @@ $(LOWEST)/.installed-lowest: pyproject.toml tests/lowest.txt
 $(PEERS)/.installed-peers: pyproject.toml tests/peers.txt
 	$(MAKE) --no-print-directory VENV=$(PEERS) $(PEERS)/bin/python
 	$(PEERS)/bin/python -m pip install --quiet --requirement tests/peers.txt --editable .
+	@touch $@
+
+$(RLLIB)/.installed-rllib: pyproject.toml tests/rllib.txt
+	$(MAKE) --no-print-directory VENV=$(RLLIB) $(RLLIB)/bin/python
+	$(RLLIB)/bin/python -m pip install --quiet --requirement tests/rllib.txt --editable .
 	@touch $@
 
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 
-from ...readers.optional_packages import require
+from ...store.optional_packages import require
 
 _ORIGINS = {
     "StoreOfflineData": "offline",

@@ -31,9 +31,10 @@ class StoreOfflineData(OfflineData):
 
     Learner connectors see whole episodes, so returns, value targets, n-step rewards and states of modules
     reach over rows. Workers of Ray Data (`map_batches_kwargs`) read groups of episodes and mix the rows of
-    each group; Ray Data splits them between learners. A group has the `capacity` of `prelearner_buffer_kwargs`
-    steps, by default ten train batches. With `materialize_mapped_data` the batches of one epoch are kept in
-    memory and come again; without it, groups and rows are drawn anew for each epoch.
+    each group; Ray Data splits them between learners. A group has the `capacity` of
+    `prelearner_buffer_kwargs` steps, by default ten train batches. With `materialize_mapped_data` the batches
+    of one epoch are kept in memory and come again; without it, groups and rows are drawn anew for each epoch. `materialize_data` has no
+    effect.
 
     `input_read_method_kwargs` chooses what is read:
 
@@ -47,8 +48,9 @@ class StoreOfflineData(OfflineData):
 
     Float actions of bounded Box spaces are mapped to [-1, 1] if `normalize_actions` is set (RLlib's default),
     because modules act in that range; `actions_in_input_normalized=True` says that the store already has
-    such actions. Episodes whose `end_reason` is `cut` or `interrupted` are neither terminated nor truncated:
-    learners bootstrap their last value.
+    such actions. A recorded policy output `actions` (of `StoreRecorder`) is taken as it is, instead. Episodes
+    whose `end_reason` is `cut` or `interrupted` are neither terminated nor truncated: learners bootstrap
+    their last value.
 
     Raises:
         StoreNotFoundError: there is no store at one of the paths.
@@ -72,6 +74,7 @@ class StoreOfflineData(OfflineData):
         planned = config.copy(copy_frozen=False)
         planned.input_ = [plan.slice(start, size) for start in range(0, len(plan), size)]
         planned.input_read_method, planned.input_read_method_kwargs = "from_arrow", {}
+        planned.materialize_data = False
         super().__init__(planned)
         self.config, self.path = config, config.input_
         self.data_read_batch_size = 1

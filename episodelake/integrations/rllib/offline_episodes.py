@@ -1,4 +1,4 @@
-"""RLlib episodes from those of a store: whole or in chunks, of one or several agents, and n-step transitions."""
+"""RLlib episodes from those of a store, whole or in chunks, of one or several agents; n-step transitions."""
 
 from __future__ import annotations
 
@@ -73,17 +73,21 @@ def _single(
         found.lookback = start - first
         return found
 
+    outputs = _outputs(episode, options)
+    # What the module sampled, before it was clipped or mapped to the bounds of the space.
+    sampled = outputs.pop(Columns.ACTIONS, None)
+    actions = _actions(episode, schema, options) if sampled is None else sampled
     infos = episode.infos if options.infos else [{}] * (episode.length + 1)
     return SingleAgentEpisode(
         observations=buffer(episode.observations, stop + 1),
         observation_space=schema.observation_space,
         infos=buffer(infos, stop + 1),
-        actions=buffer(_actions(episode, schema, options), stop),
+        actions=buffer(actions, stop),
         action_space=schema.action_space,
         rewards=buffer(episode.rewards, stop),
         terminated=ended and episode.terminated,
         truncated=ended and episode.truncated and not episode.terminated,
-        extra_model_outputs={key: buffer(values, stop) for key, values in _outputs(episode, options).items()},
+        extra_model_outputs={key: buffer(values, stop) for key, values in outputs.items()},
         t_started=start,
         len_lookback_buffer=0,
         **names,
@@ -110,10 +114,9 @@ def _outputs(episode: Episode, options: EpisodeOptions) -> dict[str, Any]:
         values = episode.policy.get(key)
         if not is_numeric(values):
             raise InvalidArgumentError(
-                f"Episode {episode.id!r} does not have a number, or an array of one shape, for the policy "
-                f"output {key!r} at every step; it has {sorted(map(str, episode.policy))}. Choose outputs that "
-                "all episodes have with `input_read_method_kwargs={'extra_model_outputs': [...]}`, or episodes "
-                "with `where`."
+                f"Episode {episode.id!r} lacks a number, or an array of one shape, at some step of the "
+                f"policy's {key!r}; it has {sorted(map(str, episode.policy))}. Choose outputs that all "
+                "episodes have with `input_read_method_kwargs={'extra_model_outputs': [...]}`, or filter."
             )
         found[name] = tree.map_structure(lambda a: a[: episode.length], values)
     return found
