@@ -33,8 +33,8 @@ class StoreOfflineData(OfflineData):
     reach over rows. Workers of Ray Data (`map_batches_kwargs`) read groups of episodes and mix the rows of
     each group; Ray Data splits them between learners. A group has the `capacity` of
     `prelearner_buffer_kwargs` steps, by default ten train batches. With `materialize_mapped_data` the batches
-    of one epoch are kept in memory and come again; without it, groups and rows are drawn anew for each epoch. `materialize_data` has no
-    effect.
+    of one epoch are kept in memory and come again; without it, groups and rows are drawn anew for each epoch.
+    `materialize_data` has no effect.
 
     `input_read_method_kwargs` chooses what is read:
 

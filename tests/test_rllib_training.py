@@ -1,0 +1,182 @@
+"""RLlib's offline algorithms trained from stores, beside the same data in RLlib's own format.
+
+`make test-rllib` runs these tests in RLlib's own environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import episodelake as el
+
+pytestmark = pytest.mark.peers
+SEED = 0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """A small cluster of Ray."""
+    import ray
+
+    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=200 * 2**20, log_to_driver=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    yield
+    ray.shutdown()
+
+
+def balance(observation: np.ndarray, rng: np.random.Generator, noise: float) -> int:
+    """A policy that balances the pole, with some random actions."""
+    if rng.random() < noise:
+        return int(rng.integers(2))
+    return int(observation @ [0.1, 0.2, 3.0, 1.0] > 0)
+
+
+def swing_up(observation: np.ndarray, rng: np.random.Generator, noise: float) -> np.ndarray:
+    """A policy that swings the pendulum up and holds it, with some noise."""
+    cosine, sine, speed = observation.tolist()
+    if cosine > 0.7:
+        torque = -8 * np.arctan2(sine, cosine) - 2 * speed
+    else:
+        torque = (1 if 0.5 * speed**2 < 15 * (1 - cosine) else -1) * (2 if speed >= 0 else -2)
+    return np.clip(np.array([torque + noise * rng.normal()], np.float32), -2, 2)
+
+
+def recorded(folder: Path, name: str, policy: Callable[..., Any], noises: list[float], limit: int) -> Path:
+    """A folder with the same 30 episodes as a store and as a Parquet file for RLlib."""
+    env, rng = gymnasium.make(name, max_episode_steps=limit), np.random.default_rng(SEED)
+    rows = []
+    store = el.create(folder / "store", env)
+    with store.record(env) as recorder:
+        for number in range(30):
+            observation, _ = recorder.reset(seed=number)
+            ended = False
+            while not ended:
+                action = policy(observation, rng, noises[number % len(noises)])
+                following, reward, terminated, truncated, _ = recorder.step(action)
+                rows.append((number, observation, action, reward, following, terminated, truncated))
+                observation, ended = following, terminated or truncated
+    box = isinstance(env.action_space, gymnasium.spaces.Box)
+    names = ("eps_id", "obs", "actions", "rewards", "new_obs", "terminateds", "truncateds")
+    columns: dict[str, list] = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    # RLlib records the actions of its modules, between -1 and 1.
+    columns["actions"] = [(action / 2).tolist() if box else action for action in columns["actions"]]
+    columns["eps_id"] = list(map(str, columns["eps_id"]))
+    vector = pa.list_(pa.float32())
+    types = {"obs": vector, "new_obs": vector, "actions": vector if box else pa.int64()}
+    table = pa.table({key: pa.array(values, types.get(key)) for key, values in columns.items()})
+    (folder / "rllib").mkdir()
+    pq.write_table(table, folder / "rllib" / "data.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Good and bad episodes of CartPole."""
+    return recorded(tmp_path_factory.mktemp("cartpole"), "CartPole-v1", balance, [0.2, 0.9], 200)
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Episodes of Pendulum."""
+    return recorded(tmp_path_factory.mktemp("pendulum"), "Pendulum-v1", swing_up, [0.2], 200)
+
+
+def configured(kind: str, name: str, source: Path, **training: Any) -> Any:
+    """A configuration that reads a store or RLlib's own format."""
+    from ray.rllib.algorithms.bc import BCConfig
+    from ray.rllib.algorithms.cql import CQLConfig
+    from ray.rllib.algorithms.marwil import MARWILConfig
+
+    from episodelake.integrations.rllib import StoreOfflineData
+
+    config = {"bc": BCConfig, "marwil": MARWILConfig, "cql": CQLConfig}[kind]()
+    with gymnasium.make(name) as env:
+        config.environment(observation_space=env.observation_space, action_space=env.action_space)
+    chosen = {"offline_data_class": StoreOfflineData} if source.name == "store" else {}
+    config.offline_data(input_=[str(source)], materialize_data=False, materialize_mapped_data=True, **chosen)
+    config.training(train_batch_size_per_learner=256, **training)
+    return config.debugging(seed=SEED, log_level="ERROR")
+
+
+def evaluated(module: Any, name: str) -> float:
+    """The mean return of a module that acts without noise in ten environments."""
+    import torch
+
+    envs = gymnasium.make_vec(name, num_envs=10, vectorization_mode="sync")
+    observations, _ = envs.reset(seed=1000)
+    alive, returns = np.ones(10, bool), np.zeros(10)
+    box = isinstance(envs.single_action_space, gymnasium.spaces.Box)
+    while alive.any():
+        with torch.no_grad():
+            found = module.forward_inference({"obs": torch.as_tensor(observations)})
+        chosen = module.get_inference_action_dist_cls().from_logits(found["action_dist_inputs"])
+        actions = chosen.to_deterministic().sample().numpy()
+        actions = np.clip(actions, -1, 1) * 2 if box else actions
+        observations, rewards, terminated, truncated, _ = envs.step(actions)
+        returns += rewards * alive
+        alive &= ~(terminated | truncated)
+    return float(returns.mean())
+
+
+def trained(config: Any, name: str, updates: int) -> float:
+    """The mean return after so many updates."""
+    algorithm = config.offline_data(dataset_num_iters_per_learner=updates).build_algo()
+    try:
+        algorithm.train()
+        return evaluated(algorithm.learner_group._learner.module["default_policy"], name)
+    finally:
+        algorithm.stop()
+
+
+@pytest.mark.parametrize(("kind", "options"), [("bc", {}), ("marwil", {"beta": 1.0})])
+def test_cartpole_trains_as_well_as_from_rllibs_format(
+    kind: str, options: dict[str, Any], cartpole: Path, cluster: None
+) -> None:
+    """After as many updates on the same data, the pole is balanced at least as long."""
+    returns = [
+        trained(configured(kind, "CartPole-v1", cartpole / source, lr=0.003, **options), "CartPole-v1", 200)
+        for source in ("store", "rllib")
+    ]
+    print(kind, returns)
+    assert returns[0] > 300 and returns[0] >= 0.9 * returns[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("bc", {"lr": 0.003}), ("cql", {"bc_iters": 1000, "actor_lr": 0.003})]
+)
+def test_pendulum_trains_as_well_as_from_rllibs_format(
+    kind: str, options: dict[str, Any], pendulum: Path, cluster: None
+) -> None:
+    """After as many updates on the same data, the pendulum is held up at least as well."""
+    returns = [
+        trained(configured(kind, "Pendulum-v1", pendulum / source, **options), "Pendulum-v1", 300)
+        for source in ("store", "rllib")
+    ]
+    print(kind, returns)
+    assert returns[0] > -700 and returns[0] >= returns[1] - 100
+
+
+def test_several_learners_share_the_data(cartpole: Path, cluster: None) -> None:
+    """Two learners get disjoint parts of the stream and learn one policy, in several epochs."""
+    config = configured("bc", "CartPole-v1", cartpole / "store", lr=0.003)
+    config.offline_data(dataset_num_iters_per_learner=20, materialize_mapped_data=False)
+    algorithm = config.learners(num_learners=2).build_algo()
+    try:
+        first, last = (algorithm.train()["learners"]["default_policy"]["policy_loss"] for _ in range(2))
+        assert last < first
+        weights = algorithm.learner_group.foreach_learner(
+            lambda learner: learner.module["default_policy"].get_state()
+        )
+        one, other = (result.get() for result in weights)
+        assert one.keys() == other.keys()
+        assert all(np.array_equal(one[key], other[key]) for key in one)
+    finally:
+        algorithm.stop()
