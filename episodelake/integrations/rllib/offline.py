@@ -1,5 +1,8 @@
 """Offline training of RLlib from stores: what is read, in which groups, and how it goes to the learners."""
 
+# Ray has an environment of its own, without the type checker.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 import operator

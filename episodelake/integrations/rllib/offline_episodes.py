@@ -1,5 +1,8 @@
 """RLlib episodes from those of a store, whole or in chunks, of one or several agents; n-step transitions."""
 
+# Ray has an environment of its own, without the type checker.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,5 +1,8 @@
 """Train batches from episodes of a store: RLlib's learner connectors run over whole episodes."""
 
+# Ray has an environment of its own, without the type checker.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
