@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ def cluster() -> Iterator[None]:
     ray.init(num_cpus=4, include_dashboard=False, object_store_memory=200 * 2**20, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     yield
+    gc.collect()  # iterators of Ray Data report to the cluster when they go
     ray.shutdown()
 
 
