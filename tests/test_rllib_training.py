@@ -170,9 +170,11 @@ def test_cartpole_trains_as_well_as_from_rllibs_format(
 
 def test_pendulum_trains_as_well_as_from_rllibs_format(pendulum: Path, cluster: None) -> None:
     """After as many updates on the same data, CQL's actor, which clones first, is as near to the actions."""
+    options = {"bc_iters": 1000, "num_actions": 2, "lr": None}
+    options |= {"actor_lr": 0.003, "critic_lr": 0.001, "alpha_lr": 0.001}
     errors = [
         trained(
-            configured("cql", "Pendulum-v1", pendulum / source, bc_iters=1000, actor_lr=0.003, num_actions=2),
+            configured("cql", "Pendulum-v1", pendulum / source, **options),
             40,
             lambda module: imitation_error(module, pendulum / "store"),
         )
