@@ -101,7 +101,7 @@ def configured(kind: str, name: str, source: Path, **training: Any) -> Any:
 
     config = {"bc": BCConfig, "marwil": MARWILConfig, "cql": CQLConfig}[kind]()
     with gymnasium.make(name) as env:
-        config.environment(observation_space=env.observation_space, action_space=env.action_space)
+        config.environment(name, observation_space=env.observation_space, action_space=env.action_space)
     chosen = {"offline_data_class": StoreOfflineData} if source.name == "store" else {}
     config.offline_data(input_=[str(source)], materialize_data=False, materialize_mapped_data=True, **chosen)
     config.training(train_batch_size_per_learner=256, **training)
