@@ -16,6 +16,7 @@ from ...store.optional_packages import require
 _ORIGINS = {
     "StoreOfflineData": "offline",
     "StorePreLearner": "offline_prelearner",
+    "StoreRecorder": "recording",
 }
 __all__ = sorted(_ORIGINS)  # pyright: ignore[reportUnsupportedDunderAll]
 

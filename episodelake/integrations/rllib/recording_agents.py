@@ -1,0 +1,248 @@
+"""The environments of a `MultiAgentEnvRunner`, recorded through one `TeamWriter`.
+
+An agent's transition is complete when its next observation comes, as in RLlib's own episodes: until then its
+action waits here and its rewards add up. See `MultiAgentEpisode.add_env_step` for the cases.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium
+from gymnasium import Space
+from ray.rllib.core.columns import Columns
+from ray.rllib.env.vector.vector_multi_agent_env import VectorMultiAgentEnv
+from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
+
+from ..._store import EpisodeStore
+from ...store.agents.agents import find_group
+from ...store.dynamic.values import freeze, freeze_value
+from ...store.errors import RecorderStateError
+from ...writers.options import SessionKeywords
+from ...writers.recorders.info_choice import InfoChoice
+from ...writers.recorders.pettingzoo_api import own
+from ...writers.recorders.team_recorder import INITIAL_REWARD
+from ...writers.team_writer import OpenTeam, TeamWriter
+from .recording_outputs import Outputs, as_mappings, is_rescaled
+
+ALL, COMMON = "__all__", "__common__"
+#: The step column that marks a last observation that the environment did not give.
+REPEATED = "observation_repeated"
+
+ByAgent = Mapping[Any, Any]
+
+
+def agent_spaces(envs: VectorMultiAgentEnv) -> dict[str, tuple[Space, Space]]:
+    """Return the observation and action space of each possible agent, by its name as text."""
+    assert envs.envs is not None
+    env = envs.envs[0].unwrapped
+    return {
+        str(agent): (env.get_observation_space(agent), env.get_action_space(agent))
+        for agent in env.possible_agents
+    }
+
+
+class AgentsRecording:
+    """Puts a recorder around each environment of a vector; all write one run.
+
+    Args:
+        envs: the vector environment; its environments are replaced.
+        store: where to.
+        facts: gives the metadata of the episode that ends in an environment, by its index.
+        arguments: `run`, `metadata` and `record_infos` of the run.
+        options: of the session.
+    """
+
+    def __init__(
+        self,
+        envs: VectorMultiAgentEnv,
+        store: EpisodeStore,
+        facts: Callable[[int], Mapping[str, Any]],
+        arguments: Mapping[str, Any],
+        options: SessionKeywords,
+    ) -> None:
+        assert envs.envs is not None
+        infos = InfoChoice.of(arguments["record_infos"])
+        spaces = agent_spaces(envs)
+        known = store.agent_groups
+        groups = {name: known[find_group(known, name, *pair)].name for name, pair in spaces.items()}
+        self._rescaled = {name: is_rescaled(action_space) for name, (_, action_space) in spaces.items()}
+        writer = store.team_writer(run=arguments["run"], metadata=arguments["metadata"], **options)
+        team = _TeamRun(writer, groups, infos, facts, set(range(len(envs.envs))))
+        self.envs = [RecordedAgents(env, team, index) for index, env in enumerate(envs.envs)]
+        envs.envs = list(self.envs)
+
+    def log(self, outputs: Outputs, weights_seq_no: int | None) -> None:
+        """See `Recording.log`."""
+        for env in self.envs:
+            env.policy.clear()
+        for name, column in outputs.items():
+            for env, values in zip(self.envs, column, strict=True):
+                for agent, value in values.items():
+                    said = env.policy.setdefault(str(agent), {})
+                    if weights_seq_no is not None:
+                        said[WEIGHTS_SEQ_NO] = weights_seq_no
+                    if name != Columns.ACTIONS or self._rescaled.get(str(agent)):
+                        said[name] = freeze_value(as_mappings(value))
+
+
+class _TeamRun(NamedTuple):
+    """What the recorded environments of a vector share; `open` has the indices of those not closed yet."""
+
+    writer: TeamWriter
+    groups: Mapping[str, str]
+    infos: InfoChoice
+    facts: Callable[[int], Mapping[str, Any]]
+    open: set[int]
+
+
+class _Taken(NamedTuple):
+    """An action whose next observation has not come yet."""
+
+    action: Any
+    policy: Mapping[str, Any]
+
+
+class RecordedAgents(gymnasium.Wrapper):
+    """Records one `MultiAgentEnv`.
+
+    Attributes:
+        policy: by agent, what the module said of the actions that come next.
+    """
+
+    def __init__(self, env: gymnasium.Env, run: _TeamRun, index: int) -> None:
+        super().__init__(env)
+        self._run = run
+        self._index = index
+        self.policy: dict[str, dict[str, Any]] = {}
+        self._team: OpenTeam | None = None
+        self._was_reset = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._taken: dict[str, _Taken] = {}
+        self._rewards: dict[str, float] = {}
+        self._last: dict[str, Any] = {}
+        self._transitions = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        """Reset the environment and begin an episode; a running one ends as `cut`."""
+        self._end()
+        kept = None if options is None else freeze(options)
+        observations, infos = self.env.reset(seed=seed, options=options)
+        drawn = getattr(self.env.unwrapped, "_np_random_seed", None)
+        if seed is None and not self._was_reset and isinstance(drawn, int) and drawn >= 0:
+            seed = drawn
+        self._was_reset = True
+        first = _by_name(observations)
+        self._team = self._run.writer.begin(
+            first,
+            self._infos(first, infos),
+            seed=seed,
+            options=kept,
+            metadata={"env_index": self._index},
+            groups=self._run.groups,
+        )
+        self._last = {name: own(value) for name, value in first.items()}
+        return observations, infos
+
+    def step(self, action: ByAgent) -> Any:
+        """Step the environment and record the transitions that it completes."""
+        for name, value in _by_name(action).items():
+            self._taken[name] = _Taken(own(value), self.policy.pop(name, {}))
+        try:
+            result = self.env.step(action)  # pyright: ignore[reportArgumentType]
+            if self._team is not None:
+                self._record(self._team, *result)
+        except BaseException:
+            self._end()
+            raise
+        return result
+
+    def close(self) -> None:
+        """Close the environment; the last to be closed of a vector ends the run."""
+        try:
+            self._end()
+            self._run.open.discard(self._index)
+            if not self._run.open:
+                self._run.writer.close()
+        finally:
+            self.env.close()
+
+    def _record(
+        self,
+        team: OpenTeam,
+        observations: ByAgent,
+        rewards: ByAgent,
+        terminateds: ByAgent,
+        truncateds: ByAgent,
+        infos: ByAgent,
+    ) -> None:
+        terminated, truncated = _Flags(terminateds), _Flags(truncateds)
+        for name, reward in _by_name(rewards).items():
+            self._rewards[name] = self._rewards.get(name, 0.0) + (reward or 0.0)
+        came = {
+            name: observation
+            for name, observation in _by_name(observations).items()
+            # An agent that is done before it can act has no part in the episode.
+            if name in self._taken or not (terminated[name] or truncated[name])
+        }
+        repeated = [
+            name for name in self._taken if name not in came and (terminated[name] or truncated[name])
+        ]
+        extra: dict[str, dict[str, Any]] = {name: {REPEATED: True} for name in repeated}
+        came |= {name: self._last[name] for name in repeated}
+        stepped = {name: self._taken.pop(name) for name in came if name in self._taken}
+        earned = {name: self._rewards.pop(name, 0.0) for name in came}
+        extra |= {name: {INITIAL_REWARD: earned[name]} for name in came if name not in stepped and earned[name]}
+        team.append(
+            {name: taken.action for name, taken in stepped.items()},
+            {name: earned[name] for name in stepped},
+            came,
+            {name: terminated[name] for name in stepped},
+            {name: truncated[name] for name in stepped},
+            self._infos(came, infos),
+            {name: taken.policy for name, taken in stepped.items()},
+            extra,
+        )
+        self._transitions += len(stepped)
+        self._last |= {name: own(value) for name, value in came.items()}
+        if terminated.all or truncated.all or not team.agents:
+            self._end()
+
+    def _infos(self, came: Mapping[str, Any], infos: ByAgent) -> dict[str, Mapping[Any, Any]]:
+        """Return the infos of the agents with an observation; what all share is in that of the first one."""
+        given = _by_name(infos)
+        found = {name: dict(given[name]) for name in came if given.get(name)}
+        if came and given.get(COMMON):
+            found.setdefault(next(iter(came)), {})[COMMON] = given[COMMON]
+        return {name: self._run.infos.owned(info) for name, info in found.items()}
+
+    def _end(self) -> None:
+        """End the running episode; what no observation followed has no row."""
+        team, transitions = self._team, self._transitions
+        self._team = None
+        self._forget()
+        if team is None or self._run.writer.session.closed:
+            return
+        # An episode in which no agent acted is given up.
+        with contextlib.nullcontext() if transitions else contextlib.suppress(RecorderStateError):
+            team.end(self._run.facts(self._index))
+
+
+class _Flags:
+    """One kind of flags of a step; "__all__" sets those of all agents."""
+
+    def __init__(self, flags: ByAgent) -> None:
+        self._flags = _by_name(flags)
+        self.all = bool(self._flags.get(ALL, False))
+
+    def __getitem__(self, name: str) -> bool:
+        return self.all or bool(self._flags.get(name, False))
+
+
+def _by_name(values: ByAgent | None) -> dict[str, Any]:
+    """Return values by agent with names that are text; RLlib takes numbers too."""
+    return {str(agent): value for agent, value in (values or {}).items()}
