@@ -136,7 +136,8 @@ class EnvRecorder(RunOwner[Rows], Generic[Rows]):
         Raises:
             StoreAccessError, ConcurrentCommitError: sealing failed; the journal keeps everything, call again.
         """
-        if self._session.closed:
+        # Gymnasium also closes vector environments whose constructor has failed, before there is a run.
+        if "_session" not in vars(self) or self._session.closed:
             return
         try:
             self.detach()
