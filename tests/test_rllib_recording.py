@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import episodelake as el
+from waiting import wait_until
 
 pytestmark = pytest.mark.peers
 ROOT = Path(__file__).parents[1]
@@ -350,6 +351,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     ray.shutdown()
 
 
+def trained(algorithm: Any) -> int:
+    """Train once more and return how many workers are well."""
+    algorithm.train()
+    return algorithm.env_runner_group.num_healthy_remote_workers()
+
+
 def test_processes_write_runs_of_their_own(tmp_path: Path, log: Path, cluster: None) -> None:
     """Two workers, one of them killed and restarted, record all that they sampled, without evaluations."""
     import ray
@@ -372,8 +379,9 @@ def test_processes_write_runs_of_their_own(tmp_path: Path, log: Path, cluster: N
     algorithm.train()
     victim = algorithm.env_runner_group._worker_manager.actors()[1]
     ray.kill(victim, no_restart=False)
-    for _ in range(2):
-        algorithm.train()
+    algorithm.train()
+    wait_until(lambda: trained(algorithm) == 2, "the restart of the worker")
+    algorithm.train()
     algorithm.stop()
     store = check_against_log(tmp_path / "store", log, interrupted=2)
     assert list(other.glob("*.jsonl"))

@@ -30,9 +30,12 @@ class ModuleOutputs(ConnectorV2):
         *,
         receive: Callable[[Outputs], None] | None = None,
     ) -> None:
-        # Not told to the base class, which keeps arguments for checkpoints.
         super().__init__(input_observation_space, input_action_space)
         self._receive = receive
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple[()], dict[str, Any]]:
+        """Return nothing for checkpoints: what receives the columns belongs to this process."""
+        return (), {}
 
     def __call__(self, *, batch: Outputs, **_: Any) -> Outputs:
         """See `ConnectorV2.__call__`."""
