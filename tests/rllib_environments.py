@@ -1,4 +1,4 @@
-"""Environments for RLlib that keep a log of their own: one JSON line for each reset and step, flushed at once."""
+"""Environments for RLlib with a log of their own: one JSON line for each reset and step, written at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Log:
     """Writes the lines of one environment."""
 
     def __init__(self, folder: str) -> None:
-        self._file = open(os.path.join(folder, f"{uuid.uuid4().hex}.jsonl"), "a")  # noqa: SIM115
+        self._path = os.path.join(folder, f"{uuid.uuid4().hex}.jsonl")
         self.key = ""
 
     def reset(self, **values: Any) -> None:
@@ -28,8 +28,8 @@ class Log:
 
     def write(self, action: Any, **values: Any) -> None:
         """Write what happened in the current episode."""
-        self._file.write(json.dumps({"key": self.key, "action": action, **values}, default=_plain) + "\n")
-        self._file.flush()
+        with open(self._path, "a") as file:
+            file.write(json.dumps({"key": self.key, "action": action, **values}, default=_plain) + "\n")
 
 
 def logged_episodes(folder: Path) -> Iterator[list[dict[str, Any]]]:
@@ -93,7 +93,8 @@ class Relay(MultiAgentEnv):
         self.agents = list(self.possible_agents)
         small, wide = spaces.Box(-99, 99, (2,), np.float32), spaces.Box(-99, 99, (3,), np.float32)
         self.observation_spaces = {"red": small, "blue": small, 7: wide}
-        self.action_spaces = {"red": spaces.Discrete(2), "blue": spaces.Discrete(2), 7: spaces.Box(-2, 2, (1,))}
+        two, force = spaces.Discrete(2), spaces.Box(-2, 2, (1,))
+        self.action_spaces = {"red": two, "blue": two, 7: force}
         super().__init__()
         self._log, self._count = Log(config["log"]), 0
 

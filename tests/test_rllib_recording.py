@@ -46,7 +46,9 @@ def configured(store: Path, log: Path, name: str = "CartPole-v1", **options: Any
     from rllib_environments import LoggedEnv
 
     limits = {key: options.pop(key) for key in ("limit", "fails_at") if key in options}
-    recorder = {key: options.pop(key) for key in ("policy", "record_infos", "run") if key in options}
+    recorder = {
+        key: options.pop(key) for key in ("policy", "record_infos", "run", "evaluation") if key in options
+    }
     config = PPOConfig().environment(LoggedEnv, env_config={"id": name, "log": str(log), **limits})
     config.env_runners(**{"num_env_runners": 0, **options}).debugging(seed=3)
     return config.callbacks(StoreRecorder(store, **recorder))
@@ -119,7 +121,7 @@ def test_every_sampled_transition_is_recorded_once(
     assert logp and {episode.metadata[EPISODE] for episode in store} == logp.keys()
     for episode in store:
         np.testing.assert_array_equal(episode.policy["action_logp"], logp[episode.metadata[EPISODE]])
-        assert "actions" not in episode.policy
+        assert "sampled_action" not in episode.policy
 
 
 def test_actions_and_observations_are_the_environments_own(tmp_path: Path, log: Path) -> None:
@@ -142,7 +144,7 @@ def test_actions_and_observations_are_the_environments_own(tmp_path: Path, log: 
     changed = 0
     for episode in store:
         name = episode.metadata[EPISODE]
-        raw = episode.policy["actions"]
+        raw = episode.policy["sampled_action"]
         np.testing.assert_array_equal(raw, sampled[name])
         np.testing.assert_array_equal(episode.policy["action_dist_inputs"], inputs[name])
         np.testing.assert_allclose(episode.actions, np.clip(2 * raw, -2, 2), rtol=1e-5, atol=1e-6)
@@ -208,6 +210,34 @@ def test_a_failed_environment_ends_its_episodes_and_goes_on(tmp_path: Path, log:
     runner.stop()
     store = check_against_log(tmp_path / "store", log)
     assert len(store.runs.collect()) == 2
+
+
+def test_asynchronous_environments_are_recorded(tmp_path: Path, log: Path) -> None:
+    """Environments that RLlib steps in processes of their own are recorded the same."""
+    config = configured(
+        tmp_path / "store",
+        log,
+        num_envs_per_env_runner=2,
+        rollout_fragment_length=20,
+        gym_env_vectorize_mode="async",
+    )
+    runner = single_runner(config)
+    chunks = [chunk for _ in range(3) for chunk in runner.sample()]
+    runner.stop()
+    store = check_against_log(tmp_path / "store", log)
+    assert len(store.transitions.collect()) == sum(map(len, chunks)) >= 120
+
+
+def test_evaluations_are_recorded_if_asked(tmp_path: Path, log: Path) -> None:
+    """Workers of an evaluation record with `evaluation=True` only, and their runs say so."""
+    for evaluation in (False, True):
+        config = configured(tmp_path / "store", log, evaluation=evaluation)
+        config.in_evaluation = True
+        runner = single_runner(config)
+        runner.sample(num_timesteps=5)
+        runner.stop()
+        assert (tmp_path / "store").exists() == evaluation
+    assert el.open(tmp_path / "store").runs.collect()["metadata.evaluation"].to_list() == [True]
 
 
 # Several agents
@@ -307,11 +337,11 @@ def check_lane(agent: Any, lane: dict[str, Any]) -> None:
     assert ("observation_repeated" in agent.extra) == bool(lane["repeated"])
     assert [value for value in agent.extra.get("initial_reward", ()) if value is not None] == lane["initial"]
     assert len(agent.policy["action_logp"]) == agent.length
-    assert ("actions" in agent.policy) == (agent.agent_id == "7")
+    assert ("sampled_action" in agent.policy) == (agent.agent_id == "7")
 
 
 def test_agents_episodes_equal_rllibs(tmp_path: Path, log: Path) -> None:
-    """Of whole episodes a store holds each agent's observations, actions, rewards and outputs as RLlib does."""
+    """Of whole episodes a store holds each agent's values and outputs as RLlib does."""
     from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 
     runner = MultiAgentEnvRunner(config=multi_config(tmp_path / "store", log, num_envs_per_env_runner=2))
@@ -323,7 +353,7 @@ def test_agents_episodes_equal_rllibs(tmp_path: Path, log: Path) -> None:
         for name, lane in theirs.agent_episodes.items():
             ours = found[theirs.id_].agent(str(name))
             np.testing.assert_array_equal(ours.observations, lane.get_observations())
-            raw = ours.policy.get("actions", ours.actions)
+            raw = ours.policy.get("sampled_action", ours.actions)
             np.testing.assert_array_equal(raw, lane.get_actions())
             np.testing.assert_array_equal(ours.rewards, lane.get_rewards())
             logp = lane.get_extra_model_outputs("action_logp")
@@ -391,7 +421,7 @@ def test_processes_write_runs_of_their_own(tmp_path: Path, log: Path, cluster: N
 
 
 def test_a_restored_algorithm_records_on(tmp_path: Path, log: Path, cluster: None) -> None:
-    """Checkpoints contain nothing of the recording; the algorithm restored from one records into the store."""
+    """An algorithm that records can be saved; the one restored from it records into the store too."""
     from ray.rllib.algorithms.algorithm import Algorithm
 
     config = configured(tmp_path / "store", log, rollout_fragment_length=32)

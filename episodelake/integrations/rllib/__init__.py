@@ -4,6 +4,10 @@
 
     config.offline_data(input_=["data/cartpole"], offline_data_class=StoreOfflineData)
 
+    from episodelake.integrations.rllib import StoreRecorder
+
+    config.callbacks(StoreRecorder("data/cartpole", run="ppo"))
+
 Names load on first use. Where Ray is missing, the first use raises `MissingPackageError`.
 """
 

@@ -2,8 +2,8 @@
 
     config.callbacks(StoreRecorder("data/cartpole", run="ppo"))
 
-It puts a recorder below the environments of each `EnvRunner`, because `env.step` happens once for each
-transition. RLlib's episodes are chunks that repeat their last rows and lose unfinished episodes; they may hold
+It puts a recorder around the environments of each `EnvRunner`, because `env.step` happens once for each
+transition. RLlib's own episodes come in chunks, which repeat rows, and some are dropped. They may hold
 observations that connectors changed and actions that the environment did not get.
 
     module -> connectors -> ModuleOutputs -> recorder -> env
@@ -11,6 +11,7 @@ observations that connectors changed and actions that the environment did not ge
                               policy.*      transitions
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
@@ -20,7 +21,6 @@ from typing import Any, Protocol, Unpack
 import numpy as np
 from gymnasium.vector import VectorWrapper
 from ray.rllib.callbacks.callbacks import RLlibCallback
-from ray.rllib.core.columns import Columns
 from ray.rllib.env.vector.vector_multi_agent_env import VectorMultiAgentEnv
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from ray.rllib.utils.spaces.space_utils import batch as stacked
@@ -29,11 +29,17 @@ from ..._store import EpisodeStore, create, open_store
 from ...store.errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError
 from ...store.layout import Layout
 from ...writers.options import SessionKeywords, SessionOptions
-from ...writers.recorders.callbacks import EpisodeSummary
 from ...writers.recorders.info_choice import InfoChoice, RecordInfos
 from ...writers.recorders.vector_recorder import VectorRecorder
 from .recording_agents import AgentsRecording, agent_spaces
-from .recording_outputs import ModuleOutputs, Outputs, as_mappings, is_rescaled, recorded_columns
+from .recording_outputs import (
+    SAMPLED_ACTION,
+    ModuleOutputs,
+    Outputs,
+    as_mappings,
+    is_rescaled,
+    recorded_columns,
+)
 
 #: The metadata of an episode with its id in RLlib.
 RLLIB_EPISODE = "rllib_episode"
@@ -49,10 +55,10 @@ class StoreRecorder:
     episodes end as `interrupted`.
 
     Observations, rewards, flags and infos are those of the environment, and actions are those that it got.
-    The other outputs of the module are `policy` values under RLlib's names: `action_logp`,
-    `action_dist_inputs`, `state_out`, `weights_seq_no`, and `actions` where RLlib clipped or rescaled a
-    sampled action. Episodes that RLlib leaves unfinished end as `cut`. The metadata `rllib_episode` is the
-    episode's id in RLlib; the metadata of runs say `worker_index` and `evaluation`.
+    The other outputs of the module are `policy` values under RLlib's names, such as `action_logp`,
+    `action_dist_inputs`, `state_out` and `weights_seq_no`. For Box actions, which RLlib clips or rescales,
+    `sampled_action` is the action before. Episodes that RLlib leaves unfinished end as `cut`. Their metadata
+    `rllib_episode` is their id in RLlib; the metadata of runs say `worker_index` and `evaluation`.
 
     Args:
         path: the store, created if it does not exist. All processes must reach it.
@@ -82,7 +88,8 @@ class StoreRecorder:
     ) -> None:
         if isinstance(policy, str) or not isinstance(policy, Collection | None):
             raise InvalidArgumentError(
-                f"policy={policy!r}: expected the outputs to record, such as ('action_logp',), or None for all."
+                f"policy={policy!r}: expected the outputs to record, such as ('action_logp',), or None for "
+                "all of them."
             )
         SessionOptions(**options)
         InfoChoice.of(record_infos)
@@ -139,13 +146,13 @@ class _Callback(RLlibCallback):
         #: RLlib's ids of the running episodes, by index of the environment.
         self._ids: dict[int, str] = {}
 
-    def on_environment_created(self, *, env_runner: Any, **_: Any) -> None:
+    def on_environment_created(self, *, env_runner: Any = None, **_: Any) -> None:
         """Record the environments that replace some that failed."""
         # The first ones come before the rest of their EnvRunner.
         if self._recording is not None:
             self._record(env_runner)
 
-    def on_episode_created(self, *, env_runner: Any, **_: Any) -> None:
+    def on_episode_created(self, *, env_runner: Any = None, **_: Any) -> None:
         """Record the environments from their first reset on, which is about to come."""
         if self._recorder.evaluation or not env_runner.config.in_evaluation:
             self._record(env_runner)
@@ -168,9 +175,7 @@ class _Callback(RLlibCallback):
         }
         if isinstance(envs, VectorMultiAgentEnv):
             store = self._recorder.store(agents=agent_spaces(envs))
-            self._recording = AgentsRecording(
-                envs, store, self._facts, arguments, self._recorder.options
-            )
+            self._recording = AgentsRecording(envs, store, self._facts, arguments, self._recorder.options)
         elif isinstance(envs, VectorWrapper):
             store = self._recorder.store(env=envs.env)
             self._recording = _VectorRecording(
@@ -212,7 +217,7 @@ class _VectorRecording:
     def log(self, outputs: Outputs, weights_seq_no: int | None) -> None:
         """See `Recording.log`; the environments about to be reset drop their actions."""
         if not self._rescaled:
-            outputs.pop(Columns.ACTIONS, None)
+            outputs.pop(SAMPLED_ACTION, None)
         values = {
             name: as_mappings(stacked(list(column)) if isinstance(column, list) else column)
             for name, column in outputs.items()

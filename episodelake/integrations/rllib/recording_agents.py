@@ -4,6 +4,7 @@ An agent's transition is complete when its next observation comes, as in RLlib's
 action waits here and its rewards add up. See `MultiAgentEpisode.add_env_step` for the cases.
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import contextlib
@@ -12,7 +13,6 @@ from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium import Space
-from ray.rllib.core.columns import Columns
 from ray.rllib.env.vector.vector_multi_agent_env import VectorMultiAgentEnv
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
@@ -25,7 +25,7 @@ from ...writers.recorders.info_choice import InfoChoice
 from ...writers.recorders.pettingzoo_api import own
 from ...writers.recorders.team_recorder import INITIAL_REWARD
 from ...writers.team_writer import OpenTeam, TeamWriter
-from .recording_outputs import Outputs, as_mappings, is_rescaled
+from .recording_outputs import SAMPLED_ACTION, Outputs, as_mappings, is_rescaled
 
 ALL, COMMON = "__all__", "__common__"
 #: The step column that marks a last observation that the environment did not give.
@@ -84,7 +84,7 @@ class AgentsRecording:
                     said = env.policy.setdefault(str(agent), {})
                     if weights_seq_no is not None:
                         said[WEIGHTS_SEQ_NO] = weights_seq_no
-                    if name != Columns.ACTIONS or self._rescaled.get(str(agent)):
+                    if name != SAMPLED_ACTION or self._rescaled.get(str(agent)):
                         said[name] = freeze_value(as_mappings(value))
 
 
@@ -153,7 +153,7 @@ class RecordedAgents(gymnasium.Wrapper):
         for name, value in _by_name(action).items():
             self._taken[name] = _Taken(own(value), self.policy.pop(name, {}))
         try:
-            result = self.env.step(action)  # pyright: ignore[reportArgumentType]
+            result: Any = self.env.step(action)
             if self._team is not None:
                 self._record(self._team, *result)
         except BaseException:
@@ -196,7 +196,8 @@ class RecordedAgents(gymnasium.Wrapper):
         came |= {name: self._last[name] for name in repeated}
         stepped = {name: self._taken.pop(name) for name in came if name in self._taken}
         earned = {name: self._rewards.pop(name, 0.0) for name in came}
-        extra |= {name: {INITIAL_REWARD: earned[name]} for name in came if name not in stepped and earned[name]}
+        early = [name for name in came if name not in stepped and earned[name]]
+        extra |= {name: {INITIAL_REWARD: earned[name]} for name in early}
         team.append(
             {name: taken.action for name, taken in stepped.items()},
             {name: earned[name] for name in stepped},

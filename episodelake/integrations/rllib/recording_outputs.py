@@ -4,6 +4,7 @@ RLlib forwards the sampled actions and the other outputs of the module through a
 last one sees them as they go to `env.step` and into RLlib's episodes, before the environments are stepped.
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
@@ -12,6 +13,9 @@ from typing import Any
 from gymnasium import Space, spaces
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core.columns import Columns
+
+#: The policy value with an action before RLlib clipped or rescaled it.
+SAMPLED_ACTION = "sampled_action"
 
 Outputs = dict[str, Any]
 
@@ -47,17 +51,17 @@ class ModuleOutputs(ConnectorV2):
 def recorded_columns(batch: Outputs, chosen: Collection[str] | None) -> Outputs:
     """Return the columns to record: what the module returned, under RLlib's names.
 
-    `actions` are those that the module sampled. They are left out where they went to the environment as they
-    are, because they stand in the rows as its actions.
+    The actions that the module sampled are `SAMPLED_ACTION`. They are left out where they went to the
+    environment as they are, because the rows have them as its actions.
 
     Args:
         chosen: names of columns; None for all.
     """
-    kept = {name: values for name, values in batch.items() if chosen is None or name in chosen}
-    kept.pop(Columns.ACTIONS_FOR_ENV, None)
-    if Columns.ACTIONS_FOR_ENV not in batch:
-        kept.pop(Columns.ACTIONS, None)
-    return kept
+    found = dict(batch)
+    sampled = found.pop(Columns.ACTIONS, None)
+    if found.pop(Columns.ACTIONS_FOR_ENV, None) is not None:
+        found[SAMPLED_ACTION] = sampled
+    return {name: values for name, values in found.items() if chosen is None or name in chosen}
 
 
 def is_rescaled(space: Space) -> bool:
