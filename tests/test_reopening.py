@@ -192,11 +192,19 @@ def test_what_cannot_be_reopened(store: el.EpisodeStore) -> None:
             values = np.zeros((3, 2)), np.zeros(2, int), np.zeros(2)
             names = ("observations", "actions", "rewards")
             writer.write_episode(**dict(zip(names, values, strict=True)), **flags, seed=seed)
+        flags = {"terminations": False, "truncations": False}
+        values = np.zeros((2, 2)), np.zeros(2, int), np.zeros(2)
+        arrays = dict(zip(names, values, strict=True))
+        writer.write_episode(**arrays, **flags, seed=3, last_observation="missing")
     version = store.refresh().version
     with store.writer(run="one", **child.QUIET) as writer, store.writer(run="two", **child.QUIET) as other:
         for seed, reason in ((1, "terminated"), (2, "truncated")):
             with pytest.raises(el.InvalidArgumentError, match=f"is {reason} after 2 steps, so nothing can"):
                 writer.reopen(with_seed(store, seed).id)
+        with pytest.raises(
+            el.InvalidArgumentError, match="last observation .* is missing, so the next action"
+        ):
+            writer.reopen(with_seed(store, 3).id)
         with pytest.raises(el.EpisodeNotFoundError, match=r"no episode 'first/9'\. .* once it is stored"):
             writer.reopen("first/9")
         old = with_seed(store, 7).id

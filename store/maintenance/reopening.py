@@ -25,7 +25,15 @@ from ..handle import StoreHandle
 from ..journal.reading import PartReader
 from ..journal.run_journal import journal_folders, part_paths
 from ..layout import STEPS, Layout
-from ..schema import JOURNAL_KIND, JOURNAL_NUMBER, RESET_ROW, STEP_ROW, StepSchema
+from ..schema import (
+    JOURNAL_KIND,
+    JOURNAL_NUMBER,
+    LAST_OBSERVATION,
+    MISSING,
+    RESET_ROW,
+    STEP_ROW,
+    StepSchema,
+)
 from ..segments.episode_record import Continued, EpisodeFacts
 from ..segments.seal import Seal, Tables, seal
 from ..tables.listed_files import TableFile
@@ -59,6 +67,8 @@ class UnfinishedEpisode:
         self._row: dict[str, Any] = {
             name: row.column(name)[0].as_py() for name in store.schema.episodes.names
         }
+        marks = row.column(LAST_OBSERVATION.name) if LAST_OBSERVATION.name in row.column_names else [None]
+        self._last_missing = str(marks[0]) == MISSING
         self.id: str = self._row["episode_id"]
         self.length: int = self._row["length"]
         self.episode_return: float | list[float] = self._row["episode_return"]
@@ -77,13 +87,18 @@ class UnfinishedEpisode:
         """Refuse an episode that the environment ended.
 
         Raises:
-            InvalidArgumentError: it is terminated or truncated.
+            InvalidArgumentError: it is terminated or truncated, or its last observation is missing.
         """
         reason = self._row["end_reason"]
         if reason not in ("cut", "interrupted"):
             raise InvalidArgumentError(
                 f"The episode {self.id!r} is {reason} after {self.length} steps, so nothing can follow. Only "
                 "episodes that were cut or interrupted can be reopened: begin a new one."
+            )
+        if self._last_missing:
+            raise InvalidArgumentError(
+                f"The last observation of the episode {self.id!r} is missing, so the next action has no "
+                "observation to stand at. Begin a new episode."
             )
 
     def last_row(self) -> LastRow:

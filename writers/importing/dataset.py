@@ -58,7 +58,11 @@ class Match:
 
 @dataclass(frozen=True)
 class ForeignEpisode:
-    """One episode of T transitions, as `EpisodeWriter.write_episode` takes it."""
+    """One episode of T transitions, as `EpisodeWriter.write_episode` takes it.
+
+    Attributes:
+        last_observation: "missing" if there are T observations only.
+    """
 
     observations: Any
     actions: Any
@@ -71,6 +75,7 @@ class ForeignEpisode:
     seed: int | None = None
     options: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    last_observation: Literal["present", "missing"] = "present"
 
 
 @dataclass(frozen=True)
@@ -78,8 +83,10 @@ class ForeignTable:
     """Many episodes as Arrow data, as `EpisodeWriter.write_episodes` takes them.
 
     Attributes:
-        steps: T+1 rows for each episode, with a column `episode`.
-        episodes: one row for each episode in the same order, or None. Its `source_key` is set by the importer
+        steps: T+1 rows for each episode, with a column `episode`. The last observation is NULL where it is
+            missing.
+        episodes: one row for each episode in the same order, or None. The column `last_observation` is
+            "missing" for episodes whose last observation is. Its `source_key` is set by the importer
             to the key of the part.
     """
 
