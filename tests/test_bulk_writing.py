@@ -455,7 +455,7 @@ def test_a_seal_that_fails_leaves_the_rows_to_the_journal(
     store = el.create(path, **FLOATS)
     writer = store.writer(segment_bytes=20_000, **QUIET)
     with monkeypatch.context() as patched:
-        patched.setattr(seal_queue, "seal", _refuse)
+        patched.setattr(seal_queue, "seal_segment", _refuse)
         for number in range(20):
             try:
                 writer.write_episode(**arrays(number, 100))

@@ -194,7 +194,7 @@ from episodelake.writers import seal_queue
 sys.path.insert(0, sys.argv[2])
 from waiting import wait_for_journal, wait_until
 
-true_seal, begun, go_on = seal_queue.seal, [], threading.Event()
+true_seal, begun, go_on = seal_queue.seal_segment, [], threading.Event()
 
 def seal(*arguments):
     begun.append(arguments)
@@ -203,7 +203,7 @@ def seal(*arguments):
     go_on.wait()
     true_seal(*arguments)
 
-seal_queue.seal = seal
+seal_queue.seal_segment = seal
 writer = el.open(sys.argv[1]).writer(segment_bytes=1, flush_seconds=1e6, seal_seconds=1e6)
 zero = np.zeros(2, np.float32)
 episode = writer.begin(zero, seed=7)

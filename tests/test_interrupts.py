@@ -306,13 +306,12 @@ def test_a_second_interrupt_while_closing_loses_nothing(tmp_path: Path) -> None:
     code = """
 import os, signal, sys
 import episodelake as el, interrupted_writers as parts
-from episodelake.store.segments import seal as sealing
 from episodelake.writers import seal_queue
-real = sealing.seal
+real = seal_queue.seal_segment
 def seal(*arguments):
-    seal_queue.seal = real
+    seal_queue.seal_segment = real
     os.kill(os.getpid(), signal.SIGINT)
-seal_queue.seal = seal
+seal_queue.seal_segment = seal
 with el.open(sys.argv[1]).record(parts.Env(), run="a") as env:
     for k in range(50):
         observation, _ = env.reset()

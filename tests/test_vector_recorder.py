@@ -695,7 +695,7 @@ def test_recording_goes_on_at_once_after_failed_seals(
         for step in range(200):
             with monkeypatch.context() as patched:
                 if step < 100:
-                    patched.setattr(seal_queue, "seal", refuse)
+                    patched.setattr(seal_queue, "seal_segment", refuse)
                 try:
                     recorder.step(np.zeros((2, 2), np.float32))
                 except el.StoreAccessError:
