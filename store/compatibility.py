@@ -38,6 +38,8 @@ else:
 
 #: Whether Gymnasium's vector environments say how they reset themselves.
 _NAMES_MODES = hasattr(vector, "AutoresetMode")
+#: Whether they reset some of their environments when asked, by `reset_mask`. Goes with gymnasium>=1.1.
+masks_resets = _NAMES_MODES
 
 
 def metadata_of(envs: VectorEnv) -> Mapping[str, Any]:

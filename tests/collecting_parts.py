@@ -58,6 +58,24 @@ class VaryingEnv(gym.Env):
         return np.array([self.t, self.episode, self.np_random.normal()], np.float32)
 
 
+class LevelEnv(VaryingEnv):
+    """A `VaryingEnv` whose observations depend on nothing but the seed and `options["level"]`."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
+        """Note the level."""
+        self.level = (options or {}).get("level", -1)
+        observation, info = super().reset(seed=seed)
+        return observation, {**info, "deep": dict(info)}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        """Nest the info."""
+        *result, info = super().step(action)
+        return *result, {**info, "deep": dict(info)}  # type: ignore[return-value]
+
+    def _look(self) -> np.ndarray:
+        return np.array([self.t, self.level, self.np_random.normal()], np.float32)
+
+
 class CoinEnv(gym.Env):
     """Its episodes are 2 or 20 steps long, with equal chance, and each step is worth 1."""
 
@@ -76,6 +94,16 @@ class CoinEnv(gym.Env):
         """Count one further."""
         self.t += 1
         return np.full(1, self.t, np.float32), 1.0, self.t == self.length, False, {}
+
+
+def make_levels() -> gym.vector.VectorEnv:
+    """Make a vector environment of two `LevelEnv`s."""
+    return gym.vector.SyncVectorEnv([LevelEnv, LevelEnv])
+
+
+def five_hundred(number: int) -> int:
+    """A seed for an episode."""
+    return 500 + number
 
 
 def make_varying() -> gym.Env:
@@ -177,6 +205,32 @@ class Tensor:
         self.data[rows] = value.data if isinstance(value, Tensor) else value
 
 
+class Tracked(np.ndarray):
+    """Behaves like a tensor of PyTorch with a graph, as far as a collector may know."""
+
+    requires_grad = True
+
+    def detach(self) -> np.ndarray:
+        """The same numbers without it."""
+        return np.asarray(self)
+
+
+def forgetful(observation: Any, info: Mapping[str, Any], state: Any) -> Any:
+    """A recurrent policy that refuses a state with gradients, and returns one."""
+    if state is not None and isinstance(state["hidden"][0], Tracked):
+        raise AssertionError("the state has gradients")
+    hidden = np.zeros(1) if state is None else state["hidden"][0]
+    return np.zeros(2, np.float32), None, {"hidden": [(hidden + 1).view(Tracked)]}
+
+
+def tracked_many(observation: Any, info: Mapping[str, Any], state: Any) -> Any:
+    """`tilting_many`, which refuses a state with gradients, and returns one."""
+    if state is not None and isinstance(state["sum"][0], Tracked):
+        raise AssertionError("the state has gradients")
+    action, extras, state = tilting_many(observation, info, state)
+    return action, extras, {**state, "sum": (state["sum"][0].view(Tracked),)}
+
+
 # What happens in worker processes
 
 
@@ -248,10 +302,14 @@ def stuck(observation: Any, info: Mapping[str, Any], state: Any) -> Any:
 __all__ = [
     "CoinEnv",
     "Doomed",
+    "LevelEnv",
     "SmallEnv",
     "Tensor",
     "VaryingEnv",
     "counting",
+    "five_hundred",
+    "forgetful",
+    "make_levels",
     "make_varying",
     "make_varying_pair",
     "plain_steps",
@@ -260,4 +318,5 @@ __all__ = [
     "tilt",
     "tilting",
     "tilting_many",
+    "tracked_many",
 ]

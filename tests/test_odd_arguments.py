@@ -83,14 +83,14 @@ QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
         "PettingZoo",
         lambda store: el.collect(simple_speaker_listener_v4.parallel_env(), None, store, steps=1),
     ),
-    "seeds for one": (
+    "a seed for two": (
         el.InvalidArgumentError,
-        "a single number",
-        lambda store: el.collect(Scripted(), None, store, steps=1, seed=[1]),
+        "seed is a list of 1, one for each episode; expected at least 2",
+        lambda store: el.collect(Scripted(), None, store, episodes=2, seed=[1]),
     ),
     "too few seeds": (
         el.InvalidArgumentError,
-        "expected 2 of them",
+        "seed is a list of 1, one for each episode; expected at least 2",
         lambda store: el.collect(pair(), None, store, steps=1, seed=[1]),
     ),
     "initial state of another nesting": (

@@ -3,13 +3,14 @@
     observation, info, state -> policy -> raw action -> explore -> map_action -> the environment's action
 
 The environment's action goes to the column `action`; with a hook, the policy's own goes to
-`policy.raw_action`.
+`policy.raw_action`. A sample of the action space is the environment's action already: no hook changes it, and
+`map_action_inverse` makes the policy's action from it.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,8 @@ from gymnasium import spaces
 
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.reserved import RAW_ACTION, STATE
-from .outputs import Policy, has_tuple_actions, read_output
-from .values import check_actions, check_rows, copied, keyed, to_host
+from .outputs import Policy, PolicyOutput, has_tuple_actions, read_output
+from .values import check_actions, check_rows, copied, detached, keyed, to_host
 
 Explore = Callable[[Any, np.random.Generator], Any]
 MapAction = Callable[[Any], Any]
@@ -34,7 +35,7 @@ class PolicyConfig:
         policy: see `collect`; None samples the action space.
         seed: of the sampling, of the generator that `explore` is given, and of a policy that has a method
             `seed`; None leaves all of them alone.
-        initial_state, record_state, explore, map_action: see `collect`.
+        initial_state, record_state, explore, map_action, map_action_inverse: see `collect`.
     """
 
     policy: Policy | None = None
@@ -43,9 +44,10 @@ class PolicyConfig:
     record_state: bool = False
     explore: Explore | None = None
     map_action: MapAction | None = None
+    map_action_inverse: MapAction | None = None
 
     def __post_init__(self) -> None:
-        for name in ("policy", "explore", "map_action"):
+        for name in ("policy", "explore", "map_action", "map_action_inverse"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise InvalidArgumentError(
@@ -75,9 +77,10 @@ class Actor:
         self._nested = isinstance(single_space, spaces.Dict | spaces.Tuple)
         self._tuple_actions = has_tuple_actions(space)
         self._policy = _seeded(acting, space)
+        hooks = acting.explore, acting.map_action, acting.map_action_inverse
         # A sample of the action space is the environment's action already.
-        self._map_action = None if acting.policy is None else acting.map_action
-        self._hooked = acting.explore is not None or self._map_action is not None
+        self._hooked = acting.policy is not None and any(hook is not None for hook in hooks)
+        self._inverse = acting.map_action_inverse if acting.policy is None else None
         self._generator = np.random.default_rng(acting.seed)
 
     def act(self, observation: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, dict[str, Any], Any]:
@@ -102,12 +105,14 @@ class Actor:
         if self._hooked:
             columns[RAW_ACTION] = keyed(copied(action))
             action = self._changed(action)
+        elif self._inverse is not None:
+            columns[RAW_ACTION] = keyed(copied(self._inverse(copy.deepcopy(action))))
         if extras:
             self._add(columns, extras)
         if self._size is not None:
             self._check(action, self._size)
             columns = self._batched(columns, self._size) if columns else columns
-        return action, columns, state
+        return action, columns, detached(state)
 
     def _check(self, action: Any, size: int) -> None:
         plain = action.__class__ is np.ndarray and not self._nested
@@ -119,8 +124,8 @@ class Actor:
         action = copy.deepcopy(action)
         if self._acting.explore is not None:
             action = self._acting.explore(action, self._generator)
-        if self._map_action is not None:
-            action = self._map_action(action)
+        if self._acting.map_action is not None:
+            action = self._acting.map_action(action)
         return to_host(action)
 
     def _add(self, columns: dict[str, Any], extras: Mapping[str, Any]) -> None:
@@ -170,47 +175,19 @@ def _seeded(acting: PolicyConfig, space: gymnasium.Space) -> Policy:
             # A copy: the caller's own space goes on as it was.
             space = copy.deepcopy(space)
             space.seed(seed)
-        return lambda observation, info, state: space.sample()
+        return lambda observation, info, state: PolicyOutput(space.sample(), state=state)
     seeding = getattr(policy, "seed", None)
     if seed is not None and callable(seeding):
         seeding(seed)
     return policy
 
 
-def checked_seed(name: str, seed: Any) -> Any:
-    """Return a seed in numbers of Python's own, which is what environments take.
-
-    Raises:
-        InvalidArgumentError: it is neither None, nor a whole number of at least 0, nor a list of such.
+def derived_seed(seed: Any, *key: int) -> int | None:
+    """Return a seed of 31 bits that follows from another one and a key, and repeats neither; None for None
+    and for a function.
     """
-    parts = seed if isinstance(seed, list | tuple) else [seed]
-    for part in parts:
-        if part is not None and (not isinstance(part, int | np.integer) or part < 0):
-            raise InvalidArgumentError(
-                f"{name}={seed!r}: expected a whole number of at least 0 or None, or a list of them with one "
-                "for each environment."
-            )
-    plain = [None if part is None else int(part) for part in parts]
-    return plain if isinstance(seed, list | tuple) else plain[0]
-
-
-def check_seed_count(seed: Any, size: int | None) -> None:
-    """Refuse a list of seeds of another length than there are environments; `size` is None for a single one.
-
-    Raises:
-        InvalidArgumentError: it has more or fewer.
-    """
-    if isinstance(seed, list) and len(seed) != size:
-        expected = "a single number for a single environment" if size is None else f"{size} of them"
-        raise InvalidArgumentError(f"seed={seed!r} is a list of {len(seed)}; expected {expected}.")
-
-
-def derived_seed(seed: int | Sequence[int | None] | None, *key: int) -> int | None:
-    """Return a seed of 31 bits that follows from another one and a key, and repeats neither; None for
-    None.
-    """
-    if seed is None:
+    if seed is None or callable(seed):
         return None
-    entropy = [int(part or 0) for part in seed] if isinstance(seed, list | tuple) else int(seed)  # type: ignore[arg-type]
+    entropy = [int(part or 0) for part in seed] if isinstance(seed, list | tuple) else int(seed)
     (word,) = np.random.SeedSequence(entropy, spawn_key=key).generate_state(1)
     return int(word) >> 1

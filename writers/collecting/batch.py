@@ -10,20 +10,7 @@ from ...store.segments.episode_columns import Ends
 from ..buffers.arrivals import LiveEpisode
 from ..recorders.callbacks import EpisodeSummary
 from .goal import CollectProgressState
-
-
-@dataclass(frozen=True)
-class Start:
-    """Settings of the first reset of a call.
-
-    Attributes:
-        seed, options: as for the environment's `reset`.
-        anew: whether to reset although episodes are running; they end as `cut`.
-    """
-
-    seed: Any = None
-    options: dict[str, Any] | None = None
-    anew: bool = False
+from .resets import Resets
 
 
 @dataclass(frozen=True)
@@ -53,7 +40,7 @@ class Batch(Protocol):
     observation: Any
     info: Mapping[str, Any]
 
-    def enter(self, course: CollectProgressState, start: Start) -> None:
+    def enter(self, course: CollectProgressState, resets: Resets) -> None:
         """Begin a call: what is recorded of the next steps is what the course still wants."""
         ...
 

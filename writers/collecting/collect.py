@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
 from ...store.errors import InvalidArgumentError
 from ...store.handle import OpenStore
-from .actor import Explore, MapAction, PolicyConfig, checked_seed, derived_seed
+from .actor import Explore, MapAction, PolicyConfig, derived_seed
 from .bar import Display, Tell
-from .batch import Start
 from .collection import Collection
 from .goal import Goal, positive
 from .loop import Hooks, OnEpisode, OnStep
 from .outputs import Policy
 from .recorders import RecordingOptions, check_options, check_store
+from .rendering import checked_pause
+from .resets import ResetOptions, Resets, Seeds, checked_seed
 from .stats import CollectStats
 from .worker import WorkerConfig
 from .workers import collect_in_workers
@@ -33,16 +33,19 @@ def collect(
     episodes: int | None = None,
     unbiased: bool = False,
     workers: int | None = None,
-    seed: int | Sequence[int | None] | None = None,
-    options: Mapping[str, Any] | None = None,
+    seed: Seeds | None = None,
+    options: ResetOptions | None = None,
     policy_seed: int | None = None,
+    random: bool = False,
     initial_state: Any = None,
     record_state: bool = False,
     explore: Explore | None = None,
     map_action: MapAction | None = None,
+    map_action_inverse: MapAction | None = None,
     on_step: OnStep | None = None,
     on_episode: OnEpisode | None = None,
     progress: bool | Tell = False,
+    render: bool | float = False,
     **recording: Unpack[RecordingOptions],
 ) -> CollectStats:
     """Let a policy play in an environment and record every transition.
@@ -50,8 +53,9 @@ def collect(
     The policy is called as `policy(observation, info, state)` and returns `action`, `(action, extras)` or
     `(action, extras, state)`, or an `episodelake.PolicyOutput`. For a vector environment the observation, the
     info and the answer are batches, as `gymnasium.vector.VectorEnv` has them. `extras` is a mapping; each key
-    becomes the column `policy.<key>` of the row of the observation. `state` is given back at the next step;
-    it is None, or the initial state, at the first step of an episode. Where actions are tuples (Tuple
+    becomes the column `policy.<key>` of the row of the observation. `state` is given back at the next step,
+    its tensors detached from their graph; it is None, or the initial state, at the first step of an episode.
+    Where actions are tuples (Tuple
     spaces and the like), a plain tuple is an action, and extras need a `PolicyOutput`.
 
     An environment is recorded as a run of its own, begins with a reset, is left open, and what was recorded
@@ -74,24 +78,37 @@ def collect(
             `seed` and the worker's number. The policy, the function and the hooks are pickled; hooks run in
             the workers. A worker that dies is named by a warning and in `CollectStats.workers`; its journal
             is recovered, and the others go on.
-        seed, options: of the first reset; giving one resets a recorder whose episode would go on.
+        seed, options: a number and a mapping are for the first reset. A list has one for each episode, None
+            where there is none, in the order in which they begin; environments that begin in the same step
+            count in the order of their indices. A function is called with the episode's number, from 0. With
+            either, `episodes` records the episodes that begin first instead of those that end first, so each
+            value is used once. A list of as many seeds as a vector environment has environments is for the
+            first reset, unless `episodes` asks for no more. Worker w of W plays the episodes w, w + W, ...
+            All but a function reset a recorder whose episode would go on; a function's numbers go on too.
         policy_seed: of the sampling, of `explore`, and of a policy that has a method `seed`; follows from
-            `seed` if it is not given.
+            `seed`, unless that is a function, if it is not given.
+        random: sample the action space instead of asking the policy, as without one.
         initial_state: the state at the first step of an episode; for a vector environment a batch of them.
         record_state: record the state that the policy was given, as `policy.state`.
         explore: called with the policy's action and a numpy generator; returns the action to take.
-        map_action: called with that action; returns the environment's. Not called without a policy, since a
-            sample of the action space is the environment's action already. With one of these two hooks the
-            policy's own action is recorded as `policy.raw_action`.
+        map_action: called with that action; returns the environment's. Neither is called for samples, which
+            are the environment's actions already. With one of these three hooks the policy's own action is
+            recorded as `policy.raw_action`.
+        map_action_inverse: called with a sample; returns the policy's action for it, to be recorded as
+            `policy.raw_action`. The sample itself goes to the environment and to `action`.
         on_step: called with a `CollectStep` after every step.
         on_episode: called with an `EpisodeSummary` after every episode that ends and is recorded.
         progress: True for a bar on the terminal, or a function that is called with a `CollectProgress` a few
             times a second.
+        render: call the environment's `render()` after every step; a number is the seconds to wait then.
         recording: options of `EpisodeStore.record` for the recorder that is opened.
 
     Raises:
         InvalidArgumentError: not exactly one of steps and episodes; a count below 1; an unknown option; an
-            answer of the policy that has extras which are no mapping.
+            answer of the policy that has extras which are no mapping; a list of seeds or options that is too
+            short (with `steps`, when the episode begins that has none); seeds or options for every episode
+            and a vector environment that is neither a SyncVectorEnv nor an AsyncVectorEnv; `render` and an
+            environment without a render mode.
         SpaceMismatchError: the spaces are not the store's; an action or an observation does not fit; the
             policy answered for another number of environments.
         RecorderStateError: the recorder or the vector environment is closed.
@@ -99,24 +116,26 @@ def collect(
     """
     check_options(recording)
     check_store(store)
-    seed, policy_seed = checked_seed("seed", seed), checked_seed("policy_seed", policy_seed)
+    policy_seed = checked_seed("policy_seed", policy_seed)
     goal, count = Goal.of(steps, episodes, unbiased), positive("workers", workers)
-    acting = PolicyConfig(policy, policy_seed, initial_state, record_state, explore, map_action)
-    watching = Hooks(on_step, on_episode, Display(progress))
-    anew = goal.episodes is not None or seed is not None or options is not None
-    start = Start(seed, _reset_options(options), anew)
+    resets = Resets.of(seed, options, goal)
+    acting = PolicyConfig(
+        policy, policy_seed, initial_state, record_state, explore, map_action, map_action_inverse
+    )
+    if _checked_flag("random", random):
+        acting = replace(acting, policy=None)
+    watching = Hooks(on_step, on_episode, Display(progress), checked_pause(render))
     if count is not None:
-        return _in_workers(count, goal, acting, watching, start, env_or_envs, store, recording)
+        return _in_workers(count, goal, acting, watching, resets, env_or_envs, store, recording)
     if policy_seed is None:
-        acting = replace(acting, seed=derived_seed(seed, _POLICY_SEED))
-    return Collection(goal, acting, watching, start).run(env_or_envs, store, recording)
+        acting = replace(acting, seed=derived_seed(resets.seed, _POLICY_SEED))
+    return Collection(goal, acting, watching, resets).run(env_or_envs, store, recording)
 
 
-def _reset_options(options: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return a copy of the options of the first reset."""
-    if not isinstance(options, Mapping | None):
-        raise InvalidArgumentError(f"options={options!r}: expected a mapping, for the environment's reset.")
-    return None if options is None else dict(options)
+def _checked_flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{name}={value!r}: expected True or False.")
+    return value
 
 
 def _in_workers(
@@ -124,7 +143,7 @@ def _in_workers(
     goal: Goal,
     acting: PolicyConfig,
     watching: Hooks,
-    start: Start,
+    resets: Resets,
     make_env: Any,
     store: OpenStore,
     recording: RecordingOptions,
@@ -138,11 +157,11 @@ def _in_workers(
         acting=acting,
         on_step=watching.on_step,
         on_episode=watching.on_episode,
-        options=start.options,
+        render=watching.render,
         recording=recording,
         progress=watching.display.wanted,
     )
-    return _warned(collect_in_workers(count, start.seed, goal, orders, watching.display, store))
+    return _warned(collect_in_workers(count, resets, goal, orders, watching.display, store))
 
 
 def _warned(stats: CollectStats) -> CollectStats:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...store.handle import OpenStore
-from .actor import Actor, PolicyConfig, check_seed_count
-from .batch import Batch, Start
+from .actor import Actor, PolicyConfig
+from .batch import Batch
 from .goal import CollectProgressState, Goal
 from .interrupts import StopSignal
 from .loop import Hooks, Loop
@@ -22,6 +22,8 @@ from .recorders import (
     make,
     opened,
 )
+from .rendering import check_render_mode, renderer
+from .resets import Resets
 from .stats import CollectStats
 
 
@@ -46,28 +48,38 @@ class Collection:
         goal: how much.
         acting: how actions come about.
         watching: hooks and display.
-        start: the first reset.
+        resets: seeds and options of the resets.
         stop: who may ask for the end.
     """
 
     goal: Goal
     acting: PolicyConfig
     watching: Hooks
-    start: Start
+    resets: Resets
     stop: StopSignal = field(default_factory=StopSignal)
 
     def run(self, env_or_envs: Any, store: OpenStore, recording: RecordingOptions) -> CollectStats:
         """Collect; see `collect` for what is raised."""
         with self.stop, self.watching.display:
             if is_recorder(env_or_envs):
-                return self._with_own(env_or_envs, store, recording)
+                return self.fitted(env_or_envs)._with_own(env_or_envs, store, recording)
             made = is_source(env_or_envs)
             env = make(env_or_envs) if made else env_or_envs
             try:
-                return self.with_new(opened(env, store, recording), store)
+                return self.fitted(env).with_new(opened(env, store, recording), store)
             finally:
                 if made:
                     env.close()
+
+    def fitted(self, env: Any) -> Collection:
+        """Return the same for an environment.
+
+        Raises:
+            InvalidArgumentError: it cannot be reset as asked, or not be rendered.
+        """
+        if self.watching.render is not None:
+            check_render_mode(env)
+        return replace(self, resets=self.resets.fitted(env, self.goal))
 
     def _with_own(self, recorder: AnyRecorder, store: OpenStore, recording: RecordingOptions) -> CollectStats:
         """Collect with a recorder of the caller, and go on where its last collection ended."""
@@ -91,18 +103,18 @@ class Collection:
     def _play(self, recorder: AnyRecorder, standing: RecorderResumeState) -> tuple[CollectProgressState, int]:
         """Run the loop; the course it took, and how many episodes are running."""
         batch = standing.batch
-        check_seed_count(self.start.seed, batch.size)
         env: Any = recorder.env
         single_space = env.action_space if batch.size is None else env.single_action_space
         actor = Actor(self.acting, env.action_space, single_space, batch.size)
         memory = Memory(self.acting.initial_state, batch.size)
         memory.state = standing.state
         course = CollectProgressState(self.goal, batch.size or 1, late=not self.watching.hooks)
-        batch.enter(course, self.start)
+        render = renderer(env, self.watching.render)
+        batch.enter(course, self.resets)
         complete = False
         unfinished = 0
         try:
-            Loop(batch, actor, memory, course, self.watching, self.stop).run()
+            Loop(batch, actor, memory, course, self.watching, self.stop, render).run()
             complete = course.reached
         finally:
             unfinished = batch.leave(complete)

@@ -59,7 +59,8 @@ OnEpisode = Callable[[EpisodeSummary], Any]
 
 @dataclass(frozen=True)
 class Hooks:
-    """Observers of a collection: hooks on a step and on an episode's end, and the display of progress.
+    """Observers of a collection: hooks on a step and on an episode's end, the display of progress, and the
+    pause after each rendered step.
 
     Raises:
         InvalidArgumentError: a hook cannot be called.
@@ -68,6 +69,7 @@ class Hooks:
     on_step: OnStep | None = None
     on_episode: OnEpisode | None = None
     display: Display = field(default_factory=lambda: Display(False))
+    render: float | None = None
 
     @property
     def hooks(self) -> bool:
@@ -94,6 +96,7 @@ class Loop:
         course: what is wanted and how far it is.
         watching: hooks and display.
         stop: whether somebody asked for the end.
+        render: called after every step.
     """
 
     batch: Batch
@@ -102,6 +105,7 @@ class Loop:
     course: CollectProgressState
     watching: Hooks
     stop: StopSignal
+    render: Callable[[], None] | None = None
 
     def run(self) -> None:
         """Go on until it is enough, or until Ctrl-C."""
@@ -143,6 +147,8 @@ class Loop:
         action, columns, memory.state = self.actor.act(*seen, memory.state)
         taken = batch.step(action, columns)
         self._count(taken)
+        if self.render is not None:
+            self.render()
         if self.watching.on_step is not None:
             self.watching.on_step(self._seen_step(seen, action, columns, taken))
 

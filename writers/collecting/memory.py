@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...store.errors import SpaceMismatchError
-from .values import is_tensor, leaves, map_leaves, to_host
+from .values import detached, is_tensor, leaves, map_leaves, to_host
 
 
 class Memory:
@@ -28,7 +28,7 @@ class Memory:
     """
 
     def __init__(self, initial: Any, size: int | None) -> None:
-        self._initial = initial
+        self._initial = detached(initial)
         self._size = size
         if size is not None:
             _check(initial, size, "initial_state")

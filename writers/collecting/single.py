@@ -9,8 +9,9 @@ from ...store.segments.episode_columns import Ends
 from ..buffers.arrivals import LiveEpisode
 from ..recorders.callbacks import EpisodeSummary
 from ..recorders.recorder import Recorder
-from .batch import Start, Taken
+from .batch import Taken
 from .goal import CollectProgressState
+from .resets import Resets
 
 _NONE: tuple[int, ...] = ()
 _FIRST = (0,)
@@ -29,25 +30,30 @@ class SingleBatch:
         self.observation: Any = None
         self.info: Mapping[str, Any] = {}
         self._recorder = recorder
-        self._first: dict[str, Any] = {}
+        self._resets = Resets()
+        # The number of the episode that the next reset begins.
+        self._number = 0
         # The episode that goes on, and its length when the last call ended; None if a reset comes next.
         self._live: LiveEpisode | None = None
         self._length = 0
         self._beginning = False
 
-    def enter(self, course: CollectProgressState, start: Start) -> None:
+    def enter(self, course: CollectProgressState, resets: Resets) -> None:
         """Begin a call; an episode goes on unless somebody else has stepped the recorder since."""
         running = self._recorder.running
         untouched = running is self._live and running is not None and running.length == self._length
-        if start.anew or not untouched:
+        if resets.anew or not untouched:
             self._live = None
-        self._first = {"seed": start.seed, "options": start.options}
+        if resets.anew:
+            self._number = 0
+        self._resets = resets
 
     def settle(self) -> Sequence[int]:
         """Reset if an episode has ended."""
         if self._live is None:
-            self.observation, self.info = self._recorder.reset(**self._first)
-            self._first = {}
+            seed, options = self._resets.at(self._number)
+            self.observation, self.info = self._recorder.reset(seed=seed, options=options)
+            self._number += 1
             self._live = self._recorder.episode
             return _FIRST
         if self._beginning:
@@ -73,7 +79,9 @@ class SingleBatch:
             ended = (live,) if live.length else ()
             # An environment that resets itself within the step has begun the next episode already.
             self._live = running
-            self._beginning = running is not None
+            if self._resets.per_episode and (terminated or truncated):
+                self._live = None
+            self._beginning = self._live is not None
         return Taken(live.length - before, ended, reward, terminated, truncated)
 
     def ended_late(self) -> Iterable[Ends]:

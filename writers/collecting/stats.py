@@ -6,11 +6,12 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import polars as pl
 
+from ...store.errors import InvalidArgumentError
 from ...store.segments.episode_columns import Ends
 
 _MEASURES = ("mean", "std", "min", "max")
@@ -66,7 +67,7 @@ class WorkerReport:
 class CollectStats:
     """Result of one call of `collect`.
 
-    Printed, it is a table; `frame()` makes it a row for Polars.
+    Printed, it is a table; `frame()` makes it a row for Polars. `+` and `sum` add up several calls.
 
     Attributes:
         steps: transitions that this call recorded; of episodes that were given up none.
@@ -174,6 +175,44 @@ class CollectStats:
             {name: [value] for name, (value, _) in row.items()},
             schema={name: kind for name, (_, kind) in row.items()},
         )
+
+    def __add__(self, later: CollectStats) -> CollectStats:
+        """Return the stats of both calls together, of which `later` is the second.
+
+        Counts, seconds, returns, lengths, runs and workers are those of both; `unfinished` is that of the
+        second call, since episodes of the first have gone on in it or were cut. `sum` adds a list.
+
+        Raises:
+            InvalidArgumentError: the returns have different numbers of objectives.
+        """
+        if not isinstance(later, CollectStats):
+            return NotImplemented
+        if self.returns.shape[1:] != later.returns.shape[1:]:
+            raise InvalidArgumentError(
+                f"Returns of the shapes {self.returns.shape} and {later.returns.shape} cannot be added up: "
+                "expected the same number of objectives."
+            )
+        returns = np.concatenate([self.returns, later.returns])
+        lengths = np.concatenate([self.lengths, later.lengths])
+        for array in (returns, lengths):
+            array.flags.writeable = False
+        return CollectStats(
+            steps=self.steps + later.steps,
+            episodes=self.episodes + later.episodes,
+            unfinished=later.unfinished,
+            terminated=self.terminated + later.terminated,
+            truncated=self.truncated + later.truncated,
+            returns=returns,
+            lengths=lengths,
+            seconds=self.seconds + later.seconds,
+            interrupted=self.interrupted or later.interrupted,
+            run_ids=tuple(dict.fromkeys(self.run_ids + later.run_ids)),
+            workers=self.workers + later.workers,
+        )
+
+    def __radd__(self, zero: Literal[0]) -> CollectStats:
+        """Return itself: `sum` begins with 0."""
+        return self if isinstance(zero, int) and zero == 0 else NotImplemented
 
     def __str__(self) -> str:
         state = ", interrupted" if self.interrupted else ""

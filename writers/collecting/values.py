@@ -73,6 +73,33 @@ def is_tensor(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("detach", "cpu", "numpy", "clone"))
 
 
+def detached(value: Any) -> Any:
+    """Return the same nesting without gradients, so that no graph is kept: itself if it has none."""
+    return _without_gradients(value) if _has_gradients(value) else value
+
+
+def _has_gradients(value: Any) -> bool:
+    if value.__class__ in _KNOWN:
+        return False
+    if getattr(value, "requires_grad", False) is True:
+        return True
+    if isinstance(value, Mapping):
+        return any(map(_has_gradients, value.values()))
+    return isinstance(value, tuple | list) and any(map(_has_gradients, value))
+
+
+def _without_gradients(value: Any) -> Any:
+    # A mapping may be a tensor too, as in the package tensordict.
+    if getattr(value, "requires_grad", False) is True:
+        return value.detach()
+    if isinstance(value, Mapping):
+        return {key: _without_gradients(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        parts = [_without_gradients(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return [_without_gradients(part) for part in value] if isinstance(value, list) else value
+
+
 def copied(value: Any) -> Any:
     """Return the same nesting with copied leaves, on the host."""
     return map_leaves(_copied_leaf, to_host(value))

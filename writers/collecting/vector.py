@@ -20,8 +20,10 @@ from ...store.segments.episode_columns import Ends
 from ..buffers.vector_buffer import NO_EPISODE
 from ..recorders.callbacks import EpisodeSummary
 from ..recorders.vector_recorder import VectorRecorder
-from .batch import Start, Taken
+from .batch import Taken
 from .goal import CollectProgressState
+from .masked_resets import alike, merge_infos
+from .resets import Resets
 from .values import to_host
 
 
@@ -61,7 +63,10 @@ class VectorBatch:
         self._everyone = np.arange(recorder.num_envs)
         self._nobody = self._everyone[:0]
         self._course = CollectProgressState.unbounded()
-        self._first: Start | None = Start()
+        self._resets = Resets()
+        # Whether all are to be reset next, and the number of the episode that begins next.
+        self._first = True
+        self._number = 0
         # Environments that reported done in the last step.
         self._done = np.zeros(recorder.num_envs, bool)
         self._any_done = False
@@ -75,7 +80,7 @@ class VectorBatch:
 
     # Calls
 
-    def enter(self, course: CollectProgressState, start: Start) -> None:
+    def enter(self, course: CollectProgressState, resets: Resets) -> None:
         """Begin a call; episodes go on unless somebody else has stepped or reset the recorder since.
 
         Raises:
@@ -92,9 +97,12 @@ class VectorBatch:
         )
         self._course = course
         self._recorder.recording.gathered.start(wanted=course.late)
+        self._resets = resets
         self._look_who_is_recorded()
-        if start.anew or not untouched:
-            self._first = start
+        if resets.anew:
+            self._number = 0
+        if resets.anew or not untouched:
+            self._first = True
             self._held = None
 
     def leave(self, complete: bool) -> int:
@@ -116,7 +124,8 @@ class VectorBatch:
     def _look_who_is_recorded(self) -> None:
         """Decide if every transition is recorded until the call ends, so that no environment is checked."""
         recorder = self._recorder
-        muted = self._course.quotas is not None or recorder.recording.silent.any()
+        chosen = self._resets.per_episode and self._course.goal.episodes is not None
+        muted = chosen or self._course.quotas is not None or recorder.recording.silent.any()
         self._all_recorded = recorder.records_all and not muted
 
     @property
@@ -132,22 +141,75 @@ class VectorBatch:
 
     def settle(self) -> Sequence[int]:
         """Reset what waits for it: all at first; later, with autoreset disabled, what has ended."""
-        if self._first is not None:
-            start, self._first = self._first, None
-            self.observation, self.info = self._recorder.reset(seed=start.seed, options=start.options)
-            self._note(np.zeros_like(self._done))
-            self._beginning = self._nobody
-            self._mute(self._everyone)
-            self._look_who_is_recorded()
-            return self._everyone  # type: ignore[return-value]
-        if self._mode is AutoresetMode.DISABLED and self._any_done:
-            mask = self._done
-            self.observation, self.info = self._recorder.reset(options={"reset_mask": mask})
-            self._note(np.zeros_like(self._done))
-            self._mute(np.flatnonzero(mask))
-            return np.flatnonzero(mask)  # type: ignore[return-value]
+        if self._first:
+            return self._reset(np.ones_like(self._done))  # type: ignore[return-value]
+        if self._any_done and (self._mode is AutoresetMode.DISABLED or self._resets.per_episode):
+            return self._reset(self._done)  # type: ignore[return-value]
         beginning, self._beginning = self._beginning, self._nobody
         return beginning  # type: ignore[return-value]
+
+    def _reset(self, mask: np.ndarray) -> np.ndarray:
+        """Reset some of them; those that begin, also where nothing of them is recorded."""
+        begins = np.flatnonzero(mask)
+        if self._resets.per_episode:
+            self._reset_each(mask, self._wanted(mask))
+        elif self._first:
+            self._keep(self._recorder.reset(seed=self._resets.seed, options=self._resets.options))
+            self._mute(begins)
+        else:
+            self._keep(self._recorder.reset(options={"reset_mask": mask}), mask)
+            self._mute(begins)
+        self._note(np.zeros_like(self._done))
+        self._beginning = self._nobody
+        if self._first:
+            self._first = False
+            self._look_who_is_recorded()
+        return begins
+
+    def _wanted(self, mask: np.ndarray) -> np.ndarray:
+        """Return those of the environments to be reset whose episodes are to be recorded: indices, int64."""
+        begins, course = np.flatnonzero(mask), self._course
+        if course.quotas is not None:
+            return begins[course.quotas[begins] > 0]
+        if course.episodes_left is None:
+            return begins
+        # As many as were asked for begin, so that none is given up for being long.
+        running = 0 if self._first else int(np.count_nonzero(self._running & ~mask))
+        return begins[: max(0, course.episodes_left - running)]
+
+    def _reset_each(self, mask: np.ndarray, wanted: np.ndarray) -> None:
+        """Reset with the seeds and options of the episodes that begin; record the wanted ones only."""
+        values = [self._resets.at(self._number + index) for index in range(len(wanted))]
+        by_env = dict(zip(wanted.tolist(), values, strict=True))
+        seeds: list[int | None] = []
+        options: list[dict[str, Any] | None] = []
+        for env in range(len(mask)):
+            # The others are reset together with their neighbours.
+            seed, shared = by_env.get(env, (None, options[-1] if options else None))
+            seeds.append(seed)
+            options.append(shared)
+        if self._first and isinstance(self._resets.seed, int):
+            seeds = [self._resets.seed + env for env in range(len(mask))]
+        given = None if seeds.count(None) == len(seeds) else seeds
+        for index, some in enumerate(alike(mask, options)):
+            shared = options[int(np.argmax(some))]
+            if self._first and index == 0:
+                # Gymnasium wants all of them to be reset before some are.
+                shared = None if shared is None else dict(shared)
+                self._keep(self._recorder.reset(seed=given, options=shared))
+            else:
+                masked = {**(shared or {}), "reset_mask": some.copy()}
+                self._keep(self._recorder.reset(seed=given, options=masked), some)
+        self._number += len(wanted)
+        unwanted = np.setdiff1d(np.flatnonzero(mask), wanted)
+        if len(unwanted):
+            self._recorder.discard(unwanted)
+
+    def _keep(self, begun: tuple[Any, Any], mask: np.ndarray | None = None) -> None:
+        """Keep what a reset returned for the policy."""
+        self.observation, info = begun
+        both = isinstance(self.info, Mapping) and isinstance(info, Mapping)
+        self.info = info if mask is None or not both else merge_infos(self.info, info, mask)
 
     def catch_up(self) -> Taken | None:
         """Record what the last call held, as far as it is wanted; None if nothing is held."""

@@ -23,12 +23,12 @@ from ...store.layout import Layout
 from ...store.manifest import read_manifest
 from .actor import PolicyConfig
 from .bar import CollectProgress, Display
-from .batch import Start
 from .collection import Collection
 from .goal import Goal
 from .interrupts import StopSignal
 from .loop import Hooks, OnEpisode, OnStep
 from .recorders import EnvSource, RecordingOptions, make, opened
+from .resets import Resets
 
 #: How long a worker whose parent is dead may still take to end by itself.
 _LAST_SECONDS = 30.0
@@ -44,7 +44,7 @@ class WorkerConfig:
         make_env: makes the environment.
         acting: how actions come about; each worker has another seed.
         on_step, on_episode: hooks; they run in the worker.
-        options: of the first reset.
+        render: the pause after each rendered step; None for no rendering.
         recording: options of the recorder.
         progress: whether to tell how far it is.
     """
@@ -55,7 +55,7 @@ class WorkerConfig:
     acting: PolicyConfig
     on_step: OnStep | None
     on_episode: OnEpisode | None
-    options: dict[str, Any] | None
+    render: float | None
     recording: RecordingOptions
     progress: bool
 
@@ -67,13 +67,13 @@ class Share:
     Attributes:
         index: counts the workers from 0.
         goal: its part.
-        seed: of its environment; None for none.
+        resets: seeds and options of its environment.
         policy_seed: of its sampling and its policy; None for none.
     """
 
     index: int
     goal: Goal
-    seed: int | None
+    resets: Resets
     policy_seed: int | None
 
 
@@ -117,13 +117,14 @@ def _work(channel: Connection, orders: WorkerConfig, share: Share, stop: StopSig
         with contextlib.suppress(OSError):  # the parent is dead; the recording still counts
             channel.send(("progress", state))
 
-    watching = Hooks(orders.on_step, orders.on_episode, Display(tell if orders.progress else False))
+    display = Display(tell if orders.progress else False)
+    watching = Hooks(orders.on_step, orders.on_episode, display, orders.render)
     acting = replace(orders.acting, seed=share.policy_seed)
-    start = Start(share.seed, orders.options)
-    collection = Collection(share.goal, acting, watching, start, stop)
+    collection = Collection(share.goal, acting, watching, share.resets, stop)
     store = _Opened(_open(orders.url, orders.storage_options))
     env = make(orders.make_env)
     try:
+        collection = collection.fitted(env)
         recorder = opened(env, store, cast(RecordingOptions, _recording(orders.recording, share.index)))
         channel.send(("run", recorder.run_id))
         stats = collection.with_new(recorder, store)

@@ -29,6 +29,7 @@ from .goal import Goal
 from .interrupts import StopSignal
 from .recorded import RecordedEpisode, recorded_episodes
 from .recorders import is_source
+from .resets import Resets
 from .stats import CollectStats, Tally, WorkerReport
 from .worker import Share, WorkerConfig, work
 
@@ -215,24 +216,27 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def collect_in_workers(
-    workers: int, seed: Any, goal: Goal, orders: WorkerConfig, display: Display, store: OpenStore
+    workers: int, resets: Resets, goal: Goal, orders: WorkerConfig, display: Display, store: OpenStore
 ) -> CollectStats:
     """Collect with worker processes; see `collect`.
 
     Raises:
-        InvalidArgumentError: something cannot be sent to another process; the seed is no whole number.
+        InvalidArgumentError: something cannot be sent to another process; a list of seeds or options is too
+            short.
     """
     if not is_source(orders.make_env):
         raise InvalidArgumentError(
             f"With workers, each makes an environment of its own: got {type(orders.make_env).__name__}, "
             "expected an environment's id or spec, or a function without arguments that makes one."
         )
-    if seed is not None and not isinstance(seed, int):
-        raise InvalidArgumentError(f"seed={seed!r}: with workers expected a whole number, or None.")
-    payload = _pickled(orders)
+    parts = goal.split(workers)
+    resets.check_lengths(goal.episodes or len(parts))
+    payload = _pickled(orders, resets)
     shares = [
-        Share(index, part, derived_seed(seed, _ENV_SEED, index), _policy_seed(orders.acting, seed, index))
-        for index, part in enumerate(goal.split(workers))
+        Share(
+            index, part, _share_of(resets, index, len(parts)), _policy_seed(orders.acting, resets.seed, index)
+        )
+        for index, part in enumerate(parts)
     ]
     tally = Tally()
     stop = StopSignal()
@@ -246,26 +250,36 @@ def collect_in_workers(
     return _stats(tally, crew.hands, store.handle, stop)
 
 
-def _policy_seed(acting: PolicyConfig, seed: int | None, index: int) -> int | None:
+def _share_of(resets: Resets, index: int, workers: int) -> Resets:
+    """Return the resets of one worker: every so-manyth episode, or a seed of its own."""
+    seed = derived_seed(resets.seed, _ENV_SEED, index) if isinstance(resets.seed, int) else resets.seed
+    return replace(resets, seed=seed, first=index, stride=workers)
+
+
+def _policy_seed(acting: PolicyConfig, seed: Any, index: int) -> int | None:
     return derived_seed(seed if acting.seed is None else acting.seed, _POLICY_SEED, index)
 
 
-def _pickled(orders: WorkerConfig) -> bytes:
-    """Return the orders for another process.
+def _pickled(orders: WorkerConfig, resets: Resets) -> bytes:
+    """Return the orders for another process, which the resets go to as well.
 
     Raises:
         InvalidArgumentError: a part cannot be pickled; the message names it.
     """
     try:
+        pickle.dumps(resets)
         return pickle.dumps(orders)
     except Exception as error:  # pickling runs code of the caller's objects, which may raise anything
         parts = {
             "make_env": orders.make_env,
             **{name: getattr(orders.acting, name) for name in ("policy", "initial_state")},
-            **{name: getattr(orders.acting, name) for name in ("explore", "map_action")},
+            **{
+                name: getattr(orders.acting, name) for name in ("explore", "map_action", "map_action_inverse")
+            },
             "on_step": orders.on_step,
             "on_episode": orders.on_episode,
-            "options": orders.options,
+            "seed": resets.seed,
+            "options": resets.options,
             **orders.recording,
         }
         name, reason = next(_unpicklable(parts), ("an argument", error))

@@ -1,0 +1,291 @@
+"""Random actions, their inverse mapping, gradients in recurrent states, rendering, and sums of stats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import polars as pl
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+import episodelake as el
+from collecting_parts import VaryingEnv, forgetful, make_varying, tilting
+from nasty_environments import new_store
+
+ENVS: dict[str, Callable[..., Any]] = {
+    "single": lambda **options: VaryingEnv(**options),
+    "vector": lambda **options: SyncVectorEnv([lambda: VaryingEnv(**options)] * 3),
+}
+
+
+def never(*arguments: Any) -> Any:
+    """A policy or a hook that is not to be called."""
+    raise AssertionError(f"called with {arguments}")
+
+
+def half(actions: Any) -> Any:
+    """A mapping of actions."""
+    return actions / 2
+
+
+def double(actions: Any) -> Any:
+    """Its inverse, which may change its argument."""
+    actions *= 2
+    return actions
+
+
+# Random actions
+
+
+@pytest.mark.parametrize("kind", ENVS)
+def test_random_actions_are_those_without_a_policy(tmp_path: Path, kind: str) -> None:
+    """`random=True` asks no policy and no hook, and records what `policy=None` records."""
+    store = new_store(tmp_path, ENVS[kind]())
+    options: dict[str, Any] = {"steps": 40, "seed": 3, "policy_seed": 5}
+    runs = [
+        el.collect(ENVS[kind](), never, store, random=True, explore=never, map_action=never, **options),
+        el.collect(ENVS[kind](), None, store, **options),
+    ]
+    store.refresh()
+    views = [store.filter(f"run_id = '{stats.run_ids[0]}'") for stats in runs]
+    one, two = (view.steps.sort("episode_id", "t").collect() for view in views)
+    assert one.columns == two.columns and "policy.raw_action" not in one.columns
+    assert one["action"].to_list() == two["action"].to_list()
+    if kind == "single":
+        space = VaryingEnv().action_space
+        space.seed(5)
+        expected = [space.sample().tolist() for _ in range(40)]
+        assert one["action"].drop_nulls().to_list() == expected
+
+
+@pytest.mark.parametrize("kind", ENVS)
+def test_random_actions_go_back_to_the_policy(tmp_path: Path, kind: str) -> None:
+    """`raw_action` is the inverse of each sample, and the policy's own action in the steps that it played."""
+    env = ENVS[kind]()
+    store = new_store(tmp_path, env)
+
+    def policy(observation: Any, info: Any, state: Any) -> Any:
+        return np.full(env.action_space.shape, 0.5, np.float32)
+
+    with store.record(env) as recorder:
+        for random in (True, False):
+            el.collect(
+                recorder,
+                policy,
+                store,
+                steps=30,
+                seed=1,
+                random=random,
+                map_action=half,
+                map_action_inverse=double,
+            )
+    rows = store.refresh().transitions.select("action", raw="policy.raw_action").collect()
+    assert rows.height == 60 and rows["raw"].null_count() == 0
+    assert np.array_equal(np.array(rows["raw"].to_list()), 2 * np.array(rows["action"].to_list()))
+    assert len({tuple(raw) for raw in rows["raw"].to_list()}) == 31  # 30 samples, and what the policy says
+    alone = el.collect(ENVS[kind](), policy, store, steps=5, map_action_inverse=never).run_ids[0]
+    view = store.refresh().filter(f"run_id = '{alone}'")
+    found = view.transitions.select("action", raw="policy.raw_action").collect()
+    assert found["raw"].to_list() == found["action"].to_list() == [[0.5, 0.5]] * 5
+
+
+def test_random_actions_leave_the_state(tmp_path: Path) -> None:
+    """The policy that takes over within an episode has the state that it left, or the initial one."""
+    store = new_store(tmp_path, VaryingEnv(longest=10**6))
+    seen = []
+
+    def policy(observation: Any, info: Any, state: Any) -> Any:
+        seen.append(state)
+        return np.zeros(2, np.float32), None, state + 1
+
+    with store.record(VaryingEnv(longest=10**6)) as recorder:
+        for random in (True, False, True, False):
+            el.collect(recorder, policy, store, steps=2, random=random, initial_state=10)
+    assert seen == [10, 11, 12, 13]
+
+
+# Gradients
+
+
+class Carry(NamedTuple):
+    """A state with parts."""
+
+    hidden: Any
+    cell: Any
+
+
+@pytest.mark.parametrize("kind", ENVS)
+def test_states_have_no_gradients(tmp_path: Path, kind: str) -> None:
+    """A recurrent network of PyTorch is given its state without a graph, in every nesting, at every step."""
+    torch = pytest.importorskip("torch")
+    env = ENVS[kind]()
+    store = new_store(tmp_path, env)
+    count = 1 if kind == "single" else env.num_envs
+    cell = torch.nn.LSTMCell(3, 2)
+    learned = torch.nn.Parameter(torch.ones(count, 2))
+    initial = {"carry": Carry(learned, [learned * 2]), "asked": (np.zeros(count),)}
+    states = []
+
+    def policy(observation: Any, info: Any, state: Any) -> Any:
+        carry = state["carry"]
+        tensors = carry.hidden, carry.cell[0]
+        assert isinstance(carry, Carry) and isinstance(carry.cell, list)
+        states.append([(tensor.grad_fn, tensor.requires_grad) for tensor in tensors])
+        hidden, memory = cell(torch.as_tensor(observation).reshape(count, 3), tensors)
+        assert hidden.grad_fn is not None
+        action = torch.tanh(hidden).reshape(env.action_space.shape)
+        extras = {"hidden": hidden if kind == "vector" else hidden[0]}
+        return action, extras, {"carry": Carry(hidden, [memory]), "asked": (state["asked"][0] + 1,)}
+
+    with store.record(env) as recorder:
+        for _ in range(2):
+            el.collect(recorder, policy, store, steps=20, initial_state=initial, record_state=True)
+    assert len(states) >= 14 and all(state == [(None, False)] * 2 for state in states)
+    rows = store.refresh().transitions.sort("episode_id", "t").collect()
+    # What was recorded is what the network computed: the state of the next step is the hidden one of this.
+    for _, episode in rows.group_by("episode_id"):
+        told = [np.ravel(value).tolist() for value in episode["policy.hidden"].to_list()]
+        given = [np.ravel(value).tolist() for value in episode["policy.state.carry.0"].to_list()]
+        assert given == [[1.0, 1.0], *told[:-1]]
+
+
+def test_states_without_gradients_are_the_policys_own(tmp_path: Path) -> None:
+    """A state that has nothing to detach is handed on as the object it is, whatever class it has."""
+
+    class Own(dict):
+        pass
+
+    store = new_store(tmp_path, VaryingEnv())
+    given: list[Any] = []
+
+    def policy(observation: Any, info: Any, state: Any) -> Any:
+        assert state is None or state is given[-1]
+        given.append(Own(part=[np.zeros(1)]))
+        return np.zeros(2, np.float32), None, given[-1]
+
+    el.collect(VaryingEnv(), policy, store, steps=20, seed=0)
+    assert len(given) == 20
+
+
+@pytest.mark.further
+def test_workers_detach_too(tmp_path: Path) -> None:
+    """States lose their gradients in worker processes."""
+    store = new_store(tmp_path, VaryingEnv())
+    stats = el.collect(make_varying, forgetful, store, steps=30, workers=1, seed=1)
+    assert stats.steps == 30 and not stats.failures
+
+
+@pytest.mark.further
+def test_workers_sample_too(tmp_path: Path) -> None:
+    """`random` and the inverse mapping reach worker processes."""
+    store = new_store(tmp_path, VaryingEnv())
+    options: dict[str, Any] = {"random": True, "map_action_inverse": half}
+    el.collect(make_varying, forgetful, store, steps=9, workers=1, seed=1, **options)
+    rows = store.refresh().transitions.collect()
+    assert rows.height == 9
+    assert np.allclose(np.array(rows["policy.raw_action"].to_list()), np.array(rows["action"].to_list()) / 2)
+
+
+# Rendering
+
+
+class Drawn(VaryingEnv):
+    """Counts how often it is drawn."""
+
+    metadata: dict[str, Any] = {"render_modes": ["human"]}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = "human") -> None:
+        super().__init__()
+        self.render_mode = render_mode
+        self.drawn: list[int] = []
+
+    def render(self) -> None:
+        """Note the step."""
+        self.drawn.append(self.t)
+
+
+def test_every_step_is_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each step the environment draws, and then the call waits; without `render` it does neither."""
+    waited: list[float] = []
+    monkeypatch.setattr("episodelake.writers.collecting.rendering.sleep", waited.append)
+    store = new_store(tmp_path, VaryingEnv())
+    env = Drawn()
+    el.collect(env, None, store, steps=12, seed=0, render=0.25)
+    steps = store.refresh().transitions.sort("episode_id", "t").collect()
+    assert env.drawn == [t + 1 for t in steps["t"]] and waited == [0.25] * 12
+    el.collect(env, None, store, steps=5, render=True)
+    assert len(env.drawn) == 17 and len(waited) == 12
+    el.collect(env, None, store, steps=5)
+    envs = SyncVectorEnv([Drawn, Drawn])
+    calls: list[el.CollectStep] = []
+    el.collect(envs, None, store, steps=8, render=0, on_step=calls.append)
+    assert len(env.drawn) == 17 and len(waited) == 12
+    assert len(calls) >= 4
+    assert [len(part.drawn) for part in envs.envs] == [len(calls)] * 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("render", ["fast", -1, float("nan"), float("inf"), [1]])
+def test_what_cannot_be_waited_for(tmp_path: Path, render: Any) -> None:
+    """A pause that is no number of seconds is named."""
+    with pytest.raises(el.InvalidArgumentError, match="render="):
+        el.collect(Drawn(), None, new_store(tmp_path, VaryingEnv()), steps=1, render=render)
+
+
+def test_what_cannot_be_rendered(tmp_path: Path) -> None:
+    """An environment without a render mode is refused before it is reset; so is a flag that is none."""
+    store = new_store(tmp_path, VaryingEnv())
+    env = Drawn(render_mode=None)
+    for envs in (env, SyncVectorEnv([lambda: env]), gym.wrappers.TimeLimit(env, 3)):
+        with pytest.raises(el.InvalidArgumentError, match=r'has no render mode.* render_mode="human"'):
+            el.collect(envs, None, store, steps=1, render=True)
+    with pytest.raises(el.InvalidArgumentError, match=r"random=0\.1: expected True or False"):
+        el.collect(env, None, store, steps=1, random=0.1)  # type: ignore[arg-type]
+    with pytest.raises(el.InvalidArgumentError, match="map_action_inverse is int"):
+        el.collect(env, None, store, steps=1, map_action_inverse=3)  # type: ignore[arg-type]
+    assert env.episode == -1 and store.refresh().runs.collect().is_empty()
+
+
+# Sums
+
+
+def test_stats_add_up(tmp_path: Path) -> None:
+    """The sum of several calls counts what is in the store, in the order of the calls."""
+    store = new_store(tmp_path, VaryingEnv())
+    with store.record(VaryingEnv()) as recorder:
+        calls = [el.collect(recorder, tilting, store, steps=13, seed=None if i else 0) for i in range(3)]
+        recorder.seal()
+    calls.append(el.collect(VaryingEnv(), None, store, episodes=4, seed=1))
+    total: Any = 0
+    for stats in calls:
+        total += stats
+    assert isinstance(total, el.CollectStats)
+    episodes = store.refresh().episodes.sort("ended_at").collect()
+    ended = episodes.filter(pl.col("terminated") | pl.col("truncated"))
+    assert total.steps == episodes["length"].sum() == 3 * 13 + calls[-1].steps
+    assert (total.episodes, total.unfinished) == (ended.height, 0)
+    assert total.terminated == ended["terminated"].sum() and total.truncated == ended["truncated"].sum()
+    assert sorted(total.lengths) == sorted(ended["length"]) and not total.lengths.flags.writeable
+    assert total.return_mean == pytest.approx(ended["episode_return"].mean())
+    assert total.seconds == sum(stats.seconds for stats in calls)
+    assert total.run_ids == (calls[0].run_ids[0], calls[3].run_ids[0])
+    by_sum = sum(calls[1:], calls[0])
+    assert by_sum.frame().equals(total.frame()) and sum(calls).steps == total.steps
+    assert sum(calls[:3]).unfinished == calls[2].unfinished
+
+
+def test_what_cannot_be_added(tmp_path: Path) -> None:
+    """Numbers other than 0, and returns with other objectives, are refused."""
+    store = new_store(tmp_path, VaryingEnv())
+    stats: Any = el.collect(VaryingEnv(), None, store, steps=3)
+    for wrong in (1, None, "0"):
+        with pytest.raises(TypeError):
+            stats + wrong
+        with pytest.raises(TypeError):
+            wrong + stats
+    two = el.CollectStats(1, 1, 0, 1, 0, np.zeros((1, 2)), np.ones(1, np.int64), 0.0)
+    with pytest.raises(el.InvalidArgumentError, match="same number of objectives"):
+        stats + two

@@ -1,0 +1,192 @@
+"""Seeds and options of the resets of a call: of the first one, or of every one.
+
+Episodes are numbered from 0 in the order in which they begin; environments that begin in the same step are
+numbered by their index. A list or a function gives a value to each number. Worker w of W plays the episodes
+w, w + W, w + 2W, ... of the whole collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+
+from ...store.compatibility import AutoresetMode, masks_resets
+from ...store.errors import InvalidArgumentError
+from .goal import Goal
+
+Seeds = int | Sequence[int | None] | Callable[[int], int | None]
+ResetOptions = (
+    Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | Callable[[int], Mapping[str, Any] | None]
+)
+
+
+@dataclass(frozen=True)
+class Resets:
+    """Seeds and options of the resets of a call.
+
+    Attributes:
+        seed: of the first reset, as the environment takes it; a list or a function for every episode.
+        options: likewise; a mapping is for the first reset.
+        anew: whether to begin with a reset although episodes are running; they end as `cut`.
+        first, stride: episode k of this process is episode first + stride * k of the collection.
+        first_only: whether a list of seeds is for the first reset of a vector environment only.
+    """
+
+    seed: Any = None
+    options: Any = None
+    anew: bool = False
+    first: int = 0
+    stride: int = 1
+    first_only: bool = False
+
+    @staticmethod
+    def of(seed: Any, options: Any, goal: Goal) -> Resets:
+        """Check what a caller asks for.
+
+        Raises:
+            InvalidArgumentError: a seed is neither None nor a whole number of at least 0, options are no
+                mapping, or neither is a list or a function of such.
+        """
+        seed, options = _checked_seeds(seed), _checked_options(options)
+        # A function waits for the resets that come; all else asks for one now.
+        asked = any(value is not None and not callable(value) for value in (seed, options))
+        return Resets(seed, options, anew=goal.episodes is not None or asked)
+
+    @property
+    def per_episode(self) -> bool:
+        """True if resets after the first one have seeds or options too."""
+        return _many(self.options) or (_many(self.seed) and not self.first_only)
+
+    def at(self, number: int) -> tuple[int | None, dict[str, Any] | None]:
+        """Return seed and options of an episode of this process.
+
+        Raises:
+            InvalidArgumentError: a list has no value for it, or a function returned something else.
+        """
+        return (
+            checked_seed("seed", self._value("seed", self.seed, number), self._episode(number)),
+            _checked_mapping("options", self._value("options", self.options, number), self._episode(number)),
+        )
+
+    def _episode(self, number: int) -> int:
+        return self.first + self.stride * number
+
+    def _value(self, name: str, given: Any, number: int) -> Any:
+        """Return the value for an episode of this process, as it was given."""
+        episode = self._episode(number)
+        if callable(given):
+            return given(episode)
+        if not isinstance(given, list):
+            return given if number == 0 else None
+        if episode < len(given):
+            return given[episode]
+        if name == "seed" and self.first_only:
+            return None
+        raise InvalidArgumentError(
+            f"{name} is a list of {len(given)}, one for each episode, and episode {episode} begins. Give "
+            "more, or a function of the episode's number."
+        )
+
+    def fitted(self, env: Any, goal: Goal) -> Resets:
+        """Return the same for an environment, which decides what as many seeds as it has environments mean.
+
+        Raises:
+            InvalidArgumentError: a list is too short for the goal or the first reset; a vector environment
+                cannot reset one environment with a seed of its own.
+        """
+        vector = isinstance(env, VectorEnv)
+        size = env.num_envs if vector else 1
+        episodes = size if goal.episodes is None else goal.episodes
+        first_only = vector and self.stride == 1 and isinstance(self.seed, list) and len(self.seed) == size
+        found = replace(self, first_only=first_only and (goal.episodes is None or episodes > size))
+        found.check_lengths(episodes)
+        if vector and found.per_episode:
+            _check_masks(env)
+        return found
+
+    def check_lengths(self, episodes: int) -> None:
+        """Make sure that lists have a value for so many episodes of this process.
+
+        Raises:
+            InvalidArgumentError: one is too short.
+        """
+        needed = self.first + self.stride * (episodes - 1) + 1
+        for name, value in (("seed", self.seed), ("options", self.options)):
+            if isinstance(value, list) and len(value) < needed and not (name == "seed" and self.first_only):
+                raise InvalidArgumentError(
+                    f"{name} is a list of {len(value)}, one for each episode; expected at least {needed} for "
+                    f"this call. Give more, or a function of the episode's number."
+                )
+
+
+def _many(value: Any) -> bool:
+    """Return whether it has a value for each episode."""
+    return isinstance(value, list) or callable(value)
+
+
+def checked_seed(name: str, seed: Any, number: int | None = None) -> int | None:
+    """Return a seed as a number of Python's own, which is what environments take.
+
+    Raises:
+        InvalidArgumentError: it is neither None nor a whole number of at least 0.
+    """
+    if seed is None or (isinstance(seed, int | np.integer) and seed >= 0):
+        return None if seed is None else int(seed)
+    place = "" if number is None else f" for episode {number}"
+    raise InvalidArgumentError(f"{name}={seed!r}{place}: expected a whole number of at least 0, or None.")
+
+
+def _checked_seeds(seed: Any) -> Any:
+    if callable(seed):
+        return seed
+    listed = isinstance(seed, np.ndarray) and seed.ndim == 1
+    if listed or (isinstance(seed, Sequence) and not isinstance(seed, str | bytes)):
+        return [checked_seed(f"seed[{index}]", part) for index, part in enumerate(seed)]
+    try:
+        return checked_seed("seed", seed)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"{error} Or a list of them, or a function of the episode's number."
+        ) from None
+
+
+def _checked_mapping(name: str, options: Any, number: int | None = None) -> dict[str, Any] | None:
+    """Return a copy of the options of a reset."""
+    if not isinstance(options, Mapping | None):
+        place = "" if number is None else f" for episode {number}"
+        raise InvalidArgumentError(
+            f"{name}={options!r}{place}: expected a mapping, for the environment's reset, or None."
+        )
+    return None if options is None else dict(options)
+
+
+def _checked_options(options: Any) -> Any:
+    if callable(options):
+        return options
+    if isinstance(options, list | tuple):
+        return [_checked_mapping(f"options[{index}]", part) for index, part in enumerate(options)]
+    return _checked_mapping("options", options)
+
+
+def _check_masks(env: VectorEnv) -> None:
+    kind = type(env.unwrapped).__name__
+    if not isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+        raise InvalidArgumentError(
+            f"Seeds and options for every episode need a SyncVectorEnv or an AsyncVectorEnv; {kind} cannot "
+            "reset one of its environments with a seed of its own."
+        )
+    if not masks_resets:
+        raise InvalidArgumentError(
+            "Seeds and options for every episode of a vector environment need gymnasium>=1.1."
+        )
+    vector: Any = env.unwrapped
+    if vector.autoreset_mode is AutoresetMode.NEXT_STEP and not getattr(vector, "shared_memory", True):
+        # Up to Gymnasium 1.4 its processes do not notice such a reset, and reset again in the next step.
+        raise InvalidArgumentError(
+            "Seeds and options for every episode need an AsyncVectorEnv with shared_memory=True, or with "
+            "autoreset_mode=AutoresetMode.SAME_STEP or DISABLED."
+        )
