@@ -115,8 +115,8 @@ class Pair(ParallelEnv):
     metadata: ClassVar[dict] = {"name": "pair"}
     possible_agents: ClassVar[list] = ["a_0", "a_1"]
 
-    def __init__(self) -> None:
-        self._inner = Env()
+    def __init__(self, finished: Finished | None = None) -> None:
+        self._inner = Env(finished=finished)
         self.agents: list[str] = []
 
     def observation_space(self, agent: str) -> Box:
@@ -192,8 +192,8 @@ class Pool:
     observation_space, action_space = OBSERVATIONS, ACTIONS
     num_envs = 3
 
-    def __init__(self) -> None:
-        self._envs = [Env(1000 * index) for index in range(self.num_envs)]
+    def __init__(self, finished: Finished | None = None) -> None:
+        self._envs = [Env(1000 * index, finished) for index in range(self.num_envs)]
         self._ready: list[tuple[int, tuple]] = []
         self._elapsed = [0] * self.num_envs
         self._done = [True] * self.num_envs
@@ -513,6 +513,20 @@ def collect_vector(store: el.EpisodeStore, finished: Finished) -> Iterator[Any]:
     yield None
     envs = SyncVectorEnv([lambda first=first: Env(first, finished) for first in (0, 1001)])
     el.collect(envs, _policy, store, episodes=5, **QUIET)
+
+
+@scenario(Pool)
+def collect_pool(store: el.EpisodeStore, finished: Finished) -> Iterator[Any]:
+    """`collect` with a pool."""
+    yield None
+    el.collect(Pool(finished), _policy, store, steps=14, **QUIET)
+
+
+@scenario(Pair)
+def collect_agents(store: el.EpisodeStore, finished: Finished) -> Iterator[Any]:
+    """`collect` with agents that act at once, one policy for both."""
+    yield None
+    el.collect(Pair(finished), dict.fromkeys(Pair.possible_agents, _policy), store, episodes=3, **QUIET)
 
 
 def _busy(run: Callable[[], None], writer: Any) -> None:

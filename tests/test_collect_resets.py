@@ -206,6 +206,7 @@ def test_a_list_that_ends_too_early(tmp_path: Path) -> None:
         assert [seed for (seed,) in recorded(tmp_path / type(env).__name__, "seed")] == [1, 2, 3, 4]
 
 
+@pytest.mark.further
 def test_workers_share_the_episodes(tmp_path: Path) -> None:
     """Worker w of W plays the seeds and options w, w + W, ...; its policy has no gradients in its states."""
     store = new_store(tmp_path, LevelEnv())

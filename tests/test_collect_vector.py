@@ -321,20 +321,6 @@ def test_rows_of_immutable_arrays_are_replaced(tmp_path: Path) -> None:
         assert [row.tolist() for row in asked] == [[t] for t in range(episode.length)]
 
 
-class Pool(VaryingEnv):
-    """Has the methods of a pool that serves a ready subset at a time."""
-
-    num_envs = 1
-    send = recv = async_reset = VaryingEnv.close
-
-
-def test_pools_are_refused(tmp_path: Path) -> None:
-    """A pool with send and recv is not played, and the message says what to do."""
-    store = new_store(tmp_path, VaryingEnv())
-    with pytest.raises(el.InvalidArgumentError, match="send and recv"):
-        el.collect(Pool(), None, store, steps=1)
-
-
 def test_hooks_take_the_whole_batch(tmp_path: Path) -> None:
     """`explore` and `map_action` see the batch; raw and taken actions are recorded row by row."""
     store = new_store(tmp_path, VaryingEnv())

@@ -35,7 +35,7 @@ FOREGROUND = (
     *("steps", "arrays", "bulk", "recorder", "vector", "logged_vector", "pool", "parallel", "aec"),
     *("discarding", "discarding_vector", "reopening"),
 )
-COLLECTING = ("collect", "collect_vector")
+COLLECTING = ("collect", "collect_vector", "collect_pool", "collect_agents")
 BACKGROUND = ("background", "background_vector")
 
 

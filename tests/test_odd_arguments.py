@@ -80,7 +80,7 @@ QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
     "record an id": (el.InvalidArgumentError, "env is str", lambda store: store.record("CartPole-v1")),
     "collect many agents": (
         el.InvalidArgumentError,
-        "PettingZoo",
+        "is a store for one agent; the environment has several",
         lambda store: el.collect(simple_speaker_listener_v4.parallel_env(), None, store, steps=1),
     ),
     "a seed for two": (

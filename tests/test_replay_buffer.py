@@ -290,6 +290,17 @@ def test_several_recorders_and_collect_feed_one_buffer(tmp_path: Path) -> None:
     assert _sampled(buffer) == _loaded(store.refresh())
 
 
+def test_collect_feeds_the_buffer_it_is_given(tmp_path: Path) -> None:
+    """With `replay=` the buffer has what a loader finds in the store; other processes cannot have it."""
+    store = _store(tmp_path / "store")
+    buffer = store.replay_buffer(1000)
+    el.collect(Scripted(), None, store, steps=23, replay=buffer)
+    assert len(buffer) == 23 and _sampled(buffer) == _loaded(store.refresh())
+    with pytest.raises(el.InvalidArgumentError, match="replay cannot be sent to worker processes"):
+        el.collect(Scripted, None, store, steps=5, replay=buffer, workers=2)
+    assert len(store.refresh().runs.collect()) == 1
+
+
 def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
     """After recovery a new buffer has the steps of the episode in which the process died."""
     store, context = _store(tmp_path / "store"), multiprocessing.get_context("spawn")

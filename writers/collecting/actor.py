@@ -32,27 +32,30 @@ class PolicyConfig:
     """Configuration of the policy and of its hooks.
 
     Attributes:
-        policy: see `collect`; None samples the action space.
+        policy: see `collect`; None samples the action space. A mapping, as the next ones may be too, is for
+            several agents.
         seed: of the sampling, of the generator that `explore` is given, and of a policy that has a method
             `seed`; None leaves all of them alone.
         initial_state, record_state, explore, map_action, map_action_inverse: see `collect`.
     """
 
-    policy: Policy | None = None
+    policy: Any = None
     seed: int | None = None
     initial_state: Any = None
     record_state: bool = False
-    explore: Explore | None = None
-    map_action: MapAction | None = None
-    map_action_inverse: MapAction | None = None
+    explore: Any = None
+    map_action: Any = None
+    map_action_inverse: Any = None
 
     def __post_init__(self) -> None:
         for name in ("policy", "explore", "map_action", "map_action_inverse"):
             value = getattr(self, name)
-            if value is not None and not callable(value):
-                raise InvalidArgumentError(
-                    f"{name} is {type(value).__name__}, which cannot be called; expected a function or None."
-                )
+            for each in value.values() if isinstance(value, Mapping) else [value]:
+                if each is not None and not callable(each):
+                    raise InvalidArgumentError(
+                        f"{name} is {type(each).__name__}, which cannot be called; expected a function or "
+                        "None."
+                    )
 
 
 class Actor:
@@ -63,20 +66,27 @@ class Actor:
         space: the environment's action space; of a vector environment the batched one.
         single_space: the action space of one environment.
         size: how many environments; None for a single one.
+        sample: draws the actions where there is no policy; None samples `space`.
 
     Raises:
         InvalidArgumentError: a callable cannot be called.
     """
 
     def __init__(
-        self, acting: PolicyConfig, space: gymnasium.Space, single_space: gymnasium.Space, size: int | None
+        self,
+        acting: PolicyConfig,
+        space: gymnasium.Space,
+        single_space: gymnasium.Space,
+        size: int | None,
+        *,
+        sample: Policy | None = None,
     ) -> None:
         self._acting = acting
         self._single_space = single_space
         self._size = size
         self._nested = isinstance(single_space, spaces.Dict | spaces.Tuple)
         self._tuple_actions = has_tuple_actions(space)
-        self._policy = _seeded(acting, space)
+        self._policy = _seeded(acting, space) if sample is None else sample
         hooks = acting.explore, acting.map_action, acting.map_action_inverse
         # A sample of the action space is the environment's action already.
         self._hooked = acting.policy is not None and any(hook is not None for hook in hooks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -13,7 +14,7 @@ from .bar import Display, Tell
 from .collection import Collection
 from .goal import Goal, positive
 from .loop import Hooks, OnEpisode, OnStep
-from .outputs import Policy
+from .outputs import AnyPolicy
 from .recorders import RecordingOptions, check_options, check_store
 from .rendering import checked_pause
 from .resets import ResetOptions, Resets, Seeds, checked_seed
@@ -26,7 +27,7 @@ _POLICY_SEED = 1
 
 def collect(
     env_or_envs: Any,
-    policy: Policy | None,
+    policy: AnyPolicy | None,
     store: OpenStore,
     *,
     steps: int | None = None,
@@ -39,9 +40,9 @@ def collect(
     random: bool = False,
     initial_state: Any = None,
     record_state: bool = False,
-    explore: Explore | None = None,
-    map_action: MapAction | None = None,
-    map_action_inverse: MapAction | None = None,
+    explore: Explore | Mapping[str, Explore | None] | None = None,
+    map_action: MapAction | Mapping[str, MapAction | None] | None = None,
+    map_action_inverse: MapAction | Mapping[str, MapAction | None] | None = None,
     on_step: OnStep | None = None,
     on_episode: OnEpisode | None = None,
     progress: bool | Tell = False,
@@ -55,8 +56,13 @@ def collect(
     info and the answer are batches, as `gymnasium.vector.VectorEnv` has them. `extras` is a mapping; each key
     becomes the column `policy.<key>` of the row of the observation. `state` is given back at the next step,
     its tensors detached from their graph; it is None, or the initial state, at the first step of an episode.
-    Where actions are tuples (Tuple
-    spaces and the like), a plain tuple is an action, and extras need a `PolicyOutput`.
+    Where actions are tuples (Tuple spaces and the like), a plain tuple is an action, and extras need a
+    `PolicyOutput`.
+
+    Of a pool the batch has the environments that are ready, as `recv` returned them, and states are kept by
+    environment. For an environment of PettingZoo the policy is a mapping from agents, or groups of the store,
+    to policies, each for one agent. A callable is one policy for all agents: observation, info, state and
+    answer are mappings by agent, of those that act now. A step is one of the environment, or one turn.
 
     An environment is recorded as a run of its own, begins with a reset, is left open, and what was recorded
     is sealed when the call returns. A recorder of yours goes on where the last call with `steps` ended, and
@@ -64,15 +70,17 @@ def collect(
     An exception of the environment or of the policy passes on; what was recorded before is kept.
 
     Args:
-        env_or_envs: an environment, a vector environment, a recorder of one of them, or what an environment
-            is made from, which is closed afterwards: an id, a spec, a function without arguments.
+        env_or_envs: an environment, a vector environment, a pool, an environment of PettingZoo, a recorder of
+            one of them, or what an environment is made from, which is closed afterwards: an id, a spec, a
+            function without arguments.
         policy: the policy; None samples the action space.
         store: where to, as `episodelake.create` and `episodelake.open` give it.
         steps: record exactly so many transitions.
         episodes: record exactly so many episodes. It begins with a reset, and what is unfinished when the
             last one ends is not stored.
         unbiased: give each environment a quota of the episodes beforehand. Otherwise the first ones to end
-            count, and of environments that run side by side these are the short ones.
+            count, and of environments that run side by side these are the short ones. A pool always has
+            quotas.
         workers: collect in so many processes at once, each with a run and an environment of its own, which
             it makes from an id, a spec or a function; the goal is split between them. Seeds follow from
             `seed` and the worker's number. The policy, the function and the hooks are pickled; hooks run in
@@ -88,7 +96,8 @@ def collect(
         policy_seed: of the sampling, of `explore`, and of a policy that has a method `seed`; follows from
             `seed`, unless that is a function, if it is not given.
         random: sample the action space instead of asking the policy, as without one.
-        initial_state: the state at the first step of an episode; for a vector environment a batch of them.
+        initial_state: the state at the first step of an episode; for a vector environment or a pool a batch
+            of them; for several agents, like the three hooks on actions, perhaps a mapping by agent or group.
         record_state: record the state that the policy was given, as `policy.state`.
         explore: called with the policy's action and a numpy generator; returns the action to take.
         map_action: called with that action; returns the environment's. Neither is called for samples, which
@@ -107,8 +116,9 @@ def collect(
         InvalidArgumentError: not exactly one of steps and episodes; a count below 1; an unknown option; an
             answer of the policy that has extras which are no mapping; a list of seeds or options that is too
             short (with `steps`, when the episode begins that has none); seeds or options for every episode
-            and a vector environment that is neither a SyncVectorEnv nor an AsyncVectorEnv; `render` and an
-            environment without a render mode.
+            and a vector environment that is neither a SyncVectorEnv nor an AsyncVectorEnv; a seed or options
+            for a pool; a mapping by agent that lacks an agent, or for an environment without several;
+            `render` and a pool, or an environment without a render mode.
         SpaceMismatchError: the spaces are not the store's; an action or an observation does not fit; the
             policy answered for another number of environments.
         RecorderStateError: the recorder or the vector environment is closed.

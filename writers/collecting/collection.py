@@ -6,21 +6,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...store.handle import OpenStore
-from .actor import Actor, PolicyConfig
+from .actor import PolicyConfig
 from .batch import Batch
 from .goal import CollectProgressState, Goal
 from .interrupts import StopSignal
 from .loop import Hooks, Loop
-from .memory import Memory
 from .recorders import (
     AnyRecorder,
     RecordingOptions,
     batch_of,
+    check_asked,
     check_own,
     is_recorder,
     is_source,
     make,
     opened,
+    player_of,
+    release,
 )
 from .rendering import check_render_mode, renderer
 from .resets import Resets
@@ -62,21 +64,23 @@ class Collection:
         """Collect; see `collect` for what is raised."""
         with self.stop, self.watching.display:
             if is_recorder(env_or_envs):
-                return self.fitted(env_or_envs)._with_own(env_or_envs, store, recording)
+                return self.fitted(env_or_envs, store)._with_own(env_or_envs, store, recording)
             made = is_source(env_or_envs)
             env = make(env_or_envs) if made else env_or_envs
             try:
-                return self.fitted(env).with_new(opened(env, store, recording), store)
+                return self.fitted(env, store).with_new(opened(env, store, recording), store)
             finally:
                 if made:
                     env.close()
 
-    def fitted(self, env: Any) -> Collection:
-        """Return the same for an environment.
+    def fitted(self, env: Any, store: OpenStore) -> Collection:
+        """Return the same for an environment, or its recorder.
 
         Raises:
-            InvalidArgumentError: it cannot be reset as asked, or not be rendered.
+            InvalidArgumentError: it cannot be played or reset as asked, or not be rendered.
+            SpaceMismatchError: an agent's spaces are not the store's.
         """
+        check_asked(env, store, self.acting, self.resets)
         if self.watching.render is not None:
             check_render_mode(env)
         return replace(self, resets=self.resets.fitted(env, self.goal))
@@ -98,18 +102,16 @@ class Collection:
             course, unfinished = self._play(recorder, RecorderResumeState(batch_of(recorder)))
         finally:
             recorder.detach()
+            release(recorder)
         return self._stats(course, recorder, store, unfinished)
 
     def _play(self, recorder: AnyRecorder, standing: RecorderResumeState) -> tuple[CollectProgressState, int]:
         """Run the loop; the course it took, and how many episodes are running."""
         batch = standing.batch
-        env: Any = recorder.env
-        single_space = env.action_space if batch.size is None else env.single_action_space
-        actor = Actor(self.acting, env.action_space, single_space, batch.size)
-        memory = Memory(self.acting.initial_state, batch.size)
-        memory.state = standing.state
+        actor, memory = player_of(recorder, batch, self.acting)
+        memory.kept = standing.state
         course = CollectProgressState(self.goal, batch.size or 1, late=not self.watching.hooks)
-        render = renderer(env, self.watching.render)
+        render = renderer(recorder.env, self.watching.render)
         batch.enter(course, self.resets)
         complete = False
         unfinished = 0
@@ -118,7 +120,7 @@ class Collection:
             complete = course.reached
         finally:
             unfinished = batch.leave(complete)
-            standing.state = memory.state
+            standing.state = memory.kept
         return course, unfinished
 
     def _stats(

@@ -17,7 +17,8 @@ from .bar import Display
 from .batch import Batch, Taken
 from .goal import CollectProgressState
 from .interrupts import StopSignal
-from .memory import Memory
+from .memory import Memory, PoolMemory
+from .team_actor import TeamActor
 
 # After so many turns episodes are counted that were not told of, so that they do not pile up.
 _LATEST = 1024
@@ -27,7 +28,9 @@ _LATEST = 1024
 class CollectStep:
     """One step of the environment, or of the whole vector environment, as the hook `on_step` sees it.
 
-    The values are the environment's and the policy's own objects: copy what you keep.
+    The values are the environment's and the policy's own objects: copy what you keep. Of several agents they
+    are mappings by agent. Of a pool, what came back is the next batch, of the environments
+    `next_info["env_id"]`.
 
     Attributes:
         observation, info: what the policy was given.
@@ -100,8 +103,8 @@ class Loop:
     """
 
     batch: Batch
-    actor: Actor
-    memory: Memory
+    actor: Actor | TeamActor
+    memory: Memory | PoolMemory
     course: CollectProgressState
     watching: Hooks
     stop: StopSignal

@@ -3,13 +3,14 @@
 A state is any nesting of dicts, lists and (named) tuples of numpy arrays, PyTorch tensors or JAX arrays.
 For a single environment it is that environment's own and is replaced as a whole. For a vector environment
 every leaf has the batch as its first axis, and the rows of the environments whose episode begins are
-replaced; what the policy returned is never changed in place.
+replaced; what the policy returned is never changed in place. Of a pool, where a policy is given the rows of
+those environments that are ready, all rows are kept here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -31,8 +32,17 @@ class Memory:
         self._initial = detached(initial)
         self._size = size
         if size is not None:
-            _check(initial, size, "initial_state")
+            check_state(initial, size, "initial_state")
         self.state: Any = None
+
+    @property
+    def kept(self) -> Any:
+        """What goes on in the next call."""
+        return self.state
+
+    @kept.setter
+    def kept(self, value: Any) -> None:
+        self.state = value
 
     def renew(self, beginning: Sequence[int]) -> None:
         """Forget what was before in the environments whose episode begins now.
@@ -44,11 +54,98 @@ class Memory:
         if self._size is None or len(beginning) == self._size:
             self.state = map_leaves(_clone, self._initial)
         elif self.state is not None and len(beginning):
-            _check(self.state, self._size, "state")
-            self.state = _replaced(self.state, self._initial, list(beginning), "state")
+            check_state(self.state, self._size, "state")
+            self.state = replaced(self.state, self._initial, list(beginning), "state")
 
 
-def _check(state: Any, size: int, name: str) -> None:
+class ReadyEnvs(Protocol):
+    """What a memory needs to know of a pool.
+
+    Attributes:
+        num_envs: how many environments it has.
+        ids: int64: which of them the policy is asked for now.
+    """
+
+    num_envs: int
+    ids: np.ndarray
+
+
+class PoolMemory:
+    """The states that a policy has in hand, by environment.
+
+    Args:
+        initial: the state before the first step of an episode, one row for each environment of the pool; None
+            as for `Memory`.
+        pool: the environments.
+    """
+
+    def __init__(self, initial: Any, pool: ReadyEnvs) -> None:
+        check_state(initial, pool.num_envs, "initial_state")
+        self._initial = detached(initial)
+        self._pool = pool
+        # Which environments stand before the first step of an episode.
+        self._fresh = np.ones(pool.num_envs, bool)
+        # The nesting of the state, and its leaves with one row for each environment.
+        self._nesting: Any = None
+        self._leaves: list[Any] = []
+
+    def renew(self, beginning: Sequence[int]) -> None:
+        """Forget what was before in the environments whose episode begins now."""
+        self._fresh[np.asarray(beginning, np.int64)] = True
+
+    @property
+    def kept(self) -> Any:
+        """What goes on in the next call; None before the first."""
+        return self._nesting, self._leaves, self._fresh
+
+    @kept.setter
+    def kept(self, value: Any) -> None:
+        if value is not None:
+            self._nesting, self._leaves, self._fresh = value
+
+    @property
+    def state(self) -> Any:
+        """The rows of the environments that are ready; the policy owns them."""
+        ids = self._pool.ids
+        fresh = self._fresh[ids]
+        initial = map_leaves(lambda leaf: leaf[ids], self._initial)
+        if fresh.all():
+            return initial
+        found = iter(self._leaves)
+        state = map_leaves(lambda _: next(found)[ids], self._nesting)
+        begun = np.flatnonzero(fresh).tolist()
+        return replaced(state, initial, begun, "state") if begun else state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        """Keep what the policy returned for the environments that are ready."""
+        ids = self._pool.ids
+        check_state(value, len(ids), "state")
+        nesting = map_leaves(lambda leaf: 0, value)
+        rows = [leaf.detach() if is_tensor(leaf) else leaf for _, leaf in leaves(value, "state")]
+        if self._nesting is None:
+            # Rows of environments that were not asked for yet are never read.
+            everyone = np.zeros(self._pool.num_envs, np.int64)
+            self._leaves = [leaf[everyone] for leaf in rows]
+        elif value is not None and nesting != self._nesting:
+            raise SpaceMismatchError(
+                f"The policy returned a state nested as {nesting}, before that as {self._nesting}. A state "
+                "keeps its nesting while a pool is played."
+            )
+        self._nesting = nesting
+        self._leaves = [
+            with_rows(known, leaf, ids.tolist(), "state")
+            for known, leaf in zip(self._leaves, rows, strict=value is not None)
+        ]
+        self._fresh[ids] = False
+
+
+def check_state(state: Any, size: int, name: str) -> None:
+    """Make sure that every leaf of a state has one row for each environment.
+
+    Raises:
+        SpaceMismatchError: one has not.
+    """
     for path, leaf in leaves(state, name):
         shape = getattr(leaf, "shape", None)
         if shape is None or not len(shape) or shape[0] != size:
@@ -66,7 +163,12 @@ def _clone(leaf: Any) -> Any:
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
-def _replaced(value: Any, initial: Any, rows: list[int], path: str) -> Any:
+def replaced(value: Any, initial: Any, rows: list[int], path: str) -> Any:
+    """Return a copy of a state with some rows taken from the initial one.
+
+    Raises:
+        SpaceMismatchError: they are nested otherwise, or of another shape or kind.
+    """
     if value is None:
         return None
     parts = _parts(value)
@@ -76,14 +178,14 @@ def _replaced(value: Any, initial: Any, rows: list[int], path: str) -> Any:
             f"the initial state a {type(initial).__name__}."
         )
     if parts is None:
-        return _with_rows(value, None if initial is None else initial[rows], rows, path)
+        return with_rows(value, None if initial is None else initial[rows], rows, path)
     begun = {} if initial is None else dict(_parts(initial) or ())
     if initial is not None and begun.keys() != dict(parts).keys():
         raise SpaceMismatchError(
             f"The policy's {path} is nested otherwise than initial_state: it has the parts "
             f"{list(dict(parts))}, the initial state has {list(begun)}."
         )
-    found = [(key, _replaced(part, begun.get(key), rows, f"{path}.{key}")) for key, part in parts]
+    found = [(key, replaced(part, begun.get(key), rows, f"{path}.{key}")) for key, part in parts]
     if isinstance(value, Mapping):
         return dict(found)
     if isinstance(value, list):
@@ -100,7 +202,7 @@ def _parts(value: Any) -> list[tuple[Any, Any]] | None:
     return None if found is None else list(enumerate(found))
 
 
-def _with_rows(leaf: Any, begun: Any, rows: list[int], path: str) -> Any:
+def with_rows(leaf: Any, begun: Any, rows: list[int], path: str) -> Any:
     """Return a copy of a leaf with some rows replaced, by zeros if `begun` is None."""
     fill = 0 if begun is None else begun
     fresh: Any = _clone(leaf)

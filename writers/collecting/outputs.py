@@ -19,6 +19,8 @@ from gymnasium import spaces
 from ...store.errors import InvalidArgumentError
 
 Policy = Callable[[Any, Mapping[str, Any], Any], Any]
+#: One policy, or of several agents each its own, by agent or group; None samples.
+AnyPolicy = Policy | Mapping[str, Policy | None]
 
 _NEVER_TUPLES = (
     spaces.Box,

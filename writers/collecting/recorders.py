@@ -12,19 +12,28 @@ from gymnasium.vector import VectorEnv
 from ...store.errors import InvalidArgumentError, RecorderStateError
 from ...store.handle import OpenStore
 from ..options import SessionOptions
-from ..recorders.choice import VectorOptions
+from ..recorders.choice import AnyRecorder, TeamOptions, VectorOptions, recorder_of
 from ..recorders.info_choice import InfoChoice
 from ..recorders.pettingzoo_api import pettingzoo_api
-from ..recorders.pool_recorder import is_pool
+from ..recorders.pool_recorder import PoolRecorder, is_pool
 from ..recorders.recorder import Recorder
+from ..recorders.team_recorder import TeamRecorder
 from ..recorders.vector_recorder import VectorRecorder
+from .actor import Actor, PolicyConfig
 from .batch import Batch
+from .memory import Memory, PoolMemory
+from .pool import PoolActor, PoolBatch, check_pool_resets
+from .resets import Resets
 from .single import SingleBatch
+from .team_actor import TeamActor, check_team
+from .teams import TeamBatch
 from .vector import VectorBatch
 
-AnyRecorder = Recorder | VectorRecorder
-#: What `collect` hands on to the recorder that it opens.
-RecordingOptions = VectorOptions
+
+class RecordingOptions(VectorOptions, TeamOptions, total=False):
+    """What `collect` hands on to the recorder that it opens."""
+
+
 EnvSource = str | EnvSpec | Callable[[], Any]
 
 
@@ -68,14 +77,17 @@ def check_store(store: Any) -> None:
 
 def is_recorder(value: Any) -> TypeGuard[AnyRecorder]:
     """Return whether it records already."""
-    return isinstance(value, Recorder | VectorRecorder)
+    return isinstance(value, Recorder | VectorRecorder | PoolRecorder | TeamRecorder)
 
 
 def is_source(value: Any) -> bool:
     """Return whether an environment can be made from it: an id, a spec, or a function without arguments."""
-    return isinstance(value, str | EnvSpec) or (
-        callable(value) and not isinstance(value, gymnasium.Env | VectorEnv)
-    )
+    return isinstance(value, str | EnvSpec) or (callable(value) and not _is_env(value))
+
+
+def _is_env(value: Any) -> bool:
+    known = isinstance(value, gymnasium.Env | VectorEnv)
+    return known or (not isinstance(value, type) and (is_pool(value) or pettingzoo_api(value) is not None))
 
 
 def make(source: EnvSource) -> Any:
@@ -86,10 +98,10 @@ def make(source: EnvSource) -> Any:
         gymnasium.error.Error: there is no environment of that id.
     """
     env = gymnasium.make(source) if isinstance(source, str | EnvSpec) else source()
-    if not isinstance(env, gymnasium.Env | VectorEnv):
+    if not _is_env(env):
         raise InvalidArgumentError(
-            f"The function that makes the environment gave {type(env).__name__}; expected a gymnasium.Env or "
-            "a gymnasium.vector.VectorEnv."
+            f"The function that makes the environment gave {type(env).__name__}; expected a gymnasium.Env, a "
+            "gymnasium.vector.VectorEnv, a pool, or an environment of PettingZoo."
         )
     return env
 
@@ -108,25 +120,32 @@ def opened(env: Any, store: OpenStore, recording: RecordingOptions) -> AnyRecord
         **{key: value for key, value in recording.items() if key not in disk},
         "options": SessionOptions(**disk),
     }
+    if not _is_env(env):
+        raise InvalidArgumentError(
+            f"env_or_envs is {type(env).__name__}; expected an environment, a vector environment, a pool, a "
+            "recorder of one of them, an environment's id or spec, or a function that makes one."
+        )
+    return recorder_of(env, store, **arguments)
+
+
+def check_asked(env: Any, store: OpenStore, acting: PolicyConfig, resets: Resets) -> None:
+    """Make sure that a policy and resets fit the kind of an environment, or of its recorder.
+
+    Raises:
+        InvalidArgumentError: they do not.
+        SpaceMismatchError: an agent's spaces are not the store's.
+    """
+    if isinstance(env, TeamRecorder) or pettingzoo_api(env) is not None:
+        check_team(env, acting, store.handle.schema.groups)
+        return
+    for name in ("policy", "explore", "map_action", "map_action_inverse"):
+        if isinstance(getattr(acting, name), Mapping):
+            raise InvalidArgumentError(
+                f"{name} is a mapping, which is for the agents of an environment of PettingZoo; this is "
+                f"{type(env).__name__}. Pass a function."
+            )
     if is_pool(env):
-        raise InvalidArgumentError(
-            "collect does not play pools that serve a ready subset at a time. Write the loop of send and "
-            "recv around store.record(pool)."
-        )
-    if pettingzoo_api(env) is not None:
-        raise InvalidArgumentError(
-            "collect does not play environments of PettingZoo. Write the loop around store.record(env)."
-        )
-    if not isinstance(env, gymnasium.Env | VectorEnv):
-        raise InvalidArgumentError(
-            f"env_or_envs is {type(env).__name__}; expected an environment, a vector environment, a recorder "
-            "of one of them, an environment's id or spec, or a function that makes one."
-        )
-    if isinstance(env, VectorEnv):
-        return VectorRecorder(env, store, **arguments)
-    if arguments.pop("autoreset_mode", None) is not None:
-        raise InvalidArgumentError("autoreset_mode is for vector environments; this is a single one.")
-    return Recorder(env, store, **arguments)
+        check_pool_resets(resets)
 
 
 def check_own(recorder: AnyRecorder, store: OpenStore, recording: Mapping[str, Any]) -> None:
@@ -150,6 +169,31 @@ def check_own(recorder: AnyRecorder, store: OpenStore, recording: Mapping[str, A
         )
 
 
+def release(recorder: AnyRecorder) -> None:
+    """Leave an environment as others can use it: of a pool, nothing is in flight."""
+    if isinstance(recorder, PoolRecorder) and recorder.whole:
+        recorder.drain()
+
+
 def batch_of(recorder: AnyRecorder) -> Batch:
     """Return a recorder as the loop sees it."""
-    return VectorBatch(recorder) if isinstance(recorder, VectorRecorder) else SingleBatch(recorder)
+    if isinstance(recorder, VectorRecorder):
+        return VectorBatch(recorder)
+    if isinstance(recorder, PoolRecorder):
+        return PoolBatch(recorder)
+    return TeamBatch(recorder) if isinstance(recorder, TeamRecorder) else SingleBatch(recorder)
+
+
+def player_of(
+    recorder: AnyRecorder, batch: Batch, acting: PolicyConfig
+) -> tuple[Actor | TeamActor, Memory | PoolMemory]:
+    """Return what asks the policy for actions, and what keeps its states."""
+    if isinstance(recorder, TeamRecorder):
+        return TeamActor(acting, recorder), Memory(None, None)
+    if isinstance(batch, PoolBatch):
+        space = recorder.session.store.schema.action_space
+        return PoolActor(acting, batch, space), PoolMemory(acting.initial_state, batch)
+    env: Any = recorder.env
+    single_space = env.action_space if batch.size is None else env.single_action_space
+    actor = Actor(acting, env.action_space, single_space, batch.size)
+    return actor, Memory(acting.initial_state, batch.size)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...store.errors import InvalidArgumentError
+from ..recorders.pool_recorder import is_pool
 
 
 def checked_pause(render: Any) -> float | None:
@@ -31,8 +32,13 @@ def check_render_mode(env: Any) -> None:
     """Refuse an environment that cannot be rendered.
 
     Raises:
-        InvalidArgumentError: it has no render mode.
+        InvalidArgumentError: it is a pool, or has no render mode.
     """
+    if is_pool(env):
+        raise InvalidArgumentError(
+            f"render was given, but {type(env).__name__} is a pool, whose environments are stepped in "
+            "threads of their own. Collect from a single environment to watch the policy."
+        )
     if getattr(env, "render_mode", None) is None:
         raise InvalidArgumentError(
             f"render was given, but {env} has no render mode. Make the environment with one, such as "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -77,7 +77,9 @@ class CollectStats:
         terminated, truncated: how many of `episodes` ended with that flag; one may have both.
         returns: float64, shape (episodes,), or (episodes, k) for k objectives: in the order of their ends,
             worker by worker.
-        lengths: int64, shape (episodes,): transitions.
+        lengths: int64, shape (episodes,): transitions; of several agents the environment's steps.
+        agent_returns, agent_lengths: of several agents, as `returns` and `lengths`, by agent. An agent that
+            was not in an episode has NaN and 0 there.
         seconds: the whole call, sealing included where the call sealed.
         interrupted: whether Ctrl-C ended it early.
         run_ids: the runs that it wrote to; one, or one per worker.
@@ -95,6 +97,8 @@ class CollectStats:
     interrupted: bool = False
     run_ids: tuple[str, ...] = ()
     workers: tuple[WorkerReport, ...] = ()
+    agent_returns: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    agent_lengths: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     @property
     def steps_per_second(self) -> float:
@@ -155,6 +159,7 @@ class CollectStats:
         (Float64), return_mean, return_std, return_min, return_max (Float64, or List(Float64) for several
         objectives), length_mean, length_std (Float64), length_min, length_max (Int64), interrupted (Boolean),
         failures (Int64: workers that died), run_ids (List(String)). Measures are null without an episode.
+        With several agents also agents (List(String)) and agent_return_means, a list with an entry for each.
         """
         returned = pl.List(pl.Float64) if self.returns.ndim > 1 else pl.Float64
         row: dict[str, tuple[Any, Any]] = {
@@ -171,6 +176,10 @@ class CollectStats:
         row["interrupted"] = self.interrupted, pl.Boolean
         row["failures"] = len(self.failures), pl.Int64
         row["run_ids"] = list(self.run_ids), pl.List(pl.String)
+        if self.agent_returns:
+            means = [np.nanmean(returns, axis=0).tolist() for returns in self.agent_returns.values()]
+            row["agents"] = list(self.agent_returns), pl.List(pl.String)
+            row["agent_return_means"] = means, pl.List(returned)
         return pl.DataFrame(
             {name: [value] for name, (value, _) in row.items()},
             schema={name: kind for name, (_, kind) in row.items()},
@@ -194,8 +203,11 @@ class CollectStats:
             )
         returns = np.concatenate([self.returns, later.returns])
         lengths = np.concatenate([self.lengths, later.lengths])
-        for array in (returns, lengths):
-            array.flags.writeable = False
+        agents = dict.fromkeys([*self.agent_returns, *later.agent_returns])
+        parts = {agent: (self._of_agent(agent), later._of_agent(agent)) for agent in agents}
+        agent_returns = {agent: np.concatenate([old[0], new[0]]) for agent, (old, new) in parts.items()}
+        agent_lengths = {agent: np.concatenate([old[1], new[1]]) for agent, (old, new) in parts.items()}
+        _freeze(returns, lengths, *agent_returns.values(), *agent_lengths.values())
         return CollectStats(
             steps=self.steps + later.steps,
             episodes=self.episodes + later.episodes,
@@ -208,7 +220,15 @@ class CollectStats:
             interrupted=self.interrupted or later.interrupted,
             run_ids=tuple(dict.fromkeys(self.run_ids + later.run_ids)),
             workers=self.workers + later.workers,
+            agent_returns=agent_returns,
+            agent_lengths=agent_lengths,
         )
+
+    def _of_agent(self, agent: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the returns and lengths of an agent, which may have been in no episode."""
+        if agent in self.agent_returns:
+            return self.agent_returns[agent], self.agent_lengths[agent]
+        return np.full_like(self.returns, np.nan), np.zeros_like(self.lengths)
 
     def __radd__(self, zero: Literal[0]) -> CollectStats:
         """Return itself: `sum` begins with 0."""
@@ -226,9 +246,20 @@ class CollectStats:
             lines.append(_line("return", self.returns))
         else:
             lines += [_line(f"return {k}", self.returns[:, k]) for k in range(self.returns.shape[1])]
+        for agent, returns in self.agent_returns.items():
+            there = returns[self.agent_lengths[agent] > 0]
+            if returns.ndim == 1:
+                lines.append(_line(agent, there))
+            else:
+                lines += [_line(f"{agent} {k}", there[:, k]) for k in range(there.shape[1])]
         lines.append(_line("length", self.lengths))
         lines += [f"worker {report.index}: {_last_line(report.failure)}" for report in self.failures]
         return "\n".join(lines)
+
+
+def _freeze(*arrays: np.ndarray) -> None:
+    for array in arrays:
+        array.flags.writeable = False
 
 
 def _line(name: str, values: np.ndarray) -> str:
@@ -263,6 +294,8 @@ class Tally:
         self.terminated = 0
         self.truncated = 0
         self.return_sum = 0.0
+        # By agent: returns and lengths, each by the place of its episode.
+        self.agents: dict[str, dict[int, tuple[Any, int]]] = {}
         self._start = time.perf_counter()
 
     @property
@@ -281,6 +314,9 @@ class Tally:
             self._add_columns(ended)
             return
         for episode in ended:
+            for agent, total in getattr(episode, "agent_returns", {}).items():
+                known = self.agents.setdefault(agent, {})
+                known[len(self.lengths)] = total, episode.agent_lengths[agent]  # type: ignore[attr-defined]
             self.returns.append(episode.episode_return)
             self.return_sum += float(np.sum(episode.episode_return))
             self.lengths.append(episode.length)
@@ -297,6 +333,12 @@ class Tally:
 
     def add_stats(self, stats: CollectStats) -> None:
         """Count what somebody else has counted."""
+        for agent, returns in stats.agent_returns.items():
+            known = self.agents.setdefault(agent, {})
+            lengths = stats.agent_lengths[agent]
+            there = (lengths > 0) | ~np.isnan(returns).reshape(len(returns), -1).all(1)
+            for place in np.flatnonzero(there).tolist():
+                known[len(self.lengths) + place] = returns[place], int(lengths[place])
         self.steps += stats.steps
         self.terminated += stats.terminated
         self.truncated += stats.truncated
@@ -314,8 +356,12 @@ class Tally:
         """Return what was counted, up to now."""
         returns = np.array(self.returns, np.float64).reshape(len(self.returns), *reward_shape)
         lengths = np.array(self.lengths, np.int64)
-        for array in (returns, lengths):
-            array.flags.writeable = False
+        agent_returns = {agent: np.full_like(returns, np.nan) for agent in self.agents}
+        agent_lengths = {agent: np.zeros_like(lengths) for agent in self.agents}
+        for agent, known in self.agents.items():
+            for place, (total, length) in known.items():
+                agent_returns[agent][place], agent_lengths[agent][place] = total, length
+        _freeze(returns, lengths, *agent_returns.values(), *agent_lengths.values())
         return CollectStats(
             steps=self.steps,
             episodes=self.episodes,
@@ -327,4 +373,6 @@ class Tally:
             seconds=self.seconds,
             interrupted=interrupted,
             run_ids=run_ids,
+            agent_returns=agent_returns,
+            agent_lengths=agent_lengths,
         )

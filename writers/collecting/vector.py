@@ -22,8 +22,7 @@ from ..recorders.callbacks import EpisodeSummary
 from ..recorders.vector_recorder import VectorRecorder
 from .batch import Taken
 from .goal import CollectProgressState
-from .masked_resets import alike, merge_infos
-from .resets import Resets
+from .resets import Resets, alike, merge_infos
 from .values import to_host
 
 

@@ -124,7 +124,7 @@ def _work(channel: Connection, orders: WorkerConfig, share: Share, stop: StopSig
     store = _Opened(_open(orders.url, orders.storage_options))
     env = make(orders.make_env)
     try:
-        collection = collection.fitted(env)
+        collection = collection.fitted(env, store)
         recorder = opened(env, store, cast(RecordingOptions, _recording(orders.recording, share.index)))
         channel.send(("run", recorder.run_id))
         stats = collection.with_new(recorder, store)

@@ -183,6 +183,18 @@ class EpisodeRecorder(EnvRecorder[Steps], Generic[Steps, Live]):
         self._reset_because = "There is no episode yet."
         self._logged: dict[str, Any] = {}
         self._final_metadata: Mapping[str, Any] = {}
+        #: Where `collect` stands with this recorder between two of its calls.
+        self.collection: Any = None
+
+    @property
+    def episode(self) -> Live | None:
+        """The episode in hand, also when it has ended; None before the first reset."""
+        return self._episode
+
+    @property
+    def running(self) -> Live | None:
+        """The episode that the next step goes to; None where a reset comes first."""
+        return self._running
 
     @property
     def episode_id(self) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -25,12 +25,13 @@ from ..options import SessionOptions
 from .callbacks import EpisodeCallback, StepCallback
 from .env_episodes import EnvState
 from .env_recorder import RunArguments
-from .env_recording import add_told
+from .env_recording import EnvRecording, add_told
 from .envs_recorder import EnvsRecorder
+from .in_flight import InFlight
 from .info_choice import InfoChoice, RecordInfos
 from .spaces_check import check_spaces
 from .step_callbacks import StepCalls
-from .vector_values import flags, per_env, single, to_numpy
+from .vector_values import flags, per_env, rows_of, single, to_numpy
 
 
 @runtime_checkable
@@ -104,6 +105,24 @@ class PoolRecorder(EnvsRecorder):
         self._over = np.zeros(self.num_envs, bool)
         # Whether an exception came between the pool and what is recorded, and no reset since.
         self._interrupted = False
+        self.in_flight = InFlight(pool, action_space, self.num_envs)
+        #: Where `collect` stands with this recorder between two of its calls.
+        self.collection: Any = None
+
+    @property
+    def env(self) -> EnvPool:
+        """The pool."""
+        return self.pool
+
+    @property
+    def recording(self) -> EnvRecording:
+        """The episodes in hand."""
+        return self._recording
+
+    @property
+    def whole(self) -> bool:
+        """False after an exception of the pool, until the next reset."""
+        return not self._interrupted
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is the pool's."""
@@ -118,6 +137,7 @@ class PoolRecorder(EnvsRecorder):
         self._session.check_usable()
         self._recording.end_all()
         self._asked("async_reset")
+        self.in_flight.mask[:] = True
         self._interrupted = False
 
     def reset(self, env_ids: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -127,9 +147,11 @@ class PoolRecorder(EnvsRecorder):
             SpaceMismatchError: the observations do not fit the store's space.
         """
         self._session.check_usable()
+        self.in_flight.mask[slice(None) if env_ids is None else np.asarray(to_numpy(env_ids))] = True
         result: Any = self._asked("reset") if env_ids is None else self._asked("reset", env_ids)
         self._interrupted = False
         observations, infos = result
+        self.in_flight.landed(infos)
         count = len(np.atleast_1d(_told(infos, "env_id")))
         unset = np.zeros(count, bool)
         self._recorded(observations, np.zeros((count, *self._reward_shape)), unset, unset, infos)
@@ -148,6 +170,7 @@ class PoolRecorder(EnvsRecorder):
             ids = self._stage(actions, env_ids)
             self._recording.check_going_on(ids.tolist())
         self._asked("send", actions, *(() if env_ids is None else (env_ids,)))
+        self.in_flight.mask[slice(None) if env_ids is None else np.asarray(to_numpy(env_ids))] = True
 
     def recv(self) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Wait for the next batch of environments that are ready, record it and return it as it is.
@@ -157,11 +180,42 @@ class PoolRecorder(EnvsRecorder):
                 as they were before it.
             RecorderStateError: as for `send`.
         """
+        return self.recv_choosing(lambda result: None)
+
+    def recv_choosing(
+        self, choose: Callable[[tuple], np.ndarray | None]
+    ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Do the same, but record only the rows of the batch that `choose` returns; None: all.
+
+        Call `record_rows` for the others before their environments are sent anything.
+        """
         if not self._paused:
             self._check_going_on()
         result = self._asked("recv")
-        self._recorded(*result)
+        try:
+            self.in_flight.landed(result[-1])
+            rows = choose(result)
+        except BaseException:
+            self._interrupt()
+            raise
+        self.record_rows(result, rows)
         return result
+
+    def record_rows(self, result: tuple, rows: np.ndarray | None = None) -> None:
+        """Record these rows of a batch, indices in ascending order; None: all."""
+        self._recorded(*(result if rows is None else rows_of(result, rows)))
+
+    def mute(self, envs: np.ndarray) -> None:
+        """Give up the running episodes of these environments, and record them from their next reset on."""
+        running = self._recording.state.open_envs(envs)
+        if len(running):
+            self._recording.discard(running, ended=False)
+        self._over[envs] = True
+
+    def drain(self) -> None:
+        """Receive, unrecorded, all that is in flight; a reset must follow."""
+        self._interrupted = True
+        self.in_flight.drain()
 
     def step(self, actions: Any, env_ids: Any = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Send actions and receive the next batch."""

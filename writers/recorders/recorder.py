@@ -102,18 +102,6 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         # Whether the environment itself said done.
         self._env_done = False
         self._special = step_callback is not None or self._autoreset is AutoresetMode.SAME_STEP
-        #: Where `collect` stands with this recorder between two of its calls.
-        self.collection: Any = None
-
-    @property
-    def episode(self) -> LiveEpisode | None:
-        """The episode in hand, also when it has ended; None before the first reset."""
-        return self._episode
-
-    @property
-    def running(self) -> LiveEpisode | None:
-        """The episode that the next step goes to; None where a reset comes first."""
-        return self._running
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -145,6 +145,19 @@ class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
         """The innermost environment."""
         return getattr(self.env, "unwrapped", self.env)
 
+    @property
+    def env_steps(self) -> int:
+        """How many steps the environment has made in the episode in hand."""
+        return self._env_step
+
+    def group_name(self, agent: str) -> str:
+        """Return the name of an agent's group.
+
+        Raises:
+            SpaceMismatchError: its spaces are those of no group.
+        """
+        return self._groups[self._group(agent)].name
+
     def close(self, **kwargs: Any) -> None:
         """See `EnvRecorder.close`; in a forked process it does nothing."""
         if self._session.owned:

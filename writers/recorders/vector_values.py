@@ -160,3 +160,26 @@ def per_env(value: Any, num_envs: int) -> np.ndarray:
     for env in range(num_envs):
         each[env] = value
     return each
+
+
+def rows_of(result: tuple, rows: np.ndarray) -> tuple:
+    """Return some rows of what a batch brought: observations, rewards, flags, infos."""
+    observations, *values, infos = result
+    count = len(np.asarray(to_numpy(values[0])))
+    chosen = (np.asarray(to_numpy(value))[rows] for value in values)
+    return _rows_of_space(to_numpy(observations), rows), *chosen, _rows_of_infos(infos, rows, count)
+
+
+def _rows_of_space(values: Any, rows: np.ndarray) -> Any:
+    if isinstance(values, Mapping):
+        return {key: _rows_of_space(part, rows) for key, part in values.items()}
+    if isinstance(values, tuple):
+        return tuple(_rows_of_space(part, rows) for part in values)
+    return values[rows]
+
+
+def _rows_of_infos(infos: Mapping[Any, Any], rows: np.ndarray, count: int) -> dict[Any, Any]:
+    return {
+        key: _rows_of_infos(value, rows, count) if isinstance(value, Mapping) else per_env(value, count)[rows]
+        for key, value in infos.items()
+    }

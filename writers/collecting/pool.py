@@ -1,0 +1,262 @@
+"""A pool, recorded by a `PoolRecorder`: each step is one of those environments that are ready.
+
+    recv -> ready environments -> policy -> send, and so on
+
+Other environments are in flight meanwhile. A batch may bring more transitions than `steps` asks for; as with
+a vector environment the surplus is held, and recorded first in the next call. With `episodes` every
+environment has a quota. One whose quota is full is parked: it is sent nothing, except where a batch would not
+fill up.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from ...store.errors import InvalidArgumentError
+from ...store.segments.episode_columns import Ends
+from ..buffers.vector_buffer import NO_EPISODE
+from ..recorders.callbacks import EpisodeSummary
+from ..recorders.pool_recorder import PoolRecorder
+from ..recorders.vector_values import to_numpy
+from .actor import Actor, PolicyConfig, derived_seed
+from .batch import Taken
+from .goal import CollectProgressState, even_shares
+from .outputs import PolicyOutput
+from .resets import Resets
+from .values import map_leaves
+
+
+@dataclass
+class _Held:
+    """Result of a `recv` that is not recorded yet; no other code holds these objects.
+
+    Attributes:
+        result: what the pool returned.
+        rows: the rows that are still to be recorded.
+    """
+
+    result: tuple
+    rows: np.ndarray
+
+
+class PoolBatch:
+    """Steps those environments of a pool that are ready.
+
+    Args:
+        recorder: the recorder. What was done with it meanwhile is seen in `enter`.
+
+    Attributes:
+        size, num_envs: how many environments the pool has.
+        ids: int64: the environments that are ready.
+        observation, info: theirs, as the pool returned them.
+    """
+
+    def __init__(self, recorder: PoolRecorder) -> None:
+        self.size: int | None = recorder.num_envs
+        self.num_envs = recorder.num_envs
+        self.ids = np.arange(0)
+        self.observation: Any = None
+        self.info: Mapping[str, Any] = {}
+        self._recorder = recorder
+        self._course = CollectProgressState.unbounded()
+        # Episodes that each environment may still give; None where steps are counted.
+        self._quotas: np.ndarray | None = None
+        self._first = True
+        # Of the environments that are ready: whose episode is over.
+        self._done = np.zeros(0, bool)
+        self._beginning = self.ids
+        self._held: _Held | None = None
+        # The actions that parked environments were not sent.
+        self._parked: dict[int, Any] = {}
+        self._left: tuple[int, np.ndarray] | None = None
+
+    # Calls
+
+    def enter(self, course: CollectProgressState, resets: Resets) -> None:
+        """Begin a call; episodes go on unless somebody else has used the recorder since."""
+        self._course = course
+        goal = course.goal
+        self._quotas = None if goal.episodes is None else even_shares(goal.episodes, self.num_envs)
+        recorder, left = self._recorder, self._left
+        untouched = (
+            left is not None
+            and recorder.whole
+            and left[0] == recorder.recording.state.tick
+            and np.array_equal(left[1], recorder.in_flight.mask)
+        )
+        if resets.anew or not untouched:
+            self._first = True
+            self._held = None
+            self._parked.clear()
+
+    def leave(self, complete: bool) -> int:
+        """End a call; count the episodes that go on."""
+        state = self._recorder.recording.state
+        self._left = None if self._quotas is not None else (state.tick, self._recorder.in_flight.mask.copy())
+        running = state.open_envs(np.arange(self.num_envs))
+        return int(np.count_nonzero(state.begun[running] < state.tick))
+
+    # Steps
+
+    def settle(self) -> Sequence[int]:
+        """Reset all at first; later the pool does it."""
+        if self._first:
+            self._recorder.drain()
+            self._recorder.async_reset()
+            self._receive()
+            self._first = False
+        beginning, self._beginning = self._beginning, self._beginning[:0]
+        return beginning  # type: ignore[return-value]
+
+    def catch_up(self) -> Taken | None:
+        """Record what the last call held, as far as it is wanted; None if nothing is held."""
+        held = self._held
+        if held is None:
+            return None
+        rows, rest = np.split(held.rows, [self._course.steps_left or 0])
+        self._recorder.record_rows(held.result, rows)
+        held.rows = rest
+        if not len(rest):
+            self._held = None
+        return self._taken(len(rows), held.result)
+
+    def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
+        """Send actions to the environments that are ready, and receive those that are ready next."""
+        wanted = np.ones(len(self.ids), bool) if self._quotas is None else self._quotas[self.ids] > 0
+        logged = np.flatnonzero(wanted & ~self._done)
+        if columns and len(logged):
+            self._recorder.log(self.ids[logged], **_rows(columns, logged))
+        self._send(_arrays(action), wanted)
+        before = self._recorder.transitions
+        result = self._receive()
+        return self._taken(self._recorder.transitions - before, result)
+
+    def _send(self, action: Any, wanted: np.ndarray) -> None:
+        """Send actions to the wanted environments, and to parked ones where a batch would not fill up."""
+        in_flight = self._recorder.in_flight
+        if wanted.all() or in_flight.batch_size is None:
+            self._recorder.send(action, self.ids)
+        else:
+            rows = np.flatnonzero(wanted)
+            if len(rows):
+                self._recorder.send(map_leaves(lambda leaf: leaf[rows], action), self.ids[rows])
+            for row in np.flatnonzero(~wanted):
+                kept = map_leaves(lambda leaf, row=row: leaf[row : row + 1].copy(), action)
+                self._parked[int(self.ids[row])] = kept
+        for env in list(self._parked)[: in_flight.missing]:
+            self._recorder.send(self._parked.pop(env), np.array([env]))
+
+    def _receive(self) -> tuple:
+        result = self._recorder.recv_choosing(self._wanted_rows)
+        infos = result[-1]
+        self.ids = np.array(infos["env_id"], np.int64)
+        self.observation, self.info = result[0], infos
+        self._done = np.logical_or(to_numpy(result[2]), to_numpy(result[3]))
+        self._beginning = self.ids[_fresh(result)]
+        if self._quotas is not None:
+            self._use_quotas(self._quotas)
+        return result
+
+    def _use_quotas(self, quotas: np.ndarray) -> None:
+        ended = self._recorder.recording.ended
+        if ended is not None:
+            quotas[ended.env_index[ended.lengths > 0]] -= 1
+        full = self.ids[quotas[self.ids] == 0]
+        if len(full):
+            self._recorder.mute(full)
+
+    def _wanted_rows(self, result: tuple) -> np.ndarray | None:
+        """Return the rows to record; those of a surplus are held."""
+        most = self._course.steps_left
+        if most is None:
+            return None
+        ids = np.asarray(result[-1]["env_id"])
+        going = self._recorder.recording.state.running[ids] != NO_EPISODE
+        steps = np.flatnonzero(going & ~_fresh(result))
+        if len(steps) <= most:
+            return None
+        self._held = _Held(copy.deepcopy(result), steps[most:])
+        return np.setdiff1d(np.arange(len(ids)), steps[most:])
+
+    def _taken(self, steps: int, result: tuple) -> Taken:
+        return Taken(steps, self._recorder.recording.ended or (), result[1], result[2], result[3])
+
+    def ended_late(self) -> Iterable[Ends]:
+        """None: each step tells."""
+        return ()
+
+    def summaries(self, ended: Any) -> list[EpisodeSummary]:
+        """Return the recorder's records of ended episodes."""
+        return self._recorder.recording.summaries(ended)
+
+
+class PoolActor(Actor):
+    """Asks a policy for the actions of the environments that are ready."""
+
+    def __init__(self, acting: PolicyConfig, batch: PoolBatch, space: gymnasium.Space) -> None:
+        sample = _Samples(acting.seed, batch, space).draw if acting.policy is None else None
+        super().__init__(acting, space, space, batch.size, sample=sample)
+        self._batch = batch
+
+    def act(self, observation: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, dict[str, Any], Any]:
+        """See `Actor.act`; the batch is that of the environments that are ready."""
+        self._size = len(self._batch.ids)
+        return super().act(observation, info, state)
+
+
+class _Samples:
+    """Random actions; with a seed each environment draws its own, whatever order they get ready in."""
+
+    def __init__(self, seed: int | None, batch: PoolBatch, space: gymnasium.Space) -> None:
+        self._batch = batch
+        self._space = space
+        self._spaces = [space] * batch.num_envs
+        if seed is not None:
+            self._spaces = [copy.deepcopy(space) for _ in self._spaces]
+            for env, own in enumerate(self._spaces):
+                own.seed(derived_seed(seed, env))
+
+    def draw(self, observation: Any, info: Mapping[str, Any], state: Any) -> PolicyOutput:
+        """Return a batch of actions."""
+        singles = [self._spaces[env].sample() for env in self._batch.ids.tolist()]
+        actions = concatenate(self._space, singles, create_empty_array(self._space, len(singles)))
+        return PolicyOutput(actions, state=state)
+
+
+def check_pool_resets(resets: Resets) -> None:
+    """Refuse what a pool cannot be reset with.
+
+    Raises:
+        InvalidArgumentError: there are a seed or options.
+    """
+    for name, value in (("seed", resets.seed), ("options", resets.options)):
+        if value is not None:
+            raise InvalidArgumentError(
+                f"{name}={value!r}: a pool takes no {name} when it is reset. Pass it where the pool is made, "
+                "as in envpool.make(..., seed=0); policy_seed= seeds the policy."
+            )
+
+
+def _fresh(result: tuple) -> np.ndarray:
+    """Return which rows of a batch are resets."""
+    return np.asarray(to_numpy(result[-1]["elapsed_step"])) == 0
+
+
+def _rows(value: Any, rows: np.ndarray) -> Any:
+    """Return some rows of columns."""
+    if isinstance(value, Mapping):
+        return {key: _rows(part, rows) for key, part in value.items()}
+    return [value[row] for row in rows] if isinstance(value, list | tuple) else value[rows]
+
+
+def _arrays(action: Any) -> Any:
+    """Return a batch of actions as a nest of arrays, by dicts and tuples."""
+    action = to_numpy(action)
+    return np.asarray(action) if isinstance(action, list) else action
