@@ -20,6 +20,7 @@ from minari.data_collector.episode_buffer import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
 import episodelake as el
+from episodelake.store.batches import slice_batch
 from episodelake.writers.importing import formats
 from test_cli import printed, refused
 from waiting import PATIENCE
@@ -276,6 +277,36 @@ def test_an_export_is_whole_or_not_there(tmp_path: Path) -> None:
     store.export(tmp_path / "out", format="minari", data_format="arrow", overwrite=True)
     assert MinariStorage.read(tmp_path / "out" / "data").FORMAT == "arrow"
     assert sorted(os.listdir(tmp_path)) == ["out", "store"]
+
+
+def test_an_export_never_replaces_its_store(tmp_path: Path) -> None:
+    """A target that is the store, holds it or lies in it is refused, with `overwrite` too."""
+    store = el.create(tmp_path / "all" / "store", observation_space=SPACE, action_space=ACTIONS)
+    with store.writer() as writer:
+        writer.write_episode(**_arrays(next(buffers([3]))))
+    store.refresh()
+    (tmp_path / "link").symlink_to(store.path)
+    for target in (store.path, tmp_path / "all", tmp_path / "all" / "store" / "out", tmp_path / "link"):
+        with pytest.raises(el.InvalidArgumentError, match="Choose a path beside"):
+            store.export(target, format="minari", overwrite=True)
+    assert el.open(tmp_path / "all" / "store").verify().ok
+    assert os.listdir(tmp_path / "all") == ["store"]
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", pytest.param("arrow", marks=FURTHER)])
+def test_an_export_counts_what_missing_observations_leave(tmp_path: Path, data_format: str) -> None:
+    """The report has the transitions that Minari has; an episode without any is left out."""
+    store = el.create(tmp_path / "store", observation_space=SPACE, action_space=ACTIONS)
+    with store.writer() as writer:
+        for length in (1, 3):
+            whole = _arrays(next(buffers([length])))
+            whole["observations"] = slice_batch(whole["observations"], 0, length)
+            writer.write_episode(**whole, last_observation="missing", metadata={"length": length})
+    report = store.refresh().export(tmp_path / "out", format="minari", data_format=data_format)
+    found = minari.MinariDataset(tmp_path / "out" / "data")
+    assert (report.episodes, report.steps) == (found.total_episodes, found.total_steps) == (1, 2)
+    assert sum(report.lost.values()) == 2
+    assert next(iter(found.storage.get_episode_metadata([0])))["length"] == 3
 
 
 def _arrays(buffer: EpisodeBuffer) -> dict[str, Any]:

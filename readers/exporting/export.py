@@ -23,7 +23,7 @@ from ...store.progress import Progress, progress_meter
 from ...store.suggestions import suggest
 from ..context import ReadContext
 from ..frames import episodes_frame
-from .target import Export, TargetFormat
+from .target import LOST_EPISODE, LOST_TRANSITION, Export, TargetFormat
 
 #: The module of each format of ours.
 _MODULES = ("minari",)
@@ -82,6 +82,7 @@ def export_view(
     path = Path(target).expanduser().absolute()
     if not overwrite and os.path.lexists(path):
         raise StoreExistsError(f"{path} is there already. Choose another path, or pass overwrite=True.")
+    _check_apart(path, context)
     losses = Losses()
     total = len(context)
     with progress_meter(progress, "Exporting", "episodes") as tell, _drafted(path) as draft:
@@ -101,7 +102,22 @@ def export_view(
         .collect()
         .item()
     )
-    return ExportReport(chosen.name, path, total, int(steps or 0), files, losses)
+    lost = losses.get(LOST_EPISODE, 0)
+    written = int(steps or 0) - lost - losses.get(LOST_TRANSITION, 0)
+    return ExportReport(chosen.name, path, total - lost, written, files, losses)
+
+
+def _check_apart(path: Path, context: ReadContext) -> None:
+    """Refuse a target that would replace the store, or lie in it."""
+    store = context.snapshot.layout.root.local
+    if store is None:
+        return
+    real, root = path.resolve(), store.resolve()
+    if real == root or real in root.parents or root in real.parents:
+        raise InvalidArgumentError(
+            f"{path} contains the store {store}, or lies in it: the export would replace episodes. Choose a "
+            "path beside the store."
+        )
 
 
 def _chosen(name: str, options: dict[str, Any]) -> TargetFormat:
@@ -136,8 +152,13 @@ def _drafted(path: Path) -> Iterator[Path]:
             yield draft
             if path.is_dir() and not path.is_symlink():
                 former = draft.with_suffix(".replaced")
-                path.rename(former)
-                draft.rename(path)
+                try:
+                    path.rename(former)
+                    draft.rename(path)
+                except BaseException:
+                    if former.exists() and not path.exists():
+                        former.rename(path)
+                    raise
                 shutil.rmtree(former)
             else:
                 draft.replace(path)

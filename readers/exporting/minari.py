@@ -19,7 +19,7 @@ from ...store.errors import InvalidArgumentError
 from ...store.optional_packages import require
 from ..episode import Episode
 from ..iteration import iterate
-from .target import Export
+from .target import LOST_EPISODE, LOST_TRANSITION, Export
 
 _RESERVED = frozenset({"id", "total_steps", "seed", "options"})
 _DATA_FORMATS = ("hdf5", "arrow", "parquet")
@@ -82,13 +82,17 @@ class _Format:
 def _buffers(export: Export) -> Iterator[Any]:
     from minari.data_collector import EpisodeBuffer
 
-    for index, episode in enumerate(export.episodes()):
+    index = 0
+    for episode in export.episodes():
+        if not _has_transitions(episode):
+            export.losses.add(LOST_EPISODE)
+            continue
         if episode.end_reason == "interrupted":
             export.losses.add("that an episode was interrupted, not cut")
         # Minari's episodes have an observation after each transition.
         steps = episode._observation_count - 1
         if steps < episode.length:
-            export.losses.add("a last transition, whose next observation is missing")
+            export.losses.add(LOST_TRANSITION)
         yield EpisodeBuffer(
             id=index,
             seed=episode.seed,
@@ -100,6 +104,11 @@ def _buffers(export: Export) -> Iterator[Any]:
             truncations=episode.truncations[:steps],  # type: ignore[arg-type]
             infos=_infos(slice_batch(episode.info_arrays, 0, steps + 1), export) or None,
         )
+        index += 1
+
+
+def _has_transitions(episode: Episode) -> bool:
+    return episode._observation_count > 1
 
 
 def _infos(infos: Mapping[str, Any], export: Export, prefix: str = "info.") -> dict[str, Any]:
@@ -119,7 +128,7 @@ def _infos(infos: Mapping[str, Any], export: Export, prefix: str = "info.") -> d
 
 def _metadata(export: Export) -> Iterator[dict[str, Any]]:
     """Yield the metadata of each episode that Minari can store: numbers, texts and nested ones of them."""
-    for episode in iterate(export.context):
+    for episode in filter(_has_transitions, iterate(export.context)):
         kept: dict[str, Any] = {}
         for key, value in _flat(episode):
             if key in _RESERVED or not isinstance(value, bool | int | float | str):

@@ -52,6 +52,11 @@ class Export:
                     self.losses.add(f"the column {column.name}", len(self.context))
 
 
+#: Losses of formats whose episodes have an observation after each transition.
+LOST_TRANSITION = "a last transition, whose next observation is missing"
+LOST_EPISODE = "an episode without a transition between two observations"
+
+
 class TargetFormat(Protocol):
     """A format that can be exported to.
 
