@@ -156,6 +156,44 @@ def test_n_step_rewards_reach_over_rows(store: el.EpisodeStore, monkeypatch: pyt
     assert len(seen) == sum(LENGTHS)
 
 
+def test_a_transition_without_its_next_observation_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the last observation is missing, learners get one transition less, and bootstrap there."""
+    box = gymnasium.spaces.Box(-100, 100, (2,), np.float32)
+    made = el.create(tmp_path / "store", observation_space=box, action_space=gymnasium.spaces.Discrete(3))
+    lengths = ((4, False), (3, True), (1, True))
+    with made.writer() as writer:
+        for number, (length, missing) in enumerate(lengths):
+            steps = np.arange(length + (not missing), dtype=np.float32)
+            writer.write_episode(
+                observations=np.stack([np.full(len(steps), number, np.float32), steps], axis=1),
+                actions=np.zeros(length, np.int64),
+                rewards=np.ones(length),
+                terminations=True,
+                truncations=False,
+                last_observation="missing" if missing else "present",
+            )
+    found = batches(configured("cql", made, gamma=GAMMA, n_step=1), monkeypatch)
+    rows = np.concatenate([joined(found, "obs"), joined(found, "new_obs")], axis=1).astype(int).tolist()
+    ends = joined(found, "terminateds").tolist()
+    expected = [([0, t, 0, t + 1], t == 3) for t in range(4)] + [([1, t, 1, t + 1], False) for t in range(2)]
+    assert sorted(zip(rows, ends, strict=True)) == expected
+    nothing = {"input_read_method_kwargs": {"where": "length = 1"}}
+    with pytest.raises(InvalidArgumentError, match="next observation was recorded"):
+        batches(configured("bc", made, offline=nothing), monkeypatch)
+
+
+def test_sampled_actions_are_taken_as_they_are(
+    store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recorded output that is mapped to `actions` takes the place of the environment's actions."""
+    schema = {"actions": "policy.logp"}
+    found = batches(configured("bc", store, offline={"input_read_schema": schema}), monkeypatch)
+    steps, actions = joined(found, "obs")[:, 1], joined(found, "actions").ravel()
+    assert actions.tolist() == (-steps).tolist()
+
+
 @pytest.mark.parametrize("recorded", [False, True])
 def test_sequences_of_stateful_modules(
     store: el.EpisodeStore, recorded: bool, monkeypatch: pytest.MonkeyPatch

@@ -51,9 +51,10 @@ class StoreOfflineData(OfflineData):
 
     Float actions of bounded Box spaces are mapped to [-1, 1] if `normalize_actions` is set (RLlib's default),
     because modules act in that range; `actions_in_input_normalized=True` says that the store already has
-    such actions. A recorded policy output `actions` (of `StoreRecorder`) is taken as it is, instead. Episodes
-    whose `end_reason` is `cut` or `interrupted` are neither terminated nor truncated: learners bootstrap
-    their last value.
+    such actions. To take actions as a module sampled them, with what `StoreRecorder` recorded, set
+    `input_read_schema={"actions": "policy.sampled_action"}`; these are never mapped. Episodes whose `end_reason` is `cut` or `interrupted` are neither terminated nor truncated: learners bootstrap
+    their last value. Where the last observation of an episode is missing, its last transition is left out,
+    and the episode is neither terminated nor truncated.
 
     Raises:
         StoreNotFoundError: there is no store at one of the paths.
@@ -108,7 +109,20 @@ def _view(path: str, where: Any, arguments: dict[str, Any]) -> EpisodeView:
             if where is not None
             else f"There is nothing to train from: the store at {path!r} has no episodes."
         )
+    if not _transitions(view).any():
+        raise InvalidArgumentError(
+            f"There is nothing to train from: the episodes of the store at {path!r} have no transition whose "
+            "next observation was recorded."
+        )
     return view[:]
+
+
+def _transitions(view: EpisodeView) -> np.ndarray:
+    """Return how many transitions each episode has between two observations: RLlib needs both."""
+    context = view.context
+    lengths = view.episodes.select("length").collect()["length"].to_numpy()
+    missing = context.snapshot.missing_at(context.all_positions)
+    return lengths if missing is None else lengths - missing
 
 
 def _check(config: Any, views: Sequence[EpisodeView], chunk_length: Any) -> None:
@@ -149,7 +163,7 @@ def _plan(config: Any, views: Sequence[EpisodeView], chunk_length: int | None) -
     step is defined as one epoch.
     """
     rng = np.random.default_rng(config.seed)
-    lengths = [view.episodes.select("length").collect()["length"].to_numpy() for view in views]
+    lengths = [_transitions(view) for view in views]
     total = sum(int(values.sum()) for values in lengths)
     default = config.train_batch_size_per_learner * 10
     capacity = int(config.prelearner_buffer_kwargs.get("capacity", default))
