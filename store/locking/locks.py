@@ -87,26 +87,32 @@ class FileLock:
         """
         key = os.path.realpath(path)
         warn_of_local_locks(path.parent)
-        with _guard:
-            if key in _held:
-                return None
-            descriptor, writable = _opened(path)
-            lock = None
-            try:
-                if _locked(path, descriptor):
-                    with guard_access("take the lock", path):
-                        if not (writable or read_only):
-                            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-                    lock = _judged(path, descriptor, writable=writable)
-            finally:
+        lock = None
+        try:
+            with _guard:
+                if key in _held:
+                    return None
+                descriptor, writable = _opened(path)
+                try:
+                    if _locked(path, descriptor):
+                        with guard_access("take the lock", path):
+                            if not (writable or read_only):
+                                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+                        lock = _judged(path, descriptor, writable=writable)
+                finally:
+                    if lock is None:
+                        os.close(descriptor)
                 if lock is None:
-                    os.close(descriptor)
-            if lock is None:
-                return None
-            _held[key] = lock
-        if not lock.doubted:
-            lock._begin()
-        return lock
+                    return None
+                _held[key] = lock
+            if not lock.doubted:
+                lock._begin()
+            return lock
+        except BaseException:
+            # The traceback keeps it alive, perhaps until the caller has tried again.
+            if lock is not None:
+                lock._drop()
+            raise
 
     def is_ours(self) -> bool:
         """Return whether the file is still there and names no other owner.
@@ -145,6 +151,14 @@ class FileLock:
                     os.ftruncate(self._descriptor, 0)
                 del _held[key]
                 self._close()
+            _wake.notify_all()
+
+    def _drop(self) -> None:
+        """Release the lock after an interrupt, at whatever line that came."""
+        with _guard:
+            if _held.get(key := os.path.realpath(self.path)) is self:
+                del _held[key]
+            self.__del__()
             _wake.notify_all()
 
     def _close(self) -> None:
@@ -209,16 +223,22 @@ def wait_for(path: Path, seconds: float, *, read_only: bool = False) -> FileLock
     """
     # Asked again and again instead of waiting: some libraries have the system call go on after Ctrl-C.
     until = time.monotonic() + seconds
-    while True:
-        lock = FileLock.acquire(path, read_only=read_only)
-        if lock is not None and lock.doubted:
-            watch([lock])
-            if lock.doubted:
-                lock.release(remove=False)
-                lock = None
-        if lock is not None or time.monotonic() >= until:
-            return lock
-        time.sleep(_POLL_SECONDS)
+    lock = None
+    try:
+        while True:
+            lock = FileLock.acquire(path, read_only=read_only)
+            if lock is not None and lock.doubted:
+                watch([lock])
+                if lock.doubted:
+                    lock.release(remove=False)
+                    lock = None
+            if lock is not None or time.monotonic() >= until:
+                return lock
+            time.sleep(_POLL_SECONDS)
+    except BaseException:
+        if lock is not None:
+            lock._drop()
+        raise
 
 
 def watch(locks: Sequence[FileLock]) -> None:

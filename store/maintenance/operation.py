@@ -319,8 +319,9 @@ def _locked(store: StoreHandle, *, wait: bool = True) -> Iterator[bool]:
     path = store.layout.journals / MAINTENANCE_LOCK
     with guard_access("lock the store for maintenance", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    lock = wait_for(path, math.inf if wait else 0, read_only=True)
+    lock = None
     try:
+        lock = wait_for(path, math.inf if wait else 0, read_only=True)
         yield lock is not None
     finally:
         if lock is not None:
