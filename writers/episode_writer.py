@@ -151,7 +151,7 @@ class EpisodeWriter(RunOwner[WholeRows]):
 
         Raises:
             EpisodeNotFoundError: the newest version of the store has no such episode.
-            InvalidArgumentError: it is terminated or truncated.
+            InvalidArgumentError: it is terminated or truncated, or its last observation is missing.
             RecorderStateError: another writer of this machine, or this one, continues it already; or this
                 writer is closed.
             StoreAccessError: its rows cannot be read, or the journal cannot be written.

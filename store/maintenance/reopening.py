@@ -191,7 +191,7 @@ def reopening(store: StoreHandle, episode_id: str) -> Iterator[UnfinishedEpisode
 
     Raises:
         EpisodeNotFoundError: there is no such episode in the newest version.
-        InvalidArgumentError: it is terminated or truncated.
+        InvalidArgumentError: it is terminated or truncated, or its last observation is missing.
         RecorderStateError: a live writer of this machine continues it.
     """
     with Operation.begin(store, "reopen") as operation:

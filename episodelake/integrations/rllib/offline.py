@@ -51,10 +51,10 @@ class StoreOfflineData(OfflineData):
 
     Float actions of bounded Box spaces are mapped to [-1, 1] if `normalize_actions` is set (RLlib's default),
     because modules act in that range; `actions_in_input_normalized=True` says that the store already has
-    such actions. To take actions as a module sampled them, with what `StoreRecorder` recorded, set
-    `input_read_schema={"actions": "policy.sampled_action"}`; these are never mapped. Episodes whose `end_reason` is `cut` or `interrupted` are neither terminated nor truncated: learners bootstrap
-    their last value. Where the last observation of an episode is missing, its last transition is left out,
-    and the episode is neither terminated nor truncated.
+    such actions. `input_read_schema={"actions": "policy.sampled_action"}` takes the actions that a module
+    sampled, as `StoreRecorder` records them, without a mapping. Episodes whose `end_reason` is `cut` or
+    `interrupted` are neither terminated nor truncated: learners bootstrap their last value. Where the last
+    observation of an episode is missing, its last transition is left out, and learners bootstrap there.
 
     Raises:
         StoreNotFoundError: there is no store at one of the paths.
