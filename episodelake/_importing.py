@@ -21,7 +21,7 @@ import gymnasium
 import polars as pl
 
 from ._store import EpisodeStore, copy_view, create, merge, open_store
-from .store.errors import StoreNotFoundError
+from .store.errors import InvalidArgumentError, SpaceMismatchError, StoreNotFoundError
 from .store.files import guard_access
 from .store.layout import Layout
 from .store.losses import Losses
@@ -129,8 +129,9 @@ def import_dataset(
 
     Raises:
         DatasetError: the source has no known format, or is damaged; the store is unchanged.
-        SpaceMismatchError: a value does not fit the spaces; the store is unchanged.
-        InvalidArgumentError: an argument is not valid, or the import of another source is unfinished.
+        SpaceMismatchError: a value does not fit the spaces, or rewards have another shape; the store is
+            unchanged.
+        InvalidArgumentError: an argument is not valid, or the store has several agents.
         MissingPackageError: the format needs a package that is not installed.
     """
     check_on_error(on_error)
@@ -140,6 +141,7 @@ def import_dataset(
     target = into if isinstance(into, EpisodeStore) else _opened(into, storage_options)
     with closing(chosen.open(source, options)) as dataset:
         if target is not None:
+            _check_target(target, dataset)
             dataset.observation_space = target.observation_space
             dataset.action_space = target.action_space
         told = {
@@ -200,6 +202,21 @@ def _import(
         elif done.episodes:
             merge([staging], target)
     return done
+
+
+def _check_target(target: EpisodeStore, dataset: ForeignDataset) -> None:
+    """Refuse a store that cannot hold the episodes, before any is read."""
+    schema = target.handle.schema
+    if schema.groups:
+        raise InvalidArgumentError(
+            f"{target.url} is a store of several agents, and the episodes of {dataset.identity!r} have one. "
+            "Import them into a store of their own."
+        )
+    if schema.reward_shape != dataset.reward_shape:
+        raise SpaceMismatchError(
+            f"The rewards of {dataset.identity!r} have the shape {dataset.reward_shape}; {target.url} has "
+            f"{schema.reward_shape}. Import them into a store of their own."
+        )
 
 
 def _opened(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> EpisodeStore | None:

@@ -229,6 +229,23 @@ def test_a_killed_import_is_invisible_and_goes_on(tmp_path: Path, into_existing:
     assert sorted(os.listdir(tmp_path)) == ["store", "walk"]
 
 
+def test_stores_and_words_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """A store of several agents or of other rewards, and misspelt arguments, before anything is written."""
+    folder, _ = dataset(tmp_path / "walk", "arrow", [2])
+    team = el.create(tmp_path / "team", agents={"a": (SPACE, ACTIONS), "b": (SPACE, ACTIONS)})
+    goals = el.create(tmp_path / "goals", observation_space=SPACE, action_space=ACTIONS, reward_shape=(2,))
+    with pytest.raises(el.InvalidArgumentError, match="several agents"):
+        el.import_dataset(folder, team)
+    with pytest.raises(el.SpaceMismatchError, match=r"shape \(\); .* has \(2,\)"):
+        el.import_dataset(folder, goals)
+    words: Any = {"last_observation": "mising"}
+    with pytest.raises(el.InvalidArgumentError, match="Did you mean missing"):
+        el.import_dataset(folder, tmp_path / "new", **words)
+    with pytest.raises(el.InvalidArgumentError, match="last_step='first' is unknown"):
+        el.import_dataset(folder, tmp_path / "new", **{"last_step": "first"})  # type: ignore[arg-type]
+    assert sorted(os.listdir(tmp_path)) == ["goals", "team", "walk"]
+
+
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow", pytest.param("parquet", marks=FURTHER)])
 def test_a_store_goes_out_to_minari_and_comes_back(tmp_path: Path, data_format: str) -> None:
     """Minari reads what the store holds, and so does the importer; the losses are counted."""

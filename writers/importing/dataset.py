@@ -8,11 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
 
+from ...store.errors import InvalidArgumentError
 from ...store.losses import Losses
+from ...store.suggestions import suggest
 
 #: For sources with T observations only: leave the last transition out, repeat the last observation, or state
 #: that it is missing.
@@ -31,6 +33,9 @@ class ImportOptions:
         last_observation: for sources with T observations.
         last_step: for RLDS.
         trust: read columns that need pickle or other code.
+
+    Raises:
+        InvalidArgumentError: `last_observation` or `last_step` is unknown.
     """
 
     mapping: Any = None
@@ -39,6 +44,15 @@ class ImportOptions:
     last_observation: LastObservation = "drop"
     last_step: LastStep = "auto"
     trust: bool = False
+
+    def __post_init__(self) -> None:
+        for name, known in (("last_observation", LastObservation), ("last_step", LastStep)):
+            value, expected = getattr(self, name), get_args(known)
+            if value not in expected:
+                raise InvalidArgumentError(
+                    f"{name}={value!r} is unknown.{suggest(str(value), list(expected))} Expected one of "
+                    f"{', '.join(map(repr, expected))}."
+                )
 
 
 @dataclass(frozen=True)
