@@ -17,6 +17,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Sequence, Text
 
 import episodelake as el
 import reopening_child as child
+from episodelake.store.locking import locks
 from episodelake.store.maintenance import reopening, rows
 from episodelake.store.segments import steps_file
 from waiting import PATIENCE
@@ -339,3 +340,32 @@ def same(found: Any, expected: Any) -> None:
         assert found.dtype == expected.dtype and np.array_equal(found, expected)
     else:
         assert found == expected
+
+
+@pytest.mark.parametrize("place", ["_begin", "acquire"])
+def test_an_interrupt_while_a_lock_is_taken_releases_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Whoever handles the interrupt, and so keeps its traceback, can take the lock at once."""
+    path = tmp_path / "maintenance.lock"
+    real = getattr(locks.FileLock, place)
+
+    def struck(*arguments: Any, **options: Any) -> Any:
+        found = real(*arguments, **options)
+        if place == "acquire":
+            found.doubted = True
+            patch.setattr(locks, "watch", strike)
+        else:
+            strike()
+        return found
+
+    def strike(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(locks.FileLock, place, staticmethod(struck) if place == "acquire" else struck)
+        with pytest.raises(KeyboardInterrupt) as kept:
+            locks.wait_for(path, 0)
+    lock = locks.wait_for(path, 0)
+    assert lock is not None and kept.value is not None
+    lock.release(remove=True)
