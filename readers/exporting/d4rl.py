@@ -1,0 +1,85 @@
+"""D4RL data sets: one HDF5 file with flat rows, with `next_observations`, `timeouts` and `infos/*`.
+
+An episode ends at a terminal or a timeout. One that was cut or interrupted ends at a timeout, since the rows
+of the next episode follow. The observation after the last action is in `next_observations` alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from ...store.dynamic.column_groups import EXTRA as OWN_COLUMNS
+from ...store.dynamic.column_groups import POLICY
+from ..episode import Episode
+from .hdf5 import (
+    EXTRA,
+    ColumnWriter,
+    InfoColumns,
+    first_rows,
+    lose_ending,
+    lose_facts,
+    new_file,
+    single_array,
+    transitions_of,
+)
+from .target import Export
+
+
+class _Format:
+    name = "d4rl"
+    extra = EXTRA
+    folder = False
+    agents = False
+    options: ClassVar[dict[str, str]] = {}
+
+    def write(self, export: Export, target: Path) -> None:
+        """Write the file."""
+        manifest = export.context.snapshot.manifest
+        observation = single_array(manifest.observation_space, "observations", "D4RL")
+        action = single_array(manifest.action_space, "actions", "D4RL")
+        export.lose_columns(POLICY, OWN_COLUMNS)
+        with new_file(target, "D4RL") as file:
+            columns = ColumnWriter(file)
+            for name, space in (
+                ("observations", observation),
+                ("actions", action),
+                ("next_observations", observation),
+            ):
+                columns.create(name, space.shape or (), space.dtype)
+            columns.create("rewards", export.context.snapshot.schema.reward_shape, np.float64)
+            columns.create("terminals", (), bool)
+            columns.create("timeouts", (), bool)
+            infos = InfoColumns(columns, "infos/", export)
+            for episode in export.episodes():
+                _append(columns, infos, episode, export)
+            columns.flush()
+            for key, value in export.card.items():
+                if np.asarray(value).dtype.kind in "biuf" or isinstance(value, str):
+                    file[f"metadata/{key}"] = value
+                else:
+                    export.losses.add(f"{key} of the card")
+
+
+def _append(columns: ColumnWriter, infos: InfoColumns, episode: Episode, export: Export) -> None:
+    lose_facts(episode, export)
+    count = transitions_of(episode, export)
+    if not count:
+        return
+    whole = count == episode.length
+    lose_ending(episode, export)
+    terminals, timeouts = np.zeros(count, bool), np.zeros(count, bool)
+    terminals[-1] = whole and episode.terminated
+    timeouts[-1] = not terminals[-1] or episode.truncated
+    columns.append("observations", episode.observations[:count])
+    columns.append("next_observations", episode.observations[1 : count + 1])
+    columns.append("actions", first_rows(episode.actions, count))
+    columns.append("rewards", episode.rewards[:count])
+    columns.append("terminals", terminals)
+    columns.append("timeouts", timeouts)
+    infos.append(episode, count)
+
+
+FORMAT = _Format()

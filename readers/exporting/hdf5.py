@@ -1,0 +1,183 @@
+"""Writing HDF5 files: growing columns, infos as columns, and what single arrays cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from ...store.batches import slice_batch
+from ...store.errors import DatasetError
+from ...store.optional_packages import require
+from ..episode import Episode
+from ..episode_data import stack
+from .target import Export
+
+EXTRA = "'episodelake[hdf5]'"
+_BLOCK_BYTES = 4 << 20
+_SINGLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+@contextmanager
+def new_file(target: Path, name: str) -> Iterator[Any]:
+    """Yield a new HDF5 file, open for writing.
+
+    Raises:
+        MissingPackageError: h5py is not installed.
+    """
+    h5py = require("h5py", f"Exporting to {name}", EXTRA)
+    with h5py.File(target, "w") as file:
+        yield file
+
+
+class ColumnWriter:
+    """Appends rows to arrays of a file, in blocks of a few megabytes.
+
+    Call `flush` at the end.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._waiting: dict[str, list[np.ndarray]] = {}
+
+    def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+        """Create an empty array for rows of a shape."""
+        self._file.create_dataset(name, (0, *shape), dtype, maxshape=(None, *shape), chunks=True)
+        self._waiting[name] = []
+
+    def append(self, name: str, rows: np.ndarray) -> None:
+        """Append rows to an array."""
+        waiting = self._waiting[name]
+        waiting.append(rows)
+        if sum(each.nbytes for each in waiting) > _BLOCK_BYTES:
+            self._write(name)
+
+    def drop(self, name: str) -> None:
+        """Delete an array."""
+        del self._waiting[name], self._file[name]
+
+    def flush(self) -> None:
+        """Write the rows that wait."""
+        for name in self._waiting:
+            self._write(name)
+
+    def _write(self, name: str) -> None:
+        if not self._waiting[name]:
+            return
+        rows = np.concatenate(self._waiting[name])
+        array = self._file[name]
+        array.resize(len(array) + len(rows), axis=0)
+        array[len(array) - len(rows) :] = rows
+        self._waiting[name] = []
+
+
+class InfoColumns:
+    """Infos as columns of T rows: those that have numbers of one shape and type in every episode."""
+
+    def __init__(self, columns: ColumnWriter, prefix: str, export: Export) -> None:
+        self._columns = columns
+        self._prefix = prefix
+        self._export = export
+        self._episodes = 0
+        self._kept: dict[str, tuple[Any, ...]] = {}
+
+    def append(self, episode: Episode, transitions: int) -> None:
+        """Append the infos of the first rows of an episode."""
+        found = dict(numeric_infos(episode, transitions, self._export))
+        for name in [name for name in self._kept if name not in found]:
+            self._drop(name)
+        for name, values in found.items():
+            form = (values.shape[1:], values.dtype)
+            if name not in self._kept:
+                if self._episodes:
+                    self._export.losses.add(f"info.{name.replace('/', '.')}, which not every episode has")
+                    continue
+                self._columns.create(self._prefix + name, *form)
+                self._kept[name] = form
+            elif self._kept[name] != form:
+                self._drop(name)
+                continue
+            self._columns.append(self._prefix + name, values)
+        self._episodes += 1
+
+    def _drop(self, name: str) -> None:
+        self._columns.drop(self._prefix + name)
+        del self._kept[name]
+        what = f"info.{name.replace('/', '.')}, which has not the same form in every episode"
+        self._export.losses.add(what, self._episodes + 1)
+
+
+def numeric_infos(episode: Episode, count: int, export: Export) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the infos that are numbers of one shape in the first rows, by path; counts the others as lost."""
+    rows, last = episode.infos[:count], episode.infos[count:]
+    if any(last):
+        export.losses.add("the infos of a last observation")
+    keys = dict.fromkeys(key for row in rows for key in row)
+    for name, values in _flat({key: stack([row.get(key) for row in rows]) for key in keys}):
+        if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+            yield name, values
+        else:
+            what = f"info.{name.replace('/', '.')}, which is not a number of one shape at every step"
+            export.losses.add(what, count)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, part in values.items():
+        if isinstance(part, Mapping):
+            yield from _flat(part, f"{prefix}{key}/")
+        else:
+            yield f"{prefix}{key}", part
+
+
+def single_array(space: Space, what: str, target: str) -> Space:
+    """Return a space whose values are single arrays or numbers.
+
+    Raises:
+        DatasetError: it is another one.
+    """
+    if isinstance(space, _SINGLE):
+        return space
+    raise DatasetError(
+        f"{target} holds {what} that are one array each; the store has {type(space).__name__} {what}. "
+        "Write an array of them to another store, and export that."
+    )
+
+
+def transitions_of(episode: Episode, export: Export) -> int:
+    """Return the number of transitions with a next observation; counts a last one without as lost."""
+    count = batch_length(episode.observations) - 1
+    if count < episode.length:
+        export.losses.add("a last transition, whose next observation is missing")
+    return count
+
+
+def batch_length(values: Any) -> int:
+    """Return the number of values of a batch."""
+    while isinstance(values, Mapping | tuple):
+        values = next(iter(values.values() if isinstance(values, Mapping) else values))
+    return len(values)
+
+
+def first_rows(values: Any, count: int) -> Any:
+    """Return the first values of a batch."""
+    return slice_batch(values, 0, count)
+
+
+def lose_facts(episode: Episode, export: Export, *, metadata: bool = True) -> None:
+    """Count what an episode has besides its steps as lost."""
+    if episode.seed is not None:
+        export.losses.add("the seed of an episode")
+    if episode.options:
+        export.losses.add("the options of an episode")
+    for key in episode.metadata if metadata else ():
+        export.losses.add(f"metadata.{key}")
+
+
+def lose_ending(episode: Episode, export: Export) -> None:
+    """Count as lost that an episode was neither terminated nor truncated."""
+    if episode.end_reason not in ("terminated", "truncated"):
+        export.losses.add(f"that an episode was {episode.end_reason}, not truncated")

@@ -1,0 +1,217 @@
+"""D4RL files: where episodes end, what their last observation is, and what goes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import episodelake as el
+
+ROWS, TERMINALS, TIMEOUTS = 40, (4, 5, 30), (12,)
+DROPPED = "a last transition, whose next observation is missing"
+
+
+def d4rl_file(path: Path, *without: str, **replaced: Any) -> dict[str, np.ndarray]:
+    """A file of four whole episodes and a rest, as D4RL lays it out, and its columns."""
+    random = np.random.default_rng(0)
+    walk = random.normal(size=(ROWS + 1, 3)).astype(np.float32)
+    columns: dict[str, Any] = {
+        "observations": walk[:-1],
+        "actions": random.uniform(-1, 1, (ROWS, 2)).astype(np.float32),
+        "rewards": random.normal(size=ROWS).astype(np.float32),
+        "terminals": np.isin(np.arange(ROWS), TERMINALS),
+        "timeouts": np.isin(np.arange(ROWS), TIMEOUTS),
+        "next_observations": np.where(
+            np.isin(np.arange(ROWS), TERMINALS + TIMEOUTS)[:, None], np.float32(9), walk[1:]
+        ),
+        "infos/qpos": random.normal(size=(ROWS, 2)),
+        "infos/goal/x": np.arange(ROWS),
+        "metadata/algorithm": "SAC",
+        "metadata/policy/nonlinearity": b"relu",
+        "metadata/policy/fc0/weight": np.zeros((10, 10)),
+    }
+    columns = {name: value for name, value in (columns | replaced).items() if name not in without}
+    with h5py.File(path, "w") as file:
+        for name, value in columns.items():
+            file[name] = value
+    return columns
+
+
+def cut(columns: dict[str, np.ndarray]) -> list[tuple[int, int]]:
+    """The rows of each episode, by a plain loop over the flags."""
+    found, start = [], 0
+    for row in range(ROWS):
+        if columns["terminals"][row] or ("timeouts" in columns and columns["timeouts"][row]):
+            found.append((start, row + 1))
+            start = row + 1
+    return [*found, (start, ROWS)]
+
+
+def test_next_observations_end_the_episodes(tmp_path: Path) -> None:
+    """All rows come in, infos stand beside their observations, and metadata go to the card."""
+    columns = d4rl_file(tmp_path / "hopper.hdf5")
+    report = el.import_dataset(tmp_path / "hopper.hdf5", tmp_path / "store")
+    assert (report.format, report.episodes, report.steps) == ("d4rl", 5, ROWS)
+    assert dict(report.lost) == {"metadata/policy/fc0/weight, an array too large for the card": 1}
+    store = el.open(tmp_path / "store")
+    assert store.card == {"algorithm": "SAC", "policy/nonlinearity": "relu"}
+    assert [episode.end_reason for episode in store] == [
+        "terminated", "terminated", "truncated", "terminated", "cut",
+    ]  # fmt: skip
+    for episode, (start, stop) in zip(store, cut(columns), strict=True):
+        last = columns["next_observations"][stop - 1 : stop]
+        assert np.array_equal(
+            episode.observations, np.concatenate([columns["observations"][start:stop], last])
+        )
+        assert np.array_equal(episode.actions, columns["actions"][start:stop])
+        assert np.array_equal(episode.rewards, columns["rewards"][start:stop].astype(np.float64))
+        assert [row["goal"]["x"] for row in episode.infos[:-1]] == list(range(start, stop))
+        assert np.array_equal([row["qpos"] for row in episode.infos[:-1]], columns["infos/qpos"][start:stop])
+        assert episode.infos[-1] == {}
+    assert el.import_dataset(tmp_path / "hopper.hdf5", store).present == 5
+
+
+def test_without_next_observations_the_caller_chooses(tmp_path: Path) -> None:
+    """The last transition is left out, or repeats its observation; the report counts either."""
+    columns = d4rl_file(tmp_path / "a.hdf5", "next_observations")
+    report = el.import_dataset(tmp_path / "a.hdf5", tmp_path / "drop")
+    assert (report.episodes, report.steps, report.lost[DROPPED]) == (4, ROWS - 5, 4)
+    assert report.lost["an episode of one transition, whose next observation is missing"] == 1
+    whole = [(start, stop) for start, stop in cut(columns) if stop - start > 1]
+    for episode, (start, stop) in zip(el.open(tmp_path / "drop"), whole, strict=True):
+        assert np.array_equal(episode.observations, columns["observations"][start:stop])
+        assert np.array_equal(episode.actions, columns["actions"][start : stop - 1])
+        assert [row["goal"]["x"] for row in episode.infos] == list(range(start, stop))
+        assert episode.end_reason == "cut"
+    report = el.import_dataset(tmp_path / "a.hdf5", tmp_path / "repeat", last_observation="repeat")
+    assert (report.steps, report.lost["a last observation, which repeats the one before"]) == (ROWS, 5)
+    for episode, (start, stop) in zip(el.open(tmp_path / "repeat"), cut(columns), strict=True):
+        assert np.array_equal(episode.observations[:-1], columns["observations"][start:stop])
+        assert np.array_equal(episode.observations[-1], columns["observations"][stop - 1])
+        assert episode.terminated == columns["terminals"][stop - 1]
+
+
+def test_files_of_version_0_end_at_terminals_only(tmp_path: Path) -> None:
+    """They have no timeouts; the report says what cannot be known, and the rest is cut."""
+    columns = d4rl_file(tmp_path / "v0.hdf5", "timeouts")
+    report = el.import_dataset(tmp_path / "v0.hdf5", tmp_path / "store")
+    assert any("no timeouts" in what for what in report.lost)
+    # The walk is not continuous at the row that was a timeout.
+    assert report.lost["a next observation that differs from the observation of the next row"] == 1
+    store = el.open(tmp_path / "store")
+    assert [episode.length for episode in store] == [stop - start for start, stop in cut(columns)]
+    assert [episode.truncated for episode in store] == [False] * 4
+    assert store[-1].end_reason == "cut"
+
+
+def test_timeouts_without_terminals_end_episodes(tmp_path: Path) -> None:
+    """As in maze2d, whose terminals are all zero."""
+    d4rl_file(tmp_path / "maze2d.hdf5", terminals=np.zeros(ROWS), **{"timeouts": np.arange(ROWS) % 20 == 19})
+    el.import_dataset(tmp_path / "maze2d.hdf5", tmp_path / "store")
+    assert [(e.length, e.end_reason) for e in el.open(tmp_path / "store")] == [(20, "truncated")] * 2
+
+
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        ({"actions": np.zeros((ROWS - 1, 2))}, r"actions has 39 rows, but observations has 40"),
+        ({"infos/qpos": np.zeros((ROWS + 2, 2))}, r"infos/qpos has 42 rows"),
+        ({"timeouts": np.full(ROWS, np.nan)}, r"timeouts: row 0 is nan; expected 0 or 1"),
+        ({"terminals": np.zeros((ROWS, 2))}, r"terminals has shape \(40, 2\)"),
+        ({"observations": np.full(ROWS, b"x")}, r"observation_space="),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path: Path, replaced: dict[str, Any], message: str) -> None:
+    """With the column or row, and nothing is written."""
+    d4rl_file(tmp_path / "a.hdf5", **replaced)
+    with pytest.raises(el.DatasetError, match=message):
+        el.import_dataset(tmp_path / "a.hdf5", tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_truncated_and_unknown_files_are_refused(tmp_path: Path) -> None:
+    """A file that ends early cannot be opened; one without its columns says which."""
+    d4rl_file(tmp_path / "a.hdf5")
+    whole = (tmp_path / "a.hdf5").read_bytes()
+    (tmp_path / "a.hdf5").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(el.DatasetError, match="truncated file"):
+        el.import_dataset(tmp_path / "a.hdf5", tmp_path / "store")
+    with pytest.raises(el.DatasetError, match=r"a\.hdf5 cannot be read"):
+        el.import_dataset(tmp_path / "a.hdf5", tmp_path / "store", format="d4rl")
+    d4rl_file(tmp_path / "b.hdf5", "terminals", "actions")
+    with pytest.raises(el.DatasetError, match="it has no actions, terminals"):
+        el.import_dataset(tmp_path / "b.hdf5", tmp_path / "store")
+    with pytest.raises(el.DatasetError, match="it has no actions, terminals"):
+        el.import_dataset(tmp_path / "b.hdf5", tmp_path / "store", format="d4rl")
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Two data sets in files of the same name both come in."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    d4rl_file(tmp_path / "a" / "data.hdf5")
+    d4rl_file(tmp_path / "b" / "data.hdf5", observations=np.ones((ROWS, 3), np.float32))
+    for folder in ("a", "b"):
+        assert el.import_dataset(tmp_path / folder / "data.hdf5", tmp_path / "store").episodes == 5
+
+
+def test_a_store_goes_out_to_d4rl_and_comes_back(tmp_path: Path) -> None:
+    """The file has D4RL's columns, and an import gives the same episodes but for the listed losses."""
+    box = spaces.Box(-9, 9, (3,), np.float32)
+    store = el.create(
+        tmp_path / "store", observation_space=box, action_space=spaces.Discrete(4), card={"algorithm": "SAC"}
+    )
+    random = np.random.default_rng(0)
+    with store.writer() as writer:
+        for length, ends in ((3, (True, False)), (1, (False, True)), (80, (False, False)), (2, (True, True))):
+            writer.write_episode(
+                observations=random.normal(size=(length + 1, 3)).astype(np.float32).clip(-9, 9),
+                actions=random.integers(0, 4, length),
+                rewards=random.normal(size=length),
+                terminations=ends[0],
+                truncations=ends[1],
+                infos=[{"x": row, "deep": {"y": np.ones(2)}, "text": "a"} for row in range(length)] + [{}],
+                policy={"value": np.zeros(length)},
+                seed=5,
+            )
+    store.refresh()
+    report = store.export(tmp_path / "out.hdf5", format="d4rl")
+    assert dict(report.lost) == {
+        "the column policy.value": 4,
+        "the seed of an episode": 4,
+        "info.text, which is not a number of one shape at every step": 86,
+        "that an episode was cut, not truncated": 1,
+    }
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        assert {name: file[name].shape for name in file if name not in ("infos", "metadata")} == {
+            "observations": (86, 3),
+            "next_observations": (86, 3),
+            "actions": (86,),
+            "rewards": (86,),
+            "terminals": (86,),
+            "timeouts": (86,),
+        }
+        assert np.flatnonzero(file["terminals"]).tolist() == [2, 85]
+        assert np.flatnonzero(file["timeouts"]).tolist() == [3, 83, 85]
+    assert not el.import_dataset(tmp_path / "out.hdf5", tmp_path / "back").lost
+    back = el.open(tmp_path / "back")
+    assert back.card == store.card
+    for ours, theirs in zip(store, back, strict=True):
+        for name in ("observations", "actions", "rewards", "terminations"):
+            assert np.array_equal(getattr(ours, name), getattr(theirs, name))
+        assert ours.info_arrays["x"] == theirs.info_arrays["x"]
+        assert ours.truncated == theirs.truncated or ours.end_reason == "cut"
+
+
+def test_observations_of_several_arrays_do_not_go_out(tmp_path: Path) -> None:
+    """The message says what D4RL holds."""
+    several = spaces.Dict({"x": spaces.Discrete(3)})
+    store = el.create(tmp_path / "store", observation_space=several, action_space=spaces.Discrete(2))
+    with pytest.raises(el.DatasetError, match="the store has Dict observations"):
+        store.export(tmp_path / "out.hdf5", format="d4rl")
+    assert not (tmp_path / "out.hdf5").exists()

@@ -1,0 +1,260 @@
+"""Reading HDF5 files: recognition, columns of equal length read in blocks, and the spaces of their values."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from ...store.errors import DatasetError
+from ...store.optional_packages import require
+from .dataset import ForeignDataset, Match
+
+EXTRA = "'episodelake[hdf5]'"
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+_BLOCK_BYTES = 8 << 20
+#: Arrays of a file's metadata with more items, such as weights, do not go to the card.
+_CARD_ITEMS = 64
+
+#: The values of rows: an array, or dicts of them.
+Values = np.ndarray | dict[str, "Values"]
+
+
+def looked_into(source: Any, look: Callable[[Any], Match]) -> Match:
+    """Return what `look` finds in an open HDF5 file; a mismatch for any other source."""
+    path = _file(source)
+    if path is None:
+        return Match("it is no HDF5 file", 4, related=False)
+    try:
+        import h5py
+    except ImportError:
+        return Match(f"reading HDF5 needs h5py: pip install {EXTRA}", 1)
+    try:
+        with h5py.File(path) as file:
+            return look(file)
+    except Exception as error:
+        return Match(f"HDF5 cannot open it: {error}", 1)
+
+
+def missing_names(group: Any, *names: str) -> list[str]:
+    """Return those names that a group lacks."""
+    return [name for name in names if name not in group]
+
+
+class Hdf5Dataset(ForeignDataset):
+    """An open HDF5 file.
+
+    Raises:
+        DatasetError: it cannot be opened.
+    """
+
+    def __init__(self, source: Any, name: str) -> None:
+        super().__init__()
+        h5py = require("h5py", f"Importing from {name}", EXTRA)
+        path = _file(source)
+        if path is None:
+            raise DatasetError(f"{source} is no HDF5 file, so it is no {name} data set.")
+        self.path = path
+        with reading(path):
+            self.file = h5py.File(path)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+@contextmanager
+def reading(place: Any) -> Iterator[None]:
+    """Turn errors of HDF5 into those of a damaged data set.
+
+    Raises:
+        DatasetError: the block failed in h5py; the message names the place.
+    """
+    try:
+        yield
+    except DatasetError:
+        raise
+    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
+        raise DatasetError(f"{place} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def fingerprint(*arrays: Any) -> str:
+    """Return a digest of the first rows of arrays, which tells files of the same name apart as they grow."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.name}{array.dtype}{array.shape[1:]}".encode())
+        digest.update(np.asarray(array[:1]).tobytes())
+    return digest.hexdigest()[:8]
+
+
+def leaves(group: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the arrays of a group and the groups in it, by path."""
+    found: dict[str, Any] = {}
+    for name, item in group.items():
+        if hasattr(item, "items"):
+            found.update(leaves(item, f"{prefix}{name}/"))
+        else:
+            found[prefix + name] = item
+    return found
+
+
+def nested(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return columns named by path as nested dicts."""
+    found: dict[str, Any] = {}
+    for path, values in columns.items():
+        *groups, name = path.split("/")
+        inner = found
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[name] = values
+    return found
+
+
+class Columns:
+    """Arrays of a file with one row per transition, read from front to back in blocks of a few megabytes.
+
+    Args:
+        place: names the file in messages.
+        arrays: by name.
+
+    Raises:
+        DatasetError: the arrays have different lengths.
+    """
+
+    def __init__(self, place: Any, arrays: Mapping[str, Any]) -> None:
+        self._place = place
+        self._arrays = dict(arrays)
+        lengths = {name: len(array) if array.shape else 0 for name, array in arrays.items()}
+        self.rows = next(iter(lengths.values()))
+        for name, length in lengths.items():
+            if length != self.rows:
+                first = next(iter(lengths))
+                raise DatasetError(
+                    f"{place}: {name} has {length:,} rows, but {first} has {self.rows:,}; columns must be of "
+                    "one length."
+                )
+        self._blocks: dict[str, tuple[int, np.ndarray]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    def read(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Return the rows `[start, stop)` of an array; the caller must not change them.
+
+        Raises:
+            DatasetError: they cannot be read.
+        """
+        first, block = self._blocks.get(name, (0, np.empty(0)))
+        if not first <= start <= stop <= first + len(block):
+            array = self._arrays[name]
+            row_bytes = max(1, array.dtype.itemsize * int(np.prod(array.shape[1:])))
+            end = min(self.rows, max(stop, start + _BLOCK_BYTES // row_bytes))
+            with reading(f"{self._place}: rows {start:,} to {end:,} of {name}"):
+                first, block = start, np.asarray(array[start:end])
+            self._blocks[name] = first, block
+        return block[start - first : stop - first]
+
+    def flags(self, name: str) -> np.ndarray:
+        """Return a whole array of flags as bool, shape (rows,).
+
+        Raises:
+            DatasetError: a value is neither 0 nor 1, or there is more than one in a row.
+        """
+        with reading(f"{self._place}: {name}"):
+            found = np.asarray(self._arrays[name][()])
+        return as_flags(found, f"{self._place}: {name}")
+
+
+def as_flags(values: np.ndarray, place: str) -> np.ndarray:
+    """Return flags of any number type, with shape (n,) or (n, 1), as bool of shape (n,).
+
+    Raises:
+        DatasetError: a value is neither 0 nor 1, or there is more than one in a row.
+    """
+    if values.shape[1:] not in ((), (1,)) or values.dtype.kind not in "biuf":
+        raise DatasetError(
+            f"{place} has shape {values.shape} and dtype {values.dtype}; expected a flag per row."
+        )
+    values = values.reshape(len(values))
+    odd = np.flatnonzero((values != 0) & (values != 1))
+    if len(odd):
+        raise DatasetError(f"{place}: row {odd[0]:,} is {values[odd[0]]}; expected 0 or 1.")
+    return values.astype(bool)
+
+
+def box_of(array: Any, option: str) -> spaces.Box:
+    """Return the space of an array's rows, without narrower bounds than its dtype's.
+
+    Raises:
+        DatasetError: its values are not numbers.
+    """
+    kind = array.dtype.kind
+    if kind not in "iuf":
+        raise DatasetError(
+            f"{array.name} has dtype {array.dtype}; expected numbers. Give the space with {option}=."
+        )
+    limits = (-np.inf, np.inf) if kind == "f" else (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
+    return spaces.Box(*limits, array.shape[1:], array.dtype.type)
+
+
+def discrete_of(arrays: Iterator[Any]) -> spaces.Discrete:
+    """Return the space of all integers from the smallest, or 0, to the largest."""
+    low = high = 0
+    for array in arrays:
+        if len(array):
+            found = array[()]
+            low, high = min(low, int(found.min())), max(high, int(found.max()))
+    return spaces.Discrete(high - low + 1, start=low)
+
+
+def is_discrete(array: Any) -> bool:
+    """Return whether the rows of an array are one integer each."""
+    return array.dtype.kind in "iu" and array.shape[1:] in ((), (1,))
+
+
+def space_of(group: Any, option: str) -> Space:
+    """Return the space of an array's rows, or a Dict of those of a group.
+
+    Raises:
+        DatasetError: values are not numbers.
+    """
+    if not hasattr(group, "items"):
+        return box_of(group, option)
+    return spaces.Dict({name: space_of(part, option) for name, part in group.items()})
+
+
+def card_values(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return texts, numbers and short arrays as plain values, and the names of the other arrays."""
+    kept: dict[str, Any] = {}
+    rest: list[str] = []
+    for name, array in arrays.items():
+        if array.shape is None or array.size > _CARD_ITEMS or array.dtype.kind not in "biufSUO":
+            rest.append(name)
+            continue
+        kept[name] = plain(array[()])
+    return kept, rest
+
+
+def plain(value: Any) -> Any:
+    """Return an attribute or a scalar of HDF5 as a text, number or list."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    return [plain(each) for each in value] if isinstance(value, list) else value
+
+
+def _file(source: Any) -> Path | None:
+    """Return the path of a file that begins like HDF5."""
+    if not isinstance(source, str | Path):
+        return None
+    try:
+        with open(source, "rb") as file:
+            return Path(source) if file.read(len(_MAGIC)) == _MAGIC else None
+    except OSError:
+        return None

@@ -1,0 +1,94 @@
+"""Episodes of sources that lack the observation after the last action: `last_observation` of an import."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...store.batches import slice_batch
+from ...store.errors import InvalidArgumentError
+from ...store.losses import Losses
+from .dataset import ForeignEpisode, ImportOptions
+
+DROPPED = "a last transition, whose next observation is missing"
+REPEATED = "a last observation, which repeats the one before"
+DIFFERING = "a next observation that differs from the observation of the next row"
+NOTHING_LEFT = "an episode of one transition, whose next observation is missing"
+
+
+def is_left(transitions: int, options: ImportOptions, losses: Losses) -> bool:
+    """Return whether `completed` leaves something of an episode; counts it as lost otherwise."""
+    if options.last_observation != "drop" or transitions > 1:
+        return True
+    losses.add(NOTHING_LEFT)
+    return False
+
+
+def completed(episode: ForeignEpisode, options: ImportOptions, losses: Losses) -> ForeignEpisode:
+    """Return an episode with T observations for T transitions as the caller chose; counts what is lost.
+
+    After "drop" the episode is cut: its remaining last transition has neither flag.
+
+    Args:
+        episode: its infos and extras, if any, have T rows.
+    """
+    total = len(episode.rewards)
+    if options.last_observation == "drop":
+        losses.add(DROPPED)
+        return replace(
+            episode,
+            actions=slice_batch(episode.actions, 0, total - 1),
+            rewards=episode.rewards[: total - 1],
+            terminations=False,
+            truncations=False,
+        )
+    if options.last_observation == "repeat":
+        losses.add(REPEATED)
+        return with_last(episode, slice_batch(episode.observations, total - 1, total))
+    raise InvalidArgumentError("last_observation='missing' is not supported yet.")
+
+
+def with_last(episode: ForeignEpisode, last: Any) -> ForeignEpisode:
+    """Return an episode with T observations with one more, a batch of one; it has no infos and extras."""
+    return replace(
+        episode,
+        observations=joined(episode.observations, last),
+        infos=padded(episode.infos),
+        extra=padded(episode.extra),
+    )
+
+
+def count_differing(following: Any, observations: Any, losses: Losses) -> None:
+    """Count the rows whose next observation is not the observation of the next row, which is the one kept."""
+    if isinstance(following, dict):
+        for name, part in following.items():
+            count_differing(part, observations[name], losses)
+        return
+    theirs, ours = following[:-1], observations[1:]
+    both_nan = (theirs != theirs) & (ours != ours)
+    differ = (theirs != ours) & ~both_nan
+    losses.add(DIFFERING, int(differ.any(axis=tuple(range(1, differ.ndim))).sum()))
+
+
+def joined(first: Any, second: Any) -> Any:
+    """Return two batches as one: arrays, or nested dicts of them."""
+    if isinstance(first, dict):
+        return {key: joined(part, second[key]) for key, part in first.items()}
+    return np.concatenate([first, second])
+
+
+def padded(columns: Any) -> Sequence[Any] | None:
+    """Return the rows of columns, and one more without values."""
+    if not columns:
+        return None
+    return [*rows_of(columns), {}]
+
+
+def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of nested columns as mappings."""
+    names = list(columns)
+    parts = [rows_of(part) if isinstance(part, dict) else list(part) for part in columns.values()]
+    return [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]
