@@ -1,0 +1,224 @@
+"""d3rlpy data sets: HDF5 files that `ReplayBuffer.dump` of d3rlpy 2 or `MDPDataset.dump` of d3rlpy 1 wrote.
+
+d3rlpy has no last observation of an episode that terminated: it is missing. Of any other episode the last row
+is the last observation; d3rlpy makes no transition of the action and reward beside it
+(`Episode.transition_count`), and neither does the import, which reports those that are not zero.
+
+Version 2 states `terminated` alone, so other episodes are cut. In version 1 the rows are flat: terminated are
+`terminals`, truncated those `episode_terminals` that are not `terminals`, and rows after the last of them are
+an episode that was cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from ...store.errors import DatasetError
+from .dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
+from .hdf5 import (
+    EXTRA,
+    Columns,
+    Hdf5Dataset,
+    as_flags,
+    box_of,
+    discrete_of,
+    fingerprint,
+    is_discrete,
+    looked_into,
+    missing_names,
+    plain,
+    reading,
+)
+from .last_observation import completed, is_left
+
+_V1 = ("observations", "actions", "rewards", "terminals")
+_V2 = ("columns", "num_episodes", "version")
+_READ = {"observations", "actions", "rewards", "terminated"}
+_UNUSED = "an action and reward beside a last observation, which d3rlpy does not use"
+_NO_TRANSITION = "an episode with an observation and no transition"
+
+
+class _Format:
+    name = "d3rlpy"
+    extra = EXTRA
+    rule = "an HDF5 file with num_episodes, columns and version (d3rlpy 2) or with episode_terminals (1)"
+
+    def detect(self, source: Any) -> Match:
+        """Look for the names that d3rlpy writes."""
+        return looked_into(source, _look)
+
+    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
+        """Open a file."""
+        dataset = _Flat if _is_flat(source) else _Dumped
+        return dataset(source, options)
+
+
+def _look(file: Any) -> Match:
+    lacking = missing_names(file, *_V2)
+    if not lacking:
+        return Match(f"it has columns, and {plain(file['num_episodes'][()])} episodes")
+    flat = missing_names(file, *_V1, "episode_terminals")
+    if not flat:
+        return Match("it has episode_terminals, as d3rlpy 1 writes them")
+    nearest = min(lacking, flat, key=len)
+    return Match(f"it has no {', '.join(nearest)}", len(nearest))
+
+
+def _is_flat(source: Any) -> bool:
+    """Return whether a file has the columns of version 1; `episode_terminals` may be missing."""
+    found = looked_into(source, lambda file: Match("", len(missing_names(file, *_V1))))
+    return found.lacks == 0
+
+
+class _Dataset(Hdf5Dataset):
+    def __init__(self, source: Any, options: ImportOptions) -> None:
+        super().__init__(source, "d3rlpy")
+        self.options = options
+        self.settings = {"last_observation": options.last_observation}
+        self.mapping = {
+            "observation": "observations",
+            "action": "actions",
+            "reward": "rewards",
+            "terminated": "terminated",
+        }
+
+    def use_spaces(self, observation: Space | Any, actions: list[Any]) -> None:
+        """Take the spaces of the options, or those of arrays."""
+        self.observation_space = self.options.observation_space or observation
+        discrete = all(map(is_discrete, actions))
+        self.action_space = self.options.action_space or (
+            discrete_of(iter(actions)) if discrete else box_of(actions[0], "action_space")
+        )
+
+    def is_whole(self, rows: int, terminated: bool) -> bool:
+        """Return whether rows make an episode; counts it as lost otherwise."""
+        if terminated:
+            return is_left(rows, self.options, self.losses)
+        if rows < 2:
+            self.losses.add(_NO_TRANSITION)
+        return rows > 1
+
+    def episode(
+        self, observations: Any, actions: np.ndarray, rewards: np.ndarray, terminated: bool, truncated: bool
+    ) -> ForeignEpisode:
+        """Return the episode of some rows."""
+        if is_discrete(actions):
+            actions = actions.reshape(len(actions))
+        if terminated:
+            whole = ForeignEpisode(observations, actions, rewards, True, False)
+            return completed(whole, self.options, self.losses)
+        if np.any(actions[-1]) or np.any(rewards[-1]):
+            self.losses.add(_UNUSED)
+        return ForeignEpisode(observations, actions[:-1], rewards[:-1], False, truncated)
+
+
+class _Dumped(_Dataset):
+    """A file of version 2, with arrays of their own for each episode."""
+
+    def __init__(self, source: Any, options: ImportOptions) -> None:
+        super().__init__(source, options)
+        match = _look(self.file)
+        if match.lacks:
+            raise DatasetError(f"{self.path} is no d3rlpy file: {match.reason}.")
+        with reading(self.path):
+            version = plain(self.file["version"][()])
+            if version != "2.1":
+                raise DatasetError(f"{self.path} has d3rlpy's version {version}; expected 2.1.")
+            columns = set(plain(self.file["columns"][()]))
+            self.count = int(self.file["num_episodes"][()])
+        if not columns >= _READ:
+            raise DatasetError(f"{self.path} has no {', '.join(sorted(_READ - columns))}.")
+        for name in sorted(columns - _READ):
+            self.losses.add(f"the column {name}", self.count)
+        if not self.count:
+            raise DatasetError(f"{self.path} has no episodes, so nothing shows its spaces.")
+        first = self._arrays("observations", 0)
+        actions = [self._array("actions", index) for index in range(self.count)]
+        self.identity = f"d3rlpy:{self.path.stem}-{fingerprint(*first, actions[0])}"
+        boxes = [box_of(each, "observation_space") for each in first]
+        self._several = "observations_0" not in self.file
+        self.use_spaces(spaces.Tuple(boxes) if self._several else boxes[0], actions)
+
+    def parts(self) -> Iterator[Part]:
+        for index in range(self.count or 0):
+            rows, terminated = len(self._array("rewards", index)), self._terminated(index)
+            if self.is_whole(rows, terminated):
+                yield Part((str(index),), partial(self._load, index, terminated))
+
+    def _load(self, index: int, terminated: bool) -> ForeignEpisode:
+        place = f"{self.path}: episode {index}"
+        with reading(place):
+            found = tuple(array[()] for array in self._arrays("observations", index))
+            actions, rewards = self._array("actions", index)[()], self._array("rewards", index)[()]
+        counts = {len(each) for each in (*found, actions, rewards)}
+        if len(counts) > 1:
+            raise DatasetError(
+                f"{place} has {len(found[0])} observations, {len(actions)} actions and {len(rewards)} "
+                "rewards; they must be as many."
+            )
+        return self.episode(found if self._several else found[0], actions, rewards, terminated, False)
+
+    def _terminated(self, index: int) -> bool:
+        with reading(f"{self.path}: terminated_{index}"):
+            value = np.asarray(self._array("terminated", index)[()]).reshape(-1)
+        return bool(as_flags(value, f"{self.path}: terminated_{index}").all())
+
+    def _array(self, name: str, index: int) -> Any:
+        path = f"{name}_{index}"
+        if path not in self.file:
+            raise DatasetError(f"{self.path}: episode {index} has no {path}.")
+        return self.file[path]
+
+    def _arrays(self, name: str, index: int) -> list[Any]:
+        """Return an array of an episode, or those of a tuple."""
+        if f"{name}_{index}_0" not in self.file:
+            return [self._array(name, index)]
+        found = []
+        while (path := f"{name}_{index}_{len(found)}") in self.file:
+            found.append(self.file[path])
+        return found
+
+
+class _Flat(_Dataset):
+    """A file of version 1, with flat rows."""
+
+    def __init__(self, source: Any, options: ImportOptions) -> None:
+        super().__init__(source, options)
+        optional = [name for name in ("episode_terminals",) if name in self.file]
+        with reading(self.path):
+            arrays = {name: self.file[name] for name in (*_V1, *optional)}
+            self._columns = Columns(self.path, arrays)
+            self.identity = f"d3rlpy:{self.path.stem}-{fingerprint(*arrays.values())}"
+            box = box_of(arrays["observations"], "observation_space")
+            self.use_spaces(box, [arrays["actions"]])
+        self.mapping["terminated"] = "terminals"
+        self.mapping["truncated"] = "episode_terminals without terminals"
+        self._terminals = self._columns.flags("terminals")
+        ends = self._columns.flags("episode_terminals") if optional else self._terminals
+        self._stops = np.flatnonzero(self._terminals | ends) + 1
+        self._rest = bool(self._columns.rows) and not (
+            len(self._stops) and self._stops[-1] == self._columns.rows
+        )
+        if self._rest:
+            self._stops = np.append(self._stops, self._columns.rows)
+        self.count = len(self._stops)
+
+    def parts(self) -> Iterator[Part]:
+        start = 0
+        for index, stop in enumerate(self._stops.tolist()):
+            if self.is_whole(stop - start, bool(self._terminals[stop - 1])):
+                yield Part((str(index),), partial(self._load, start, stop))
+            start = stop
+
+    def _load(self, start: int, stop: int) -> ForeignEpisode:
+        found = [self._columns.read(name, start, stop) for name in ("observations", "actions", "rewards")]
+        is_rest = self._rest and stop == self._columns.rows
+        return self.episode(*found, bool(self._terminals[stop - 1]), not is_rest)
+
+
+FORMAT = _Format()
