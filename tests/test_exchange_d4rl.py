@@ -77,7 +77,7 @@ def test_next_observations_end_the_episodes(tmp_path: Path) -> None:
 
 
 def test_without_next_observations_the_caller_chooses(tmp_path: Path) -> None:
-    """The last transition is left out, or repeats its observation; the report counts either."""
+    """The last transition is left out, or stays with its observation repeated or missing."""
     columns = d4rl_file(tmp_path / "a.hdf5", "next_observations")
     report = el.import_dataset(tmp_path / "a.hdf5", tmp_path / "drop")
     assert (report.episodes, report.steps, report.lost[DROPPED]) == (4, ROWS - 5, 4)
@@ -94,6 +94,12 @@ def test_without_next_observations_the_caller_chooses(tmp_path: Path) -> None:
         assert np.array_equal(episode.observations[:-1], columns["observations"][start:stop])
         assert np.array_equal(episode.observations[-1], columns["observations"][stop - 1])
         assert episode.terminated == columns["terminals"][stop - 1]
+    el.import_dataset(tmp_path / "a.hdf5", tmp_path / "missing", last_observation="missing")
+    for episode, (start, stop) in zip(el.open(tmp_path / "missing"), cut(columns), strict=True):
+        assert np.array_equal(episode.observations, columns["observations"][start:stop])
+        assert np.array_equal(episode.actions, columns["actions"][start:stop])
+        assert episode.terminated == columns["terminals"][stop - 1]
+        assert [row["goal"]["x"] for row in episode.infos] == list(range(start, stop))
 
 
 def test_files_of_version_0_end_at_terminals_only(tmp_path: Path) -> None:

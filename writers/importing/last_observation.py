@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ...store.batches import slice_batch
-from ...store.errors import InvalidArgumentError
 from ...store.losses import Losses
 from .dataset import ForeignEpisode, ImportOptions
 
@@ -48,7 +47,7 @@ def completed(episode: ForeignEpisode, options: ImportOptions, losses: Losses) -
     if options.last_observation == "repeat":
         losses.add(REPEATED)
         return with_last(episode, slice_batch(episode.observations, total - 1, total))
-    raise InvalidArgumentError("last_observation='missing' is not supported yet.")
+    return replace(episode, last_observation="missing")
 
 
 def with_last(episode: ForeignEpisode, last: Any) -> ForeignEpisode:
