@@ -117,7 +117,7 @@ def numeric_infos(episode: Episode, count: int, export: Export) -> Iterator[tupl
     if any(last):
         export.losses.add("the infos of a last observation")
     keys = dict.fromkeys(key for row in rows for key in row)
-    for name, values in _flat({key: stack([row.get(key) for row in rows]) for key in keys}):
+    for name, values in flat({key: stack([row.get(key) for row in rows]) for key in keys}):
         if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
             yield name, values
         else:
@@ -125,10 +125,11 @@ def numeric_infos(episode: Episode, count: int, export: Export) -> Iterator[tupl
             export.losses.add(what, count)
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values in nested mappings by path."""
     for key, part in values.items():
         if isinstance(part, Mapping):
-            yield from _flat(part, f"{prefix}{key}/")
+            yield from flat(part, f"{prefix}{key}/")
         else:
             yield f"{prefix}{key}", part
 

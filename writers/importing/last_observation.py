@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +55,7 @@ def with_last(episode: ForeignEpisode, last: Any) -> ForeignEpisode:
     return replace(
         episode,
         observations=joined(episode.observations, last),
-        infos=padded(episode.infos),
+        infos=[*rows_of(episode.infos), {}] if episode.infos else None,
         extra=padded(episode.extra),
     )
 
@@ -79,14 +79,16 @@ def joined(first: Any, second: Any) -> Any:
     return np.concatenate([first, second])
 
 
-def padded(columns: Any) -> Sequence[Any] | None:
-    """Return the rows of columns, and one more without values."""
+def padded(columns: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return columns with one more row without a value."""
     if not columns:
         return None
-    return [*rows_of(columns), {}]
+    return {
+        name: padded(part) if isinstance(part, Mapping) else [*part, None] for name, part in columns.items()
+    }
 
 
-def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
+def rows_of(columns: Any) -> list[dict[str, Any]]:
     """Return the rows of nested columns as mappings."""
     names = list(columns)
     parts = [rows_of(part) if isinstance(part, dict) else list(part) for part in columns.values()]

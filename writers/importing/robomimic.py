@@ -1,0 +1,184 @@
+"""robomimic data sets: an HDF5 file with a group `data/demo_N` for each episode.
+
+The last observation is the last row of `next_obs`; where a file has none it is missing. The learners of
+robomimic treat `dones` as terminals: an episode whose last row is done is terminated, and any other is cut.
+Its scripts can also set `dones` before the last row, while a task stays solved; these are reported as lost.
+Rewards are never invented: files of bare demonstrations, without `rewards` or `obs`, are refused.
+
+Arrays beside these, such as `states`, become step columns. The masks that name an episode are in its metadata
+`splits`, beside its attributes, and `env_args` goes to the card.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from ...store.batches import slice_batch
+from ...store.errors import DatasetError
+from .dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
+from .hdf5 import (
+    EXTRA,
+    Columns,
+    Hdf5Dataset,
+    as_flags,
+    box_of,
+    fingerprint,
+    leaves,
+    looked_into,
+    missing_names,
+    nested,
+    plain,
+    reading,
+    space_of,
+)
+from .last_observation import completed, count_differing, is_left, with_last
+
+_ARRAYS = ("obs", "actions", "rewards")
+_HINT = "robomimic's dataset_states_to_obs.py adds observations and rewards to demonstrations."
+_EARLY = "dones before the last row"
+
+
+class _Format:
+    name = "robomimic"
+    extra = EXTRA
+    rule = "an HDF5 file with groups data/demo_N"
+
+    def detect(self, source: Any) -> Match:
+        """Look for the demonstrations."""
+        return looked_into(source, _look)
+
+    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
+        """Open a file."""
+        return _Dataset(source, options)
+
+
+def _look(file: Any) -> Match:
+    if not hasattr(file.get("data"), "items"):
+        return Match("it has no group data", 2)
+    count = sum(name.startswith("demo_") for name in file["data"])
+    return Match(f"it has {count} groups data/demo_N") if count else Match("its group data has no demo_N", 1)
+
+
+class _Dataset(Hdf5Dataset):
+    def __init__(self, source: Any, options: ImportOptions) -> None:
+        super().__init__(source, "robomimic")
+        self._options = options
+        self.settings = {"last_observation": options.last_observation}
+        match = _look(self.file)
+        if match.lacks:
+            raise DatasetError(f"{self.path} is no robomimic file: {match.reason}.")
+        self._data = self.file["data"]
+        with reading(self.path):
+            self._demos = sorted((name for name in self._data if name.startswith("demo_")), key=_number)
+            first = self._demo(self._demos[0])
+            self.identity = f"robomimic:{self.path.stem}-" + fingerprint(
+                *leaves(first["obs"]).values(), first["actions"], first["rewards"]
+            )
+            self.observation_space = options.observation_space or space_of(first["obs"], "observation_space")
+            self.action_space = options.action_space or box_of(first["actions"], "action_space")
+            self._splits = self._read_masks()
+            self.card = _card(self._data.attrs)
+        self.count = len(self._demos)
+        self.mapping = {
+            "observation": "obs",
+            "action": "actions",
+            "reward": "rewards",
+            "terminated": "dones",
+            "metadata.splits": "mask",
+        }
+
+    def parts(self) -> Iterator[Part]:
+        for name in self._demos:
+            demo = self._demo(name)
+            if "next_obs" in demo or is_left(len(demo["rewards"]), self._options, self.losses):
+                yield Part((name,), partial(self._load, name))
+
+    def _demo(self, name: str) -> Any:
+        demo = self._data[name]
+        lacking = missing_names(demo, *_ARRAYS)
+        if lacking:
+            raise DatasetError(f"{self.path}: {name} has no {', '.join(lacking)}. {_HINT}")
+        return demo
+
+    def _load(self, name: str) -> ForeignEpisode:
+        place = f"{self.path}: {name}"
+        demo = self._demo(name)
+        with reading(place):
+            arrays = leaves(demo)
+            total = Columns(place, {path: arrays[path] for path in sorted(arrays, key=_order)}).rows
+            values = nested({path: np.asarray(array[()]) for path, array in arrays.items()})
+        claimed = demo.attrs.get("num_samples", total)
+        if int(claimed) != total:
+            raise DatasetError(f"{place} has {total} rows; its num_samples is {claimed}.")
+        observations, following = values.pop("obs"), values.pop("next_obs", None)
+        observations = self._chosen(observations, f"{place}: obs")
+        done = as_flags(values.pop("dones", np.zeros(total)), f"{place}: dones")
+        self.losses.add(_EARLY, int(done[:-1].sum()))
+        episode = ForeignEpisode(
+            observations,
+            values.pop("actions"),
+            values.pop("rewards"),
+            bool(done[-1]),
+            False,
+            extra=values or None,
+            metadata=self._metadata(name, demo),
+        )
+        if following is None:
+            return completed(episode, self._options, self.losses)
+        following = self._chosen(following, f"{place}: next_obs")
+        count_differing(following, observations, self.losses)
+        return with_last(episode, slice_batch(following, total - 1, total))
+
+    def _chosen(self, values: Mapping[str, Any], place: str) -> Any:
+        """Return the observations of the space, which may be fewer than those of the file."""
+        space = self.observation_space
+        if isinstance(space, spaces.Dict):
+            names = list(space.spaces)
+        elif len(values) == 1:
+            return next(iter(values.values()))
+        else:
+            raise DatasetError(f"{place} has {', '.join(values)}; the observation space is {space}.")
+        lacking = missing_names(values, *names)
+        if lacking:
+            raise DatasetError(f"{place} has no {', '.join(lacking)}; it has {', '.join(values)}.")
+        for name in sorted(set(values) - set(names)):
+            self.losses.add(f"obs/{name}, which the observation space does not have")
+        return {name: values[name] for name in names}
+
+    def _metadata(self, name: str, demo: Any) -> dict[str, Any]:
+        found = {key: plain(value) for key, value in demo.attrs.items() if key != "num_samples"}
+        splits = [split for split, demos in self._splits.items() if name in demos]
+        return found | ({"splits": splits} if splits else {})
+
+    def _read_masks(self) -> dict[str, set[str]]:
+        masks = leaves(self.file["mask"]) if "mask" in self.file else {}
+        found = {split: set(map(plain, array[()])) for split, array in masks.items()}
+        for split, demos in found.items():
+            self.losses.add(f"episodes of mask/{split} that the file lacks", len(demos - set(self._demos)))
+        return found
+
+
+def _number(name: str) -> tuple[int, str]:
+    digits = name.removeprefix("demo_")
+    return (int(digits), "") if digits.isdigit() else (-1, name)
+
+
+def _order(path: str) -> bool:
+    return path != "rewards"
+
+
+def _card(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    card = {key: plain(value) for key, value in attributes.items() if key != "total"}
+    try:
+        return card | {"env_args": json.loads(card["env_args"])}
+    except (KeyError, ValueError, TypeError):
+        return card
+
+
+FORMAT = _Format()
