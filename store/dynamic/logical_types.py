@@ -342,10 +342,14 @@ def build(kind: str, values: Sequence[Any]) -> pa.Array:
 
 
 def uniform_kind(values: Sequence[Any]) -> str | None:
-    """Return the kind that every value of a batch of scalars has, or None if that is not plain at a
-    glance.
+    """Return the kind that every value of a batch of scalars, or of arrays of one form, has; None if that is
+    not plain at a glance.
     """
-    found = {_SCALAR_OF_TYPE.get(own) for own in set(map(type, values))}
+    types = set(map(type, values))
+    if types == {np.ndarray}:
+        forms = {(value.dtype, value.shape) for value in values}
+        return kind_of(values[0]) if len(forms) == 1 else None
+    found = {_SCALAR_OF_TYPE.get(own) for own in types}
     if len(found) != 1:
         return None
     (kind,) = found
