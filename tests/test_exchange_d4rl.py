@@ -131,6 +131,7 @@ def test_timeouts_without_terminals_end_episodes(tmp_path: Path) -> None:
         ({"timeouts": np.full(ROWS, np.nan)}, r"timeouts: row 0 is nan; expected 0 or 1"),
         ({"terminals": np.zeros((ROWS, 2))}, r"terminals has shape \(40, 2\)"),
         ({"observations": np.full(ROWS, b"x")}, r"observation_space="),
+        ({"next_observations": np.zeros((ROWS, 4), np.float32)}, r"next_observations cannot be read"),
     ],
 )
 def test_damaged_files_are_refused(tmp_path: Path, replaced: dict[str, Any], message: str) -> None:

@@ -30,6 +30,7 @@ from .hdf5 import (
     fingerprint,
     is_discrete,
     looked_into,
+    missing_arrays,
     missing_names,
     plain,
     reading,
@@ -62,7 +63,7 @@ def _look(file: Any) -> Match:
     lacking = missing_names(file, *_V2)
     if not lacking:
         return Match(f"it has columns, and {plain(file['num_episodes'][()])} episodes")
-    flat = missing_names(file, *_V1, "episode_terminals")
+    flat = missing_arrays(file, *_V1, "episode_terminals")
     if not flat:
         return Match("it has episode_terminals, as d3rlpy 1 writes them")
     nearest = min(lacking, flat, key=len)
@@ -71,7 +72,7 @@ def _look(file: Any) -> Match:
 
 def _is_flat(source: Any) -> bool:
     """Return whether a file has the columns of version 1; `episode_terminals` may be missing."""
-    found = looked_into(source, lambda file: Match("", len(missing_names(file, *_V1))))
+    found = looked_into(source, lambda file: Match("", len(missing_arrays(file, *_V1))))
     return found.lacks == 0
 
 
@@ -216,9 +217,11 @@ class _Flat(_Dataset):
             start = stop
 
     def _load(self, start: int, stop: int) -> ForeignEpisode:
-        found = [self._columns.read(name, start, stop) for name in ("observations", "actions", "rewards")]
-        is_rest = self._rest and stop == self._columns.rows
-        return self.episode(*found, bool(self._terminals[stop - 1]), not is_rest)
+        read = partial(self._columns.read, start=start, stop=stop)
+        truncated = not (self._rest and stop == self._columns.rows)
+        return self.episode(
+            read("observations"), read("actions"), read("rewards"), bool(self._terminals[stop - 1]), truncated
+        )
 
 
 FORMAT = _Format()

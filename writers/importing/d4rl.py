@@ -32,7 +32,7 @@ from .hdf5 import (
     is_discrete,
     leaves,
     looked_into,
-    missing_names,
+    missing_arrays,
     nested,
     plain,
     reading,
@@ -67,7 +67,7 @@ class _Format:
 
 
 def _look(file: Any) -> Match:
-    lacking = missing_names(file, *_COLUMNS)
+    lacking = missing_arrays(file, *_COLUMNS)
     if lacking:
         return Match(f"it has no {', '.join(lacking)}", len(lacking))
     if "episode_terminals" in file:
@@ -148,8 +148,9 @@ class _Dataset(Hdf5Dataset):
         if "next_observations" not in self._columns:
             return completed(episode, self._options, self.losses)
         following = read("next_observations", start, stop)
-        count_differing(following, episode.observations, self.losses)
-        return with_last(episode, following[-1:])
+        with reading(f"{self.path}: next_observations"):
+            count_differing(following, episode.observations, self.losses)
+            return with_last(episode, following[-1:])
 
 
 FORMAT = _Format()

@@ -46,6 +46,11 @@ def missing_names(group: Any, *names: str) -> list[str]:
     return [name for name in names if name not in group]
 
 
+def missing_arrays(group: Any, *names: str) -> list[str]:
+    """Return those names under which a group has no array."""
+    return [name for name in names if not hasattr(group.get(name), "shape")]
+
+
 class Hdf5Dataset(ForeignDataset):
     """An open HDF5 file.
 

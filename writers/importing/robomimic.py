@@ -132,8 +132,9 @@ class _Dataset(Hdf5Dataset):
         if following is None:
             return completed(episode, self._options, self.losses)
         following = self._chosen(following, f"{place}: next_obs")
-        count_differing(following, observations, self.losses)
-        return with_last(episode, slice_batch(following, total - 1, total))
+        with reading(f"{place}: next_obs"):
+            count_differing(following, observations, self.losses)
+            return with_last(episode, slice_batch(following, total - 1, total))
 
     def _chosen(self, values: Mapping[str, Any], place: str) -> Any:
         """Return the observations of the space, which may be fewer than those of the file."""
