@@ -43,22 +43,23 @@ class ColumnWriter:
     def __init__(self, file: Any) -> None:
         self._file = file
         self._waiting: dict[str, list[np.ndarray]] = {}
+        self._bytes: dict[str, int] = {}
 
     def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
         """Create an empty array for rows of a shape."""
         self._file.create_dataset(name, (0, *shape), dtype, maxshape=(None, *shape), chunks=True)
-        self._waiting[name] = []
+        self._waiting[name], self._bytes[name] = [], 0
 
     def append(self, name: str, rows: np.ndarray) -> None:
         """Append rows to an array."""
-        waiting = self._waiting[name]
-        waiting.append(rows)
-        if sum(each.nbytes for each in waiting) > _BLOCK_BYTES:
+        self._waiting[name].append(rows)
+        self._bytes[name] += rows.nbytes
+        if self._bytes[name] > _BLOCK_BYTES:
             self._write(name)
 
     def drop(self, name: str) -> None:
         """Delete an array."""
-        del self._waiting[name], self._file[name]
+        del self._waiting[name], self._bytes[name], self._file[name]
 
     def flush(self) -> None:
         """Write the rows that wait."""
@@ -72,7 +73,7 @@ class ColumnWriter:
         array = self._file[name]
         array.resize(len(array) + len(rows), axis=0)
         array[len(array) - len(rows) :] = rows
-        self._waiting[name] = []
+        self._waiting[name], self._bytes[name] = [], 0
 
 
 class InfoColumns:
