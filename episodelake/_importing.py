@@ -31,6 +31,7 @@ from .store.spaces.coerce import Cast
 from .writers.importing.dataset import ForeignDataset, ImportOptions, LastObservation, LastStep
 from .writers.importing.formats import chosen_format
 from .writers.importing.importer import Imported, OnError, check_on_error, import_episodes, write_part
+from .writers.importing.mapping import ColumnMapping
 from .writers.source_keys import committed_keys
 
 _PREVIEWED_ROWS = 5
@@ -136,6 +137,8 @@ def import_dataset(
     """
     check_on_error(on_error)
     options = ImportOptions(mapping, observation_space, action_space, last_observation, last_step, trust)
+    if format is None and isinstance(mapping, ColumnMapping):
+        format = "table"
     chosen, reason = chosen_format(source, format)
     where = into.url if isinstance(into, EpisodeStore) else into
     target = into if isinstance(into, EpisodeStore) else _opened(into, storage_options)

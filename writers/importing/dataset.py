@@ -115,10 +115,12 @@ class Part:
     Attributes:
         keys: the name of each episode within the data set; never the same twice.
         load: reads them; raises `DatasetError` where they are damaged.
+        singles: yields a part for each of them, so that one that is damaged can be left out.
     """
 
     keys: tuple[str, ...]
     load: Callable[[], ForeignEpisode | ForeignTable]
+    singles: Callable[[], Iterator[Part]] | None = None
 
 
 class ForeignDataset(ABC):

@@ -76,16 +76,35 @@ def import_episodes(
         fresh = [not (key in present or writer.has_source_key(key)) for key in keys]
         done.present += len(keys) - sum(fresh)
         if any(fresh):
-            try:
-                written = write_part(part, writer, keys, fresh)
-                done.episodes, done.steps = done.episodes + written[0], done.steps + written[1]
-            except EpisodelakeError as error:
-                if on_error == "raise" or not isinstance(error, ValueError):
-                    raise
-                done.skipped.append((part.keys[0], str(error)))
+            _write(part, writer, keys, fresh, done, on_error)
         seen += len(keys)
         progress(seen, dataset.count or seen)
     return done
+
+
+def _write(
+    part: Part,
+    writer: EpisodeWriter,
+    keys: Sequence[str],
+    fresh: Sequence[bool],
+    done: Imported,
+    on_error: OnError,
+) -> None:
+    """Write episodes of a part; leave out those that cannot be read or written, unless they raise."""
+    try:
+        episodes, steps = write_part(part, writer, keys, fresh)
+    except EpisodelakeError as error:
+        if on_error == "raise" or not isinstance(error, ValueError):
+            raise
+        if part.singles is None or len(keys) == 1:
+            done.skipped.append((part.keys[0], str(error)))
+            return
+        # Some of them may be written already.
+        for single, key, is_fresh in zip(part.singles(), keys, fresh, strict=True):
+            if is_fresh and not writer.has_source_key(key):
+                _write(single, writer, [key], [True], done, on_error)
+        return
+    done.episodes, done.steps = done.episodes + episodes, done.steps + steps
 
 
 def write_part(

@@ -1,0 +1,221 @@
+"""Tables of any kind: Parquet, CSV, Arrow and Delta files, and data frames, by an `el.ColumnMapping`.
+
+The rule for the end of an episode: `terminated` and `truncated` are the columns of the mapping. `done` with
+one of them gives the other; `done` alone does not tell the two apart, so such an episode is "cut", and so is
+one without flags. Where a flag has no column, episodes that may have had it are counted as losses.
+
+The rule for row T: a last row with an observation but neither action nor reward is the last observation (the
+layout of `steps`); otherwise `next_observation` of the last transition is it; otherwise `last_observation=`
+decides. A row without a reward column has the reward NaN.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ...store.errors import DatasetError
+from ...store.losses import Losses
+from .dataset import ForeignDataset, ForeignTable, ImportOptions, Match, Part
+from .mapping import default_mapping, leaves, resolve
+from .table_convert import Endings, convert
+from .table_rows import EXPECTED, TableRows, columns_of
+from .table_spaces import LeafRanges, infer_space, kind_of_leaf
+from .table_spans import Span, find_spans
+
+_PART_BYTES = 8 << 20
+_FINGERPRINT_ROWS = 16
+
+
+class _Format:
+    name = "table"
+    extra = None
+    rule = "a table with the columns of `steps` or obvious names; others with mapping=el.ColumnMapping(...)"
+
+    def detect(self, source: Any) -> Match:
+        """Compare the columns with those of the default mapping."""
+        try:
+            columns = columns_of(source)
+        except Exception as error:  # a damaged file of whatever library
+            return Match(f"it cannot be read as a table ({type(error).__name__})", 3)
+        if columns is None:
+            return Match("it is no table", 9, related=False)
+        mapping, lacking = default_mapping(columns)
+        if mapping is None:
+            return Match(f"it has no column for {', '.join(lacking)}", len(lacking))
+        return Match(f"it has the columns {', '.join(columns[:8])}")
+
+    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
+        """Open a table and find its episodes."""
+        if isinstance(source, str | Path) and not Path(source).exists():
+            raise DatasetError(f"{source} does not exist. {EXPECTED}")
+        rows = TableRows(source)
+        try:
+            return _Table(rows, options)
+        except BaseException:
+            rows.close()
+            raise
+
+
+class _Table(ForeignDataset):
+    def __init__(self, rows: TableRows, options: ImportOptions) -> None:
+        super().__init__()
+        self._rows = rows
+        self._map = resolve(options.mapping, rows.schema, rows.name)
+        ranges = LeafRanges(
+            self._map,
+            rows.schema,
+            observation=options.observation_space is None,
+            action=options.action_space is None,
+        )
+        spans = find_spans(rows, self._map, ranges, sort=True)
+        self._endings = Endings(options.last_observation, self._map.following is not None)
+        self._spans = [span for span in spans if span.fault or self._endings.length(span) > 0]
+        self.count = len(self._spans)
+        self.observation_space = options.observation_space or infer_space(
+            self._map.observation, rows, ranges, "observation"
+        )
+        self.action_space = options.action_space or infer_space(self._map.action, rows, ranges, "action")
+        self.reward_shape = _reward_shape(self._map.reward, rows)
+        self.mapping = self._map.described()
+        self.settings = [self.mapping, options.last_observation]
+        self.identity = f"table:{rows.name}@{self._fingerprint()}"
+        self._columns = _following_columns(self._map.passed, rows.schema.names)
+        self._reader = _Reader(rows, [*self._map.columns, *self._columns.values()])
+        self._count_losses(spans)
+
+    def _fingerprint(self) -> str:
+        columns = self._map.columns
+        head = self._rows.head(columns, _FINGERPRINT_ROWS).to_pylist()
+        return hashlib.sha256(repr([columns, head]).encode()).hexdigest()[:12]
+
+    def _count_losses(self, spans: Sequence[Span]) -> None:
+        losses, used = self.losses, {*self._map.columns, *self._columns.values()}
+        for name in self._rows.schema.names:
+            if name not in used and not name.startswith("next_"):
+                losses.add(
+                    f"the column {name}, which the mapping leaves out", sum(span.rows for span in spans)
+                )
+        self._endings.count(spans, losses)
+        if self._map.reward is None:
+            losses.add(
+                "rewards, which the table lacks: they are NaN", sum(map(self._endings.length, self._spans))
+            )
+        _count_flags(self._map, self._spans, self._endings, losses)
+        if self._map.agent is not None:
+            losses.add("that agents acted together: each has episodes of its own", len(self._spans))
+
+    def parts(self) -> Iterator[Part]:
+        rows = self._rows.rows_of(_PART_BYTES, self._map.columns)
+        group: list[Span] = []
+        size = 0
+        for span in self._spans:
+            if group and (
+                span.fault or group[-1].fault or size + span.rows > rows or span.start != _end(group[-1])
+            ):
+                yield self._part(group)
+                group, size = [], 0
+            group.append(span)
+            size += span.rows
+        if group:
+            yield self._part(group)
+
+    def _part(self, spans: Sequence[Span]) -> Part:
+        def singles() -> Iterator[Part]:
+            return (self._part([span]) for span in spans)
+
+        return Part(tuple(span.name for span in spans), partial(self._load, spans), singles)
+
+    def _load(self, spans: Sequence[Span]) -> ForeignTable:
+        if spans[0].fault:
+            raise DatasetError(
+                f"{spans[0].fault} Repair the table, or pass on_error='skip' to leave out such episodes."
+            )
+        rows = self._reader.read(spans[0].start, _end(spans[-1]))
+        return convert(rows, spans, self._map, self._columns, self._endings)
+
+    def close(self) -> None:
+        """Delete the copies of rows."""
+        self._reader.close()
+        self._rows.close()
+
+
+class _Reader:
+    """Reads ranges of rows; quick where each begins behind the one before."""
+
+    def __init__(self, rows: TableRows, columns: Sequence[str]) -> None:
+        self._rows = rows
+        self._columns = list(dict.fromkeys(columns))
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        # Rows in hand, and where they begin.
+        self._held: list[pa.RecordBatch] = []
+        self._start = self._stop = 0
+        self._begun = False
+
+    def read(self, start: int, stop: int) -> pa.Table:
+        """Return the rows from `start` to `stop`."""
+        if not self._begun or start < self._start:
+            self._batches, self._held = self._rows.batches(self._columns), []
+            self._start = self._stop = 0
+            self._begun = True
+        while self._held and self._start + self._held[0].num_rows <= start:
+            self._start += self._held.pop(0).num_rows
+        while self._stop < stop:
+            batch = next(self._batches)
+            self._stop += batch.num_rows
+            if self._stop <= start:
+                self._start = self._stop
+            else:
+                self._held.append(batch)
+        return pa.Table.from_batches(self._held).slice(start - self._start, stop - start)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._batches, self._held, self._begun = iter(()), [], False
+
+
+def _end(span: Span) -> int:
+    return span.start + span.rows
+
+
+def _following_columns(passed: Any, names: Sequence[str]) -> dict[str, str]:
+    """Return columns of ours whose value on row T stands in a column `next_...` of the last transition."""
+    return {name: f"next_{column}" for name, column in passed.items() if f"next_{column}" in names}
+
+
+def _reward_shape(tree: Any, rows: TableRows) -> tuple[int, ...]:
+    if tree is None:
+        return ()
+    (leaf, *others) = leaves(tree)
+    if others:
+        raise DatasetError(f"{rows.name}: the reward has several parts; expected numbers, or lists of them.")
+    if leaf.vector:
+        return (len(leaf.columns),)
+    kind = kind_of_leaf(leaf, rows.schema)
+    if pa.types.is_nested(kind):
+        found = rows.head(leaf.columns, 1).column(0)
+        return (len(found[0].as_py()),) if len(found) else ()
+    return ()
+
+
+def _count_flags(mapping: Any, spans: Sequence[Span], endings: Endings, losses: Losses) -> None:
+    """Count the episodes that may have had a flag that the table does not state."""
+    terminated = mapping.terminated is not None or (
+        mapping.done is not None and mapping.truncated is not None
+    )
+    truncated = mapping.truncated is not None or (mapping.done is not None and mapping.terminated is not None)
+    if terminated and truncated:
+        return
+    cut = sum(not any(endings.flags(span, mapping)) for span in spans if not span.fault)
+    lacking = " and ".join(
+        name for name, there in (("terminated", terminated), ("truncated", truncated)) if not there
+    )
+    losses.add(f"whether an episode was {lacking}, which the table does not state: it is cut", cut)
+
+
+FORMAT = _Format()

@@ -1,0 +1,279 @@
+"""Rows of any table, read in batches as often as needed, with the rows of each episode as neighbours.
+
+Sources that can be read once only, and tables whose rows have to be sorted, are first copied to a Parquet
+file in the temporary folder; DuckDB sorts, on disk where memory does not suffice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from ...store.errors import DatasetError
+
+_BATCH_BYTES = 8 << 20
+_MOST_ROWS = 1 << 16
+_SORT_MEMORY = "1GB"
+_ROW = "__episodelake_row"
+_ARROW_MAGIC = b"ARROW1"
+_SUFFIXES = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".arrow": "ipc",
+    ".ipc": "ipc",
+    ".feather": "ipc",
+}
+_DELTA_LOG = "_delta_log"
+
+
+class TableRows:
+    """The rows of a table.
+
+    Attributes:
+        name: of the file or folder, or of the class of an object.
+        schema: of the table.
+    """
+
+    def __init__(self, source: Any) -> None:
+        """Open a table.
+
+        Raises:
+            DatasetError: it is no table, or cannot be read.
+        """
+        self._folder: TemporaryDirectory[str] | None = None
+        self.name = Path(source).name if isinstance(source, str | Path) else type(source).__name__
+        try:
+            self._data = self._opened(source)
+        except (pa.ArrowException, duckdb.Error, pl.exceptions.PolarsError, OSError, ValueError) as error:
+            self.close()
+            raise DatasetError(f"{self.name} cannot be read as a table: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the table."""
+        return self._data.schema
+
+    def _opened(self, source: Any) -> ds.Dataset:
+        if isinstance(source, str | Path):
+            return self._open_path(Path(source))
+        if isinstance(source, pl.DataFrame):
+            source = source.to_arrow()
+        elif isinstance(source, pl.LazyFrame):
+            source.sink_parquet(target := self._spool())
+            return ds.dataset(target)
+        elif isinstance(source, duckdb.DuckDBPyRelation):
+            source = source.to_arrow_reader(_MOST_ROWS)
+        elif hasattr(source, "to_pyarrow_dataset"):
+            return source.to_pyarrow_dataset()
+        elif type(source).__module__.startswith("pandas.") and hasattr(source, "columns"):
+            source = pa.Table.from_pandas(source, preserve_index=False)
+        if isinstance(source, ds.Dataset):
+            return source
+        if isinstance(source, pa.RecordBatch):
+            source = pa.table(source)
+        if isinstance(source, pa.Table):
+            return ds.dataset(source)
+        if hasattr(source, "__arrow_c_stream__"):
+            reader = pa.RecordBatchReader.from_stream(source)
+            return self._written(reader.schema, reader)
+        raise DatasetError(f"{self.name} is no table. {EXPECTED}")
+
+    def _open_path(self, path: Path) -> ds.Dataset:
+        kind = kind_of(path)
+        if kind == "delta":
+            from deltalake import DeltaTable
+
+            return DeltaTable(path).to_pyarrow_dataset()
+        if kind == "csv":
+            # All rows decide the types: pyarrow takes those of the first block, and fails later.
+            with duckdb.connect() as connection:
+                connection.read_csv(str(path), sample_size=-1).write_parquet(target := self._spool())
+            return ds.dataset(target)
+        if kind is None:
+            raise DatasetError(f"{path} is no table. {EXPECTED}")
+        return ds.dataset(path, format=kind, partitioning="hive" if path.is_dir() else None)
+
+    def _spool(self) -> str:
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="episodelake-")
+        return str(Path(self._folder.name, f"{len(list(Path(self._folder.name).iterdir()))}.parquet"))
+
+    def _written(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> ds.Dataset:
+        with pq.ParquetWriter(target := self._spool(), schema, compression="zstd") as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        return ds.dataset(target)
+
+    def head(self, columns: Sequence[str], count: int) -> pa.Table:
+        """Return the first rows."""
+        return self._data.head(count, columns=list(columns), batch_size=count)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order, a few megabytes at a time.
+
+        Raises:
+            DatasetError: the table is damaged.
+        """
+        try:
+            yield from self._data.to_batches(
+                columns=list(columns),
+                batch_size=self.rows_of(_BATCH_BYTES, columns),
+                batch_readahead=2,
+                fragment_readahead=1,
+            )
+        except (pa.ArrowException, OSError) as error:
+            raise DatasetError(f"{self.name} cannot be read: {error}") from error
+
+    def rows_of(self, size: int, columns: Sequence[str]) -> int:
+        """Return how many rows have about this many bytes."""
+        head = self.head(columns, 16)
+        return int(np.clip(size * head.num_rows // max(1, head.nbytes), 16, _MOST_ROWS))
+
+    def may_have_nulls(self, column: str) -> bool:
+        """Return whether a column may hold NULL; quick."""
+        if isinstance(self._data, ds.InMemoryDataset):
+            return self._data.scanner(columns=[column]).to_table().column(0).null_count > 0
+        for fragment in self._data.get_fragments():
+            if not isinstance(fragment, ds.ParquetFileFragment):
+                return True
+            metadata = fragment.metadata
+            for group in range(metadata.num_row_groups):
+                row_group = metadata.row_group(group)
+                for index in range(row_group.num_columns):
+                    found = row_group.column(index)
+                    if found.path_in_schema.split(".")[0] == column and (
+                        found.statistics is None or found.statistics.null_count != 0
+                    ):
+                        return True
+        return False
+
+    def sort(self, columns: Sequence[str], keys: Sequence[str]) -> None:
+        """Sort the rows by some columns, in a file; equal rows keep their order, other columns are dropped.
+
+        Raises:
+            DatasetError: they cannot be sorted, or the table is damaged.
+        """
+        given = pa.schema([self.schema.field(name) for name in columns])
+        start = 0
+
+        def numbered() -> Iterator[pa.RecordBatch]:
+            nonlocal start
+            for batch in self.batches(columns):
+                rows = pa.array(np.arange(start, start := start + batch.num_rows))
+                yield batch.append_column(_ROW, rows)
+
+        reader = pa.RecordBatchReader.from_batches(given.append(pa.field(_ROW, pa.int64())), numbered())
+        target = self._spool()
+        order = ", ".join('"' + key.replace('"', '""') + '"' for key in (*keys, _ROW))
+        spill = _literal(str(Path(target).with_suffix(".spill")))
+        try:
+            with duckdb.connect() as connection:
+                connection.execute(f"SET memory_limit = '{_SORT_MEMORY}'; SET temp_directory = {spill}")
+                connection.register("source", reader)
+                connection.execute(
+                    f"COPY (SELECT * EXCLUDE ({_ROW}) FROM source ORDER BY {order}) TO {_literal(target)} "
+                    "(FORMAT parquet, COMPRESSION zstd)"
+                )
+        except duckdb.Error as error:
+            raise DatasetError(f"{self.name} cannot be sorted by {', '.join(keys)}: {error}") from error
+        # DuckDB may have widened types.
+        self._data = ds.dataset(target, schema=given)
+
+    def close(self) -> None:
+        """Delete the copies."""
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+EXPECTED = (
+    "Expected a Parquet, CSV or Arrow file, a folder of Parquet files, a Delta table, or a data frame of "
+    "Polars, pandas, DuckDB or pyarrow."
+)
+
+
+def kind_of(path: Path) -> str | None:
+    """Return the kind of table at a path: "parquet", "csv", "ipc", "delta", or None."""
+    if path.is_dir():
+        if (path / _DELTA_LOG).is_dir():
+            return "delta"
+        found = (
+            any(path.glob("*.parquet"))
+            or any(path.glob("*=*/*.parquet"))
+            or any(path.glob("*=*/*=*/*.parquet"))
+        )
+        return "parquet" if found else None
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        magic = file.read(6)
+    if magic == _ARROW_MAGIC:
+        return "ipc"
+    return "parquet" if magic[:4] == b"PAR1" else _SUFFIXES.get(path.suffix.lower())
+
+
+def columns_of(source: Any) -> list[str] | None:
+    """Return the columns of a table without reading its rows; None if it is no table."""
+    if isinstance(source, str | Path):
+        return _columns_at(Path(source))
+    if isinstance(source, pl.LazyFrame):
+        return source.collect_schema().names()
+    if isinstance(source, pa.Table | pa.RecordBatch | pa.RecordBatchReader | ds.Dataset):
+        return source.schema.names
+    if hasattr(source, "to_pyarrow_dataset"):
+        return [field.name for field in source.schema().fields]
+    if isinstance(source, pl.DataFrame | duckdb.DuckDBPyRelation) or (
+        type(source).__module__.startswith("pandas.") and hasattr(source, "columns")
+    ):
+        return [str(name) for name in source.columns]
+    return None
+
+
+def _columns_at(path: Path) -> list[str] | None:
+    kind = kind_of(path)
+    if kind is None:
+        return None
+    if kind == "csv":
+        with duckdb.connect() as connection:
+            return connection.read_csv(str(path)).columns
+    if kind == "delta":
+        from deltalake import DeltaTable
+
+        return [field.name for field in DeltaTable(path).schema().fields]
+    return ds.dataset(path, format=kind, partitioning="hive" if path.is_dir() else None).schema.names
+
+
+def check_ids(batch: pa.RecordBatch, names: Sequence[str], first: int, place: str) -> None:
+    """Refuse rows without an episode.
+
+    Raises:
+        DatasetError: names the row.
+    """
+    for name in names:
+        column = batch.column(name)
+        wrong = column.is_null(nan_is_null=True)
+        if wrong.true_count:
+            row = first + int(np.flatnonzero(wrong.to_numpy(zero_copy_only=False))[0])
+            value = "NULL" if column.null_count else "NaN"
+            raise DatasetError(
+                f"{place}: `{name}` is {value} in row {row}; it names the episode of each row. Filter such "
+                "rows out, or fill in the column."
+            )
