@@ -45,6 +45,14 @@ def iterate(context: ReadContext) -> Iterator[Episode]:
             used |= block.touched
 
 
+def iterate_blocks(context: ReadContext) -> Iterator[_Stretch]:
+    """Yield blocks of rows in the order of the episodes, none of them read yet.
+
+    Each comes with the position, first row in the block and number of rows of its episodes.
+    """
+    return _stretches(context.blocks, context.all_positions)
+
+
 def _stretches(blocks: BlockReader, positions: np.ndarray) -> Iterator[_Stretch]:
     pointers = blocks.snapshot.pointers
     current: _Stretch | None = None

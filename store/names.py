@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator
 
 from .errors import InvalidArgumentError
 
+#: The key of the spaces, as JSON, in the metadata of a Parquet file that was exported.
+SPACES_KEY = b"episodelake.spaces"
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _EMPTY = "%"
 _RESERVED = frozenset("%. ,;{}()=") | {chr(code) for code in range(32)} | {chr(127)}

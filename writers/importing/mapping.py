@@ -183,7 +183,8 @@ def default_mapping(columns: Sequence[str]) -> tuple[ColumnMapping | None, list[
         group: {name.partition(".")[2]: name for name in columns if name.startswith(f"{group}.")}
         for group in GROUPS
     }
-    return ColumnMapping(**found, **groups), []
+    found.update(groups)
+    return ColumnMapping(**found), []
 
 
 def resolve(mapping: Any, schema: pa.Schema, place: str) -> ResolvedMapping:

@@ -12,7 +12,9 @@ decides. A row without a reward column has the reward NaN.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ import pyarrow as pa
 
 from ...store.errors import DatasetError
 from ...store.losses import Losses
+from ...store.names import SPACES_KEY
+from ...store.spaces import space_from_json
 from .dataset import ForeignDataset, ForeignTable, ImportOptions, Match, Part
 from .mapping import default_mapping, leaves, resolve
 from .table_convert import Endings, convert
@@ -67,13 +71,17 @@ class _Table(ForeignDataset):
         super().__init__()
         self._rows = rows
         self._map = resolve(options.mapping, rows.schema, rows.name)
+        options = _with_spaces(options, rows.schema)
+        names = rows.schema.names
+        self._columns = _following_columns(self._map.passed, names)
+        self._read = list(dict.fromkeys([*self._map.columns, *self._columns.values()]))
         ranges = LeafRanges(
             self._map,
             rows.schema,
             observation=options.observation_space is None,
             action=options.action_space is None,
         )
-        spans = find_spans(rows, self._map, ranges, sort=True)
+        spans = find_spans(rows, self._map, ranges, self._read, sort=True)
         self._endings = Endings(options.last_observation, self._map.following is not None)
         self._spans = [span for span in spans if span.fault or self._endings.length(span) > 0]
         self.count = len(self._spans)
@@ -85,19 +93,18 @@ class _Table(ForeignDataset):
         self.mapping = self._map.described()
         self.settings = [self.mapping, options.last_observation]
         self.identity = f"table:{rows.name}@{self._fingerprint()}"
-        self._columns = _following_columns(self._map.passed, rows.schema.names)
-        self._reader = _Reader(rows, [*self._map.columns, *self._columns.values()])
-        self._count_losses(spans)
+        self._reader = _Reader(rows, self._read)
+        self._count_losses(spans, names)
 
     def _fingerprint(self) -> str:
         columns = self._map.columns
         head = self._rows.head(columns, _FINGERPRINT_ROWS).to_pylist()
         return hashlib.sha256(repr([columns, head]).encode()).hexdigest()[:12]
 
-    def _count_losses(self, spans: Sequence[Span]) -> None:
-        losses, used = self.losses, {*self._map.columns, *self._columns.values()}
-        for name in self._rows.schema.names:
-            if name not in used and not name.startswith("next_"):
+    def _count_losses(self, spans: Sequence[Span], names: Sequence[str]) -> None:
+        losses = self.losses
+        for name in names:
+            if name not in self._read and not name.startswith("next_"):
                 losses.add(
                     f"the column {name}, which the mapping leaves out", sum(span.rows for span in spans)
                 )
@@ -111,7 +118,7 @@ class _Table(ForeignDataset):
             losses.add("that agents acted together: each has episodes of its own", len(self._spans))
 
     def parts(self) -> Iterator[Part]:
-        rows = self._rows.rows_of(_PART_BYTES, self._map.columns)
+        rows = self._rows.rows_of(_PART_BYTES, self._read)
         group: list[Span] = []
         size = 0
         for span in self._spans:
@@ -150,7 +157,7 @@ class _Reader:
 
     def __init__(self, rows: TableRows, columns: Sequence[str]) -> None:
         self._rows = rows
-        self._columns = list(dict.fromkeys(columns))
+        self._columns = columns
         self._batches: Iterator[pa.RecordBatch] = iter(())
         # Rows in hand, and where they begin.
         self._held: list[pa.RecordBatch] = []
@@ -177,6 +184,19 @@ class _Reader:
     def close(self) -> None:
         """Stop reading."""
         self._batches, self._held, self._begun = iter(()), [], False
+
+
+def _with_spaces(options: ImportOptions, schema: pa.Schema) -> ImportOptions:
+    """Return the options with the spaces that an export to Parquet states, unless others are given."""
+    stated = (schema.metadata or {}).get(SPACES_KEY)
+    if stated is None or options.mapping is not None:
+        return options
+    observation_space, action_space = (space_from_json(each) for each in json.loads(stated))
+    return replace(
+        options,
+        observation_space=options.observation_space or observation_space,
+        action_space=options.action_space or action_space,
+    )
 
 
 def _end(span: Span) -> int:

@@ -261,5 +261,7 @@ def _episodes(rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, l
     if mapping.seed is not None:
         found["seed"] = values_of(Leaf("seed", (mapping.seed,)), rows).take(first)
     if layout.missing.any():
-        found["last_observation"] = pa.array(np.where(layout.missing, "missing", None).tolist(), pa.string())
+        found["last_observation"] = pa.array(
+            ["missing" if each else None for each in layout.missing], pa.string()
+        )
     return pa.table(found)

@@ -79,7 +79,7 @@ class TableRows:
             source = source.to_arrow_reader(_MOST_ROWS)
         elif hasattr(source, "to_pyarrow_dataset"):
             return source.to_pyarrow_dataset()
-        elif type(source).__module__.startswith("pandas.") and hasattr(source, "columns"):
+        elif _is_pandas(source):
             source = pa.Table.from_pandas(source, preserve_index=False)
         if isinstance(source, ds.Dataset):
             return source
@@ -200,6 +200,10 @@ class TableRows:
             self._folder = None
 
 
+def _is_pandas(source: Any) -> bool:
+    return type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns")
+
+
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
@@ -240,9 +244,7 @@ def columns_of(source: Any) -> list[str] | None:
         return source.schema.names
     if hasattr(source, "to_pyarrow_dataset"):
         return [field.name for field in source.schema().fields]
-    if isinstance(source, pl.DataFrame | duckdb.DuckDBPyRelation) or (
-        type(source).__module__.startswith("pandas.") and hasattr(source, "columns")
-    ):
+    if isinstance(source, pl.DataFrame | duckdb.DuckDBPyRelation) or (_is_pandas(source)):
         return [str(name) for name in source.columns]
     return None
 

@@ -55,11 +55,14 @@ class NotNeighboursError(Exception):
     """The rows of an episode are not neighbours, or not in order."""
 
 
-def find_spans(rows: TableRows, mapping: ResolvedMapping, ranges: LeafRanges, *, sort: bool) -> list[Span]:
+def find_spans(
+    rows: TableRows, mapping: ResolvedMapping, ranges: LeafRanges, kept: Sequence[str], *, sort: bool
+) -> list[Span]:
     """Return the episodes of a table, in order; sort it first where that is needed.
 
     Args:
         ranges: looks at the columns whose values decide the spaces.
+        kept: the columns of a sorted table.
         sort: whether the table may be sorted: else it has been.
 
     Raises:
@@ -74,9 +77,9 @@ def find_spans(rows: TableRows, mapping: ResolvedMapping, ranges: LeafRanges, *,
         if not sort:
             raise
         keys = [*mapping.episode, *([mapping.step] if mapping.step else [])]
-        rows.sort(mapping.columns, keys)
+        rows.sort(kept, keys)
         ranges.clear()
-        return find_spans(rows, mapping, ranges, sort=False)
+        return find_spans(rows, mapping, ranges, kept, sort=False)
     return finder.spans
 
 

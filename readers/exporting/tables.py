@@ -1,0 +1,144 @@
+"""Rows of a view as one table: its transitions with their next observations, or the rows of `steps`.
+
+Every row has `episode`, the number of its episode in the view, and the episode's `seed` and `metadata.*`.
+Rows come in the order of the view, a few megabytes at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from ...store.dynamic.column_groups import METADATA, POLICY
+from ...store.errors import InvalidArgumentError
+from ...store.layout import EPISODES, STEPS
+from ...store.reserved import EPISODE, EPISODE_ID, next_name
+from ..blocks import Block
+from ..frames import episodes_frame
+from ..iteration import iterate_blocks
+from .target import Export
+
+_LAYOUTS = ("transitions", "steps")
+_BATCH_BYTES = 16 << 20
+_SEED = "seed"
+#: The options of formats that write tables.
+OPTIONS = {"layout": "transitions, with the next observation of each (the default), or the rows of steps"}
+
+
+class TableExport:
+    """The table of an export.
+
+    Attributes:
+        schema: of the table.
+    """
+
+    def __init__(self, export: Export) -> None:
+        """Check the options, and count what no table holds.
+
+        Raises:
+            InvalidArgumentError: the layout is unknown.
+        """
+        layout = export.options.get("layout", _LAYOUTS[0])
+        if layout not in _LAYOUTS:
+            raise InvalidArgumentError(
+                f"layout={layout!r} is unknown; expected {' or '.join(map(repr, _LAYOUTS))}."
+            )
+        self._export = export
+        self._snapshot = snapshot = export.context.snapshot
+        self._transitions = layout == "transitions"
+        added = snapshot.annotation_files.annotations
+        self._steps = [field for field in snapshot.shown_schema(STEPS) if field.name != EPISODE_ID]
+        self._stored = [field for field in self._steps if field.name not in added]
+        shown = snapshot.shown_schema(EPISODES)
+        self._facts = [field for field in shown if field.name == _SEED or METADATA.owns(field)]
+        self._following: dict[str, str] = {}
+        if self._transitions:
+            names = [field.name for field in self._steps if not POLICY.owns(field)]
+            self._following = {name: after for name in names if (after := next_name(name)) is not None}
+        types = {field.name: field.type for field in self._steps}
+        self.schema = pa.schema(
+            [
+                pa.field(EPISODE, pa.int64()),
+                *(pa.field(field.name, field.type) for field in self._steps),
+                *(pa.field(after, types[name]) for name, after in self._following.items()),
+                *(pa.field(field.name, field.type) for field in self._facts),
+            ]
+        )
+        self._count_losses()
+
+    def _count_losses(self) -> None:
+        context, losses = self._export.context, self._export.losses
+        frame = episodes_frame(self._snapshot, context.positions)
+        counted = frame.select(
+            (pl.col("end_reason") == "interrupted").sum().alias("interrupted"),
+            pl.col("options").is_not_null().sum().alias("options"),
+        ).collect()
+        losses.add("that an episode was interrupted, not cut", int(counted["interrupted"][0]))
+        losses.add("options of the reset", int(counted["options"][0]))
+        losses.add("entries of the card", len(self._export.card))
+        if self._transitions:
+            for field in self._steps:
+                if POLICY.owns(field):
+                    losses.add(f"{field.name} at the last observation", len(context))
+
+    def batches(self) -> Iterator[pa.Table]:
+        """Yield the rows.
+
+        Raises:
+            CorruptStoreError: a file of the store is damaged.
+        """
+        held: list[pa.Table] = []
+        size = done = 0
+        for block, members in iterate_blocks(self._export.context):
+            rows = self._rows(block, members, done)
+            done += len(members)
+            held.append(rows)
+            size += rows.nbytes
+            if size >= _BATCH_BYTES:
+                yield pa.concat_tables(held)
+                held, size = [], 0
+            self._export.tell(done)
+        if held:
+            yield pa.concat_tables(held)
+
+    def _rows(self, block: Block, members: Sequence[tuple[int, int, int]], done: int) -> pa.Table:
+        """Return the rows of some episodes of a block.
+
+        Args:
+            members: position, first row and number of rows of each.
+            done: the number of the first episode.
+        """
+        counts = np.array([count for _, _, count in members])
+        order = np.concatenate([np.arange(start, start + count) for _, start, count in members])
+        owners = np.repeat(np.arange(len(members)), counts)
+        if self._transitions:
+            acted = np.ones(len(order), bool)
+            acted[np.cumsum(counts) - 1] = False
+            order, owners = order[acted], owners[acted]
+        found = self._block_rows(block)
+        rows = found.take(pa.array(order))
+        columns: dict[str, Any] = {EPISODE: pa.array(done + owners)}
+        columns |= {field.name: rows.column(field.name) for field in self._steps}
+        if self._following:
+            after = found.select(list(self._following)).take(pa.array(order + 1))
+            columns |= {name: after.column(column) for column, name in self._following.items()}
+        if self._facts:
+            facts = self._episodes([position for position, _, _ in members]).take(pa.array(owners))
+            columns |= {field.name: facts.column(field.name) for field in self._facts}
+        return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
+
+    def _block_rows(self, block: Block) -> pa.Table:
+        table = block.shown(self._stored, self._snapshot.overflow(STEPS), 0, block.count)
+        for name, annotation in self._snapshot.annotation_files.annotations.items():
+            table = table.append_column(name, block.added(self._snapshot, annotation, 0, block.count))
+        return table
+
+    def _episodes(self, positions: Sequence[int]) -> pa.Table:
+        names = [field.name for field in self._facts]
+        frame = episodes_frame(self._snapshot, np.array(positions, np.int64)).select(names).collect()
+        schema = pa.schema(self._facts)
+        return frame.to_arrow().cast(schema)

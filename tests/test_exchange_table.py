@@ -1,0 +1,443 @@
+"""Tables of any kind as a source: mapping, order, last observations, flags, and export to Parquet and CSV."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import gymnasium as gym
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import episodelake as el
+from effort import examples
+
+FURTHER = pytest.mark.further
+
+
+def rows_of(lengths: list[int], seed: int = 0) -> list[dict[str, Any]]:
+    """Transitions of CartPole under a seeded policy, with the next observation, by a plain loop."""
+    rng = np.random.default_rng(seed)
+    env = gym.make("CartPole-v1")
+    rows: list[dict[str, Any]] = []
+    for episode, length in enumerate(lengths):
+        observation, _ = env.reset(seed=seed + episode)
+        for t in range(length):
+            action = int(rng.integers(2))
+            following, reward, terminated, _, _ = env.step(action)
+            last = t == length - 1 or terminated
+            rows.append(
+                {
+                    "episode": f"e{episode}",
+                    "t": t,
+                    "obs": observation.tolist(),
+                    "action": action,
+                    "reward": float(reward),
+                    "terminated": bool(terminated),
+                    "truncated": bool(last and not terminated and episode % 2),
+                    "next_obs": following.tolist(),
+                }
+            )
+            observation = following
+            if last:
+                break
+    return rows
+
+
+VECTORS = {"obs": pl.List(pl.Float32), "next_obs": pl.List(pl.Float32)}
+ROWS = rows_of([7, 1, 30, 12])
+FRAME = pl.DataFrame(ROWS, schema_overrides=VECTORS)
+
+
+def check(store: el.EpisodeStore, rows: list[dict[str, Any]]) -> None:
+    """Compare a store with transitions."""
+    names = list(dict.fromkeys(row["episode"] for row in rows))
+    assert len(store) == len(names)
+    for episode, name in zip(store, names, strict=True):
+        own = [row for row in rows if row["episode"] == name]
+        expected = [*(row["obs"] for row in own), own[-1]["next_obs"]]
+        assert np.array_equal(episode.observations, np.array(expected, np.float32))
+        assert episode.actions.tolist() == [row["action"] for row in own]
+        assert episode.rewards.tolist() == [row["reward"] for row in own]
+        assert episode.terminations.tolist() == [row["terminated"] for row in own]
+        assert episode.truncations.tolist() == [row["truncated"] for row in own]
+    assert not store.verify().faults
+
+
+def flat(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame with a column for each number of the observations."""
+    parts = [
+        pl.col(name).list.get(index).alias(f"{name}_{index}")
+        for name in ("obs", "next_obs")
+        for index in range(4)
+    ]
+    return frame.with_columns(parts).drop("obs", "next_obs")
+
+
+def source(kind: str, folder: Path) -> Any:
+    """The table as something of this kind."""
+    match kind:
+        case "polars":
+            return FRAME
+        case "lazy":
+            return FRAME.lazy()
+        case "pandas":
+            return FRAME.to_pandas()
+        case "arrow":
+            return FRAME.to_arrow()
+        case "reader":
+            return pa.RecordBatchReader.from_batches(
+                (table := FRAME.to_arrow()).schema, table.to_batches(max_chunksize=7)
+            )
+        case "duckdb":
+            return duckdb.connect().from_arrow(FRAME.to_arrow())
+        case "parquet":
+            FRAME.write_parquet(folder / "walk.parquet", row_group_size=8)
+            return folder / "walk.parquet"
+        case "folder":
+            (folder / "walk").mkdir()
+            for index, start in enumerate(range(0, FRAME.height, 9)):
+                FRAME[start : start + 9].write_parquet(folder / "walk" / f"{index}.parquet")
+            return str(folder / "walk")
+        case "csv":
+            flat(FRAME).write_csv(folder / "walk.csv")
+            return folder / "walk.csv"
+        case "ipc":
+            FRAME.write_ipc(folder / "walk.arrow")
+            return folder / "walk.arrow"
+        case "delta":
+            write_deltalake(folder / "walk", FRAME.to_arrow())
+            return folder / "walk"
+    raise AssertionError(kind)
+
+
+KINDS = ["polars", "parquet", "csv", "duckdb", "delta"]
+OTHERS = ["lazy", "pandas", "arrow", "reader", "folder", "ipc"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=FURTHER) for kind in OTHERS)])
+def test_every_kind_of_table_comes_in_whole(tmp_path: Path, kind: str) -> None:
+    """Without a mapping, by the names of its columns, with every value."""
+    space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    table = source(kind, tmp_path)
+    report = el.import_dataset(
+        table, tmp_path / "store", observation_space=space, cast="same_kind" if kind == "csv" else "no"
+    )
+    assert (report.format, report.episodes, report.steps, dict(report.lost)) == ("table", 4, len(ROWS), {})
+    assert report.action_space == spaces.Discrete(2)
+    check(el.open(tmp_path / "store"), ROWS)
+    if kind != "reader":
+        again = el.import_dataset(
+            table, tmp_path / "store", observation_space=space, cast="same_kind" if kind == "csv" else "no"
+        )
+        assert (again.episodes, again.present) == (0, 4)
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(data=st.data())
+def test_shuffled_rows_are_put_in_order(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each episode has the rows that DuckDB finds for it, by step."""
+    lengths = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=5))
+    rows = [
+        {"key": key, "time": 10 * key + t, "x": float(key), "y": t / 8, "a": t % 3, "r": t * 0.5}
+        for key, length in enumerate(lengths)
+        for t in range(length)
+    ]
+    shuffled = pl.DataFrame(data.draw(st.permutations(rows)))
+    folder = tmp_path_factory.mktemp("shuffled")
+    mapping = el.ColumnMapping(observation=["x", "y"], action="a", reward="r", episode="key", step="time")
+    report = el.import_dataset(shuffled, folder / "store", mapping=mapping, last_observation="repeat")
+    assert report.steps == len(rows)
+    found = el.open(folder / "store")
+    names = {episode.metadata["source_key"].rpartition("/")[2]: episode for episode in found}
+    for key in range(len(lengths)):
+        expected = duckdb.sql(f"select x, y, a, r from shuffled where key = {key} order by time").fetchall()
+        episode = names[str(key)]
+        assert episode.observations[:-1].tolist() == [[x, y] for x, y, _, _ in expected]
+        assert episode.observations[-1].tolist() == episode.observations[-2].tolist()
+        assert episode.actions.tolist() == [a for _, _, a, _ in expected]
+        assert episode.rewards.tolist() == [r for _, _, _, r in expected]
+        assert episode.end_reason == "cut"
+
+
+def test_episodes_go_across_batches_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In batches of 16 rows and parts of one episode or two."""
+    monkeypatch.setattr("episodelake.writers.importing.table_rows._BATCH_BYTES", 1)
+    monkeypatch.setattr("episodelake.writers.importing.table._PART_BYTES", 1)
+    rows = rows_of([9, 1, 40, 3, 40, 2, 2])
+    el.import_dataset(pl.DataFrame(rows, schema_overrides=VECTORS), tmp_path / "store")
+    check(el.open(tmp_path / "store"), rows)
+    shuffled = pl.DataFrame(rows, schema_overrides=VECTORS).sample(fraction=1, shuffle=True, seed=1)
+    el.import_dataset(shuffled, tmp_path / "other")
+    check(el.open(tmp_path / "other"), rows)
+
+
+def test_interleaved_lanes_without_a_step_keep_their_order(tmp_path: Path) -> None:
+    """Rows of several environments that took turns."""
+    rows = [{"episode": t % 3, "observation": float(t), "action": 0, "reward": 1.0} for t in range(12)]
+    el.import_dataset(pl.DataFrame(rows), tmp_path / "store")
+    found = [episode.observations.tolist() for episode in el.open(tmp_path / "store")]
+    assert found == [[0.0, 3.0, 6.0, 9.0], [1.0, 4.0, 7.0, 10.0], [2.0, 5.0, 8.0, 11.0]]
+
+
+def test_gaps_and_duplicates_are_named_with_their_episode(tmp_path: Path) -> None:
+    """They raise, or the episode is skipped and the others come in."""
+    gap = FRAME.filter(~((pl.col("episode") == "e2") & (pl.col("t") == 4)))
+    twice = pl.concat([FRAME, FRAME[:1]]).sample(fraction=1, shuffle=True, seed=3)
+    with pytest.raises(el.DatasetError, match=r"Episode e2 .* a gap: step 5 follows 3"):
+        el.import_dataset(gap, tmp_path / "store")
+    with pytest.raises(el.DatasetError, match=r"Episode e0 .* step 0 twice"):
+        el.import_dataset(twice, tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+    report = el.import_dataset(gap, tmp_path / "store", on_error="skip")
+    assert [key for key, _ in report.skipped] == ["e2"]
+    check(el.open(tmp_path / "store"), [row for row in ROWS if row["episode"] != "e2"])
+
+
+def test_one_bad_value_skips_one_episode(tmp_path: Path) -> None:
+    """Also where many episodes are read together."""
+    space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    bad = FRAME.with_columns(
+        pl.when((pl.col("episode") == "e2") & (pl.col("t") == 3))
+        .then(None)
+        .otherwise("reward")
+        .alias("reward")
+    )
+    with pytest.raises(el.SpaceMismatchError, match=r"'e2'.*row 3: `reward` is NULL"):
+        el.import_dataset(bad, tmp_path / "store", observation_space=space)
+    report = el.import_dataset(bad, tmp_path / "other", observation_space=space, on_error="skip")
+    assert [key for key, _ in report.skipped] == ["e2"] and report.present == 0
+    check(el.open(tmp_path / "other"), [row for row in ROWS if row["episode"] != "e2"])
+
+
+@pytest.mark.parametrize("value", [None, float("nan")])
+def test_a_row_without_an_episode_is_named(tmp_path: Path, value: float | None) -> None:
+    """Its number is in the error, and nothing is written, with `on_error="skip"` too."""
+    rows = {"episode": [0.0, 0.0, value], "obs": [1.0, 2.0, 3.0], "action": [0, 1, 0], "reward": [1.0] * 3}
+    with pytest.raises(el.DatasetError, match=r"`episode` is N\w+ in row 2"):
+        el.import_dataset(pa.table(rows), tmp_path / "store", on_error="skip")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("choice", ["drop", "repeat"])
+def test_without_next_observations_the_caller_decides(tmp_path: Path, choice: Any) -> None:
+    """The last transition is dropped with its flags, or its observation is repeated; both are counted."""
+    report = el.import_dataset(FRAME.drop("next_obs"), tmp_path / "store", last_observation=choice)
+    store = el.open(tmp_path / "store")
+    if choice == "drop":
+        assert (report.episodes, report.steps) == (3, len(ROWS) - 4)
+        assert {episode.end_reason for episode in store} == {"cut"}
+        assert sorted(report.lost.values()) == [1, 3]
+    else:
+        assert (report.episodes, report.steps) == (4, len(ROWS))
+        assert np.array_equal(store[0].observations[-1], store[0].observations[-2])
+        assert list(report.lost.values()) == [4]
+    assert store[0].observations[:6].tolist() == [row["obs"] for row in ROWS[:6]]
+
+
+def test_flags_that_the_table_lacks_are_counted(tmp_path: Path) -> None:
+    """`done` alone does not tell why an episode ended; with `truncated` it does."""
+    ended = FRAME.with_columns(done=pl.col("terminated") | pl.col("truncated")).drop("terminated")
+    report = el.import_dataset(ended, tmp_path / "one")
+    check(el.open(tmp_path / "one"), ROWS)
+    assert not report.lost
+    report = el.import_dataset(ended.drop("truncated"), tmp_path / "two")
+    assert {episode.end_reason for episode in el.open(tmp_path / "two")} == {"cut"}
+    assert list(report.lost.values()) == [4]
+    numbers = FRAME.with_columns(pl.col("terminated", "truncated").cast(pl.Int8))
+    el.import_dataset(numbers, tmp_path / "three")
+    check(el.open(tmp_path / "three"), ROWS)
+
+
+def test_columns_become_spaces_infos_and_metadata(tmp_path: Path) -> None:
+    """A Dict of vectors and structs, agents, policy values, seeds; shown before they are written."""
+    rows = {
+        "id": [1, 1, 1, 1],
+        "who": ["a", "b", "a", "b"],
+        "x": [1.0, 2.0, 3.0, 4.0],
+        "y": [5, 6, 7, 8],
+        "arm": [{"on": [True, False], "say": "hi"}] * 4,
+        "act": [[0.5, 1.5]] * 4,
+        "gain": [[1.0, 2.0]] * 4,
+        "cost": [9, 8, 7, 6],
+        "logit": [0.1, 0.2, 0.3, 0.4],
+        "level": ["low"] * 4,
+        "start": [3] * 4,
+        "unused": [0] * 4,
+    }
+    mapping = el.ColumnMapping(
+        observation={"position": ["x", "y"], "arm": "arm"},
+        action="act",
+        reward="gain",
+        episode="id",
+        agent="who",
+        info={"cost": "cost"},
+        policy=["logit"],
+        metadata=["level"],
+        seed="start",
+    )
+    report = el.import_dataset(pa.table(rows), tmp_path / "store", mapping=mapping, dry_run=True)
+    assert report.action_space == spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    position = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    arm = spaces.Dict({"on": spaces.MultiBinary(2), "say": spaces.Text(2, min_length=2, charset="hi")})
+    assert report.observation_space == spaces.Dict({"position": position, "arm": arm})
+    assert "observation.position <- x, y" in str(report)
+    report = el.import_dataset(pa.table(rows), tmp_path / "store", mapping=mapping, last_observation="repeat")
+    assert report.lost["the column unused, which the mapping leaves out"] == 4
+    one, two = el.open(tmp_path / "store")
+    assert [one.metadata["agent"], two.metadata["agent"]] == ["a", "b"]
+    assert two.observations["position"].tolist() == [[2.0, 6.0], [4.0, 8.0], [4.0, 8.0]]
+    assert two.rewards.tolist() == [[1.0, 2.0], [1.0, 2.0]]
+    assert (two.seed, two.metadata["level"]) == (3, "low")
+    assert two.info_arrays["cost"][:2] == [8, 6]
+
+
+def test_columns_that_are_not_there_come_with_suggestions(tmp_path: Path) -> None:
+    """A mapping with a wrong name, and a table without obvious names."""
+    mapping = el.ColumnMapping(observation="obss", action="action", episode="episode")
+    with pytest.raises(el.DatasetError, match=r"no column 'obss'.*Did you mean obs"):
+        el.import_dataset(FRAME, tmp_path / "store", mapping=mapping)
+    with pytest.raises(el.DatasetError, match=r"table: it has no column for action \(action or actions\)"):
+        el.import_dataset(FRAME.rename({"action": "move"}), tmp_path / "store")
+    with pytest.raises(el.DatasetError, match="does not exist"):
+        el.import_dataset(tmp_path / "none.parquet", tmp_path / "store", format="table")
+    (tmp_path / "half.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(el.DatasetError, match=r"half\.parquet cannot be read as a table"):
+        el.import_dataset(tmp_path / "half.parquet", tmp_path / "store", format="table")
+
+
+def recorded(folder: Path) -> el.EpisodeStore:
+    """A store with infos, policy values, seeds and metadata."""
+    env = gym.make("CartPole-v1")
+    store = el.create(folder, env)
+    rng = np.random.default_rng(0)
+    with store.writer() as writer:
+        for seed in range(5):
+            observation, _ = env.reset(seed=seed)
+            info, metadata = {"left": 1.5}, {"level": seed}
+            episode = writer.begin(observation, info, seed=seed, metadata=metadata)
+            for t in range(12):
+                action = int(rng.integers(2))
+                observation, reward, terminated, _, _ = env.step(action)
+                info, policy = {"left": 0.5 * t}, {"p": t / 4}
+                episode.append(action, float(reward), observation, terminated, t == 11, info, policy)
+                if terminated:
+                    break
+            episode.end()
+    return store.refresh()
+
+
+def test_a_store_goes_out_to_parquet_and_comes_back(tmp_path: Path) -> None:
+    """DuckDB reads the transitions of the store; importing gives an equal store, but for the losses."""
+    store = recorded(tmp_path / "store")
+    for layout in ("transitions", "steps"):
+        file = tmp_path / f"{layout}.parquet"
+        report = store.export(file, format="parquet", layout=layout)
+        assert (report.episodes, report.files) == (5, (".",))
+        names = {"policy.p at the last observation", "entries of the card"}
+        assert set(report.lost) <= names
+        back = el.import_dataset(file, tmp_path / f"back-{layout}")
+        assert not back.lost
+        assert back.observation_space == store.observation_space
+        for ours, theirs in zip(store, el.open(tmp_path / f"back-{layout}"), strict=True):
+            for name in ("observations", "actions", "rewards", "terminations", "truncations"):
+                assert np.array_equal(getattr(ours, name), getattr(theirs, name))
+            assert ours.info_arrays["left"].tolist() == theirs.info_arrays["left"].tolist()
+            assert ours.policy["p"].tolist() == theirs.policy["p"].tolist()
+            assert (ours.seed, ours.metadata["level"]) == (theirs.seed, theirs.metadata["level"])
+    columns = (
+        "episode, t, observation, action, reward, terminated, truncated, next_observation, next_info_left"
+    )
+    found = duckdb.sql(
+        f"select {columns.replace('next_info_left', chr(34) + 'next_info.left' + chr(34))} "
+        f"from '{tmp_path / 'transitions.parquet'}'"
+    ).fetchall()
+    expected = [
+        (
+            number,
+            t,
+            episode.observations[t].tolist(),
+            episode.actions[t],
+            episode.rewards[t],
+            episode.terminations[t],
+            episode.truncations[t],
+            episode.observations[t + 1].tolist(),
+            0.5 * t,
+        )
+        for number, episode in enumerate(store)
+        for t in range(episode.length)
+    ]
+    assert found == expected
+
+
+def test_a_store_goes_out_to_csv_and_comes_back(tmp_path: Path) -> None:
+    """Polars reads the numbers that the store holds; a view in another order keeps its order."""
+    store = recorded(tmp_path / "store")
+    view = store[::-1]
+    report = view.export(tmp_path / "walk.csv", format="csv")
+    assert report.lost["the spaces, whose dtypes and bounds CSV lacks"] == 2
+    found = pl.read_csv(tmp_path / "walk.csv")
+    assert found["episode"].unique(maintain_order=True).to_list() == [0, 1, 2, 3, 4]
+    last = store[4]
+    rows = found.filter(pl.col("episode") == 0)
+    numbers = rows.select(f"next_observation_{index}" for index in range(4)).to_numpy().astype(np.float32)
+    assert np.array_equal(numbers, last.observations[1:])
+    assert rows["reward"].to_list() == last.rewards.tolist()
+    given: Any = {"observation_space": store.observation_space, "action_space": store.action_space}
+    el.import_dataset(tmp_path / "walk.csv", tmp_path / "back", cast="same_kind", **given)
+    for ours, theirs in zip(view, el.open(tmp_path / "back"), strict=True):
+        assert np.array_equal(ours.observations, theirs.observations)
+        assert np.array_equal(ours.actions, theirs.actions)
+        assert np.array_equal(ours.truncations, theirs.truncations)
+
+
+def test_frames_go_out_as_bytes_and_not_to_csv(tmp_path: Path) -> None:
+    """CSV refuses them and names the column; Parquet brings them back."""
+    space = spaces.Box(0, 255, (64, 40, 3), np.uint8)
+    store = el.create(tmp_path / "store", observation_space=space, action_space=spaces.Discrete(2))
+    frames = np.random.default_rng(0).integers(0, 256, (4, *space.shape), np.uint8)
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=frames,
+            actions=np.zeros(3, int),
+            rewards=np.ones(3),
+            terminations=True,
+            truncations=False,
+        )
+    with pytest.raises(el.DatasetError, match=r"'observation' holds arrays of shape \(64, 40, 3\)"):
+        store.refresh().export(tmp_path / "walk.csv", format="csv")
+    with pytest.raises(el.InvalidArgumentError, match="layout='rows' is unknown"):
+        store.export(tmp_path / "walk.parquet", format="parquet", layout="rows")
+    store.export(tmp_path / "walk.parquet", format="parquet")
+    el.import_dataset(tmp_path / "walk.parquet", tmp_path / "back")
+    assert np.array_equal(el.open(tmp_path / "back")[0].observations, frames)
+    assert sorted(os.listdir(tmp_path)) == ["back", "store", "walk.parquet"]
+
+
+def test_the_steps_of_a_store_are_a_table(tmp_path: Path) -> None:
+    """A Dict space comes back by the names of its columns."""
+    space = spaces.Dict({"x": spaces.Box(-9, 9, (2,), np.float32), "n": spaces.Discrete(9)})
+    store = el.create(tmp_path / "store", observation_space=space, action_space=spaces.Discrete(2))
+    with store.writer() as writer:
+        writer.write_episode(
+            observations={"x": np.ones((3, 2), np.float32), "n": np.array([1, 2, 8])},
+            actions=np.array([0, 1]),
+            rewards=np.ones(2),
+            terminations=True,
+            truncations=False,
+        )
+    report = el.import_dataset(store.refresh().steps, tmp_path / "back")
+    assert isinstance(report.observation_space, spaces.Dict)
+    assert report.observation_space["n"] == spaces.Discrete(8, start=1)
+    assert el.open(tmp_path / "back")[0].observations["n"].tolist() == [1, 2, 8]
+    assert el.open(tmp_path / "back")[0].end_reason == "terminated"
