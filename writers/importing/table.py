@@ -33,7 +33,6 @@ from .table_spaces import LeafRanges, infer_space, kind_of_leaf
 from .table_spans import Span, find_spans
 
 _PART_BYTES = 8 << 20
-_FINGERPRINT_ROWS = 16
 
 
 class _Format:
@@ -98,7 +97,7 @@ class _Table(ForeignDataset):
 
     def _fingerprint(self) -> str:
         columns = self._map.columns
-        head = self._rows.head(columns, _FINGERPRINT_ROWS).to_pylist()
+        head = self._rows.head(columns).to_pylist()
         return hashlib.sha256(repr([columns, head]).encode()).hexdigest()[:12]
 
     def _count_losses(self, spans: Sequence[Span], names: Sequence[str]) -> None:
@@ -218,7 +217,7 @@ def _reward_shape(tree: Any, rows: TableRows) -> tuple[int, ...]:
         return (len(leaf.columns),)
     kind = kind_of_leaf(leaf, rows.schema)
     if pa.types.is_nested(kind):
-        found = rows.head(leaf.columns, 1).column(0)
+        found = rows.head(leaf.columns).column(0)
         return (len(found[0].as_py()),) if len(found) else ()
     return ()
 

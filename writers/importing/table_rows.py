@@ -23,6 +23,7 @@ from ...store.errors import DatasetError
 _BATCH_BYTES = 8 << 20
 _MOST_ROWS = 1 << 16
 _SORT_MEMORY = "1GB"
+_HEAD_ROWS = 16
 _ROW = "__episodelake_row"
 _ARROW_MAGIC = b"ARROW1"
 _SUFFIXES = {
@@ -52,6 +53,7 @@ class TableRows:
             DatasetError: it is no table, or cannot be read.
         """
         self._folder: TemporaryDirectory[str] | None = None
+        self._head: dict[str, pa.ChunkedArray] = {}
         self.name = Path(source).name if isinstance(source, str | Path) else type(source).__name__
         try:
             self._data = self._opened(source)
@@ -67,7 +69,7 @@ class TableRows:
         """The columns of the table."""
         return self._data.schema
 
-    def _opened(self, source: Any) -> ds.Dataset:
+    def _opened(self, source: Any) -> ds.Dataset | pa.Table:
         if isinstance(source, str | Path):
             return self._open_path(Path(source))
         if isinstance(source, pl.DataFrame):
@@ -86,7 +88,7 @@ class TableRows:
         if isinstance(source, pa.RecordBatch):
             source = pa.table(source)
         if isinstance(source, pa.Table):
-            return ds.dataset(source)
+            return source
         if hasattr(source, "__arrow_c_stream__"):
             reader = pa.RecordBatchReader.from_stream(source)
             return self._written(reader.schema, reader)
@@ -118,9 +120,14 @@ class TableRows:
                 writer.write_batch(batch)
         return ds.dataset(target)
 
-    def head(self, columns: Sequence[str], count: int) -> pa.Table:
-        """Return the first rows."""
-        return self._data.head(count, columns=list(columns), batch_size=count)
+    def head(self, columns: Sequence[str]) -> pa.Table:
+        """Return the first rows, up to 16."""
+        unread = [name for name in columns if name not in self._head]
+        if unread:
+            first = next((batch for batch in self._batches(unread, _HEAD_ROWS) if batch.num_rows), None)
+            found = self.schema.empty_table() if first is None else pa.table(first).slice(0, _HEAD_ROWS)
+            self._head |= {name: found.column(name) for name in unread}
+        return pa.table({name: self._head[name] for name in columns})
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows in order, a few megabytes at a time.
@@ -129,24 +136,36 @@ class TableRows:
             DatasetError: the table is damaged.
         """
         try:
-            yield from self._data.to_batches(
-                columns=list(columns),
-                batch_size=self.rows_of(_BATCH_BYTES, columns),
-                batch_readahead=2,
-                fragment_readahead=1,
-            )
+            yield from self._batches(list(columns), self.rows_of(_BATCH_BYTES, columns))
         except (pa.ArrowException, OSError) as error:
             raise DatasetError(f"{self.name} cannot be read: {error}") from error
 
+    def _batches(self, columns: list[str], size: int) -> Iterator[pa.RecordBatch]:
+        if isinstance(self._data, pa.Table):
+            yield from self._data.select(columns).to_batches(max_chunksize=size)
+            return
+        fragments = list(self._data.get_fragments())
+        if all(_is_plain(fragment, columns) for fragment in fragments):
+            # A scanner reads far ahead, and reads to the end when it is given up.
+            schema = pa.schema([self.schema.field(name) for name in columns])
+            for fragment in fragments:
+                with fragment.open() as file:
+                    for batch in pq.ParquetFile(file).iter_batches(size, columns=columns):
+                        yield batch.select(columns).cast(schema)
+            return
+        yield from self._data.to_batches(
+            columns=columns, batch_size=size, batch_readahead=1, fragment_readahead=1
+        )
+
     def rows_of(self, size: int, columns: Sequence[str]) -> int:
         """Return how many rows have about this many bytes."""
-        head = self.head(columns, 16)
+        head = self.head(columns)
         return int(np.clip(size * head.num_rows // max(1, head.nbytes), 16, _MOST_ROWS))
 
     def may_have_nulls(self, column: str) -> bool:
         """Return whether a column may hold NULL; quick."""
-        if isinstance(self._data, ds.InMemoryDataset):
-            return self._data.scanner(columns=[column]).to_table().column(0).null_count > 0
+        if isinstance(self._data, pa.Table):
+            return self._data.column(column).null_count > 0
         for fragment in self._data.get_fragments():
             if not isinstance(fragment, ds.ParquetFileFragment):
                 return True
@@ -191,13 +210,18 @@ class TableRows:
         except duckdb.Error as error:
             raise DatasetError(f"{self.name} cannot be sorted by {', '.join(keys)}: {error}") from error
         # DuckDB may have widened types.
-        self._data = ds.dataset(target, schema=given)
+        self._data, self._head = ds.dataset(target, schema=given), {}
 
     def close(self) -> None:
         """Delete the copies."""
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+
+
+def _is_plain(fragment: ds.Fragment, columns: Sequence[str]) -> bool:
+    """Return whether a fragment is a Parquet file that has all of the columns itself."""
+    return isinstance(fragment, ds.ParquetFileFragment) and {*columns} <= {*fragment.physical_schema.names}
 
 
 def _is_pandas(source: Any) -> bool:

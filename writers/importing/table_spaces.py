@@ -165,9 +165,7 @@ def _shape(leaf: Leaf, kind: pa.DataType, rows: TableRows) -> tuple[tuple[int, .
     shape: list[int] = []
     first: Any = None
     if isinstance(kind, LISTS):
-        first = next(
-            (value for value in values_of(leaf, rows.head(leaf.columns, 16)).to_pylist() if value), None
-        )
+        first = next((value for value in values_of(leaf, rows.head(leaf.columns)).to_pylist() if value), None)
     while isinstance(kind, LISTS):
         size = kind.list_size if isinstance(kind, pa.FixedSizeListType) else len(first or ())
         shape.append(size)
