@@ -229,15 +229,25 @@ def test_a_row_without_an_episode_is_named(tmp_path: Path, value: float | None) 
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("choice", ["drop", "repeat"])
+@pytest.mark.parametrize("choice", ["drop", "repeat", "missing"])
 def test_without_next_observations_the_caller_decides(tmp_path: Path, choice: Any) -> None:
-    """The last transition is dropped with its flags, or its observation is repeated; both are counted."""
+    """The last transition is dropped with its flags, or its observation is repeated or missing."""
     report = el.import_dataset(FRAME.drop("next_obs"), tmp_path / "store", last_observation=choice)
     store = el.open(tmp_path / "store")
     if choice == "drop":
         assert (report.episodes, report.steps) == (3, len(ROWS) - 4)
         assert {episode.end_reason for episode in store} == {"cut"}
         assert sorted(report.lost.values()) == [1, 3]
+    elif choice == "missing":
+        assert (report.episodes, report.steps) == (4, len(ROWS))
+        assert not any(episode.has_last_observation for episode in store)
+        assert [episode.rewards.sum() for episode in store] == [episode.length for episode in store]
+        for layout in ("steps", "transitions"):
+            store.export(tmp_path / "out.parquet", format="parquet", layout=layout, overwrite=True)
+            el.import_dataset(tmp_path / "out.parquet", tmp_path / layout, last_observation="missing")
+            back = el.open(tmp_path / layout)
+            assert not any(episode.has_last_observation for episode in back)
+            assert [len(each.observations) for each in back] == [each.length for each in store]
     else:
         assert (report.episodes, report.steps) == (4, len(ROWS))
         assert np.array_equal(store[0].observations[-1], store[0].observations[-2])

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...store.dynamic.column_groups import METADATA
 from ...store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
 from ...store.progress import Progress
 from ...store.reserved import EPISODE
@@ -152,6 +153,10 @@ def _chosen(
             f"{part.keys[0]} and the episodes after it: expected {len(part.keys)}, got {episodes.num_rows}."
         )
     if keys is not None:
+        own = METADATA.column((SOURCE_KEY,))
+        if own in episodes.column_names:
+            # As in `_arguments`.
+            episodes = episodes.drop_columns(own)
         episodes = episodes.append_column(SOURCE_KEY, pa.array(keys, pa.string()))
     if fresh is None or all(fresh):
         return steps, episodes
