@@ -45,7 +45,7 @@ class _Format:
         try:
             columns = columns_of(source)
         except Exception as error:  # a damaged file of whatever library
-            return Match(f"it cannot be read as a table ({type(error).__name__})", 3)
+            return Match(f"it cannot be read as a table: {error!s:.200}", 3)
         if columns is None:
             return Match("it is no table", 9, related=False)
         mapping, lacking = default_mapping(columns)

@@ -135,12 +135,15 @@ class TableRows:
         Raises:
             DatasetError: the table is damaged.
         """
+        yield from self._batches(list(columns), self.rows_of(_BATCH_BYTES, columns))
+
+    def _batches(self, columns: list[str], size: int) -> Iterator[pa.RecordBatch]:
         try:
-            yield from self._batches(list(columns), self.rows_of(_BATCH_BYTES, columns))
+            yield from self._raw_batches(columns, size)
         except (pa.ArrowException, OSError) as error:
             raise DatasetError(f"{self.name} cannot be read: {error}") from error
 
-    def _batches(self, columns: list[str], size: int) -> Iterator[pa.RecordBatch]:
+    def _raw_batches(self, columns: list[str], size: int) -> Iterator[pa.RecordBatch]:
         if isinstance(self._data, pa.Table):
             yield from self._data.select(columns).to_batches(max_chunksize=size)
             return
