@@ -1,0 +1,255 @@
+"""LeRobot datasets: written by LeRobot itself (`data/exchange/make_lerobot.py`), damaged, and incomplete."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from gymnasium import spaces
+from PIL import Image
+
+import episodelake as el
+
+DATA = Path(__file__).parent / "data" / "exchange"
+EXPECTED = dict(np.load(DATA / "lerobot-v3" / "expected.npz"))
+FURTHER = pytest.mark.further
+
+
+def decoded(file: Path) -> np.ndarray:
+    """All frames of a video."""
+    with av.open(str(file)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def videos(folder: Path) -> np.ndarray:
+    """All frames of the camera, in the order of the episodes."""
+    return np.concatenate([decoded(file) for file in sorted((folder / "videos").rglob("*.mp4"))])
+
+
+@pytest.mark.parametrize("name", ["lerobot-v3", "lerobot-v21"])
+def test_a_dataset_of_lerobot_comes_in_as_lerobot_reads_it(tmp_path: Path, name: str) -> None:
+    """Every value of three episodes; the videos as PyAV decodes them; a second import adds nothing."""
+    report = el.import_dataset(DATA / name, tmp_path / "store", last_observation="missing")
+    assert (report.format, report.episodes, report.steps) == ("lerobot", 3, 14)
+    assert report.lost == {
+        "frames of lossy video": 14,
+        "whether next.done means terminated or truncated: taken as terminated": 1,
+    }
+    store, frames = el.open(tmp_path / "store"), videos(DATA / name)
+    for index, episode in enumerate(store):
+        rows = EXPECTED["episode_index"] == index
+        wrist = np.rint(EXPECTED["observation.images.wrist"][rows] * 255).transpose(0, 2, 3, 1)
+        observations: Any = episode.observations
+        assert np.array_equal(observations["state"], EXPECTED["observation.state"][rows])
+        assert np.array_equal(observations["images"]["wrist"], wrist)
+        assert np.array_equal(observations["images"]["top"], frames[rows])
+        assert np.array_equal(episode.actions[:, 0], EXPECTED["action"][rows])
+        assert np.array_equal(episode.rewards, EXPECTED["next.reward"][rows])
+        assert np.array_equal(episode.extra["next"]["success"], EXPECTED["next.success"][rows])
+        assert not episode.has_last_observation
+    assert [episode.end_reason for episode in store] == ["terminated", "cut", "terminated"]
+    assert [episode.metadata["task"] for episode in store] == ["push 0", "push 1", "push 0"]
+    assert (store.card["fps"], store.card["robot_type"]) == (10, "so100")
+    assert not store.verify().faults
+    again = el.import_dataset(DATA / name, store, last_observation="missing")
+    assert (again.episodes, again.present) == (0, 3)
+
+
+def test_the_last_observation_is_never_made_up_in_silence(tmp_path: Path) -> None:
+    """Dropping leaves a cut episode without the last action; repeating counts."""
+    with pytest.raises(el.DatasetError, match=r'one frame.*last_observation="missing"'):
+        el.import_dataset(DATA / "lerobot-v3", tmp_path / "nothing")
+    report = el.import_dataset(DATA / "lerobot-v3", tmp_path / "dropped", on_error="skip")
+    assert [key for key, _ in report.skipped] == ["1"]
+    assert report.lost["the last transition of an episode, whose next observation the source lacks"] == 2
+    dropped = el.open(tmp_path / "dropped")
+    assert [(episode.length, episode.end_reason) for episode in dropped] == [(4, "cut"), (7, "cut")]
+    state = EXPECTED["observation.state"]
+    assert np.array_equal(dropped[0].observations["state"], state[:5])
+    report = el.import_dataset(DATA / "lerobot-v3", tmp_path / "repeated", last_observation="repeat")
+    assert report.lost["the last observation of an episode, which is repeated"] == 3
+    repeated = el.open(tmp_path / "repeated")
+    assert np.array_equal(repeated[0].observations["state"], state[[0, 1, 2, 3, 4, 4]])
+    assert [episode.length for episode in repeated] == [5, 1, 8]
+
+
+def png(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+    """An image file."""
+    target = io.BytesIO()
+    Image.fromarray(pixels).save(target, kind)
+    return target.getvalue()
+
+
+def sparse(folder: Path, **columns: Any) -> Path:
+    """A dataset v2.1 of one episode with a state, an action and further columns: (feature, values)."""
+    counts = {"frame_index": [0, 1, 2], "episode_index": [0, 0, 0], "index": [0, 1, 2]}
+    given = {
+        "observation": ({"dtype": "float32", "shape": [2]}, [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]),
+        "action": ({"dtype": "int64", "shape": [1]}, [3, 4, 5]),
+        "timestamp": ({"dtype": "float32", "shape": [1]}, [0.0, 0.2, 0.4]),
+        "task_index": ({"dtype": "int64", "shape": [1]}, [0, 1, 1]),
+        **{name: ({"dtype": "int64", "shape": [1]}, values) for name, values in counts.items()},
+        **{name.replace("__", "."): value for name, value in columns.items()},
+    }
+    info = {
+        "codebase_version": "v2.1",
+        "fps": 5,
+        "features": {name: feature for name, (feature, _) in given.items()},
+        "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+        "video_path": None,
+    }
+    (folder / "meta").mkdir(parents=True)
+    (folder / "data/chunk-000").mkdir(parents=True)
+    (folder / "meta/info.json").write_text(json.dumps(info))
+    (folder / "meta/episodes.jsonl").write_text('{"episode_index": 0, "tasks": ["a", "b"], "length": 3}\n')
+    tasks = ['{"task_index": 0, "task": "a"}', '{"task_index": 1, "task": "b"}']
+    (folder / "meta/tasks.jsonl").write_text("\n".join(tasks))
+    table = pa.table({name: pa.array(values) for name, (_, values) in given.items()})
+    pq.write_table(table, folder / "data/chunk-000/episode_000000.parquet", row_group_size=2)
+    return folder
+
+
+def test_rewards_and_ends_that_are_not_there_are_not_invented(tmp_path: Path) -> None:
+    """Rewards are NaN and counted; the episode is cut; tasks that change are a column."""
+    report = el.import_dataset(sparse(tmp_path / "a"), tmp_path / "store", last_observation="missing")
+    assert report.lost == {"rewards, which the source does not have: NaN": 3}
+    (episode,) = el.open(tmp_path / "store")
+    assert np.isnan(episode.rewards).all() and episode.end_reason == "cut"
+    assert np.array_equal(episode.observations, [[0, 1], [2, 3], [4, 5]])
+    assert episode.actions.tolist() == [[3], [4], [5]]
+    assert episode.extra["task"] == ["a", "b", "b"] and episode.metadata["tasks"] == ["a", "b"]
+
+
+FLAG = {"dtype": "bool", "shape": [1]}
+
+
+@pytest.mark.parametrize(
+    ("done", "truncated", "expected"),
+    [
+        ([0, 0, 1], [0, 0, 0], "terminated"),
+        ([0, 0, 1], [0, 0, 1], "truncated"),
+        ([0, 1, 0], [0, 0, 0], "cut"),
+    ],
+)
+def test_ends_are_what_the_flags_of_the_last_frame_say(
+    tmp_path: Path, done: list[int], truncated: list[int], expected: str
+) -> None:
+    """A truncated frame that is done is truncated; an earlier flag is counted."""
+    flags = {
+        "next__done": (FLAG, np.array(done, bool)),
+        "next__truncated": (FLAG, np.array(truncated, bool)),
+        "next__reward": ({"dtype": "float32", "shape": [1]}, [1.0, 2.0, 3.0]),
+    }
+    folder = sparse(tmp_path / "a", **flags)
+    report = el.import_dataset(folder, tmp_path / "store", last_observation="missing")
+    assert el.open(tmp_path / "store")[0].end_reason == expected
+    early = {} if done[2] else {"next.done before the last frame of an episode": 1}
+    assert report.lost == early
+
+
+def test_spaces_of_the_caller_images_and_texts_fit(tmp_path: Path) -> None:
+    """A Discrete action of shape (1,), JPEG frames with channels first, a text at every frame."""
+    frames = np.random.default_rng(0).integers(0, 256, (3, 8, 6, 3), np.uint8)
+    folder = sparse(
+        tmp_path / "a",
+        observation__image=(
+            {"dtype": "image", "shape": [3, 8, 6], "names": ["channels", "height", "width"]},
+            [{"bytes": png(frame, "JPEG"), "path": None} for frame in frames],
+        ),
+        observation__language=({"dtype": "string", "shape": [1]}, ["x", "y", "z"]),
+    )
+    report = el.import_dataset(
+        folder, tmp_path / "store", last_observation="repeat", action_space=spaces.Discrete(9)
+    )
+    assert "lerobot.observation.image" in report.mapping
+    assert report.lost["frames of lossy JPEG"] == 3
+    (episode,) = el.open(tmp_path / "store")
+    assert episode.actions.tolist() == [3, 4, 5]
+    extra = episode.extra["lerobot"]["observation"]
+    assert extra["language"] == ["x", "y", "z", "z"]
+    expected = np.asarray(Image.open(io.BytesIO(png(frames[1], "JPEG"))))
+    assert np.array_equal(np.asarray(extra["image"][1]), expected)
+
+
+def truncate(file: Path) -> None:
+    """Cut off the end of a file."""
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def edit(file: Path, **values: Any) -> None:
+    """Change values of a JSON file."""
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def change_rows(file: Path, name: str, values: list[Any]) -> None:
+    """Replace a column of a Parquet file."""
+    table = pq.read_table(file)
+    place = table.schema.get_field_index(name)
+    pq.write_table(table.set_column(place, name, pa.array(values)), file)
+
+
+DATA_FILE = "data/chunk-000/episode_000001.parquet"
+VIDEO_FILE = "videos/chunk-000/observation.images.top/episode_000001.mp4"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: truncate(folder / DATA_FILE), r"episode_000001\.parquet cannot be read"),
+        (lambda folder: truncate(folder / VIDEO_FILE), r"episode_000001\.mp4"),
+        (lambda folder: (folder / VIDEO_FILE).unlink(), r"episode_000001\.mp4 cannot be decoded"),
+        (
+            lambda folder: change_rows(folder / DATA_FILE, "frame_index", [7]),
+            r"episode_000001\.parquet, row 0: frame_index is 7; expected 0",
+        ),
+        (
+            lambda folder: change_rows(folder / DATA_FILE, "action", [None]),
+            r"episode_000001\.parquet: action has 1 NULLs",
+        ),
+        (
+            lambda folder: change_rows(folder / DATA_FILE, "observation.images.wrist", [{"bytes": b"no"}]),
+            r"Frame 0: observation\.images\.wrist is no image",
+        ),
+    ],
+)
+def test_a_damaged_episode_is_named_or_skipped(
+    tmp_path: Path, damage: Callable[[Path], Any], message: str
+) -> None:
+    """The error names the file; with `on_error="skip"` the others come in."""
+    folder = tmp_path / "lerobot"
+    shutil.copytree(DATA / "lerobot-v21", folder)
+    damage(folder)
+    with pytest.raises(el.DatasetError, match=message) as caught:
+        el.import_dataset(folder, tmp_path / "store", last_observation="missing")
+    assert any("Episode 1 of" in note for note in caught.value.__notes__)
+    assert not (tmp_path / "store").exists()
+    report = el.import_dataset(folder, tmp_path / "store", last_observation="missing", on_error="skip")
+    assert [key for key, _ in report.skipped] == ["1"] and report.episodes == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"codebase_version": "v1.6"}, r"codebase_version is 'v1\.6'; v2\.0, v2\.1, v3\.0 can be read"),
+        ({"fps": 0}, "fps=0; expected a number above 0"),
+        ({"data_path": "../{episode_index}.parquet"}, "leads out of the dataset"),
+        ({"data_path": "data/{episode_index.real}{name}"}, "is no pattern"),
+        ({"features": {}}, "has no feature timestamp"),
+    ],
+)
+def test_an_info_that_makes_no_sense_is_refused(tmp_path: Path, values: Any, message: str) -> None:
+    """Before anything is written, and without a way out of the folder."""
+    folder = sparse(tmp_path / "a")
+    edit(folder / "meta/info.json", **values)
+    with pytest.raises(el.DatasetError, match=message):
+        el.import_dataset(folder, tmp_path / "store")
+    assert not (tmp_path / "store").exists()
