@@ -253,3 +253,105 @@ def test_an_info_that_makes_no_sense_is_refused(tmp_path: Path, values: Any, mes
     with pytest.raises(el.DatasetError, match=message):
         el.import_dataset(folder, tmp_path / "store")
     assert not (tmp_path / "store").exists()
+
+
+SPACE = spaces.Dict(
+    {
+        "camera": spaces.Box(0, 255, (16, 8, 3), np.uint8),
+        "state": spaces.Tuple((spaces.Box(-9, 9, (2, 2), np.float32), spaces.Discrete(5))),
+    }
+)
+ACTIONS = spaces.Box(-1, 1, (1,), np.float64)
+
+
+def recorded(path: Path) -> el.EpisodeStore:
+    """A store with an episode for each way to end, seeds, options, metadata and an empty policy."""
+    store = el.create(path, observation_space=SPACE, action_space=ACTIONS, card={"title": "T", "fps": 20})
+    random = np.random.default_rng(0)
+    with store.writer() as writer:
+        for index, length in enumerate((3, 1, 6)):
+            rows = length + (index != 2)
+            shades = np.arange(rows, dtype=np.uint8)[:, None, None, None] * 20 + 60
+            writer.write_episode(
+                observations={
+                    "camera": np.broadcast_to(shades, (rows, 16, 8, 3)),
+                    "state": (
+                        random.normal(size=(rows, 2, 2)).astype(np.float32).clip(-9, 9),
+                        random.integers(0, 5, rows),
+                    ),
+                },
+                actions=random.uniform(-1, 1, (length, 1)),
+                rewards=random.normal(size=length),
+                terminations=index == 0,
+                truncations=index == 1,
+                policy={"value": np.zeros(length)} if index == 0 else None,
+                seed=index if index else None,
+                options={"level": index},
+                metadata={"task": f"do {index % 2}", "odd": [1, 2.5]},
+                last_observation="missing" if index == 2 else "present",
+            )
+    return store.refresh()
+
+
+@pytest.mark.parametrize("frames", ["image", "video"])
+def test_a_store_goes_out_to_lerobot_and_comes_back(tmp_path: Path, frames: str) -> None:
+    """Everything but the listed losses; frames of video are near."""
+    store = recorded(tmp_path / "store")
+    report = store.export(tmp_path / "out", format="lerobot", frames=frames)
+    assert (report.episodes, report.steps) == (3, 10)
+    lossy = {"frames of lossy video": 10} if frames == "video" else {}
+    lost = {"the column policy.value": 3, "the last observation of an episode": 2}
+    assert dict(report.lost) == {**lost, **lossy}
+    el.import_dataset(tmp_path / "out", tmp_path / "back", last_observation="missing")
+    back = el.open(tmp_path / "back")
+    assert (back.observation_space, back.action_space, back.card) == (SPACE, ACTIONS, store.card)
+    for ours, theirs in zip(store, back, strict=True):
+        seen: Any = ours.observations
+        found: Any = theirs.observations
+        for index in (0, 1):
+            assert np.array_equal(seen["state"][index][: ours.length], found["state"][index])
+        apart = np.abs(seen["camera"][: ours.length].astype(int) - found["camera"])
+        assert apart.max() <= (3 if frames == "video" else 0)
+        assert np.array_equal(ours.actions, theirs.actions)
+        assert np.array_equal(ours.rewards, theirs.rewards)
+        assert (ours.end_reason, ours.seed, ours.options) == (theirs.end_reason, theirs.seed, theirs.options)
+        told = {key: value for key, value in theirs.metadata.items() if key != "source_key"}
+        assert told == ours.metadata
+
+
+def test_statistics_are_those_of_all_frames(tmp_path: Path) -> None:
+    """As NumPy computes them from the concatenated episodes."""
+    store = recorded(tmp_path / "store")
+    store.export(tmp_path / "out", format="lerobot", frames="image")
+    stats = json.loads((tmp_path / "out/meta/stats.json").read_text())
+    actions = np.concatenate([episode.actions for episode in store])
+    rewards = np.concatenate([episode.rewards for episode in store])
+    for name, values in (("action", actions), ("next.reward", rewards[:, None])):
+        for key in ("min", "max", "mean", "std"):
+            assert np.allclose(stats[name][key], getattr(values, key)(0))
+        assert stats[name]["count"] == [10]
+    camera = np.concatenate([episode.observations["camera"][: episode.length] for episode in store])
+    assert np.allclose(
+        np.ravel(stats["observation.camera"]["std"]), camera.reshape(-1, 3).std(0) / 255, atol=1e-6
+    )
+
+
+def test_what_lerobot_cannot_hold_is_refused(tmp_path: Path) -> None:
+    """Texts, names with dots, unknown frames; nothing is left behind."""
+    for number, (space, message) in enumerate(
+        [
+            (spaces.Text(5), "it holds arrays of numbers"),
+            (spaces.Dict({"a.b": spaces.Discrete(2)}), "names have no"),
+        ]
+    ):
+        store = el.create(tmp_path / str(number), observation_space=space, action_space=ACTIONS)
+        with store.writer() as writer:
+            first = space.sample()
+            episode = writer.begin(first)
+            episode.append(np.zeros(1), 0.0, first)
+            episode.end()
+        with pytest.raises(el.DatasetError, match=message):
+            store.refresh().export(tmp_path / "out", format="lerobot")
+    with pytest.raises(el.InvalidArgumentError, match="expected 'video' or 'image'"):
+        store.export(tmp_path / "out", format="lerobot", frames="gif")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]

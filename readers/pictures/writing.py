@@ -33,7 +33,7 @@ _SMALL_SIDE = 240
 def write_mp4(frames: Frames, path: Path, fps: float, *, lossless: bool, scale: int | None) -> None:
     """Write H.264; without `lossless` in the colours that every player knows, else exactly."""
     av: Any = require("av", "A video", EXPLORE)
-    codec, pixels, options = _encoding(av, lossless=lossless)
+    codec, pixels, options = video_encoding(av, lossless=lossless)
     with (
         _replacing(path) as temporary,
         _opened(av, temporary, path, "mp4", {"movflags": "+faststart"}) as container,
@@ -49,7 +49,7 @@ def write_mp4(frames: Frames, path: Path, fps: float, *, lossless: bool, scale: 
         container.mux(stream.encode(None))
 
 
-def _encoding(av: Any, *, lossless: bool) -> tuple[str, str, dict[str, str]]:
+def video_encoding(av: Any, *, lossless: bool) -> tuple[str, str, dict[str, str]]:
     """Return the codec, its pixels and its options: H.264, or without lossless MPEG-4 where PyAV has no
     H.264.
 

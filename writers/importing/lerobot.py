@@ -105,8 +105,8 @@ class _Dataset(ForeignDataset):
         self.settings = {"last_observation": self._last}
         self.count = int(info["total_episodes"]) if "total_episodes" in info else None
         ours = read_json(folder / OURS) if (folder / OURS).exists() else {}
-        self._observations = column_names("observation", self._features)
-        self._actions = column_names("action", self._features)
+        self._observations = column_names("observation", self._features, ours)
+        self._actions = column_names("action", self._features, ours)
         if not self._observations or not self._actions:
             missing = "observation.*" if not self._observations else "action"
             raise DatasetError(f"{folder / INFO} has no feature {missing}; it has {sorted(self._features)}.")
@@ -114,6 +114,8 @@ class _Dataset(ForeignDataset):
             self._observations, ours, "observation"
         )
         self.action_space = options.action_space or self._space(self._actions, ours, "action")
+        if _REWARD in self._features and (shape := shape_of(self._features[_REWARD])) != (1,):
+            self.reward_shape = shape
         self.card = dataset_card(folder, info, ours)
         named = {**self._observations, **self._actions}
         self.mapping = {
@@ -128,7 +130,7 @@ class _Dataset(ForeignDataset):
 
     def _space(self, named: Mapping[str, str], ours: Mapping[str, Any], side: str) -> Space:
         if side in ours:
-            return space_from_json(ours[side], OURS)
+            return space_from_json(ours[side]["space"], OURS)
         return nested_space(
             {path: feature_space(name, self._features[name]) for name, path in named.items()}, side
         )
@@ -254,7 +256,7 @@ class _Dataset(ForeignDataset):
     def _rewards(self, table: pa.Table, entry: EpisodeEntry) -> np.ndarray:
         if _REWARD in self._features:
             found = self._column(table, _REWARD, entry, np.empty(0))
-            return found.reshape(entry.length).astype(np.float64)
+            return found.reshape(entry.length, *self.reward_shape).astype(np.float64)
         self.losses.add("rewards, which the source does not have: NaN", entry.length)
         return np.full(entry.length, np.nan)
 

@@ -49,8 +49,14 @@ def read_features(folder: Path, info: Any) -> dict[str, dict[str, Any]]:
     return features
 
 
-def column_names(side: str, features: Mapping[str, Any]) -> dict[str, str]:
-    """Return the features that make up observations or actions, with the names of our columns."""
+def column_names(side: str, features: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, str]:
+    """Return the features that make up observations or actions, with the names of our columns.
+
+    Args:
+        ours: what an export says of them.
+    """
+    if side in ours:
+        return {name: ".".join((side, *path)) for name, path in ours[side]["features"].items()}
     if side in features:
         return {side: side}
     named = [name for name in features if name.startswith(f"{side}.")]
@@ -109,11 +115,11 @@ def nested_values(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
     """Return nested mappings with changed values."""
-    return (
-        {key: map_leaves(part, change) for key, part in tree.items()}
-        if isinstance(tree, dict)
-        else change(tree)
-    )
+    if isinstance(tree, tuple):
+        return tuple(map_leaves(part, change) for part in tree)
+    if isinstance(tree, dict):
+        return {key: map_leaves(part, change) for key, part in tree.items()}
+    return change(tree)
 
 
 def is_numeric(kind: str) -> bool:
@@ -179,11 +185,13 @@ def dataset_card(folder: Path, info: Mapping[str, Any], ours: Mapping[str, Any])
     return card
 
 
-def shaped(space: Space, values: Any) -> Any:
+def shaped(space: Any, values: Any) -> Any:
     """Return values in the shapes of a space: LeRobot has (1,) for a single number."""
     if isinstance(space, spaces.Dict) and isinstance(values, dict):
-        return {
-            key: shaped(space[key], part) if key in space.spaces else part for key, part in values.items()
-        }
-    size = 1 if space.shape is None else int(np.prod(space.shape))
-    return values.reshape(len(values), *(space.shape or ())) if values.size == size * len(values) else values
+        return {key: shaped(space.spaces.get(key), part) for key, part in values.items()}
+    if isinstance(space, spaces.Tuple) and isinstance(values, dict):
+        return tuple(shaped(part, values.get(str(index))) for index, part in enumerate(space.spaces))
+    shape = getattr(space, "shape", None)
+    if shape is None or not isinstance(values, np.ndarray) or values[0].size != int(np.prod(shape)):
+        return values
+    return values.reshape(len(values), *shape)

@@ -1,0 +1,210 @@
+"""The files of a LeRobot dataset v3.0: rows in Parquet, frames in MP4, and running statistics."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...store.optional_packages import EXPLORE, require
+from ..pictures.writing import video_encoding
+
+FILES_IN_CHUNK = 1000
+DATA_MB, VIDEO_MB = 100, 200
+_FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
+DATA_PATH = f"data/{_FILE}.parquet"
+VIDEO_PATH = f"videos/{{video_key}}/{_FILE}.mp4"
+EPISODES_PATH = f"meta/episodes/{_FILE}.parquet"
+
+
+class ParquetFiles:
+    """Tables of the same columns, a row group for each, in files of limited size.
+
+    Args:
+        target: the folder of the dataset.
+        pattern: of the paths in it.
+    """
+
+    def __init__(self, target: Path, pattern: str) -> None:
+        self._target = target
+        self._pattern = pattern
+        self._number = -1
+        self._bytes = 0
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, table: pa.Table) -> dict[str, int]:
+        """Append a table, and return the numbers of the chunk and the file."""
+        if self._writer is None or self._bytes + table.nbytes > DATA_MB * 1_000_000:
+            self.close()
+            self._number += 1
+            self._bytes = 0
+            path = self._target / self._pattern.format(**self.place)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(path, table.schema, compression="snappy")
+        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
+        self._bytes += table.nbytes
+        return self.place
+
+    @property
+    def place(self) -> dict[str, int]:
+        """The numbers of the chunk and the file."""
+        return place_of(max(self._number, 0))
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+class VideoFiles:
+    """The frames of a camera, many episodes in a file, each of which begins with a whole picture.
+
+    Args:
+        target: the folder of the dataset.
+        key: the feature.
+        fps: frames per second.
+    """
+
+    def __init__(self, target: Path, key: str, fps: float) -> None:
+        self._target = target
+        self._key = key
+        self._fps = Fraction(fps).limit_denominator(1001)
+        self._number = -1
+        self._container: Any = None
+        self._stream: Any = None
+        self._frames = 0
+
+    def write(self, frames: np.ndarray) -> dict[str, float]:
+        """Append the frames of an episode, uint8 (T, H, W, 3), and return where they are."""
+        av: Any = require("av", "A video", EXPLORE)
+        # PyAV makes the file with the first packet.
+        size = self._path.stat().st_size if self._container is not None and self._path.exists() else 0
+        if self._container is None or size > VIDEO_MB * 1_000_000:
+            self.close()
+            self._open(av, *frames.shape[1:3])
+        start = self._frames
+        for index, pixels in enumerate(frames):
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
+            frame.pts = self._frames
+            frame.time_base = 1 / self._fps
+            if index == 0:
+                frame.pict_type = av.video.frame.PictureType.I
+            self._container.mux(self._stream.encode(frame))
+            self._frames += 1
+        times = {"from_timestamp": start, "to_timestamp": self._frames}
+        return {
+            **place_of(self._number),
+            **{name: float(count / self._fps) for name, count in times.items()},
+        }
+
+    def _open(self, av: Any, height: int, width: int) -> None:
+        self._number += 1
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        codec, pixels, options = video_encoding(av, lossless=False)
+        self._container = av.open(str(self._path), "w", format="mp4")
+        self._stream = self._container.add_stream(codec, rate=self._fps, options={**options, "g": "2"})
+        self._stream.height, self._stream.width, self._stream.pix_fmt = height, width, pixels
+        self._frames = 0
+
+    @property
+    def _path(self) -> Path:
+        return self._target / VIDEO_PATH.format(video_key=self._key, **place_of(self._number))
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._container is not None:
+            self._container.mux(self._stream.encode(None))
+            self._container.close()
+            self._container = None
+
+
+def place_of(number: int) -> dict[str, int]:
+    """Return the numbers of the chunk and of the file in it."""
+    return {"chunk_index": number // FILES_IN_CHUNK, "file_index": number % FILES_IN_CHUNK}
+
+
+class Statistics:
+    """Least, greatest, mean and standard deviation of each feature, as LeRobot names them."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, dict[str, np.ndarray]] = {}
+
+    def add(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Add an episode, and return its own statistics as `stats/FEATURE/STATISTIC`.
+
+        Args:
+            values: T numbers, vectors or arrays by feature; frames, uint8 (T, H, W, C), as they are.
+        """
+        row: dict[str, Any] = {}
+        for name, each in values.items():
+            found = _statistics(each)
+            self._all[name] = _merged(self._all[name], found) if name in self._all else found
+            row.update((f"stats/{name}/{key}", value.tolist()) for key, value in found.items())
+        return row
+
+    def to_json(self) -> str:
+        """Return the statistics of all episodes; LeRobot reads `NaN`."""
+        return json.dumps(
+            {name: {key: value.tolist() for key, value in each.items()} for name, each in self._all.items()},
+            indent=4,
+        )
+
+
+def _statistics(values: np.ndarray) -> dict[str, np.ndarray]:
+    if values.ndim == 4 and values.dtype == np.uint8:
+        # Of each channel, from 0 to 1.
+        axes = (0, 1, 2)
+        found = [values.min(axes), values.max(axes), values.mean(axes), values.std(axes)]
+        found = [np.asarray(each, np.float64).reshape(-1, 1, 1) / 255 for each in found]
+    else:
+        wide = values.astype(np.float64)
+        found = [wide.min(0), wide.max(0), wide.mean(0), wide.std(0)]
+    named = dict(zip(("min", "max", "mean", "std"), map(np.atleast_1d, found), strict=True))
+    return {**named, "count": np.array([len(values)])}
+
+
+def _merged(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    count = one["count"] + other["count"]
+    share = other["count"] / count
+    mean = one["mean"] * (1 - share) + other["mean"] * share
+    variance = (one["std"] ** 2 + (one["mean"] - mean) ** 2) * (1 - share) + (
+        other["std"] ** 2 + (other["mean"] - mean) ** 2
+    ) * share
+    return {
+        "min": np.minimum(one["min"], other["min"]),
+        "max": np.maximum(one["max"], other["max"]),
+        "mean": mean,
+        "std": np.sqrt(variance),
+        "count": count,
+    }
+
+
+def png_files(frames: np.ndarray) -> pa.Array:
+    """Return frames, uint8 (T, H, W, C), as images of a Hugging Face dataset."""
+    images: Any = require("PIL.Image", "A PNG", EXPLORE)
+    found = []
+    for pixels in frames:
+        target = io.BytesIO()
+        images.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(target, "PNG")
+        found.append({"bytes": target.getvalue(), "path": None})
+    return pa.array(found, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
+
+
+def write_tasks(target: Path, tasks: Mapping[str, int]) -> None:
+    """Write the texts of the tasks, as pandas has them: as the index of the table."""
+    columns = [
+        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
+        for name, kind, numpy in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
+    ]
+    told = {"index_columns": ["task"], "column_indexes": [], "columns": columns, "pandas_version": "2.0.0"}
+    schema = pa.schema({"task_index": pa.int64(), "task": pa.string()}, metadata={"pandas": json.dumps(told)})
+    table = pa.table({"task_index": list(tasks.values()), "task": list(tasks)}, schema=schema)
+    pq.write_table(table, target / "meta/tasks.parquet")
