@@ -40,6 +40,7 @@ from .lerobot_features import (
     map_leaves,
     nested_space,
     nested_values,
+    plain_texts,
     read_features,
     shape_of,
     shaped,
@@ -125,7 +126,7 @@ class _Dataset(ForeignDataset):
             "truncated": _TRUNCATED if _TRUNCATED in self._features else "false",
         }
         taken = {*named, *_COUNTERS, _REWARD, _DONE, _TRUNCATED}
-        self._others = extra_names([name for name in self._features if name not in taken])
+        self._others = extra_names([name for name in self._features if name not in taken], "lerobot")
         self.mapping.update((ours, theirs) for theirs, ours in self._others.items())
 
     def _space(self, named: Mapping[str, str], ours: Mapping[str, Any], side: str) -> Space:
@@ -192,7 +193,7 @@ class _Dataset(ForeignDataset):
             rewards,
             terminated,
             truncated,
-            extra=map_leaves(row_values["extra"], _plain_texts) or None,
+            extra=map_leaves(row_values["extra"], plain_texts) or None,
             metadata=metadata,
             seed=seed,
             options=options,
@@ -297,10 +298,6 @@ class _Dataset(ForeignDataset):
             metadata = json.loads(ours["metadata"])
         options = None if ours["options"] is None else json.loads(ours["options"])
         return metadata, None if ours["seed"] is None else int(ours["seed"]), options
-
-
-def _plain_texts(values: np.ndarray) -> Any:
-    return values.tolist() if values.dtype == object else values
 
 
 FORMAT = _Format()

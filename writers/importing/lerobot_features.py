@@ -65,10 +65,14 @@ def column_names(side: str, features: Mapping[str, Any], ours: Mapping[str, Any]
     )
 
 
-def extra_names(named: Sequence[str]) -> dict[str, str]:
-    """Return features that become step columns of their own, with the names of the columns."""
+def extra_names(named: Sequence[str], prefix: str) -> dict[str, str]:
+    """Return features that become step columns of their own, with the names of the columns.
+
+    Args:
+        prefix: of names that mean something else in a store.
+    """
     return {
-        name: f"lerobot.{ours}" if ours.partition(".")[0].casefold() in RESERVED or ours[0] == "_" else ours
+        name: f"{prefix}.{ours}" if ours.partition(".")[0].casefold() in RESERVED or ours[0] == "_" else ours
         for name, ours in _apart(named).items()
     }
 
@@ -195,3 +199,8 @@ def shaped(space: Any, values: Any) -> Any:
     if shape is None or not isinstance(values, np.ndarray) or values[0].size != int(np.prod(shape)):
         return values
     return values.reshape(len(values), *shape)
+
+
+def plain_texts(values: np.ndarray) -> Any:
+    """Return values as they are; texts as a list."""
+    return values.tolist() if values.dtype == object else values

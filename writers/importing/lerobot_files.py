@@ -313,6 +313,6 @@ def image_frames(
             raise DatasetError(f"Frame {t}: {name} is no image: {error}") from error
         array = array.reshape(*array.shape[:2], -1)
         if array.shape != shape:
-            raise DatasetError(f"Frame {t}: {name} has the shape {array.shape}; {INFO} gives {shape}.")
+            raise DatasetError(f"Frame {t}: {name} has the shape {array.shape}; expected {shape}.")
         found[t] = array
     return found, jpeg

@@ -1,0 +1,333 @@
+"""RLDS datasets as TFDS stores them: `dataset_info.json`, `features.json` and TFRecord files.
+
+A step is an observation, the action that followed and its reward. By the RLDS specification the last step
+(`is_last`) has an observation only: T+1 steps are T transitions. `is_terminal` there means terminated, else
+the episode was truncated; an episode whose last step is not `is_last` was cut. Many Open X datasets end with
+a transition instead, without the observation after it (`last_observation`). `last_step="auto"` takes a last
+step whose action is all zeros for an observation, and counts it; any other for a transition.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from ...store.errors import DatasetError, EpisodelakeError
+from .dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
+from .lerobot_features import (
+    extra_names,
+    feature_space,
+    joined,
+    map_leaves,
+    nested_space,
+    nested_values,
+    plain_texts,
+)
+from .lerobot_files import EXTRA, image_frames, read_json
+from .tfrecord import read_example, read_record, record_offsets
+
+_INFO, _FEATURES = "dataset_info.json", "features.json"
+_FLAGS = ("is_first", "is_last", "is_terminal")
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A feature: of kind "image", "text" or a dtype; `shape` is that of one value."""
+
+    kind: str
+    shape: tuple[int, ...] = ()
+    encoding: str = "none"
+
+    @property
+    def readable(self) -> bool:
+        return self.kind != "?" and all(size >= 0 for size in self.shape)
+
+
+class _Format:
+    name = "rlds"
+    extra = EXTRA
+    rule = f"a folder with {_FEATURES}, which has steps, and {_INFO}"
+
+    def detect(self, source: Any) -> Match:
+        """Look for the two files."""
+        if not isinstance(source, str | Path) or not Path(source).is_dir():
+            return Match("it is no folder", 3, related=False)
+        lacking = [name for name in (_FEATURES, _INFO) if not (Path(source) / name).is_file()]
+        if lacking:
+            why = f"{', '.join(lacking)} missing; give the folder of the version, such as NAME/1.0.0"
+            return Match(why, len(lacking), related=len(lacking) == 1)
+        try:
+            steps = "steps" in json.loads((Path(source) / _FEATURES).read_bytes())["featuresDict"]["features"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return Match(f"{_FEATURES} is not that of a TFDS dataset", 1)
+        return Match(f"{_FEATURES} has steps") if steps else Match(f"{_FEATURES} has no steps", 1)
+
+    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
+        """Open a dataset."""
+        match = self.detect(source)
+        if match.lacks:
+            raise DatasetError(f"{source} is no RLDS dataset: {match.reason}.")
+        return _Dataset(Path(source), options)
+
+
+class _Dataset(ForeignDataset):
+    def __init__(self, folder: Path, options: ImportOptions) -> None:
+        super().__init__()
+        self._folder = folder
+        self._info = read_json(folder / _INFO)
+        if self._info.get("fileFormat", "tfrecord") != "tfrecord":
+            raise DatasetError(
+                f"{folder / _INFO}: fileFormat is {self._info['fileFormat']!r}; only tfrecord can be read."
+            )
+        leaves = dict(_leaves(read_json(folder / _FEATURES), ""))
+        self._steps = {
+            name.removeprefix("steps/"): leaf for name, leaf in leaves.items() if name.startswith("steps/")
+        }
+        self._metadata = {name: leaf for name, leaf in leaves.items() if not name.startswith("steps/")}
+        self._last_step, self._last = options.last_step, options.last_observation
+        self.settings = {"last_step": self._last_step, "last_observation": self._last}
+        named = (self._info.get(key) for key in ("name", "configName", "version"))
+        name = "/".join(str(part) for part in named if part)
+        self.identity = f"rlds:{name}"
+        splits = self._info.get("splits") or []
+        self.count = sum(int(length) for split in splits for length in split.get("shardLengths", []))
+        self._observations, self._actions = self._side("observation"), self._side("action")
+        taken = {*self._observations, *self._actions, *_FLAGS, "reward"}
+        others = [name for name in self._steps if name not in taken]
+        columns = extra_names([_dotted(each) for each in others], "rlds")
+        self._others = dict(zip(others, columns.values(), strict=True))
+        self.observation_space = options.observation_space or self._space(self._observations, "observation")
+        self.action_space = options.action_space or self._space(self._actions, "action")
+        told = {"title": name, **{key: self._info.get(key) for key in ("description", "citation")}}
+        self.card = {key: value for key, value in told.items() if value}
+        self.mapping = {
+            **{ours: theirs for theirs, ours in (self._observations | self._actions | self._others).items()},
+            "reward": "reward" if "reward" in self._steps else "NaN",
+            "terminated": "is_terminal",
+            "truncated": "is_last and not is_terminal",
+        }
+
+    def _side(self, side: str) -> dict[str, str]:
+        """Return the features of observations or actions, with the names of our columns."""
+        found = {
+            name: _dotted(name)
+            for name, leaf in self._steps.items()
+            if (name == side or name.startswith(f"{side}/")) and leaf.kind != "text" and leaf.readable
+        }
+        if not found:
+            raise DatasetError(
+                f"{self._folder / _FEATURES}: steps have no {side} of numbers or images; they have "
+                f"{', '.join(self._steps)}."
+            )
+        return found
+
+    def _space(self, named: Mapping[str, str], side: str) -> Space:
+        parts = {path: _leaf_space(name, self._steps[name]) for name, path in named.items()}
+        return nested_space(parts, side)
+
+    def parts(self) -> Iterator[Part]:
+        for split in self._info.get("splits") or []:
+            number = 0
+            for file in self._shards(split):
+                for offset in record_offsets(file):
+                    key = f"{split['name']}/{number}"
+                    yield Part((key,), partial(self._load, file, offset, key))
+                    number += 1
+
+    def _shards(self, split: Mapping[str, Any]) -> Iterator[Path]:
+        count = len(split.get("shardLengths") or [])
+        pattern = split.get("filepathTemplate") or "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+        for index in range(count):
+            given = {
+                "DATASET": self._info.get("name"),
+                "SPLIT": split["name"],
+                "FILEFORMAT": "tfrecord",
+                "SHARD_X_OF_Y": f"{index:05d}-of-{count:05d}",
+                "SHARD_INDEX": f"{index:05d}",
+                "NUM_SHARDS": f"{count:05d}",
+            }
+            name = str(pattern)
+            for key, value in given.items():
+                name = name.replace(f"{{{key}}}", str(value))
+            if Path(name).name != name:
+                raise DatasetError(f"{self._folder / _INFO}: filepathTemplate={pattern!r} is no file name.")
+            yield self._folder / name
+
+    def _load(self, file: Path, offset: int, key: str) -> ForeignEpisode:
+        try:
+            return self._read(read_example(read_record(file, offset)), key)
+        except EpisodelakeError as error:
+            error.add_note(f"Episode {key} of {self._folder}.")
+            raise
+
+    def _read(self, example: Mapping[str, Any], key: str) -> ForeignEpisode:
+        length = len(example.get("steps/is_last", example.get("steps/is_first", ())))
+        if not length:
+            raise DatasetError("The episode has no steps with is_first and is_last.")
+        found = {
+            name: self._values(example, f"steps/{name}", leaf, length) for name, leaf in self._steps.items()
+        }
+        values = {name: value for name, value in found.items() if value is not None}
+        last, terminal = (
+            values.get(flag, np.zeros(length, bool)).astype(bool) for flag in ("is_last", "is_terminal")
+        )
+        if (early := np.flatnonzero((last | terminal)[:-1])).size:
+            raise DatasetError(f"is_last or is_terminal is set at step {early[0]} of {length}.")
+        actions = joined(values, self._actions, "action")
+        rewards = values.get("reward")
+        if rewards is None:
+            self.losses.add("rewards, which the source does not have: NaN", length)
+            rewards = np.full(length, np.nan)
+        metadata = self._episode_metadata(example, key)
+        extra = self._extra(values, metadata)
+        rows = {"seen": joined(values, self._observations, "observation"), "extra": nested_values(extra)}
+        ends = bool(terminal[-1]), bool(last[-1] and not terminal[-1])
+        return self._settled(rows, actions, rewards.astype(np.float64), ends, metadata)
+
+    def _settled(
+        self,
+        rows: dict[str, Any],
+        actions: Any,
+        rewards: np.ndarray,
+        ends: tuple[bool, bool],
+        metadata: dict[str, Any],
+    ) -> ForeignEpisode:
+        """Return the episode after what its last step is has been decided.
+
+        Args:
+            rows: "seen" and "extra", values at every step, as the actions and rewards are.
+            ends: whether it was terminated, and truncated.
+        """
+        observed = self._ends_with_observation(actions)
+        if observed or self._last == "drop":
+            actions, rewards = map_leaves(actions, lambda each: each[:-1]), rewards[:-1]
+        if not len(rewards):
+            raise DatasetError("The episode has one step, so no transition is left of it.")
+        if not observed and self._last == "drop":
+            self.losses.add("the last transition of an episode, whose next observation the source lacks")
+            ends = False, False
+        elif not observed and self._last == "repeat":
+            self.losses.add("the last observation of an episode, which is repeated")
+            rows = map_leaves(rows, lambda each: each[[*range(len(each)), -1]])
+        return ForeignEpisode(
+            rows["seen"],
+            actions,
+            rewards,
+            *ends,
+            extra=map_leaves(rows["extra"], plain_texts) or None,
+            metadata=metadata,
+            last_observation="missing" if not observed and self._last == "missing" else "present",
+        )
+
+    def _ends_with_observation(self, actions: Any) -> bool:
+        if self._last_step != "auto":
+            return self._last_step == "observation"
+        zero = True
+
+        def look(each: np.ndarray) -> None:
+            nonlocal zero
+            zero = zero and not np.any(each[-1])
+
+        map_leaves(actions, look)
+        if zero:
+            self.losses.add("the action of a last step, which is zero: taken as an observation alone")
+        return zero
+
+    def _extra(self, values: Mapping[str, Any], metadata: dict[str, Any]) -> dict[str, Any]:
+        """Return step columns; texts that are the same at every step go to the metadata."""
+        extra = {}
+        for name, column in self._others.items():
+            if name not in values:
+                continue
+            found = values[name]
+            if found.dtype == object and len(set(found)) == 1:
+                metadata.setdefault(name.rpartition("/")[2], found[0])
+            else:
+                extra[column] = found
+        return extra
+
+    def _episode_metadata(self, example: Mapping[str, Any], key: str) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"split": key.rpartition("/")[0]}
+        for name, leaf in self._metadata.items():
+            found = self._values(example, name, leaf, 1)
+            if found is not None and leaf.kind != "image":
+                value = found.tolist()[0]
+                metadata[_dotted(name.removeprefix("episode_metadata/"))] = value
+        return nested_values(metadata)
+
+    def _values(self, example: Mapping[str, Any], name: str, leaf: _Leaf, length: int) -> Any:
+        """Return the values of a feature, one for each step; None, and a loss, if they cannot be held."""
+        if not leaf.readable:
+            self.losses.add(f"{name}, of a kind that is not read", length)
+            return None
+        found = example.get(name)
+        if found is None:
+            raise DatasetError(f"A record has no feature {name}.")
+        if leaf.kind == "image":
+            frames, jpeg = image_frames(self._folder, name, _counted(found, name, length), leaf.shape)
+            self.losses.add("frames of lossy JPEG", jpeg)
+            return frames
+        if leaf.kind == "text":
+            return np.array([item.decode(errors="replace") for item in _counted(found, name, length)], object)
+        if isinstance(found, list):
+            if leaf.encoding != "bytes":
+                self.losses.add(f"{name}, of a kind that is not read", length)
+                return None
+            found = np.frombuffer(b"".join(found), leaf.kind)
+        size = int(np.prod(leaf.shape))
+        if found.size != size * length:
+            raise DatasetError(f"{name} has {found.size} values; expected {size * length} in {length} steps.")
+        return found.astype(leaf.kind).reshape(length, *leaf.shape)
+
+
+def _counted(found: Any, name: str, length: int) -> list[bytes]:
+    if not isinstance(found, list) or len(found) != length:
+        raise DatasetError(f"{name} has {len(found)} values; expected {length}, one for each step.")
+    return found
+
+
+def _leaves(node: Any, path: str) -> Iterator[tuple[str, _Leaf]]:
+    """Yield the features of `features.json` by their names in records."""
+    if "featuresDict" in node:
+        for name, part in node["featuresDict"]["features"].items():
+            yield from _leaves(part, f"{path}/{name}" if path else name)
+    elif path == "steps" and "sequence" in node:
+        yield from _leaves(node["sequence"]["feature"], path)
+    elif "image" in node:
+        yield path, _Leaf("image", _shape(node["image"]))
+    elif "text" in node:
+        yield path, _Leaf("text")
+    elif "classLabel" in node:
+        yield path, _Leaf("int64")
+    elif "tensor" in node:
+        tensor = node["tensor"]
+        kind = tensor.get("dtype", "?")
+        if kind in ("string", "object") and not _shape(tensor):
+            yield path, _Leaf("text")
+        else:
+            known = kind in np.sctypeDict and np.dtype(kind).kind in "biuf"
+            yield path, _Leaf(kind if known else "?", _shape(tensor), tensor.get("encoding", "none"))
+    else:
+        yield path, _Leaf("?")
+
+
+def _shape(node: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(int(size) for size in node.get("shape", {}).get("dimensions", ()))
+
+
+def _leaf_space(name: str, leaf: _Leaf) -> Space:
+    return feature_space(name, {"dtype": leaf.kind, "shape": leaf.shape})
+
+
+def _dotted(name: str) -> str:
+    return name.replace(".", "_").replace("/", ".")
+
+
+FORMAT = _Format()
