@@ -280,7 +280,7 @@ def _column(values: np.ndarray, feature: Mapping[str, Any]) -> pa.Array:
     if len(shape) == 1:
         return pa.FixedSizeListArray.from_arrays(column, shape[0])
     for size in reversed(shape):
-        offsets = np.arange(0, len(column) + 1, size, np.int32) if size else np.zeros(1, np.int32)
+        offsets = (np.arange(len(column) // size + 1) * size).astype(np.int32)
         column = pa.ListArray.from_arrays(pa.array(offsets), column)
     return column
 

@@ -90,6 +90,7 @@ class VideoFiles:
         if self._container is None or size > VIDEO_MB * 1_000_000:
             self.close()
             self._open(av, *frames.shape[1:3])
+        container: Any = self._container
         start = self._frames
         for index, pixels in enumerate(frames):
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
@@ -97,7 +98,7 @@ class VideoFiles:
             frame.time_base = 1 / self._fps
             if index == 0:
                 frame.pict_type = av.video.frame.PictureType.I
-            self._container.mux(self._stream.encode(frame))
+            container.mux(self._stream.encode(frame))
             self._frames += 1
         times = {"from_timestamp": start, "to_timestamp": self._frames}
         return {

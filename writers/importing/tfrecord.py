@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -175,7 +176,7 @@ def _integers(item: memoryview | int) -> np.ndarray:
     return np.bitwise_or.reduceat(parts, starts).view(np.int64)
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
+def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
     """Yield the fields of a message: number, and bytes or an integer."""
     place = 0
     while place < len(data):
