@@ -1,9 +1,9 @@
 """RLlib's offline data: rows, episodes and sample batches in Parquet, and sample batches in JSON lines.
 
 Rows and batches have the columns of RLlib's `Columns` and `SampleBatch`. Rows of one `eps_id` (and agent) are
-an episode, in order of `t`, else in the order of the files. Row t has observation t as `obs`; row T is the last
-`new_obs`. `terminateds` and `truncateds` (or `dones`, which RLlib reads as terminated) of the last row hold for
-the episode; with neither set it is "cut". Without `eps_id` an episode ends where a flag is set.
+an episode, in order of `t`, else in the order of the files. Row t has observation t as `obs`; row T is the
+last `new_obs`. `terminateds` and `truncateds` (or `dones`, which RLlib reads as terminated) of the last row
+hold for the episode; with neither set it is "cut". Without `eps_id` an episode ends where a flag is set.
 
 A runner of RLlib without `output_max_rows_per_file` writes all earlier rows again at each call, so rows that
 repeat the episode so far count as duplicates. Episodes (`item` columns) are in `episodes.py`.

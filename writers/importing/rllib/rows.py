@@ -135,8 +135,8 @@ class RowsDataset(ForeignDataset):
         key, row = _place(chosen, stops, int(broken.argmax()))
         if not self._has_steps:
             raise DatasetError(
-                f"Episode {key} of {self._path}: `obs` of row {row + 1} is not `new_obs` of row {row}, and no "
-                "column `t` orders the rows. If they have another order, add `t`."
+                f"Episode {key} of {self._path}: `obs` of row {row + 1} is not `new_obs` of row {row}, and "
+                "no column `t` orders the rows. If they have another order, add `t`."
             )
         self.losses.add("new_obs that differ from the obs of the next row", int(broken.sum()))
 
@@ -274,8 +274,8 @@ def _space(column: pa.Array, place: str, largest: Any) -> Space:
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     ):
         raise UnsupportedSpaceError(
-            f"{place} has values of type {column.type}{'' if shape else ', or of several shapes'}, which suggest "
-            "no space. Pass observation_space= and action_space=."
+            f"{place} has values of type {column.type}{'' if shape else ', or of several shapes'}, "
+            "which suggest no space. Pass observation_space= and action_space=."
         )
     if pa.types.is_boolean(kind):
         return spaces.MultiBinary(shape) if shape else spaces.Discrete(2)

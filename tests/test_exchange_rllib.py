@@ -1,0 +1,321 @@
+"""RLlib's files: recorded by RLlib 2.60 (`data/exchange/make_rllib.py`), damaged ones, and exports."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from gymnasium import spaces
+
+import episodelake as el
+
+DATA = Path(__file__).parent / "data" / "exchange" / "rllib"
+FURTHER = pytest.mark.further
+BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+
+def rows(lengths: list[int], **columns: Any) -> dict[str, Any]:
+    """Rows of episodes e0, e1, ...: observation [episode, t], reward t + 1, the last terminated."""
+    ids = [number for number, length in enumerate(lengths) for _ in range(length)]
+    steps = [t for length in lengths for t in range(length)]
+    made = {
+        "eps_id": [f"e{number}" for number in ids],
+        "t": steps,
+        "obs": [[float(number), float(t)] for number, t in zip(ids, steps, strict=True)],
+        "new_obs": [[float(number), t + 1.0] for number, t in zip(ids, steps, strict=True)],
+        "actions": [t % 3 for t in steps],
+        "rewards": [t + 1.0 for t in steps],
+        "terminateds": [t == lengths[number] - 1 for number, t in zip(ids, steps, strict=True)],
+        "truncateds": [False] * len(ids),
+    }
+    return {name: column for name, column in (made | columns).items() if column is not None}
+
+
+def written(path: Path, columns: dict[str, Any], order: Any = None) -> Path:
+    """A Parquet file with these columns, in another order of rows if one is given."""
+    table = pa.table(columns)
+    pq.write_table(table if order is None else table.take(order), path, row_group_size=5)
+    return path
+
+
+def check(store: el.EpisodeStore, lengths: list[int], last: int = 1) -> None:
+    """Compare a store with what `rows` gives."""
+    for number, (episode, length) in enumerate(zip(store, lengths, strict=True)):
+        expected = np.stack([np.full(length + 1, number), np.arange(length + 1.0)], axis=1)
+        assert np.array_equal(episode.observations, expected[: length + last])
+        assert np.array_equal(episode.actions, np.arange(length) % 3)
+        assert np.array_equal(episode.rewards, np.arange(1.0, length + 1))
+        assert episode.metadata["source_key"].endswith(f"/e{number}")
+
+
+@pytest.mark.parametrize(
+    "name", ["rows", "chunks", "episodes", pytest.param("episode_chunks", marks=FURTHER), "compressed"]
+)
+def test_what_rllib_recorded_comes_in_as_rllib_returned_it(tmp_path: Path, name: str) -> None:
+    """Values, flags and ids; what its runner writes at every call again comes in once."""
+    report = el.import_dataset(DATA / name, tmp_path / "store", trust=name == "compressed")
+    truth = json.loads((DATA / "truth.json").read_text())[name]
+    store = el.open(tmp_path / "store")
+    assert report.format == "rllib" and report.episodes == len(truth)
+    for episode, expected in zip(store, truth, strict=True):
+        assert np.array_equal(episode.observations, np.array(expected["observations"], np.float32))
+        assert episode.actions.tolist() == expected["actions"]
+        assert episode.rewards.tolist() == expected["rewards"]
+        assert episode.terminated == expected["terminated"] and episode.truncated == expected["truncated"]
+        assert episode.metadata["source_key"].endswith(expected["id"])
+        assert np.array_equal(episode.policy["weights_seq_no"], np.zeros(episode.length))
+    assert bool(report.lost) == ("chunks" in name)
+    assert not store.verify().faults
+    assert el.import_dataset(DATA / name, store, trust=True).present == len(truth)
+
+
+@pytest.mark.parametrize(
+    ("name", "trust"),
+    [("json", False), ("batches", False), pytest.param("json_compressed", True, marks=FURTHER)],
+)
+def test_merged_sample_batches_are_split(tmp_path: Path, name: str, trust: bool) -> None:
+    """Into the episodes 11, 12 and 13, the second of which is cut by a batch."""
+    el.import_dataset(DATA / name, tmp_path / "store", observation_space=BOX, cast="same_kind", trust=trust)
+    store = el.open(tmp_path / "store")
+    assert [episode.end_reason for episode in store] == ["terminated", "terminated", "truncated"]
+    for number, (episode, length) in enumerate(zip(store, (4, 3, 5), strict=True)):
+        steps = np.arange(length + 1)
+        assert np.array_equal(episode.observations, np.stack([np.full(length + 1, number), steps], axis=1))
+        assert np.array_equal(episode.actions, steps[:-1] % 2)
+        assert np.array_equal(episode.rewards, steps[1:])
+        assert np.array_equal(episode.policy["action_logp"], -steps[1:])
+        if name != "batches":
+            assert episode.info_arrays["force"] == [None, *(0.5 * steps[1:]).tolist()]
+
+
+def test_batches_of_several_policies_need_a_choice(tmp_path: Path) -> None:
+    """The error names the policies; with one of them its batches come in."""
+    with pytest.raises(el.DatasetError, match="policies walker, chaser"):
+        el.import_dataset(DATA / "json_agents", tmp_path / "store")
+    el.import_dataset(DATA / "json_agents", tmp_path / "store", mapping={"policy": "chaser"})
+    assert [episode.length for episode in el.open(tmp_path / "store")] == [1, 5]
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_rows_in_any_order_are_joined_by_step(tmp_path: Path, steps: bool) -> None:
+    """Of row groups of five rows; without steps, rows out of order are an error that names the episode."""
+    lengths = [7, 1, 12]
+    order = np.random.default_rng(1).permutation(20)
+    file = written(tmp_path / "data.parquet", rows(lengths) if steps else rows(lengths, t=None), order)
+    if not steps:
+        with pytest.raises(el.DatasetError, match=r"Episode e\d of .*data.parquet: `obs` of row"):
+            el.import_dataset(file, tmp_path / "store")
+        assert not (tmp_path / "store").exists()
+        return
+    el.import_dataset(file, tmp_path / "store", observation_space=BOX, cast="same_kind")
+    store = el.open(tmp_path / "store").sort("metadata.source_key")
+    check(store, lengths)  # type: ignore[arg-type]
+    assert all(episode.terminated for episode in store)
+
+
+def test_damaged_rows_are_named_and_skipped(tmp_path: Path) -> None:
+    """A gap, a step with two rows, rows behind a terminated one; equal rows come in once."""
+    lengths = [4, 4, 4, 4, 4]
+    columns = rows(lengths)
+    columns["t"][5:8] = [2, 3, 4]
+    columns["t"][9] = 0
+    columns["terminateds"][13] = True
+    file = written(tmp_path / "data.parquet", columns, [*range(20), 17])
+    with pytest.raises(el.DatasetError, match=r"Episode e1 of .* has a gap: t=2 follows t=0"):
+        el.import_dataset(file, tmp_path / "store")
+    report = el.import_dataset(file, tmp_path / "store", on_error="skip")
+    assert [key for key, _ in report.skipped] == ["e1", "e2", "e3"]
+    assert "two different rows with t=0" in report.skipped[1][1]
+    assert "e3 of" in report.skipped[2][1] and "after row 1, where terminateds is set" in report.skipped[2][1]
+    assert [episode.length for episode in el.open(tmp_path / "store")] == [4, 4]
+    assert dict(report.lost)["rows that the source repeats"] == 1
+
+
+def test_rows_without_an_episode_or_whole_file_are_errors(tmp_path: Path) -> None:
+    """NULL and NaN ids name the row; a truncated file is named."""
+    for value in (None, float("nan")):
+        file = written(tmp_path / "data.parquet", rows([2, 1], eps_id=[1.0, value, 2.0]))
+        with pytest.raises(el.DatasetError, match=r"data.parquet, row group 0: `eps_id` is .* in row 1"):
+            el.import_dataset(file, tmp_path / "store")
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(el.DatasetError, match=r"data.parquet is no whole Parquet file"):
+        el.import_dataset(file, tmp_path / "store", format="rllib")
+    (tmp_path / "bad.json").write_text(
+        '{"type": "SampleBatch", "obs": [1, 2], "new_obs": [2], "rewards": [1]}\n'
+    )
+    with pytest.raises(el.DatasetError, match=r"bad.json, line 1 has columns of different lengths"):
+        el.import_dataset(tmp_path / "bad.json", tmp_path / "store")
+
+
+@pytest.mark.parametrize("rule", ["drop", "repeat", "missing"])
+def test_without_next_observations_nothing_is_invented(tmp_path: Path, rule: Any) -> None:
+    """The last transition is dropped, the last observation repeated or stated to be missing, and counted."""
+    file = written(tmp_path / "data.parquet", rows([4, 3], new_obs=None))
+    report = el.import_dataset(file, tmp_path / "store", last_observation=rule)
+    assert list(report.lost.values()) == [2]
+    store = el.open(tmp_path / "store")
+    if rule == "missing":
+        check(store, [4, 3], last=0)
+    elif rule == "drop":
+        check(store, [3, 2])
+        assert [episode.end_reason for episode in store] == ["cut", "cut"]
+    else:
+        assert [episode.observations[-1].tolist() for episode in store] == [[0.0, 3.0], [1.0, 2.0]]
+
+
+def test_other_column_names_and_missing_flags(tmp_path: Path) -> None:
+    """A mapping names columns as RLlib's own setting does; without flags an episode is "cut"."""
+    columns = rows([3, 2], terminateds=None, truncateds=None)
+    columns["o_t"] = columns.pop("obs")
+    file = written(tmp_path / "data.parquet", columns)
+    report = el.import_dataset(file, tmp_path / "store", format="rllib", mapping={"obs": "o_t"})
+    check(el.open(tmp_path / "store"), [3, 2])
+    assert dict(report.lost) == {"ends of episodes, for which the source has no flags": 2}
+
+
+class Bomb:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        """What unpickling calls."""
+        return Path.touch, (self.path,)
+
+
+def test_pickles_do_not_run(tmp_path: Path) -> None:
+    """Not those of compressed columns, nor arrays of objects in episodes, nor pointers for such arrays."""
+    with pytest.raises(el.DatasetError, match="trust=True"):
+        el.import_dataset(DATA / "compressed", tmp_path / "store")
+    (file,) = (DATA / "episodes").glob("**/*0-0.parquet")
+    state = msgpack.unpackb(pq.read_table(file)["item"][0].as_py(), strict_map_key=False)
+    bomb = {
+        b"nd": True,
+        b"type": b"|O",
+        b"kind": b"O",
+        b"shape": [1],
+        b"data": pickle.dumps(Bomb(tmp_path / "x")),
+    }
+    for value, message in (
+        (bomb, "trust=True"),
+        ({**bomb, b"kind": b"", b"data": b"\1" * 8}, "OBJECT array"),
+    ):
+        items = [msgpack.packb({**state, "custom_data": value})]
+        pq.write_table(pa.table({"item": pa.array(items, pa.binary())}), tmp_path / "bomb.parquet")
+        with pytest.raises(el.DatasetError, match=message):
+            el.import_dataset(tmp_path / "bomb.parquet", tmp_path / "store")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_missing_chunk_is_named(tmp_path: Path) -> None:
+    """An episode whose second chunk is there without the first, and one with a hole."""
+    chunks = sorted((DATA / "episode_chunks").glob("**/run-000000-00003/*.parquet"))
+    states = [msgpack.unpackb(each, strict_map_key=False) for file in chunks for each in items_of(file)]
+    states[1]["t_started"], states[1]["t"] = states[1]["t_started"] + 1, states[1]["t"] + 1
+    table = pa.table({"item": pa.array(list(map(msgpack.packb, states)), pa.binary())})
+    pq.write_table(table, tmp_path / "data.parquet")
+    with pytest.raises(el.DatasetError, match=f"Episode {states[1]['id_']}: .* goes on at t=13"):
+        el.import_dataset(tmp_path / "data.parquet", tmp_path / "store")
+    report = el.import_dataset(tmp_path / "data.parquet", tmp_path / "store", on_error="skip")
+    assert [key for key, _ in report.skipped] == [states[1]["id_"]] and report.episodes == 1
+
+
+def items_of(file: Path) -> list[bytes]:
+    """The states in a file."""
+    return pq.read_table(file)["item"].to_pylist()
+
+
+def recorded(path: Path) -> el.EpisodeStore:
+    """A store with episodes of four ends, infos, and outputs of a policy."""
+    made = el.create(path, observation_space=BOX, action_space=spaces.Discrete(3))
+    with made.writer() as writer:
+        for number, length in enumerate((4, 1, 9, 3)):
+            writer.write_episode(
+                observations=np.stack([np.full(length + 1, number), np.arange(length + 1)], 1).astype(
+                    np.float32
+                ),
+                actions=np.arange(length) % 3,
+                rewards=np.arange(1.0, length + 1),
+                terminations=number in (0, 3),
+                truncations=number in (1, 3),
+                infos=[{"force": 0.5 * t} for t in range(length + 1)],
+                policy={"action_logp": -np.arange(length, dtype=np.float32), "logits": np.ones((length, 3))},
+            )
+    return made.refresh()
+
+
+@pytest.mark.parametrize("kind", ["rows", "episodes", "batches", pytest.param("json", marks=FURTHER)])
+def test_an_export_comes_back_as_it_was(tmp_path: Path, kind: str) -> None:
+    """N transitions are N rows; all but the losses is as before."""
+    store = recorded(tmp_path / "store")
+    report = store.export(tmp_path / "out", format="rllib", kind=kind)
+    (file,) = (tmp_path / "out").iterdir()
+    if kind == "rows":
+        table = pq.read_table(file)
+        assert table.num_rows == 17 and table["t"].to_pylist()[:5] == [0, 1, 2, 3, 0]
+    elif kind != "json":
+        assert pq.read_table(file).num_rows == 4
+    lost = {} if kind == "episodes" else {"the column info.force": 4}
+    assert dict(report.lost) == lost
+    el.import_dataset(tmp_path / "out", tmp_path / "copy", observation_space=BOX, cast="same_kind")
+    copy = el.open(tmp_path / "copy")
+    for episode, expected in zip(copy, store, strict=True):
+        assert np.array_equal(episode.observations, expected.observations)
+        assert np.array_equal(episode.actions, expected.actions)
+        assert np.array_equal(episode.rewards, expected.rewards)
+        assert episode.end_reason == expected.end_reason
+        assert (episode.terminated, episode.truncated) == (expected.terminated, expected.truncated)
+        for key in ("action_logp", "logits"):
+            assert np.array_equal(np.stack(episode.policy[key]), expected.policy[key])
+        assert kind != "episodes" or episode.infos == expected.infos
+    assert copy.action_space == store.action_space
+
+
+def test_episodes_of_nested_spaces_keep_their_spaces(tmp_path: Path) -> None:
+    """As `item`; rows of them are refused, and so are rows of a store without scalar rewards."""
+    space = spaces.Dict({"x": BOX, "n": spaces.Tuple([spaces.Discrete(4, start=2), spaces.MultiBinary(3)])})
+    store = el.create(tmp_path / "store", observation_space=space, action_space=spaces.MultiDiscrete([2, 5]))
+    space.seed(1)
+    seen = [space.sample() for _ in range(4)]
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=seen,
+            actions=np.array([[0, 4], [1, 2], [1, 0]]),
+            rewards=[1.0, 2.0, 3.0],
+            terminations=False,
+            truncations=False,
+        )
+    store.refresh()
+    with pytest.raises(el.DatasetError, match="kind='episodes'"):
+        store.export(tmp_path / "rows", format="rllib")
+    assert not (tmp_path / "rows").exists()
+    report = store.export(tmp_path / "out", format="rllib", kind="episodes", cut="truncated")
+    assert dict(report.lost) == {"that an episode was cut, not truncated": 1}
+    el.import_dataset(tmp_path / "out", tmp_path / "copy")
+    copy = el.open(tmp_path / "copy")
+    assert (copy.observation_space, copy.action_space) == (space, spaces.MultiDiscrete([2, 5]))
+    assert copy[0].truncated
+    for index, value in enumerate(seen):
+        assert np.array_equal(copy[0].observations["x"][index], value["x"])
+        assert copy[0].observations["n"][0][index] == value["n"][0]
+        assert np.array_equal(copy[0].observations["n"][1][index], value["n"][1])
+
+
+def test_other_files_are_no_rllib(tmp_path: Path) -> None:
+    """The error names what is lacking; damaged and foreign files raise no other."""
+    written(tmp_path / "a.parquet", rows([2], eps_id=None, new_obs=None))
+    with pytest.raises(el.DatasetError, match=r"rllib: .*a.parquet lacks the columns eps_id or new_obs"):
+        el.import_dataset(tmp_path / "a.parquet", tmp_path / "store")
+    shutil.copytree(DATA / "json", tmp_path / "mixed")
+    written(tmp_path / "mixed" / "b.parquet", rows([2]))
+    with pytest.raises(el.DatasetError, match="one by one"):
+        el.import_dataset(tmp_path / "mixed", tmp_path / "store")
