@@ -1,8 +1,8 @@
 """RLlib's offline data: rows or `SampleBatch`es in Parquet, JSON lines, or episodes as `item`.
 
-N transitions make N rows. Rows and batches have the columns that `OfflinePreLearner` reads. Episodes are states
-of `SingleAgentEpisode`, which keep infos, too, and values of every space. RLlib's readers of batches and
-episodes take only those that are terminated or truncated.
+N transitions make N rows. Rows and batches have the columns that `OfflinePreLearner` reads. Episodes are
+states of `SingleAgentEpisode`, which keep infos, too, and values of every space. RLlib's readers of batches
+and episodes take only those that are terminated or truncated.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class _Format:
 def to_rllib(context: ReadContext) -> list[Any]:
     """Return the episodes of a view as `SingleAgentEpisode`s.
 
-    Infos and what the policy recorded come along, the latter as `extra_model_outputs`. A last transition whose
-    next observation is missing is left out.
+    Infos come along, and what the policy recorded is in `extra_model_outputs`. A last transition whose next
+    observation is missing is left out.
 
     Raises:
         MissingPackageError: Ray's RLlib is not installed.

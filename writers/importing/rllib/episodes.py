@@ -21,6 +21,7 @@ import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
 
+from ....store.batches import slice_batch
 from ....store.errors import DatasetError
 from ....store.optional_packages import require
 from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Part
@@ -101,8 +102,12 @@ class EpisodesDataset(ForeignDataset):
         }
         # A chunk begins with the observation and info with which the one before it ends.
         observations, actions, rewards = (
-            _joined([_values(state[name]) for state in states], repeated)
-            for name, repeated in (("observations", 1), ("actions", 0), ("rewards", 0))
+            _joined([_values(state[name], space) for state in states], repeated)
+            for name, space, repeated in (
+                ("observations", self.observation_space, 1),
+                ("actions", self.action_space, 0),
+                ("rewards", None, 0),
+            )
         )
         return ForeignEpisode(
             observations,
@@ -166,21 +171,28 @@ def _decoded(found: dict[Any, Any], source: Source, place: str) -> Any:
     return complex(found[b"data"]) if b"complex" in found else found
 
 
-def _values(buffer: Mapping[str, Any]) -> Any:
+def _values(buffer: Mapping[str, Any], space: Space | None = None) -> Any:
     """Return what a buffer has behind its lookback."""
-    return _from(buffer["data"], buffer["lookback"])
+    if buffer["finalized"]:
+        return slice_batch(_with_tuples(buffer["data"], space), buffer["lookback"], None)
+    return [_with_tuples(value, space) for value in buffer["data"][buffer["lookback"] :]]
 
 
-def _from(values: Any, start: int) -> Any:
-    if isinstance(values, Mapping):
-        return {key: _from(part, start) for key, part in values.items()}
-    return values[start:]
+def _with_tuples(value: Any, space: Space | None) -> Any:
+    """Return a value or a stack of a space with the tuples that msgpack stored as lists."""
+    if isinstance(space, spaces.Tuple):
+        return tuple(_with_tuples(part, own) for part, own in zip(value, space.spaces, strict=True))
+    if isinstance(space, spaces.Dict):
+        return {key: _with_tuples(value[key], own) for key, own in space.spaces.items()}
+    return value
 
 
 def _joined(parts: list[Any], repeated: int = 0) -> Any:
     """Join the values of chunks, each of which repeats so many of the one before it."""
     if len(parts) == 1:
         return parts[0]
+    if isinstance(parts[0], tuple):
+        return tuple(_joined(list(each), repeated) for each in zip(*parts, strict=True))
     if isinstance(parts[0], Mapping):
         return {key: _joined([part[key] for part in parts], repeated) for key in parts[0]}
     kept = [part if not index else part[repeated:] for index, part in enumerate(parts)]
