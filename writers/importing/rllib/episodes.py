@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import io
 import pickle
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -174,7 +175,7 @@ def _decoded(found: dict[Any, Any], source: Source, place: str) -> Any:
 def _values(buffer: Mapping[str, Any], space: Space | None = None) -> Any:
     """Return what a buffer has behind its lookback."""
     if buffer["finalized"]:
-        return slice_batch(_with_tuples(buffer["data"], space), buffer["lookback"], None)
+        return slice_batch(_with_tuples(buffer["data"], space), buffer["lookback"], sys.maxsize)
     return [_with_tuples(value, space) for value in buffer["data"][buffer["lookback"] :]]
 
 
