@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,18 @@ from episodelake.readers.exporting.rllib import to_rllib
 pytestmark = pytest.mark.peers
 LENGTHS = (7, 3, 12, 1, 5)
 BOX = gymnasium.spaces.Box(-100, 100, (2,), np.float32)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """A small cluster of Ray, for Ray Data."""
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=200 * 2**20, log_to_driver=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    yield
+    gc.collect()  # iterators of Ray Data report to the cluster when they go
+    ray.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +91,7 @@ def check(episodes: list[Any]) -> None:
         assert (each.is_terminated, each.is_truncated) == (number % 2 == 0, number % 2 == 1)
 
 
+@pytest.mark.usefixtures("cluster")
 def test_rllib_reads_exported_rows(store: el.EpisodeStore, tmp_path: Path) -> None:
     """Each row is a transition with its own next observation; there are as many as transitions."""
     store.export(tmp_path / "out", format="rllib")
@@ -92,6 +107,7 @@ def test_rllib_reads_exported_rows(store: el.EpisodeStore, tmp_path: Path) -> No
     assert np.array_equal(columns["default_policy/obs"][:7], expected(0)[:-1])
 
 
+@pytest.mark.usefixtures("cluster")
 def test_rllib_reads_exported_episodes(store: el.EpisodeStore, tmp_path: Path) -> None:
     """RLlib unpacks whole episodes with infos and spaces, and learns from them."""
     import msgpack
@@ -113,6 +129,7 @@ def test_rllib_reads_exported_episodes(store: el.EpisodeStore, tmp_path: Path) -
     }
 
 
+@pytest.mark.usefixtures("cluster")
 def test_rllib_reads_exported_sample_batches(store: el.EpisodeStore, tmp_path: Path) -> None:
     """As Parquet in the new API stack, as JSON lines in the old one."""
     from ray.rllib.offline.json_reader import JsonReader
