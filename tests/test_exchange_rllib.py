@@ -41,6 +41,7 @@ def rows(lengths: list[int], **columns: Any) -> dict[str, Any]:
 
 def written(path: Path, columns: dict[str, Any], order: Any = None) -> Path:
     """A Parquet file with these columns, in another order of rows if one is given."""
+    path.parent.mkdir(exist_ok=True)
     table = pa.table(columns)
     pq.write_table(table if order is None else table.take(order), path, row_group_size=5)
     return path
@@ -148,6 +149,10 @@ def test_rows_without_an_episode_or_whole_file_are_errors(tmp_path: Path) -> Non
     file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(el.DatasetError, match=r"data.parquet is no whole Parquet file"):
         el.import_dataset(file, tmp_path / "store", format="rllib")
+    written(tmp_path / "typed" / "a.parquet", rows([2]))
+    written(tmp_path / "typed" / "b.parquet", rows([2], eps_id=["f", "f"], rewards=["x", "y"]))
+    with pytest.raises(el.DatasetError, match=r"typed has columns of other types .* episode e0"):
+        el.import_dataset(tmp_path / "typed", tmp_path / "store")
     (tmp_path / "bad.json").write_text(
         '{"type": "SampleBatch", "obs": [1, 2], "new_obs": [2], "rewards": [1]}\n'
     )
@@ -227,6 +232,10 @@ def test_a_missing_chunk_is_named(tmp_path: Path) -> None:
         el.import_dataset(tmp_path / "data.parquet", tmp_path / "store")
     report = el.import_dataset(tmp_path / "data.parquet", tmp_path / "store", on_error="skip")
     assert [key for key, _ in report.skipped] == [states[1]["id_"]] and report.episodes == 1
+    damaged = msgpack.packb({**states[2], "rewards": None})
+    pq.write_table(pa.table({"item": pa.array([damaged], pa.binary())}), tmp_path / "damaged.parquet")
+    with pytest.raises(el.DatasetError, match=f"Episode {states[2]['id_']} of .* is damaged"):
+        el.import_dataset(tmp_path / "damaged.parquet", tmp_path / "other")
 
 
 def items_of(file: Path) -> list[bytes]:

@@ -85,6 +85,17 @@ class EpisodesDataset(ForeignDataset):
             yield Part((key,), partial(self._load, key))
 
     def _load(self, key: str) -> ForeignEpisode:
+        try:
+            return self._episode(key)
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, DatasetError):
+                raise
+            path = next(iter(self._chunks[key].values())).path
+            raise DatasetError(
+                f"Episode {key} of {path} is damaged: {type(error).__name__}: {error}"
+            ) from error
+
+    def _episode(self, key: str) -> ForeignEpisode:
         chunks = sorted(self._chunks[key].values(), key=lambda chunk: chunk.start)
         if chunks[0].start:
             self.losses.add("first steps of episodes, whose chunks the source lacks", chunks[0].start)

@@ -103,6 +103,15 @@ class RowsDataset(ForeignDataset):
         return Part(tuple(span.key for span in chosen), partial(self._load, chosen))
 
     def _load(self, chosen: list[Span]) -> ForeignTable:
+        try:
+            return self._table(chosen)
+        except (pa.ArrowException, KeyError, TypeError) as error:
+            raise DatasetError(
+                f"{self._path} has columns of other types in some rows, in episode {chosen[0].key} or one "
+                f"of the {len(chosen) - 1} after it: {error}"
+            ) from error
+
+    def _table(self, chosen: list[Span]) -> ForeignTable:
         rows = self._take(np.concatenate([span.rows for span in chosen]))
         lengths = np.array([len(span.rows) for span in chosen])
         if not chosen[0].plain:
