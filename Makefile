@@ -69,7 +69,7 @@ test-lowest: $(LOWEST)/.installed-lowest ## run the core suite on the oldest sup
 	$(IN_MEMORY) $(LOWEST)/bin/python -m pytest $(PARALLEL) $(CORE:%=tests/test_%.py) $(ARGS)
 
 test-peers: $(PEERS)/.installed-peers ## run the examples and comparisons that need other libraries
-	$(IN_MEMORY) $(PEERS)/bin/python -m pytest $(PARALLEL) -m peers tests/test_peers.py $(ARGS)
+	$(IN_MEMORY) $(PEERS)/bin/python -m pytest $(PARALLEL) -m peers tests/test_peers.py tests/test_conversion_peers.py $(ARGS)
 
 # RLlib needs a Gymnasium of its own. One process: its tests share one small cluster.
 test-rllib: $(RLLIB)/.installed-rllib ## train RLlib's algorithms from stores and record them, in RLlib's own environment

@@ -22,6 +22,7 @@ from ..store.progress import Progress
 from ..store.snapshot import Selection
 from .context import Parameters, ReadContext, SqlCondition
 from .episode import Episode
+from .exporting.conversions import Conversions
 from .exporting.export import ExportReport, export_view
 from .filtering import check_episodes, filter_episodes
 from .frames import episodes_frame, runs_frame, steps_frame, transitions_only
@@ -422,6 +423,11 @@ class EpisodeView(FeedingView):
     def plot(self) -> Plots:
         """Interactive charts of these episodes: `store.plot.returns()` and others; see `Plots`."""
         return Plots(self.context)
+
+    @property
+    def to(self) -> Conversions:
+        """These episodes as objects of other libraries, in memory: `store.to.pandas()`; see `Conversions`."""
+        return Conversions(self)
 
     def export(
         self,

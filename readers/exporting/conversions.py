@@ -1,0 +1,155 @@
+"""`view.to`: the door to objects of other libraries in memory, each imported with its first use."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import polars as pl
+
+from ...store.dynamic.column_groups import EXTRA, INFO, POLICY
+from ...store.errors import InvalidArgumentError
+from ...store.losses import Losses
+from ...store.optional_packages import require
+from ..frames import episodes_frame, runs_frame, steps_frame, transitions_only
+from ..loading.feeding import FeedingView
+from .flat import FlatTransitions, flat_transitions, refuse_agents
+from .target import Export
+
+TableName = Literal["transitions", "steps", "episodes", "runs"]
+_TABLES = ("transitions", "steps", "episodes", "runs")
+
+
+class Conversions:
+    """The episodes of a view as objects of other libraries, in main memory.
+
+    Each method reads all episodes of the view and returns an object whose arrays belong to the caller: they
+    are copies, and changing them does not change the store. At its peak a conversion needs about twice the
+    memory of its result.
+
+    What the library cannot hold is a `RuntimeWarning` that lists it with counts;
+    `warnings.simplefilter("error", RuntimeWarning)` makes it an error. Replay buffers need a flag where an
+    episode ends: the last transition of one that was cut or interrupted counts as truncated there, and a last
+    transition whose next observation is missing is left out. Both are among the losses.
+
+    All methods raise `MissingPackageError` if the library is not installed, `DatasetError` if it cannot hold
+    the episodes at all (several agents, vector rewards, spaces that it does not know), `CorruptStoreError`
+    for a damaged file, and `InvalidArgumentError` for arguments that make no sense. An empty view is an
+    `InvalidArgumentError` for those that make a buffer.
+    """
+
+    def __init__(self, view: FeedingView) -> None:
+        self._view = view
+
+    def pandas(self, table: TableName = "transitions", *, arrow: bool = False) -> Any:
+        """Return a table as a `pandas.DataFrame`; nothing is lost.
+
+        Args:
+            table: "transitions" (T rows per episode), "steps" (T+1 rows), "episodes" or "runs", with the
+                columns of the attributes of this name.
+            arrow: columns with Arrow's types, which keep integers and flags with NULLs as they are. Otherwise
+                columns have NumPy's types: an integer column with a NULL is float64, exact to 2**53, and a
+                flag with a NULL is an object.
+
+        Returns:
+            One row per transition, step, episode or run, in the order of the view, with a `RangeIndex`.
+            Values of arrays are `numpy.ndarray`s of one dimension, in C order (of Arrow's list types with
+            `arrow`).
+        """
+        require("pandas", "view.to.pandas()")
+        frame = self._frame(table).collect()
+        return frame.to_pandas(use_pyarrow_extension_array=arrow)
+
+    def torchrl(self, *, buffer: bool = False) -> Any:
+        """Return the transitions as a `TensorDict` in the layout of TorchRL's collectors (TED).
+
+        Keys are "observation", "action", ("next", "observation"), ("next", "reward"), ("next", "done"),
+        ("next", "terminated"), ("next", "truncated"), the flags "done", "terminated" and "truncated" before
+        each transition, which are False, and ("collector", "traj_ids"), the episode's place in the view.
+        Parts of Dict and Tuple spaces are nested TensorDicts. Actions of Discrete spaces are numbers, not
+        one-hot.
+
+        Args:
+            buffer: return a `TensorDictReplayBuffer` that holds them, in main memory, instead.
+
+        Returns:
+            Batch size (N,), on the CPU. Observations and actions have the dtypes of their spaces; rewards are
+            float32, as TorchRL's environments give them, of shape (N, 1) or (N, k), and flags bool of shape
+            (N, 1).
+        """
+        purpose = "view.to.torchrl()"
+        require("tensordict", purpose)
+        data = require("torchrl.data", purpose, "torchrl") if buffer else None
+        from .replay_buffers import ted_tensordict, torchrl_buffer
+
+        target = "A TensorDict of transitions"
+        flat, export = self._flat(target)
+        found = torchrl_buffer(data, flat) if buffer else ted_tensordict(flat)
+        _warn(target, export.losses)
+        return found
+
+    def tianshou(self) -> Any:
+        """Return a full `tianshou.data.ReplayBuffer` of N transitions.
+
+        Observations and actions have the dtypes of their spaces, Dicts are `Batch`es, rewards are float64 of
+        shape (N,) or (N, k). For a buffer with room for more, or of another class, call
+        `other.update(view.to.tianshou())`.
+        """
+        data = require("tianshou.data", "view.to.tianshou()", "tianshou")
+        from .replay_buffers import tianshou_buffer
+
+        target = "Tianshou's ReplayBuffer"
+        flat, export = self._flat(target)
+        found = tianshou_buffer(data, flat, export.context)
+        _warn(target, export.losses)
+        return found
+
+    def sb3(self, *, buffer_size: int | None = None, device: str = "auto") -> Any:
+        """Return a `ReplayBuffer` of Stable-Baselines3, or a `DictReplayBuffer` for observations of a Dict.
+
+        It has one environment, and handles timeouts: `dones` are either flag, and `timeouts` those of
+        transitions that are truncated and not terminated. Actions of a Box are scaled from its bounds to -1
+        to 1, as the off-policy algorithms store and expect them. So `model.replay_buffer = view.to.sb3()` is
+        ready for `model.train`. Rewards are float32, and so are actions of float64. Images stand as recorded;
+        a model whose environment is wrapped in `VecTransposeImage` needs a store of such images.
+
+        Args:
+            buffer_size: its room, at least the N transitions; None for exactly these.
+            device: the device of sampled batches.
+        """
+        buffers = require("stable_baselines3.common.buffers", "view.to.sb3()", "stable-baselines3")
+        from .replay_buffers import sb3_buffer
+
+        target = "SB3's ReplayBuffer"
+        flat, export = self._flat(target)
+        found = sb3_buffer(buffers, flat, export.context, buffer_size, device)
+        _warn(target, export.losses)
+        return found
+
+    def _frame(self, table: str) -> pl.LazyFrame:
+        snapshot, positions = self._view.context.snapshot, self._view.context.positions
+        if table not in _TABLES:
+            raise InvalidArgumentError(
+                f"table={table!r} is unknown; expected one of {', '.join(map(repr, _TABLES))}."
+            )
+        if table in ("episodes", "runs"):
+            return (episodes_frame if table == "episodes" else runs_frame)(snapshot, positions)
+        steps = steps_frame(snapshot, positions)
+        return steps if table == "steps" else transitions_only(steps)
+
+    def _flat(self, target: str) -> tuple[FlatTransitions, Export]:
+        export = self._export(target)
+        export.lose_columns(INFO, POLICY, EXTRA)
+        return flat_transitions(self._view, export.losses), export
+
+    def _export(self, target: str) -> Export:
+        refuse_agents(self._view.context, target)
+        return Export(self._view.context, Losses(), {}, lambda done: None)
+
+
+def _warn(target: str, losses: Mapping[str, int]) -> None:
+    """Warn of what a conversion lost, at the line that called it."""
+    if losses:
+        lines = "; ".join(f"{what} ({count:,})" for what, count in losses.items())
+        warnings.warn(f"{target} does not hold: {lines}.", RuntimeWarning, stacklevel=3)

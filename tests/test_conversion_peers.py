@@ -1,0 +1,158 @@
+"""`view.to` with libraries of their own environment: each object against one that the library filled itself.
+
+`make test-peers` runs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import episodelake as el
+from plain_transitions import plain_transitions, tree_equal, written_store
+
+pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore:.* does not hold:RuntimeWarning")]
+
+
+@pytest.fixture(params=["box", "dict"])
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> el.EpisodeStore:
+    """Five episodes, one for each way to end and one with a single transition."""
+    return written_store(tmp_path / "store", request.param)
+
+
+def test_torchrl_samples_the_transitions(store: el.EpisodeStore) -> None:
+    """A buffer holds them once each, and slices of it stay within episodes."""
+    data = importlib.import_module("torchrl.data")
+    buffer = store.to.torchrl(buffer=True)
+    rows = plain_transitions(store)
+    assert len(buffer) == len(rows)
+    for index, row in enumerate(rows):
+        assert tree_equal(buffer[index]["next", "observation"], row["next_observation"])
+    sliced = data.TensorDictReplayBuffer(
+        storage=buffer.storage,
+        sampler=data.SliceSampler(slice_len=2, end_key=("next", "done")),
+        batch_size=40,
+    )
+    batch = sliced.sample().reshape(-1, 2)
+    assert (batch["collector", "traj_ids"][:, 0] == batch["collector", "traj_ids"][:, 1]).all()
+
+
+def test_tianshou_has_what_it_would_have_added(store: el.EpisodeStore) -> None:
+    """The arrays, the place of the next transition of each, and n-step returns, as after `add`."""
+    data = importlib.import_module("tianshou.data")
+    algorithm = importlib.import_module("tianshou.algorithm.algorithm_base")
+    rows = plain_transitions(store)
+    expected = data.ReplayBuffer(len(rows))
+    for row in rows:
+        expected.add(
+            data.Batch(
+                obs=row["observation"],
+                act=row["action"],
+                rew=row["reward"],
+                terminated=row["terminated"],
+                truncated=row["truncated"],
+                obs_next=row["next_observation"],
+                info={},
+            )
+        )
+    found = store.to.tianshou()
+    indices = np.arange(len(rows))
+    for name in ("act", "rew", "terminated", "truncated", "done"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+    for name in ("obs", "obs_next"):
+        assert tree_equal(getattr(found, name), _plain(getattr(expected, name)))
+    for step in ("next", "prev"):
+        assert np.array_equal(getattr(found, step)(indices), getattr(expected, step)(indices))
+    assert (len(found), found.unfinished_index().tolist()) == (len(rows), [])
+    returns = [
+        algorithm.Algorithm.compute_episodic_return(
+            buffer[indices], buffer, indices, gamma=0.9, gae_lambda=1.0
+        )[0]
+        for buffer in (found, expected)
+    ]
+    assert np.array_equal(*returns)
+    wider = data.ReplayBuffer(50)
+    wider.update(found)
+    assert len(wider) == len(rows) and np.array_equal(wider.rew[: len(rows)], found.rew)
+
+
+def test_sb3_has_what_it_would_have_added(store: el.EpisodeStore) -> None:
+    """The arrays and the place to write next, as after `add`; batches treat only termination as done."""
+    buffers = importlib.import_module("stable_baselines3.common.buffers")
+    rows = plain_transitions(store)
+    kind = buffers.DictReplayBuffer if isinstance(rows[0]["observation"], dict) else buffers.ReplayBuffer
+    space = store.action_space
+    for size in (None, 40):
+        expected = kind(size or len(rows), store.observation_space, space, device="cpu")
+        for row in rows:
+            action = row["action"]
+            if isinstance(space, gymnasium.spaces.Box):
+                action = 2.0 * ((action - space.low) / (space.high - space.low)) - 1.0
+            expected.add(
+                _with_axis(row["observation"]),
+                _with_axis(row["next_observation"]),
+                np.asarray(action)[None],
+                np.array([row["reward"]]),
+                np.array([row["done"]]),
+                [{"TimeLimit.truncated": row["truncated"] and not row["terminated"]}],
+            )
+        found = store.to.sb3(buffer_size=size, device="cpu")
+        assert type(found) is kind and (found.pos, found.full) == (expected.pos, expected.full)
+        for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+            assert tree_equal(getattr(found, name), getattr(expected, name)), name
+    batch = found._get_samples(np.arange(len(rows)))
+    assert batch.dones[:, 0].tolist() == [float(row["terminated"]) for row in rows]
+    with pytest.raises(el.InvalidArgumentError, match="buffer_size=3 is too small"):
+        store.to.sb3(buffer_size=3)
+
+
+def test_sb3_trains_on_what_was_recorded(tmp_path: Path) -> None:
+    """The buffer holds the actions that the model's policy stores, and the model trains on it."""
+    sb3 = importlib.import_module("stable_baselines3")
+    env = gymnasium.make("Pendulum-v1", max_episode_steps=20)
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder:
+        for seed in range(3):
+            recorder.reset(seed=seed)
+            while not any(recorder.step(recorder.action_space.sample())[2:4]):
+                pass
+    store.refresh()
+    model = sb3.SAC("MlpPolicy", env, device="cpu", policy_kwargs={"net_arch": [8]}, batch_size=16)
+    model.replay_buffer = store.to.sb3(device="cpu")
+    actions = np.concatenate([episode.actions for episode in store])
+    assert np.allclose(model.policy.scale_action(actions), model.replay_buffer.actions[:, 0])
+    model.set_logger(importlib.import_module("stable_baselines3.common.logger").Logger(None, []))
+    before = [each.detach().clone() for each in model.policy.parameters()]
+    model.train(2, 16)
+    assert any(not (old == new).all() for old, new in zip(before, model.policy.parameters(), strict=True))
+
+
+def test_one_reward_per_transition_is_what_sb3_holds(tmp_path: Path) -> None:
+    """Rewards of several objectives are refused by SB3, and kept by TorchRL and Tianshou."""
+    space = gymnasium.spaces.Discrete(3)
+    store = el.create(tmp_path / "store", observation_space=space, action_space=space, reward_shape=(2,))
+    rewards = np.array([[1.0, 2.0], [3.0, 4.0]])
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=[0, 1, 2], actions=[0, 1], rewards=rewards, terminations=True, truncations=False
+        )
+    store.refresh()
+    with pytest.raises(el.DatasetError, match=r"rewards of shape \(2,\)"):
+        store.to.sb3()
+    assert np.array_equal(store.to.tianshou().rew, rewards)
+    assert np.array_equal(store.to.torchrl()["next", "reward"], rewards)
+
+
+def _with_axis(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_axis(part) for key, part in value.items()}
+    return np.asarray(value)[None]
+
+
+def _plain(batch: Any) -> Any:
+    return {key: _plain(batch[key]) for key in batch.get_keys()} if hasattr(batch, "get_keys") else batch
