@@ -148,6 +148,52 @@ def test_one_reward_per_transition_is_what_sb3_holds(tmp_path: Path) -> None:
     assert np.array_equal(store.to.torchrl()["next", "reward"], rewards)
 
 
+def test_imitation_has_the_episodes(store: el.EpisodeStore) -> None:
+    """Each is a trajectory, terminal where the environment ended it, of the same transitions."""
+    rollout = importlib.import_module("imitation.data.rollout")
+    found = store.to.imitation()
+    assert sum(each.terminal for each in found) == 3
+    for trajectory, episode in zip(found, store, strict=True):
+        assert trajectory.terminal == (episode.end_reason != "cut")
+        assert np.array_equal(trajectory.acts, episode.actions)
+        assert np.array_equal(trajectory.rews, episode.rewards)
+        assert trajectory.infos.tolist() == episode.infos[1:]
+    flat = rollout.flatten_trajectories_with_rew(found)
+    rows = plain_transitions(store)
+    for index, row in enumerate(rows):
+        assert tree_equal(_unwrapped(flat[index]["next_obs"]), row["next_observation"])
+
+
+def test_hugging_face_has_the_rows(store: el.EpisodeStore) -> None:
+    """Of each table, as Polars has them."""
+    for table in ("transitions", "steps", "episodes", "runs"):
+        assert store.to.huggingface(table).to_list() == getattr(store, table).collect().to_dicts()
+
+
+def test_d3rlpy_has_the_transitions(tmp_path: Path) -> None:
+    """Those of its own transition picker, and the number of actions of the space."""
+    store = written_store(tmp_path / "store", "box")
+    found = store.to.d3rlpy()
+    assert found.dataset_info.action_size == 5
+    rows = plain_transitions(store)
+    assert found.transition_count == len(rows)
+    picked = [
+        found.transition_picker(episode, index)
+        for episode in found.episodes
+        for index in range(episode.transition_count)
+    ]
+    for transition, row in zip(picked, rows, strict=True):
+        assert np.array_equal(transition.observation, row["observation"])
+        assert transition.action == row["action"] and transition.terminal == row["terminated"]
+        if not row["terminated"]:
+            assert np.array_equal(transition.next_observation, row["next_observation"])
+
+
+def _unwrapped(observation: Any) -> Any:
+    unwrap = getattr(observation, "unwrap", None)
+    return observation if unwrap is None else unwrap()
+
+
 def _with_axis(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _with_axis(part) for key, part in value.items()}

@@ -5,8 +5,10 @@ The libraries of the test extra are tested here; tests/test_conversion_peers.py 
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pandas as pd
 import pytest
@@ -96,3 +98,39 @@ def test_what_cannot_be_converted_is_told(tmp_path: Path) -> None:
     with pytest.raises(el.DatasetError, match="the store has the agents a, b"):
         team.to.torchrl()
     assert len(team.to.pandas()) == 0
+
+
+@pytest.mark.filterwarnings("ignore:A MinariDataset does not hold:RuntimeWarning")
+def test_a_minari_dataset_lies_in_a_folder_of_its_own(store: el.EpisodeStore) -> None:
+    """It has the episodes, and its folder goes with it."""
+    dataset = store.to.minari()
+    folder = Path(dataset.storage.data_path)
+    for found, episode in zip(dataset.iterate_episodes(), store, strict=True):
+        assert tree_equal(found.observations, episode.observations)
+        for name in ("actions", "rewards", "terminations", "truncations"):
+            assert np.array_equal(getattr(found, name), getattr(episode, name))
+    assert folder.is_dir()
+    del dataset
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_a_missing_next_observation_is_not_made_up(tmp_path: Path) -> None:
+    """Its transition is left out, the one before ends the episode, and the warning counts it."""
+    space = gymnasium.spaces.Discrete(9)
+    store = el.create(tmp_path / "store", observation_space=space, action_space=space)
+    with store.writer() as writer:
+        for length in (3, 1):
+            writer.write_episode(
+                observations=np.arange(length),
+                actions=np.arange(length),
+                rewards=np.ones(length),
+                terminations=True,
+                truncations=False,
+                last_observation="missing",
+            )
+    with pytest.warns(RuntimeWarning, match=r"a last transition, whose next observation is missing \(2\)"):
+        found = store.refresh().to.torchrl()
+    assert found["next", "observation"].tolist() == [1, 2]
+    assert found["next", "done"].flatten().tolist() == [False, True]
+    assert found["next", "terminated"].flatten().tolist() == [False, False]

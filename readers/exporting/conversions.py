@@ -127,6 +127,60 @@ class Conversions:
         _warn(target, export.losses)
         return found
 
+    def imitation(self) -> list[Any]:
+        """Return a list of imitation's `TrajectoryWithRew`, one for each episode in the order of the view.
+
+        Observations of a Dict are a `DictObs`; rewards are float64, and entry t of `infos` is the info that
+        came with observation t+1. `terminal` is True where the environment terminated or truncated the
+        episode: imitation does not distinguish them. The first info, seeds, options and metadata stay behind.
+        """
+        types = require("imitation.data.types", "view.to.imitation()", "imitation")
+        from .trajectories import imitation_trajectories
+
+        target = "imitation's TrajectoryWithRew"
+        export = self._export(target)
+        found = imitation_trajectories(types, export)
+        _warn(target, export.losses)
+        return found
+
+    def d3rlpy(self) -> Any:
+        """Return a `d3rlpy.dataset.ReplayBuffer` of all episodes, without a limit.
+
+        It goes through the file of `view.export(format="d3rlpy")` in a temporary folder and holds the same:
+        an episode that did not terminate has its last observation as a further row. The size of a discrete
+        action space is that of the space, not that of the actions that occur.
+        """
+        dataset = require("d3rlpy.dataset", "view.to.d3rlpy()", "d3rlpy")
+        from .trajectories import d3rlpy_buffer
+
+        found, lost = d3rlpy_buffer(dataset, self._view.context)
+        _warn("d3rlpy's ReplayBuffer", lost)
+        return found
+
+    def minari(self, *, data_format: str = "hdf5") -> Any:
+        """Return a `minari.MinariDataset`, as `view.export(format="minari")` writes it.
+
+        Its folder is temporary: it is deleted with the data set, or when the program ends. Export to keep it.
+
+        Args:
+            data_format: "hdf5", "arrow" or "parquet".
+        """
+        minari = require("minari", "view.to.minari()", "'minari[hdf5]'")
+        from .trajectories import minari_dataset
+
+        found, lost = minari_dataset(minari, self._view.context, data_format)
+        _warn("A MinariDataset", lost)
+        return found
+
+    def huggingface(self, table: TableName = "transitions") -> Any:
+        """Return a table as a `datasets.Dataset` in main memory; nothing of it is lost.
+
+        Args:
+            table: as for `pandas`.
+        """
+        datasets = require("datasets", "view.to.huggingface()")
+        return datasets.Dataset(self._frame(table).collect().to_arrow())
+
     def _frame(self, table: str) -> pl.LazyFrame:
         snapshot, positions = self._view.context.snapshot, self._view.context.positions
         if table not in _TABLES:

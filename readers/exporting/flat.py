@@ -21,6 +21,8 @@ from ..frames import episodes_frame
 from ..loading.feeding import FeedingView
 
 _KEYS = (OBSERVATION, ACTION, REWARD, NEXT_OBSERVATION, *FLAGS, EPISODE, END_REASON)
+#: Spaces whose values are one array.
+SIMPLE_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 #: Cut and interrupted.
 _UNFLAGGED = (3, 4)
 

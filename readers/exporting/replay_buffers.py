@@ -21,9 +21,7 @@ from gymnasium import spaces
 
 from ...store.errors import InvalidArgumentError
 from ..context import ReadContext
-from .flat import FlatTransitions, refuse_spaces, refuse_vector_rewards
-
-_SIMPLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+from .flat import SIMPLE_SPACES, FlatTransitions, refuse_spaces, refuse_vector_rewards
 
 
 def ted_tensordict(flat: FlatTransitions) -> Any:
@@ -69,7 +67,7 @@ def tianshou_buffer(data: Any, flat: FlatTransitions, context: ReadContext) -> A
     """Return a full `ReplayBuffer` of `tianshou.data`."""
     manifest = context.snapshot.manifest
     for column, space in (("observation", manifest.observation_space), ("action", manifest.action_space)):
-        refuse_spaces("Tianshou's ReplayBuffer", column, space, (*_SIMPLE, spaces.Dict))
+        refuse_spaces("Tianshou's ReplayBuffer", column, space, (*SIMPLE_SPACES, spaces.Dict))
     buffer = data.ReplayBuffer(len(flat))
     buffer.set_batch(
         data.Batch(
@@ -94,8 +92,8 @@ def sb3_buffer(
     target = "SB3's ReplayBuffer"
     manifest = context.snapshot.manifest
     refuse_vector_rewards(context, target)
-    refuse_spaces(target, "observation", manifest.observation_space, (*_SIMPLE, spaces.Dict))
-    refuse_spaces(target, "action", manifest.action_space, _SIMPLE)
+    refuse_spaces(target, "observation", manifest.observation_space, (*SIMPLE_SPACES, spaces.Dict))
+    refuse_spaces(target, "action", manifest.action_space, SIMPLE_SPACES)
     count = len(flat)
     if size is not None and size < count:
         raise InvalidArgumentError(
