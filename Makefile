@@ -122,9 +122,11 @@ $(LOWEST)/.installed-lowest: pyproject.toml tests/lowest.txt
 	$(LOWEST)/bin/python -m pip install --quiet --constraint tests/lowest.txt --editable '.[lowest]'
 	@touch $@
 
-$(PEERS)/.installed-peers: pyproject.toml tests/peers.txt
+$(PEERS)/.installed-peers: pyproject.toml tests/peers.txt tests/peers-no-deps.txt
 	$(MAKE) --no-print-directory VENV=$(PEERS) $(PEERS)/bin/python
 	$(PEERS)/bin/python -m pip install --quiet --requirement tests/peers.txt --editable .
+	@# These pin older releases of Gymnasium than they need.
+	$(PEERS)/bin/python -m pip install --quiet --no-deps --requirement tests/peers-no-deps.txt
 	@touch $@
 
 $(RLLIB)/.installed-rllib: pyproject.toml tests/rllib.txt
