@@ -125,7 +125,7 @@ $(LOWEST)/.installed-lowest: pyproject.toml tests/lowest.txt
 $(PEERS)/.installed-peers: pyproject.toml tests/peers.txt tests/peers-no-deps.txt
 	$(MAKE) --no-print-directory VENV=$(PEERS) $(PEERS)/bin/python
 	$(PEERS)/bin/python -m pip install --quiet --requirement tests/peers.txt --editable .
-	@# These pin older releases of Gymnasium than they need.
+	@# These pin older releases of Gymnasium and others than they need.
 	$(PEERS)/bin/python -m pip install --quiet --no-deps --requirement tests/peers-no-deps.txt
 	@touch $@
 
