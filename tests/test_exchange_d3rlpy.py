@@ -60,6 +60,7 @@ def test_transitions_are_those_that_d3rlpy_picks(
         assert store.action_space == spaces.Discrete(4)
 
 
+@pytest.mark.further
 def test_last_transitions_of_terminated_episodes_can_be_dropped(tmp_path: Path) -> None:
     """Which is the default; an episode of one transition then leaves nothing."""
     report = el.import_dataset(DATA / "d3rlpy_continuous.h5", tmp_path / "store")
@@ -112,6 +113,7 @@ BOX = spaces.Box(-9, 9, (3,), np.float32)
         ),
     ],
 )
+@pytest.mark.further
 def test_a_store_goes_out_to_d3rlpy_and_comes_back(
     tmp_path: Path, observation: spaces.Space, action: spaces.Space
 ) -> None:
@@ -185,6 +187,7 @@ def changed(path: Path, **replaced: Any) -> Path:
         pytest.param({"version": "2.0"}, r"version 2\.0; expected 2\.1", marks=pytest.mark.further),
     ],
 )
+@pytest.mark.further
 def test_damaged_files_are_refused(tmp_path: Path, replaced: dict[str, Any], message: str) -> None:
     """With the episode, and nothing is written."""
     with pytest.raises(el.DatasetError, match=message):

@@ -76,6 +76,7 @@ def test_next_observations_end_the_episodes(tmp_path: Path) -> None:
     assert el.import_dataset(tmp_path / "hopper.hdf5", store).present == 5
 
 
+@pytest.mark.further
 def test_without_next_observations_the_caller_chooses(tmp_path: Path) -> None:
     """The last transition is left out, or stays with its observation repeated or missing."""
     columns = d4rl_file(tmp_path / "a.hdf5", "next_observations")
@@ -103,6 +104,7 @@ def test_without_next_observations_the_caller_chooses(tmp_path: Path) -> None:
         assert [row["goal"]["x"] for row in infos] == list(range(start, stop))
 
 
+@pytest.mark.further
 def test_files_of_version_0_end_at_terminals_only(tmp_path: Path) -> None:
     """They have no timeouts; the report says what cannot be known, and the rest is cut."""
     columns = d4rl_file(tmp_path / "v0.hdf5", "timeouts")
@@ -116,6 +118,7 @@ def test_files_of_version_0_end_at_terminals_only(tmp_path: Path) -> None:
     assert store[-1].end_reason == "cut"
 
 
+@pytest.mark.further
 def test_timeouts_without_terminals_end_episodes(tmp_path: Path) -> None:
     """As in maze2d, whose terminals are all zero."""
     d4rl_file(tmp_path / "maze2d.hdf5", terminals=np.zeros(ROWS), **{"timeouts": np.arange(ROWS) % 20 == 19})
@@ -138,6 +141,7 @@ def test_timeouts_without_terminals_end_episodes(tmp_path: Path) -> None:
         ({"next_observations": np.zeros((ROWS, 4), np.float32)}, r"next_observations cannot be read"),
     ],
 )
+@pytest.mark.further
 def test_damaged_files_are_refused(tmp_path: Path, replaced: dict[str, Any], message: str) -> None:
     """With the column or row, and nothing is written."""
     d4rl_file(tmp_path / "a.hdf5", **replaced)
@@ -146,6 +150,7 @@ def test_damaged_files_are_refused(tmp_path: Path, replaced: dict[str, Any], mes
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.further
 def test_truncated_and_unknown_files_are_refused(tmp_path: Path) -> None:
     """A file that ends early cannot be opened; one without its columns says which."""
     d4rl_file(tmp_path / "a.hdf5")
@@ -162,6 +167,7 @@ def test_truncated_and_unknown_files_are_refused(tmp_path: Path) -> None:
         el.import_dataset(tmp_path / "b.hdf5", tmp_path / "store", format="d4rl")
 
 
+@pytest.mark.further
 def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     """Two data sets in files of the same name both come in."""
     for folder in ("a", "b"):
@@ -220,6 +226,7 @@ def test_a_store_goes_out_to_d4rl_and_comes_back(tmp_path: Path) -> None:
         assert ours.truncated == theirs.truncated or ours.end_reason == "cut"
 
 
+@pytest.mark.further
 def test_observations_of_several_arrays_do_not_go_out(tmp_path: Path) -> None:
     """The message says what D4RL holds."""
     several = spaces.Dict({"x": spaces.Discrete(3)})

@@ -64,6 +64,7 @@ def test_a_dataset_of_lerobot_comes_in_as_lerobot_reads_it(tmp_path: Path, name:
     assert (again.episodes, again.present) == (0, 3)
 
 
+@pytest.mark.further
 def test_the_last_observation_is_never_made_up_in_silence(tmp_path: Path) -> None:
     """Dropping leaves a cut episode without the last action; repeating counts."""
     with pytest.raises(el.DatasetError, match=r'one frame.*last_observation="missing"'):
@@ -118,6 +119,7 @@ def sparse(folder: Path, **columns: Any) -> Path:
     return folder
 
 
+@pytest.mark.further
 def test_rewards_and_ends_that_are_not_there_are_not_invented(tmp_path: Path) -> None:
     """Rewards are NaN and counted; the episode is cut; tasks that change are a column."""
     report = el.import_dataset(sparse(tmp_path / "a"), tmp_path / "store", last_observation="missing")
@@ -140,6 +142,7 @@ FLAG = {"dtype": "bool", "shape": [1]}
         ([0, 1, 0], [0, 0, 0], "cut"),
     ],
 )
+@pytest.mark.further
 def test_ends_are_what_the_flags_of_the_last_frame_say(
     tmp_path: Path, done: list[int], truncated: list[int], expected: str
 ) -> None:
@@ -156,6 +159,7 @@ def test_ends_are_what_the_flags_of_the_last_frame_say(
     assert report.lost == early
 
 
+@pytest.mark.further
 def test_spaces_of_the_caller_images_and_texts_fit(tmp_path: Path) -> None:
     """A Discrete action of shape (1,), JPEG frames with channels first, a text at every frame."""
     frames = np.random.default_rng(0).integers(0, 256, (3, 8, 6, 3), np.uint8)
@@ -221,6 +225,7 @@ VIDEO_FILE = "videos/chunk-000/observation.images.top/episode_000001.mp4"
         ),
     ],
 )
+@pytest.mark.further
 def test_a_damaged_episode_is_named_or_skipped(
     tmp_path: Path, damage: Callable[[Path], Any], message: str
 ) -> None:
@@ -246,6 +251,7 @@ def test_a_damaged_episode_is_named_or_skipped(
         ({"features": {}}, "has no feature timestamp"),
     ],
 )
+@pytest.mark.further
 def test_an_info_that_makes_no_sense_is_refused(tmp_path: Path, values: Any, message: str) -> None:
     """Before anything is written, and without a way out of the folder."""
     folder = sparse(tmp_path / "a")
@@ -294,6 +300,7 @@ def recorded(path: Path) -> el.EpisodeStore:
 
 
 @pytest.mark.parametrize("frames", ["image", "video"])
+@pytest.mark.further
 def test_a_store_goes_out_to_lerobot_and_comes_back(tmp_path: Path, frames: str) -> None:
     """Everything but the listed losses; frames of video are near."""
     store = recorded(tmp_path / "store")
@@ -319,6 +326,7 @@ def test_a_store_goes_out_to_lerobot_and_comes_back(tmp_path: Path, frames: str)
         assert told == ours.metadata
 
 
+@pytest.mark.further
 def test_statistics_are_those_of_all_frames(tmp_path: Path) -> None:
     """As NumPy computes them from the concatenated episodes."""
     store = recorded(tmp_path / "store")
@@ -336,6 +344,7 @@ def test_statistics_are_those_of_all_frames(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.further
 def test_what_lerobot_cannot_hold_is_refused(tmp_path: Path) -> None:
     """Texts, names with dots, unknown frames; nothing is left behind."""
     for number, (space, message) in enumerate(

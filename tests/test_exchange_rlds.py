@@ -67,6 +67,7 @@ def test_a_dataset_of_tfds_comes_in_as_tfds_reads_it(tmp_path: Path, name: str, 
         ("transition", "repeat", [5, 3], ["terminated", "truncated"]),
     ],
 )
+@pytest.mark.further
 def test_the_caller_decides_what_a_last_step_is(
     tmp_path: Path, last_step: Any, last_observation: Any, lengths: list[int], ends: list[str]
 ) -> None:
@@ -85,6 +86,7 @@ def copied(tmp_path: Path) -> tuple[Path, Path]:
     return folder, folder / "walk-train.tfrecord-00000-of-00001"
 
 
+@pytest.mark.further
 def test_a_damaged_record_is_named_or_skipped(tmp_path: Path) -> None:
     """A flipped bit fails its checksum; the other episodes come in with `on_error="skip"`."""
     folder, file = copied(tmp_path)
@@ -97,6 +99,7 @@ def test_a_damaged_record_is_named_or_skipped(tmp_path: Path) -> None:
     assert [key for key, _ in report.skipped] == ["train/0"] and report.episodes == 3
 
 
+@pytest.mark.further
 def test_truncated_files_and_other_formats_are_told(tmp_path: Path) -> None:
     """The file and the record are named; the target is not made."""
     folder, file = copied(tmp_path)
@@ -144,6 +147,7 @@ def test_checksums_are_those_of_the_standard() -> None:
     assert struct.unpack("<I", data[12 + length : 16 + length])[0] == masked_crc(data[12 : 12 + length])
 
 
+@pytest.mark.further
 def test_integers_of_all_sizes_are_read_and_nonsense_is_refused() -> None:
     """Packed and single ones, also negative; bytes that are no message raise a `DatasetError`."""
 

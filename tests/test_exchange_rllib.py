@@ -82,6 +82,7 @@ def test_what_rllib_recorded_comes_in_as_rllib_returned_it(tmp_path: Path, name:
     ("name", "trust"),
     [("json", False), ("batches", False), pytest.param("json_compressed", True, marks=FURTHER)],
 )
+@pytest.mark.further
 def test_merged_sample_batches_are_split(tmp_path: Path, name: str, trust: bool) -> None:
     """Into the episodes 11, 12 and 13, the second of which is cut by a batch."""
     el.import_dataset(DATA / name, tmp_path / "store", observation_space=BOX, cast="same_kind", trust=trust)
@@ -97,6 +98,7 @@ def test_merged_sample_batches_are_split(tmp_path: Path, name: str, trust: bool)
             assert episode.info_arrays["force"] == [None, *(0.5 * steps[1:]).tolist()]
 
 
+@pytest.mark.further
 def test_batches_of_several_policies_need_a_choice(tmp_path: Path) -> None:
     """The error names the policies; with one of them its batches come in."""
     with pytest.raises(el.DatasetError, match="policies walker, chaser"):
@@ -106,6 +108,7 @@ def test_batches_of_several_policies_need_a_choice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", [True, False])
+@pytest.mark.further
 def test_rows_in_any_order_are_joined_by_step(tmp_path: Path, steps: bool) -> None:
     """Of row groups of five rows; without steps, rows out of order are an error that names the episode."""
     lengths = [7, 1, 12]
@@ -122,6 +125,7 @@ def test_rows_in_any_order_are_joined_by_step(tmp_path: Path, steps: bool) -> No
     assert all(episode.terminated for episode in store)
 
 
+@pytest.mark.further
 def test_damaged_rows_are_named_and_skipped(tmp_path: Path) -> None:
     """A gap, a step with two rows, rows behind a terminated one; equal rows come in once."""
     lengths = [4, 4, 4, 4, 4]
@@ -140,6 +144,7 @@ def test_damaged_rows_are_named_and_skipped(tmp_path: Path) -> None:
     assert dict(report.lost)["rows that the source repeats"] == 1
 
 
+@pytest.mark.further
 def test_rows_without_an_episode_or_whole_file_are_errors(tmp_path: Path) -> None:
     """NULL and NaN ids name the row; a truncated file is named."""
     for value in (None, float("nan")):
@@ -161,6 +166,7 @@ def test_rows_without_an_episode_or_whole_file_are_errors(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("rule", ["drop", "repeat", "missing"])
+@pytest.mark.further
 def test_without_next_observations_nothing_is_invented(tmp_path: Path, rule: Any) -> None:
     """The last transition is dropped, the last observation repeated or stated to be missing, and counted."""
     file = written(tmp_path / "data.parquet", rows([4, 3], new_obs=None))
@@ -176,6 +182,7 @@ def test_without_next_observations_nothing_is_invented(tmp_path: Path, rule: Any
         assert [episode.observations[-1].tolist() for episode in store] == [[0.0, 3.0], [1.0, 2.0]]
 
 
+@pytest.mark.further
 def test_other_column_names_and_missing_flags(tmp_path: Path) -> None:
     """A mapping names columns as RLlib's own setting does; without flags an episode is "cut"."""
     columns = rows([3, 2], terminateds=None, truncateds=None)
@@ -221,6 +228,7 @@ def test_pickles_do_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.further
 def test_a_missing_chunk_is_named(tmp_path: Path) -> None:
     """An episode whose second chunk is there without the first, and one with a hole."""
     chunks = sorted((DATA / "episode_chunks").glob("**/run-000000-00003/*.parquet"))
@@ -263,6 +271,7 @@ def recorded(path: Path) -> el.EpisodeStore:
 
 
 @pytest.mark.parametrize("kind", ["rows", "episodes", "batches", pytest.param("json", marks=FURTHER)])
+@pytest.mark.further
 def test_an_export_comes_back_as_it_was(tmp_path: Path, kind: str) -> None:
     """N transitions are N rows; all but the losses is as before."""
     store = recorded(tmp_path / "store")
@@ -289,6 +298,7 @@ def test_an_export_comes_back_as_it_was(tmp_path: Path, kind: str) -> None:
     assert copy.action_space == store.action_space
 
 
+@pytest.mark.further
 def test_episodes_of_nested_spaces_keep_their_spaces(tmp_path: Path) -> None:
     """As `item`; rows of them are refused, and so are rows of a store without scalar rewards."""
     space = spaces.Dict({"x": BOX, "n": spaces.Tuple([spaces.Discrete(4, start=2), spaces.MultiBinary(3)])})
@@ -319,6 +329,7 @@ def test_episodes_of_nested_spaces_keep_their_spaces(tmp_path: Path) -> None:
         assert np.array_equal(copy[0].observations["n"][1][index], value["n"][1])
 
 
+@pytest.mark.further
 def test_other_files_are_no_rllib(tmp_path: Path) -> None:
     """The error names what is lacking; damaged and foreign files raise no other."""
     written(tmp_path / "a.parquet", rows([2], eps_id=None, new_obs=None))

@@ -55,6 +55,7 @@ def changed(path: Path, *without: str, **replaced: Any) -> Path:
     return path
 
 
+@pytest.mark.further
 def test_without_next_observations_the_last_one_is_missing(tmp_path: Path) -> None:
     """The transition is dropped by default; early dones are counted."""
     without = [f"data/demo_{number}/next_obs" for number in (0, 2, 10)]
@@ -85,6 +86,7 @@ def test_without_next_observations_the_last_one_is_missing(tmp_path: Path) -> No
         (["data/demo_2/obs/object"], {}, r"demo_2: obs has no object; it has robot0_eef_pos"),
     ],
 )
+@pytest.mark.further
 def test_damaged_files_are_refused(
     tmp_path: Path, without: list[str], replaced: dict[str, Any], message: str
 ) -> None:
@@ -95,6 +97,7 @@ def test_damaged_files_are_refused(
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.further
 def test_a_store_goes_out_to_robomimic_and_comes_back(tmp_path: Path) -> None:
     """The file holds what the imported one did."""
     el.import_dataset(FILE, tmp_path / "store")
@@ -114,6 +117,7 @@ def test_a_store_goes_out_to_robomimic_and_comes_back(tmp_path: Path) -> None:
         assert before.metadata["splits"] == after.metadata["splits"]
 
 
+@pytest.mark.further
 def test_observations_of_one_array_get_a_name(tmp_path: Path) -> None:
     """An import with the space of the store gives them back; what is lost is listed."""
     box = spaces.Box(-9, 9, (3,), np.float32)

@@ -124,6 +124,7 @@ OTHERS = ["duckdb", "delta", "lazy", "pandas", "arrow", "reader", "folder", "ipc
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=FURTHER) for kind in OTHERS)])
+@pytest.mark.further
 def test_every_kind_of_table_comes_in_whole(tmp_path: Path, kind: str) -> None:
     """Without a mapping, by the names of its columns, with every value."""
     space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -170,6 +171,7 @@ def test_shuffled_rows_are_put_in_order(
         assert episode.end_reason == "cut"
 
 
+@pytest.mark.further
 def test_episodes_go_across_batches_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In batches of 16 rows and parts of one episode or two."""
     monkeypatch.setattr("episodelake.writers.importing.table_rows._BATCH_BYTES", 1)
@@ -182,6 +184,7 @@ def test_episodes_go_across_batches_and_parts(tmp_path: Path, monkeypatch: pytes
     check(el.open(tmp_path / "other"), rows)
 
 
+@pytest.mark.further
 def test_interleaved_lanes_without_a_step_keep_their_order(tmp_path: Path) -> None:
     """Rows of several environments that took turns."""
     rows = [{"episode": t % 3, "observation": float(t), "action": 0, "reward": 1.0} for t in range(12)]
@@ -204,6 +207,7 @@ def test_gaps_and_duplicates_are_named_with_their_episode(tmp_path: Path) -> Non
     check(el.open(tmp_path / "store"), [row for row in ROWS if row["episode"] != "e2"])
 
 
+@pytest.mark.further
 def test_one_bad_value_skips_one_episode(tmp_path: Path) -> None:
     """Also where many episodes are read together."""
     space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -221,6 +225,7 @@ def test_one_bad_value_skips_one_episode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [None, float("nan")])
+@pytest.mark.further
 def test_a_row_without_an_episode_is_named(tmp_path: Path, value: float | None) -> None:
     """Its number is in the error, and nothing is written, with `on_error="skip"` too."""
     rows = {"episode": [0.0, 0.0, value], "obs": [1.0, 2.0, 3.0], "action": [0, 1, 0], "reward": [1.0] * 3}
@@ -230,6 +235,7 @@ def test_a_row_without_an_episode_is_named(tmp_path: Path, value: float | None) 
 
 
 @pytest.mark.parametrize("choice", ["drop", "repeat", "missing"])
+@pytest.mark.further
 def test_without_next_observations_the_caller_decides(tmp_path: Path, choice: Any) -> None:
     """The last transition is dropped with its flags, or its observation is repeated or missing."""
     report = el.import_dataset(FRAME.drop("next_obs"), tmp_path / "store", last_observation=choice)
@@ -255,6 +261,7 @@ def test_without_next_observations_the_caller_decides(tmp_path: Path, choice: An
     assert store[0].observations[:6].tolist() == [row["obs"] for row in ROWS[:6]]
 
 
+@pytest.mark.further
 def test_flags_that_the_table_lacks_are_counted(tmp_path: Path) -> None:
     """`done` alone does not tell why an episode ended; with `truncated` it does."""
     ended = FRAME.with_columns(done=pl.col("terminated") | pl.col("truncated")).drop("terminated")
@@ -269,6 +276,7 @@ def test_flags_that_the_table_lacks_are_counted(tmp_path: Path) -> None:
     check(el.open(tmp_path / "three"), ROWS)
 
 
+@pytest.mark.further
 def test_columns_become_spaces_infos_and_metadata(tmp_path: Path) -> None:
     """A Dict of vectors and structs, agents, policy values, seeds; shown before they are written."""
     rows = {
@@ -312,6 +320,7 @@ def test_columns_become_spaces_infos_and_metadata(tmp_path: Path) -> None:
     assert two.info_arrays["cost"][:2] == [8, 6]
 
 
+@pytest.mark.further
 def test_columns_that_are_not_there_come_with_suggestions(tmp_path: Path) -> None:
     """A mapping with a wrong name, and a table without obvious names."""
     mapping = el.ColumnMapping(observation="obss", action="action", episode="episode")
@@ -353,6 +362,7 @@ def recorded(folder: Path) -> el.EpisodeStore:
     return store.refresh()
 
 
+@pytest.mark.further
 def test_a_store_goes_out_to_parquet_and_comes_back(tmp_path: Path) -> None:
     """DuckDB reads the transitions of the store; importing gives an equal store, but for the losses."""
     store = recorded(tmp_path / "store")
@@ -396,6 +406,7 @@ def test_a_store_goes_out_to_parquet_and_comes_back(tmp_path: Path) -> None:
     assert found == expected
 
 
+@pytest.mark.further
 def test_a_store_goes_out_to_csv_and_comes_back(tmp_path: Path) -> None:
     """Polars reads the numbers that the store holds; a view in another order keeps its order."""
     store = recorded(tmp_path / "store")
@@ -417,6 +428,7 @@ def test_a_store_goes_out_to_csv_and_comes_back(tmp_path: Path) -> None:
         assert np.array_equal(ours.truncations, theirs.truncations)
 
 
+@pytest.mark.further
 def test_frames_go_out_as_bytes_and_not_to_csv(tmp_path: Path) -> None:
     """CSV refuses them and names the column; Parquet brings them back."""
     space = spaces.Box(0, 255, (64, 40, 3), np.uint8)
