@@ -6,11 +6,15 @@ second time under a wrong name, so they are left out there, and so are the progr
 """
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
 LEFT_OUT = ("benchmarks", "build", "notebooks", "readers", "store", "writers")
 collect_ignore_glob = [f"{folder}/*" for folder in LEFT_OUT]
+# Ray has an environment of its own, in which `make test-rllib` runs.
+if find_spec("ray") is None:
+    collect_ignore_glob.append("episodelake/integrations/rllib/*")
 
 
 @pytest.fixture(autouse=True)

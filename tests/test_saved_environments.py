@@ -289,7 +289,7 @@ def test_artifacts_are_added_and_found(store: el.EpisodeStore, tmp_path: Path) -
         with pytest.raises(el.InvalidArgumentError, match="no artifact"):
             call("b")
     for wrong in (tmp_path, str(tmp_path / "no such file"), 5, None):
-        with pytest.raises(el.InvalidArgumentError, match="no file"):
+        with pytest.raises(el.InvalidArgumentError, match="Give the path of a file, or its content"):
             store.artifacts.add(wrong, name="c")  # pyright: ignore[reportArgumentType]
 
 

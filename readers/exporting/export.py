@@ -81,7 +81,9 @@ def export_view(
     chosen = _chosen(format, options)
     path = Path(target).expanduser().absolute()
     if not overwrite and os.path.lexists(path):
-        raise StoreExistsError(f"{path} is there already. Choose another path, or pass overwrite=True.")
+        raise StoreExistsError(
+            f"{path} is there already. Choose another path, or replace it with overwrite=True (--overwrite)."
+        )
     _check_apart(path, context)
     losses = Losses()
     total = len(context)

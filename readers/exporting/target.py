@@ -18,7 +18,7 @@ from ..iteration import iterate
 
 @dataclass(frozen=True)
 class Export:
-    """What is exported, and where the losses go.
+    """The episodes to export, and a place for what is lost.
 
     Attributes:
         context: the episodes.

@@ -20,7 +20,7 @@ from ..output.progress import interruptible
 
 @dataclass(frozen=True)
 class Import:
-    """What `episodelake import` was called with."""
+    """The arguments of `episodelake import`."""
 
     source: str
     format: str | None
