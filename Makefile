@@ -122,11 +122,9 @@ $(LOWEST)/.installed-lowest: pyproject.toml tests/lowest.txt
 	$(LOWEST)/bin/python -m pip install --quiet --constraint tests/lowest.txt --editable '.[lowest]'
 	@touch $@
 
-$(PEERS)/.installed-peers: pyproject.toml tests/peers.txt tests/peers-no-deps.txt
+$(PEERS)/.installed-peers: pyproject.toml tests/peers.txt
 	$(MAKE) --no-print-directory VENV=$(PEERS) $(PEERS)/bin/python
 	$(PEERS)/bin/python -m pip install --quiet --requirement tests/peers.txt --editable .
-	@# These pin older releases of Gymnasium and others than they need.
-	$(PEERS)/bin/python -m pip install --quiet --no-deps --requirement tests/peers-no-deps.txt
 	@touch $@
 
 $(RLLIB)/.installed-rllib: pyproject.toml tests/rllib.txt
