@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-cases test-slow test-crashes test-terminal test-faults test-hostile test-lowest test-peers test-rllib test-training test-notebooks test-explorer docs lint format types wheel-check bench check clean
+.PHONY: help demo test test-cases test-slow test-crashes test-terminal test-faults test-hostile test-lowest test-peers test-rllib test-rllib-training test-training test-notebooks test-explorer docs lint format types wheel-check bench check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,8 +72,12 @@ test-peers: $(PEERS)/.installed-peers ## run the examples and comparisons that n
 	$(IN_MEMORY) $(PEERS)/bin/python -m pytest $(PARALLEL) -m peers tests/test_peers.py tests/test_conversion_peers.py $(ARGS)
 
 # RLlib needs a Gymnasium of its own. One process: its tests share one small cluster.
-test-rllib: $(RLLIB)/.installed-rllib ## train RLlib's algorithms from stores and record them, in RLlib's own environment
-	$(IN_MEMORY) $(RLLIB)/bin/python -m pytest $(LONGER) -m peers tests/test_rllib_*.py $(ARGS)
+test-rllib: $(RLLIB)/.installed-rllib ## read stores in RLlib and record what it samples, in RLlib's own environment
+	$(IN_MEMORY) $(RLLIB)/bin/python -m pytest $(LONGER) -m peers tests/test_rllib_offline.py tests/test_rllib_recording.py \
+	  tests/test_rllib_exchange.py $(ARGS)
+
+test-rllib-training: $(RLLIB)/.installed-rllib ## train RLlib's offline algorithms on a Ray cluster, from stores and from its own format
+	$(IN_MEMORY) $(RLLIB)/bin/python -m pytest $(LONGER) -m peers tests/test_rllib_training.py $(ARGS)
 
 test-training: $(VENV)/.installed-test ## train the examples' learners over several seeds, and run their notebook
 	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/test_training.py tests/test_training_notebook.py $(ARGS)

@@ -1,6 +1,6 @@
 """RLlib's offline algorithms trained from stores, beside the same data in RLlib's own format.
 
-`make test-rllib` runs these tests in RLlib's own environment.
+`make test-rllib-training` runs these tests in RLlib's own environment.
 """
 
 from __future__ import annotations
@@ -194,8 +194,9 @@ def test_several_learners_share_the_data(cartpole: Path, cluster: None) -> None:
     config.offline_data(dataset_num_iters_per_learner=20, materialize_mapped_data=False)
     algorithm = config.learners(num_learners=2).build_algo()
     try:
-        first, last = (algorithm.train()["learners"]["default_policy"]["policy_loss"] for _ in range(2))
-        assert last < first
+        # The loss of a policy that has learned nothing of two actions is ln 2; epochs of 20 noisy batches vary.
+        losses = [algorithm.train()["learners"]["default_policy"]["policy_loss"] for _ in range(2)]
+        assert max(losses) < 0.95 * np.log(2), losses
         weights = algorithm.learner_group.foreach_learner(
             lambda learner: learner.module["default_policy"].get_state()
         )
