@@ -110,7 +110,7 @@ wheel-check: $(VENV)/.installed-test ## build the wheel, install it in a clean e
 bench: $(VENV)/.installed-test ## measure against Minari and bare pyarrow, and print the table
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-check: test test-cases test-crashes test-terminal test-hostile test-lowest test-peers test-rllib test-training test-notebooks test-explorer lint types wheel-check ## all that the continuous integration checks
+check: test test-cases test-crashes test-terminal test-hostile test-lowest test-peers test-training test-notebooks test-explorer lint types wheel-check ## all that the continuous integration checks
 
 clean: ## remove the environments, builds and caches
 	rm -rf $(VENV) $(LOWEST) $(PEERS) $(RLLIB) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis benchmarks/.venv

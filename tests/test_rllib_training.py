@@ -194,7 +194,7 @@ def test_several_learners_share_the_data(cartpole: Path, cluster: None) -> None:
     config.offline_data(dataset_num_iters_per_learner=20, materialize_mapped_data=False)
     algorithm = config.learners(num_learners=2).build_algo()
     try:
-        # The loss of a policy that has learned nothing of two actions is ln 2; epochs of 20 noisy batches vary.
+        # A policy that has learned nothing of two actions has the loss ln 2; epochs of 20 batches vary.
         losses = [algorithm.train()["learners"]["default_policy"]["policy_loss"] for _ in range(2)]
         assert max(losses) < 0.95 * np.log(2), losses
         weights = algorithm.learner_group.foreach_learner(
