@@ -54,8 +54,8 @@ class Conversions:
 
         Returns:
             One row per transition, step, episode or run, in the order of the view, with a `RangeIndex`.
-            Values of arrays are `numpy.ndarray`s of one dimension, in C order (of Arrow's list types with
-            `arrow`).
+            Values of arrays are one-dimensional NumPy arrays in C order, or have Arrow's list types with
+            `arrow=True`.
         """
         require("pandas", "view.to.pandas()")
         frame = self._frame(table).collect()
@@ -92,8 +92,8 @@ class Conversions:
     def tianshou(self) -> Any:
         """Return a full `tianshou.data.ReplayBuffer` of N transitions.
 
-        Observations and actions have the dtypes of their spaces, Dicts are `Batch`es, rewards are float64 of
-        shape (N,) or (N, k). For a buffer with room for more, or of another class, call
+        Observations and actions have the dtypes of their spaces, Dicts are of the class `Batch`, rewards are
+        float64 of shape (N,) or (N, k). For a buffer with room for more, or of another class, call
         `other.update(view.to.tianshou())`.
         """
         data = require("tianshou.data", "view.to.tianshou()", "tianshou")
