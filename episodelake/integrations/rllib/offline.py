@@ -57,7 +57,7 @@ class StoreOfflineData(OfflineData):
     observation of an episode is missing, its last transition is left out, and learners bootstrap there.
 
     Raises:
-        StoreNotFoundError: there is no store at one of the paths.
+        StoreNotFoundError: a path holds no store.
         InvalidArgumentError: an option has a wrong value; no episode is chosen; the store has several agents
             and the config one module, or the reverse; `prelearner_class` is no `StorePreLearner`.
         QueryError: `where` is not valid.

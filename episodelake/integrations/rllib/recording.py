@@ -108,7 +108,7 @@ class StoreRecorder:
         return _Callback(self)
 
     def store(self, **spaces: Any) -> EpisodeStore:
-        """Open the store; create it if it does not exist, whoever is first.
+        """Open the store, or create it if it does not exist; safe in several processes.
 
         Args:
             spaces: those of a new store, as `episodelake.create` takes them.

@@ -89,7 +89,7 @@ class AgentsRecording:
 
 
 class _TeamRun(NamedTuple):
-    """What the recorded environments of a vector share; `open` has the indices of those not closed yet."""
+    """State shared by the recorded environments of a vector; `open` has the indices that are not closed."""
 
     writer: TeamWriter
     groups: Mapping[str, str]
