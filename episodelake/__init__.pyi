@@ -84,7 +84,7 @@ from .writers.collecting.loop import CollectStep
 from .writers.collecting.outputs import PolicyOutput
 from .writers.collecting.stats import CollectStats, WorkerReport
 from .writers.episode_writer import EpisodeWriter
-from .writers.importing.mapping import ColumnMapping
+from .writers.importing.table.mapping import ColumnMapping
 from .writers.open_episode import EpisodeRow, OpenEpisode, ReopenedEpisode
 from .writers.options import SessionOptions
 from .writers.recorders.aec_recorder import AECRecorder

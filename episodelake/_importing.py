@@ -31,7 +31,7 @@ from .store.spaces.coerce import Cast
 from .writers.importing.dataset import ForeignDataset, ImportOptions, LastObservation, LastStep
 from .writers.importing.formats import chosen_format
 from .writers.importing.importer import Imported, OnError, check_on_error, import_episodes, write_part
-from .writers.importing.mapping import ColumnMapping
+from .writers.importing.table.mapping import ColumnMapping
 from .writers.source_keys import committed_keys
 
 _PREVIEWED_ROWS = 5

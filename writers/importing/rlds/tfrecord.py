@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...store.errors import DatasetError
+from ....store.errors import DatasetError
 
 _HEAD = struct.Struct("<QI")
 _TAIL = struct.Struct("<I")

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...store.errors import DatasetError
-from ...store.losses import Losses
-from ...store.reserved import EPISODE, FLAGS, REWARD
-from .dataset import ForeignTable, LastObservation
+from ....store.errors import DatasetError
+from ....store.losses import Losses
+from ....store.reserved import EPISODE, FLAGS, REWARD
+from ..dataset import ForeignTable, LastObservation
 from .mapping import Leaf, ResolvedMapping, Tree, leaves
-from .table_spaces import values_of
-from .table_spans import Span, flags_of
+from .spaces import values_of
+from .spans import Span, flags_of
 
 #: Where row T of an episode comes from: it stands in the table, or is made.
 _STANDS, _FOLLOWS = "stands", "follows"

@@ -21,16 +21,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...store.errors import DatasetError
-from ...store.losses import Losses
-from ...store.names import SPACES_KEY
-from ...store.spaces import space_from_json
-from .dataset import ForeignDataset, ForeignTable, ImportOptions, Match, Part
+from ....store.errors import DatasetError
+from ....store.losses import Losses
+from ....store.names import SPACES_KEY
+from ....store.spaces import space_from_json
+from ..dataset import ForeignDataset, ForeignTable, ImportOptions, Match, Part
 from .mapping import default_mapping, leaves, resolve
-from .table_convert import Endings, convert
-from .table_rows import EXPECTED, TableRows, columns_of
-from .table_spaces import LeafRanges, infer_space, kind_of_leaf
-from .table_spans import Span, find_spans
+from .convert import Endings, convert
+from .rows import EXPECTED, TableRows, columns_of
+from .spaces import LeafRanges, infer_space, kind_of_leaf
+from .spans import Span, find_spans
 
 _PART_BYTES = 8 << 20
 

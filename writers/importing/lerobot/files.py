@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from ...store.errors import DatasetError
-from ...store.optional_packages import require
+from ....store.errors import DatasetError
+from ....store.optional_packages import require
 
 INFO = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...store import names as column_names
-from ...store.errors import DatasetError, InvalidArgumentError
-from ...store.reserved import ACTION, GROUPS, NEXT_OBSERVATION, OBSERVATION, TERMINATED, TRUNCATED
-from ...store.suggestions import suggest
+from ....store import names as column_names
+from ....store.errors import DatasetError, InvalidArgumentError
+from ....store.reserved import ACTION, GROUPS, NEXT_OBSERVATION, OBSERVATION, TERMINATED, TRUNCATED
+from ....store.suggestions import suggest
 
 #: One column; several that make a vector; or columns by the keys of a Dict space.
 Columns = str | Sequence[str] | Mapping[str, Any]

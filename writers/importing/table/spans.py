@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...store.errors import DatasetError
+from ....store.errors import DatasetError
 from .mapping import Leaf, ResolvedMapping, leaves
-from .table_rows import TableRows, check_ids
-from .table_spaces import LeafRanges
+from .rows import TableRows, check_ids
+from .spaces import LeafRanges
 
 
 @dataclass(slots=True)

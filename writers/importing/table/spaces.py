@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from gymnasium import Space, spaces
 
-from ...store.errors import DatasetError
-from ...store.spaces.arrow import LISTS
+from ....store.errors import DatasetError
+from ....store.spaces.arrow import LISTS
 from .mapping import Leaf, ResolvedMapping, Tree, leaves
-from .table_rows import TableRows
+from .rows import TableRows
 
 _TEXTS = (pa.string(), pa.large_string(), pa.string_view())
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from ...store.errors import DatasetError
+from ....store.errors import DatasetError
 
 _BATCH_BYTES = 8 << 20
 _MOST_ROWS = 1 << 16

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from ...store.errors import DatasetError
-from ...store.reserved import RESERVED
-from .lerobot_files import INFO, VERSIONS, read_json
+from ....store.errors import DatasetError
+from ....store.reserved import RESERVED
+from .files import INFO, VERSIONS, read_json
 
 PICTURES = ("image", "video")
 _NOT_CARD = frozenset(

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from ...store.errors import DatasetError, EpisodelakeError
-from .dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
-from .lerobot_features import (
+from ....store.errors import DatasetError, EpisodelakeError
+from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
+from ..lerobot.features import (
     extra_names,
     feature_space,
     joined,
@@ -30,7 +30,7 @@ from .lerobot_features import (
     nested_values,
     plain_texts,
 )
-from .lerobot_files import EXTRA, image_frames, read_json
+from ..lerobot.files import EXTRA, image_frames, read_json
 from .tfrecord import read_example, read_record, record_offsets
 
 _INFO, _FEATURES = "dataset_info.json", "features.json"

@@ -25,10 +25,10 @@ import numpy as np
 import pyarrow as pa
 from gymnasium import Space
 
-from ...store.errors import DatasetError, EpisodelakeError
-from ...store.spaces import space_from_json
-from .dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
-from .lerobot_features import (
+from ....store.errors import DatasetError, EpisodelakeError
+from ....store.spaces import space_from_json
+from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
+from .features import (
     PICTURES,
     column_names,
     dataset_card,
@@ -45,7 +45,7 @@ from .lerobot_features import (
     shape_of,
     shaped,
 )
-from .lerobot_files import (
+from .files import (
     EXTRA,
     INFO,
     EpisodeEntry,
