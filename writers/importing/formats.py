@@ -15,7 +15,16 @@ from ...store.suggestions import suggest
 from .dataset import Match, SourceFormat
 
 #: The module of each format of ours, in the order in which they are tried.
-_MODULES = ("minari", "d4rl", "d3rlpy", "robomimic", "lerobot.format", "rlds.format", "rllib.format", "table.format")
+_MODULES = (
+    "minari",
+    "d4rl",
+    "d3rlpy",
+    "robomimic",
+    "lerobot.format",
+    "rlds.format",
+    "rllib.format",
+    "table.format",
+)
 #: Other packages register an object like `SourceFormat` under a name in this group of entry points.
 ENTRY_POINTS = "episodelake.formats"
 

@@ -1,5 +1,5 @@
 """Tables of any kind.
 
-`format.py` recognises them, `mapping.py` is `el.ColumnMapping`, `rows.py` reads the rows, `spans.py` finds the
-episodes among these, `spaces.py` infers the spaces and `convert.py` makes the rows of a store.
+`format.py` recognises them, `mapping.py` is `el.ColumnMapping`, `rows.py` reads the rows, `spans.py` finds
+their episodes, `spaces.py` infers the spaces and `convert.py` makes the rows of a store.
 """

@@ -26,8 +26,8 @@ from ....store.losses import Losses
 from ....store.names import SPACES_KEY
 from ....store.spaces import space_from_json
 from ..dataset import ForeignDataset, ForeignTable, ImportOptions, Match, Part
-from .mapping import default_mapping, leaves, resolve
 from .convert import Endings, convert
+from .mapping import default_mapping, leaves, resolve
 from .rows import EXPECTED, TableRows, columns_of
 from .spaces import LeafRanges, infer_space, kind_of_leaf
 from .spans import Span, find_spans
