@@ -209,6 +209,7 @@ def test_weights(comings: el.EpisodeStore) -> None:
     assert set(drawn) == {number for number, _ in parts(comings, ("scout_1",))}
 
 
+@pytest.mark.further
 def test_annotations_and_workers(tmp_path: Path) -> None:
     """Columns added later belong to the agent's rows, in worker processes too."""
     store = recorded(tmp_path / "store", environments.Comings, episodes=2)

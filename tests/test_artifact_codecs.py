@@ -99,6 +99,7 @@ VALUES = {
 }
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
 def test_large_values(value: Any, tmp_path: Path) -> None:
     """Arrays and containers that are too large for the spec come back equal, as the same types."""

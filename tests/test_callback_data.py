@@ -122,6 +122,7 @@ def simulator(step: el.StepData) -> dict[str, Any]:
     return {"qpos": data.qpos.copy(), "qvel": data.qvel.copy()}
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("vector", [False, True])
 @pytest.mark.parametrize("workers", [None, 2])
 def test_workers_record_the_state_of_the_simulator(tmp_path: Path, vector: bool, workers: int | None) -> None:

@@ -100,6 +100,7 @@ def test_each_run_has_a_line(store: el.EpisodeStore) -> None:
     assert "polygon" in alone
 
 
+@pytest.mark.further
 def test_cells_are_aligned_against_the_styles_of_notebooks(store: el.EpisodeStore) -> None:
     """In a browser, with the rule of JupyterLab for tables, texts stand left and numbers right."""
     notebook = "<style>.jp-RenderedHTMLCommon td, .jp-RenderedHTMLCommon th { text-align: right }</style>"

@@ -433,6 +433,7 @@ def test_wrong_usage(words: list[str]) -> None:
     assert "Usage: " in refused(2, *words)
 
 
+@pytest.mark.further
 def test_output_that_cannot_be_encoded_is_spelled_out(example: Example) -> None:
     """Where standard output takes only ASCII, other characters are spelled out and charts use ASCII."""
     environment = {"PYTHONIOENCODING": "ascii", "PATH": ""}

@@ -198,6 +198,7 @@ def test_a_second_interrupt_kills_workers_that_hang(tmp_path: Path) -> None:
     wait_until_gone(workers)
 
 
+@pytest.mark.further
 def test_workers_do_not_outlive_their_parent(tmp_path: Path) -> None:
     """When the parent is killed, the workers seal what they have and end."""
     new_store(tmp_path, VaryingEnv())

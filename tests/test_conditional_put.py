@@ -71,6 +71,7 @@ def writes(store: el.EpisodeStore) -> dict[str, Callable[[], Any]]:
     }
 
 
+@pytest.mark.further
 def test_no_writer_commits_through_a_gateway_that_forgets_conditions(
     backend: ObjectBackend, proxy: FaultyProxy, spool: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_no_writer_commits_through_a_gateway_that_forgets_conditions(
     assert store.verify().ok and not list(spool.rglob("*.frames"))
 
 
+@pytest.mark.further
 def test_readers_put_nothing(backend: ObjectBackend, proxy: FaultyProxy) -> None:
     """With credentials that may only read, a store is read, verified, and asked what maintenance would do."""
     fill(backend.create(), range(4), seal_every=2)
@@ -118,6 +120,7 @@ def test_a_process_asks_once(backend: ObjectBackend, proxy: FaultyProxy) -> None
     assert not [file for file in backend.files() if file.endswith(".tmp")]
 
 
+@pytest.mark.further
 def test_probes_at_the_same_time_do_not_meet(backend: ObjectBackend) -> None:
     """Many who write for the first time, as processes of their own would, all find that it works."""
     backend.create()

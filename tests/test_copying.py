@@ -45,6 +45,7 @@ source.copy(sys.argv[2], "length > 1") if sys.argv[4] == "copy" else el.merge([s
 """
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("kind", ["copy", "merge"])
 def test_a_killed_copy_is_no_store_and_may_be_repeated(tmp_path: Path, kind: str) -> None:
     """Wherever a copy is killed there is no store, or the whole one; to copy again makes the whole one."""

@@ -332,6 +332,7 @@ def test_a_damaged_steps_file_is_named_by_sql(store: el.EpisodeStore) -> None:
         store.refresh().sql("select * from steps")
 
 
+@pytest.mark.further
 def test_large_infos_are_recorded_in_bounded_memory(tmp_path: Path) -> None:
     """Frames in the infos count for the size of buffers and row groups: memory stays flat as steps go on."""
     code = f"""

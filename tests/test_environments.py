@@ -413,6 +413,7 @@ def test_models_in_several_files(tmp_path: Path, cheetah: Path) -> None:
     assert twice[0].replay(twice.make_env(trust=True)).same
 
 
+@pytest.mark.further
 def test_an_environment_of_another_package(tmp_path: Path) -> None:
     """In a process that never imported it, an Atari game asks for trust, and with it comes back."""
     record(tmp_path / "store", atari(), 20)
@@ -871,6 +872,7 @@ def test_a_merge_refuses_damaged_artifacts(modelled: el.EpisodeStore, tmp_path: 
     assert other.verify().ok
 
 
+@pytest.mark.further
 def test_object_stores_keep_artifacts(cheetah: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """On an object store files are kept, shared, checked and carried as in a folder."""
     monkeypatch.setenv("EPISODELAKE_SPOOL", str(tmp_path / "spool"))

@@ -107,6 +107,7 @@ def modes(path: Path) -> set[tuple[bool, int]]:
     return {(stat.S_ISDIR(state.st_mode), stat.S_IMODE(state.st_mode) & 0o777) for state in found}
 
 
+@pytest.mark.further
 def test_a_group_shares_a_store(path: Path) -> None:
     """With umask 002 both users record, recover each other's dead writers, and maintain."""
     script = "create(path)\ntried(record)\n" + LIVE + "os.kill(os.getpid(), 9)"
@@ -132,6 +133,7 @@ def test_a_group_shares_a_store(path: Path) -> None:
     assert modes(path) <= {(True, 0o775), (False, 0o664)}
 
 
+@pytest.mark.further
 def test_a_journal_of_another_user_is_left_to_them(path: Path) -> None:
     """With umask 022 a second user records beside a live and a dead writer, whose journal stays."""
     command = [sys.executable, "-c", USER + "create(path)\n" + LIVE + "import time; time.sleep(600)"]

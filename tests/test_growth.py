@@ -121,6 +121,7 @@ def test_a_failed_join_fails_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert store.refresh().verify().ok
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("few")
 def test_runs_that_end_together(tmp_path: Path) -> None:
     """Runs that are closed at the same time join the same files without losing a row."""

@@ -153,6 +153,7 @@ say("closed")
 )
 
 
+@pytest.mark.further
 def test_a_writer_whose_journal_was_taken_goes_on(path: Path, started: list) -> None:
     """It loses no finished episode and stores none twice; an error says what became of the live one."""
     writer = on_host(FROZEN, path, "one")

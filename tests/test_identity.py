@@ -187,6 +187,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.further
 def test_unsealed_episodes_go_into_a_store_of_ones_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,6 +153,7 @@ def first_observation(store: el.EpisodeView) -> Any:
     return plain_units.at(store[0].observations, 0)
 
 
+@pytest.mark.further
 def test_processes_share_the_files(store: el.EpisodeStore, tmp_path: Path) -> None:
     """A pickled loader is small, and maps the same files where it arrives; two that build build once."""
     folder = tmp_path / "cache"

@@ -299,6 +299,7 @@ def test_what_a_stream_cannot_do_is_refused() -> None:
             stream(_kept[0], buffer_bytes=size)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.further
 def test_a_stream_can_be_pickled_while_it_runs() -> None:
     """The copy, in a spawned process, goes on where the loader stands."""
     loader = stream(_kept[1])
@@ -321,6 +322,7 @@ def test_a_store_in_memory_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(places(store.loader(5, shuffle=True, **options))) == all_places(store)
 
 
+@pytest.mark.further
 def test_how_well_a_stream_shuffles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The figures of docs/loading-caches.md: episodes in a batch, and where neighbours of the store go."""
     small_row_groups(monkeypatch, 100)

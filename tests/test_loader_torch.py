@@ -449,6 +449,7 @@ def _train(path: str, rank: int, world: int, meeting: Path, pipe: Any) -> None:
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.further
 def test_processes_of_torch_distributed_share_an_epoch(store: el.EpisodeStore, tmp_path: Path) -> None:
     """Two processes of a gloo group on this machine take one half each; a process in no group takes all."""
     context = multiprocessing.get_context("spawn")

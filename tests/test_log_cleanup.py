@@ -124,6 +124,7 @@ def test_old_commits_of_runs_and_steps_go(tmp_path: Path, monkeypatch: pytest.Mo
         assert len(el.open(path, version=version)) == len(assert_agree(path, version))
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("behind", ["process", "files", "commits"])
 def test_one_young_clock_keeps_the_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: str) -> None:
@@ -146,6 +147,7 @@ def test_one_young_clock_keeps_the_logs(tmp_path: Path, monkeypatch: pytest.Monk
         assert versions(path, table) == list(range(versions(path, table)[-1] + 1))
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("often")
 def test_a_checkpoint_deletes_so_many_files_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long log is cleaned bit by bit, from its beginning."""
@@ -210,6 +212,7 @@ def test_tags_keep_their_part_of_the_log(tmp_path: Path) -> None:
         el.open(path, version=tagged)
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("often")
 def test_files_of_cleaned_versions_stay_for_the_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Vacuum keeps files that were replaced within its age, although the log has no commits of then."""
@@ -227,6 +230,7 @@ def test_files_of_cleaned_versions_stay_for_the_age(tmp_path: Path, monkeypatch:
     assert_whole(path, list(range(20)))
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("eager")
 def test_everything_else_works_on_cleaned_logs(tmp_path: Path) -> None:
     """Maintenance, copies, merges, recovery and pickles of a store whose logs begin at a checkpoint."""
@@ -293,6 +297,7 @@ def sleep_once(monkeypatch: pytest.MonkeyPatch, table: str, meanwhile: Callable[
     return slept
 
 
+@pytest.mark.further
 @pytest.mark.sample
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("table", ["runs", "steps"])
@@ -315,6 +320,7 @@ def test_a_writer_that_slept_takes_no_freed_number(
     assert backend.open().runs.collect().height == 14
 
 
+@pytest.mark.further
 @pytest.mark.sample(1)
 @pytest.mark.usefixtures("eager")
 def test_writers_that_were_idle_go_on(backend: Backend) -> None:
@@ -350,6 +356,7 @@ CHANGES: dict[str, tuple[str, Callable[[el.EpisodeStore], Any]]] = {
 }
 
 
+@pytest.mark.further
 @pytest.mark.sample(1)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("name", CHANGES)
@@ -414,6 +421,7 @@ def run_script(script: str, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.further
 @pytest.mark.sample(1)
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("table", ["runs", "steps"])
@@ -443,6 +451,7 @@ def test_a_writer_that_dies_with_a_freed_number(tmp_path: Path, table: str) -> N
 # Readers that slept
 
 
+@pytest.mark.further
 @pytest.mark.sample
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("stray", [False, True])
@@ -529,6 +538,7 @@ def test_an_old_checkpoint_that_comes_late(tmp_path: Path) -> None:
 # Cleaners that die, and many at once
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.further)])
 def test_a_cleaner_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int) -> None:
@@ -595,6 +605,7 @@ while value < first + count:
 """
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(("seals", "cleaned"), [(9, 12), pytest.param(24, 50, marks=pytest.mark.further)])
 def test_many_writers_and_cleaners(tmp_path: Path, seals: int, cleaned: int) -> None:
@@ -625,6 +636,7 @@ def test_many_writers_and_cleaners(tmp_path: Path, seals: int, cleaned: int) -> 
     assert el.open(path).runs.collect().height == seals
 
 
+@pytest.mark.further
 def test_a_checkpoint_that_fails_to_clean_fails_no_seal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_user_columns_with_a_meaning_are_refused(store: el.EpisodeStore, name: s
     assert len(store.refresh()) == 1
 
 
+@pytest.mark.further
 def test_kinds_that_change_between_segments_and_runs_come_back(store: el.EpisodeStore) -> None:
     """A key that is int, float, text, array and missing in turn, over segments and runs, is never lost."""
     turns: list[Any] = [

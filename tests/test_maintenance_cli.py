@@ -265,6 +265,7 @@ def _take_terminal() -> None:
 QUESTION = "Delete 2 episodes with 7 transitions? 2 segments will be rewritten or dropped. [y/N] "
 
 
+@pytest.mark.further
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("answer", ["y\n", "YES\n"])
 def test_delete_asks_and_takes_what_it_counted(path: Path, answer: str) -> None:
@@ -278,6 +279,7 @@ def test_delete_asks_and_takes_what_it_counted(path: Path, answer: str) -> None:
     assert lengths(path) == [1, 2, 5]
 
 
+@pytest.mark.further
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("answer", ["n\n", "\n", "yess\n", "\x04"])
 def test_delete_takes_anything_else_for_a_no(path: Path, answer: str) -> None:
@@ -291,6 +293,7 @@ def test_delete_takes_anything_else_for_a_no(path: Path, answer: str) -> None:
     assert el.open(path).version == before
 
 
+@pytest.mark.further
 def test_delete_asked_and_interrupted(path: Path) -> None:
     """Ctrl-C at the question leaves the store as it was, says so and ends with status 130."""
     before = el.open(path).version
@@ -673,6 +676,7 @@ def server() -> Iterator[ObjectServer]:
         yield server
 
 
+@pytest.mark.further
 def test_storage_options_reach_an_object_store(
     server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

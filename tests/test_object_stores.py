@@ -112,6 +112,7 @@ print(made)
 """
 
 
+@pytest.mark.further
 def test_processes_create_and_record_at_once(backend: ObjectBackend) -> None:
     """Of processes that create a store at once one wins; then all record, and each episode is there once."""
     children = [start(MANY, backend, number) for number in range(3)]
@@ -146,6 +147,7 @@ PUTS = ["/steps/[^_]", "/episodes/[^_]", "/steps/_delta_log", "/episodes/_delta_
 LOSSES = ["lose request", "cut request", "lose answer", "spoil answer"]
 
 
+@pytest.mark.further
 def test_a_connection_lost_in_a_seal_costs_nothing(
     shaky: ObjectBackend, proxy: FaultyProxy, spool: Path
 ) -> None:
@@ -227,6 +229,7 @@ def test_an_outage_keeps_all_in_the_journal(shaky: ObjectBackend, proxy: FaultyP
     assert spooled(spool) == []
 
 
+@pytest.mark.further
 def test_what_an_outage_outlasts_is_recovered(shaky: ObjectBackend, proxy: FaultyProxy, spool: Path) -> None:
     """A process that ends during an outage leaves its spool; the next writer of this machine brings it in."""
     script = """
@@ -258,6 +261,7 @@ os._exit(0)
     assert spooled(spool) == []
 
 
+@pytest.mark.further
 def test_a_server_in_trouble_is_asked_again(shaky: ObjectBackend, proxy: FaultyProxy) -> None:
     """Answers of 500 and 503 to every kind of request for a while are waited out, by writers and readers."""
     store = shaky.create()
@@ -288,6 +292,7 @@ def test_readers_wait_for_a_lost_connection(shaky: ObjectBackend, proxy: FaultyP
         assert len(proxy.touched()) >= 4
 
 
+@pytest.mark.further
 def test_an_unreachable_store_is_not_called_damaged(shaky: ObjectBackend, proxy: FaultyProxy) -> None:
     """Readers that lose the store get a StoreAccessError or their engine's error, not CorruptStoreError."""
     fill(shaky.create(), range(4), seal_every=2)
@@ -362,6 +367,7 @@ def changes(store: el.EpisodeStore) -> dict[str, Any]:
     }
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     "action",
     ["lose answer", *(pytest.param(a, marks=pytest.mark.slow) for a in LOSSES if a != "lose answer")],
@@ -388,6 +394,7 @@ def test_maintenance_outlives_a_lost_connection(
     assert shaky.open().tags.keys() == {"tagged"}
 
 
+@pytest.mark.further
 def test_operations_of_two_machines_do_not_spoil_each_other(
     backend: ObjectBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,6 +429,7 @@ def test_operations_of_two_machines_do_not_spoil_each_other(
     assert_numbered(found, [1, 2, 3, 5])
 
 
+@pytest.mark.further
 def test_a_store_is_copied_from_place_to_place(backend: ObjectBackend, tmp_path: Path) -> None:
     """A store copied from S3 to a folder, to memory and back to S3 holds the same all along."""
     first = fill(backend.create(**NUMBERED_SPACES, card={"author": "A"}), range(6), seal_every=2)
@@ -661,6 +669,7 @@ def test_options_may_come_from_the_environment(
     assert_numbered(backend.open(), range(3), engines=True)
 
 
+@pytest.mark.further
 def test_the_command_line_takes_urls(backend: ObjectBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands work on a URL, with the variables of AWS for options."""
     fill(backend.create(), range(4), seal_every=2)
@@ -751,6 +760,7 @@ def test_the_next_writer_of_a_store_recovers_by_itself(backend: ObjectBackend, s
     assert spooled(spool) == []
 
 
+@pytest.mark.further
 def test_journals_lie_where_no_cache_is_cleared(
     backend: ObjectBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -835,6 +845,7 @@ print(len(store.sql("select * from steps limit 1").fetchall()), flush=True)
 """
 
 
+@pytest.mark.further
 def test_queries_in_threads_that_stop_early_neither_hang_nor_crash(backend: ObjectBackend) -> None:
     """Queries at once over many files, which leave reads unfinished, end, and so does the process."""
     fill(backend.create(), range(12), seal_every=1)

@@ -169,6 +169,7 @@ def test_an_empty_store_has_nothing_to_draw(stores: dict[str, el.EpisodeStore], 
         getattr(stores["empty"].plot, kind)()
 
 
+@pytest.mark.further
 def test_charts_are_saved_as_what_the_suffix_says(stores: dict[str, el.EpisodeStore], tmp_path: Path) -> None:
     """SVG is XML with text, PNG a picture in light and dark, HTML needs no network, others are refused."""
     chart = stores["cartpole"].plot.returns()
@@ -242,6 +243,7 @@ def test_cards_have_the_key_figures(stores: dict[str, el.EpisodeStore], name: st
     )
 
 
+@pytest.mark.further
 def test_a_damaged_file_leaves_cards_and_charts_of_episodes(tmp_path: Path) -> None:
     """With one file of steps damaged, what needs no steps is drawn; what needs them names the file."""
     store = two_segments(tmp_path / "store")
@@ -257,6 +259,7 @@ def test_a_damaged_file_leaves_cards_and_charts_of_episodes(tmp_path: Path) -> N
     assert rows_of(store.filter("run_id like 'second%'").plot.visitation())
 
 
+@pytest.mark.further
 def test_charts_of_many_episodes_stay_small(tmp_path: Path) -> None:
     """What a chart of 8,000 episodes carries is below a megabyte, and still counts them all."""
     store = el.create(

@@ -529,6 +529,7 @@ def test_charts_save_themselves(store: el.EpisodeStore, tmp_path: Path) -> None:
     assert numbered.sub("", (tmp_path / "open.svg").read_text()) == numbered.sub("", text)
 
 
+@pytest.mark.further
 def test_a_saved_page_needs_no_network_and_runs_nothing_of_the_store(tmp_path: Path) -> None:
     """In a browser without a network the chart is drawn, and names of runs stay texts."""
     returns = {name: [1.0, 2.0, 3.0] for name in HOSTILE}

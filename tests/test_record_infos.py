@@ -168,6 +168,7 @@ def by_place_of(observation: Any, info: Any, state: Any) -> Any:
     return int(by_place(observation))
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("workers", [None, 2])
 def test_collect_stores_the_chosen_infos(tmp_path: Path, workers: int | None) -> None:
     """`collect` hands the choice on, also to its workers."""

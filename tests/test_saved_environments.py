@@ -307,6 +307,7 @@ def test_a_damaged_artifact_replaces_no_file(store: el.EpisodeStore, tmp_path: P
     assert store.artifacts.get("a") == b"content"
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("remote", [False, True], ids=["folder", "objects"])
 def test_artifacts_are_streamed(tmp_path: Path, remote: bool, monkeypatch: Any) -> None:
     """A content of many pieces goes in, out and into a copy whole, in less memory than it has bytes."""

@@ -86,6 +86,7 @@ def pages(built: Path) -> dict[str, Page]:
     return found
 
 
+@pytest.mark.further
 def test_every_page_is_there_and_can_be_reached(pages: dict[str, Page]) -> None:
     """Each file of docs/ is a page, and the list of contents on the first page leads to all of them."""
     assert {f"{page}.html" for page in PAGES} <= pages.keys()
@@ -93,6 +94,7 @@ def test_every_page_is_there_and_can_be_reached(pages: dict[str, Page]) -> None:
     assert {f"{page}.html" for page in PAGES if page != "index"} <= linked
 
 
+@pytest.mark.further
 def test_links_within_the_site_arrive(built: Path, pages: dict[str, Page]) -> None:
     """Every relative link of every page leads to a file of the site, and its anchor is there."""
     lost = []
@@ -109,6 +111,7 @@ def test_links_within_the_site_arrive(built: Path, pages: dict[str, Page]) -> No
     assert lost == []
 
 
+@pytest.mark.further
 def test_nothing_is_fetched_from_elsewhere(built: Path, pages: dict[str, Page]) -> None:
     """Scripts, styles, fonts and pictures are the site's own."""
     addresses = [address for page in pages.values() for address in page.fetched]
@@ -118,6 +121,7 @@ def test_nothing_is_fetched_from_elsewhere(built: Path, pages: dict[str, Page]) 
     assert not re.search(r"@import|url\(\s*['\"]?(?:https?:)?//", styles)
 
 
+@pytest.mark.further
 def test_the_reference_has_every_public_name(built: Path) -> None:
     """All of `__all__`, and the public methods of the classes that users hold, are in the index."""
     with open(built / "objects.inv", "rb") as file:
@@ -144,6 +148,7 @@ def documented(owner: type, name: str, known: set[str]) -> bool:
     return any(f"episodelake.{base.__name__}.{name}" in known for base in owner.__mro__)
 
 
+@pytest.mark.further
 def test_docstrings_keep_no_markup(built: Path) -> None:
     """No backtick is left of a docstring in the reference."""
     for path in (built / "api").glob("*.html"):

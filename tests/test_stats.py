@@ -250,6 +250,7 @@ def files(folder: Path) -> list[Path]:
     return sorted((folder / "stats").iterdir()) if folder.exists() else []
 
 
+@pytest.mark.further
 def test_they_are_kept_by_version_episodes_and_column(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

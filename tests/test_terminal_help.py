@@ -367,6 +367,7 @@ def test_the_completion_script_names_the_program() -> None:
     assert "_EPISODELAKE_COMPLETE=complete_bash" in result.stdout
 
 
+@pytest.mark.further
 def test_explore_says_at_once_what_it_opens(tmp_path: Path) -> None:
     """On a terminal, before the packages that take long to load; elsewhere nothing reads it."""
     missing = tmp_path / "nothing"

@@ -67,6 +67,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], str]
     return printed
 
 
+@pytest.mark.further
 def test_examples_print_what_the_page_says(run: Callable[[str], str]) -> None:
     """Each example of the page, in its order, prints what stands below it."""
     found = examples()

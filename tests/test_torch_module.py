@@ -104,6 +104,7 @@ def close(found: Any, wanted: Any) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.further
 def test_transitions_get_what_a_loop_over_the_episodes_gets(store: el.EpisodeStore, policy: Policy) -> None:
     """Values and log-probabilities of all transitions are those of a loop, in every kind of output."""
     values = np.concatenate([plain(policy, "forward", each.observations[:-1]) for each in store])

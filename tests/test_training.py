@@ -184,6 +184,7 @@ def test_training_can_be_repeated(store: el.EpisodeStore, learn, updates: int) -
     assert not first.equals(other)
 
 
+@pytest.mark.further
 def test_curves_are_drawn(store: el.EpisodeStore, tmp_path: Path) -> None:
     """The SVG has a panel for each learner, titled axes, and a point for each evaluation."""
     cloned, sequences = (

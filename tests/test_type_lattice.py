@@ -330,6 +330,7 @@ def test_the_format_says_what_columns_show(sealed: tuple[Path, list[dict[str, An
                 )
 
 
+@pytest.mark.further
 def test_every_pair_after_compact(sealed: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
     """After compact, bare engines see every number too, and the version before stays as it was."""
     path, rows = sealed
@@ -369,6 +370,7 @@ def test_every_pair_in_one_segment(tmp_path: Path) -> None:
     check_bare(store, rows)
 
 
+@pytest.mark.further
 def test_stores_of_earlier_writers(tmp_path: Path) -> None:
     """A store whose columns are not marked gives the same answers, and compact marks and widens them."""
     shutil.copytree(Path(__file__).parent / "data" / "format-1-unmarked" / "store", tmp_path / "store")
@@ -395,6 +397,7 @@ def test_stores_of_earlier_writers(tmp_path: Path) -> None:
     assert store.verify().ok
 
 
+@pytest.mark.further
 def test_recovered_rows_keep_their_types(tmp_path: Path) -> None:
     """What a killed writer left in its journal is shown like what it sealed itself."""
     store = el.create(tmp_path / "store", **SPACES)
