@@ -69,7 +69,8 @@ test-lowest: $(LOWEST)/.installed-lowest ## run the core suite on the oldest sup
 	$(IN_MEMORY) $(LOWEST)/bin/python -m pytest $(PARALLEL) $(CORE:%=tests/test_%.py) $(ARGS)
 
 test-peers: $(PEERS)/.installed-peers ## run the examples and comparisons that need other libraries
-	$(IN_MEMORY) $(PEERS)/bin/python -m pytest $(PARALLEL) -m peers tests/test_peers.py tests/test_conversion_peers.py $(ARGS)
+	$(IN_MEMORY) $(PEERS)/bin/python -m pytest $(PARALLEL) -m peers tests/test_peers.py tests/test_conversion_peers.py \
+	  tests/test_exchange_*.py $(ARGS)
 
 # RLlib needs a Gymnasium of its own. One process: its tests share one small cluster.
 test-rllib: $(RLLIB)/.installed-rllib ## read stores in RLlib and record what it samples, in RLlib's own environment
@@ -126,9 +127,10 @@ $(LOWEST)/.installed-lowest: pyproject.toml tests/lowest.txt
 	$(LOWEST)/bin/python -m pip install --quiet --constraint tests/lowest.txt --editable '.[lowest]'
 	@touch $@
 
-$(PEERS)/.installed-peers: pyproject.toml tests/peers.txt
+$(PEERS)/.installed-peers: pyproject.toml tests/peers.txt tests/peers-alone.txt
 	$(MAKE) --no-print-directory VENV=$(PEERS) $(PEERS)/bin/python
 	$(PEERS)/bin/python -m pip install --quiet --requirement tests/peers.txt --editable .
+	$(PEERS)/bin/python -m pip install --quiet --no-deps --requirement tests/peers-alone.txt
 	@touch $@
 
 $(RLLIB)/.installed-rllib: pyproject.toml tests/rllib.txt
