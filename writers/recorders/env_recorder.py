@@ -31,9 +31,9 @@ from .callbacks import (
     StepCallback,
     apply_episode_callback,
 )
+from .env_checks import check_unrecorded
 from .episode_values import EpisodeValues
 from .info_choice import InfoChoice
-from .nesting import check_unrecorded
 
 Rows = TypeVar("Rows", bound=RowSource)
 Steps = TypeVar("Steps", bound=StepRows)

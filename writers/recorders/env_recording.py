@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...store.dynamic.values import load_json
-from ...store.errors import RecorderStateError, SpaceMismatchError
+from ...store.errors import RecorderStateError
 from ...store.schema import LATE_ROW, RESET_ROW, StepSchema
 from ...store.segments.episode_columns import NO_FACTS, Ends
 from ...store.segments.episode_record import EpisodeFacts, end_reason_of
@@ -28,10 +28,9 @@ from .callbacks import ENDED_EARLY, EpisodeCallback, EpisodeSummary, apply_episo
 from .env_episodes import EnvState, GatheredEnds
 from .episode_values import EpisodeValues
 from .info_choice import InfoChoice
+from .logged_values import LoggedValues
 from .plain_steps import PlainSteps
-from .vector_values import per_env, to_numpy, told
-
-_Logged = tuple[np.ndarray, np.ndarray | None]
+from .vector_values import told
 
 
 class EnvRecording:
@@ -47,6 +46,7 @@ class EnvRecording:
         plain: steps that are added in the shortest way, if any.
         silent: environments whose episodes are not recorded until the caller resets them.
         ended_early: environments whose episodes ended by a flag that only a step callback set.
+        logged: policy values that were logged since the last call.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class EnvRecording:
         # Whether environments go on whose episodes were discarded.
         self._gave_up = False
         self._episode_callback = episode_callback
-        self._logged: dict[tuple[Any, ...], _Logged] = {}
+        self.logged = LoggedValues(num_envs)
         self._next: tuple[VectorBuffer, tuple[int, int, int], EnvState] | None = None
         self._late_error: BaseException | None = None
         options = session.options
@@ -178,13 +178,7 @@ class EnvRecording:
         """
         self._put(block, count, state)
         self.plain = None
-        if envs is None or not self._logged:
-            self._logged.clear()
-            return
-        for path, (values, mask) in list(self._logged.items()):
-            left = np.ones(self.num_envs, bool) if mask is None else mask.copy()
-            left[envs] = False
-            self._logged[path] = values, left
+        self.logged.use_up(envs)
 
     def _put(self, block: VectorBuffer, count: int, state: EnvState) -> None:
         """Two assignments; where an interrupt comes between them, `_complete` makes up for the second."""
@@ -208,7 +202,7 @@ class EnvRecording:
         block, plain = self.session.rows.current, self.plain
         with self._settling:
             block.drop_uncounted(plain.stop if plain is not None and plain.block is block else block.count)
-        self._logged.clear()
+        self.logged.clear()
         self.ended_early.clear()
         self._gave_up = False
         self.end(self.everyone)
@@ -413,50 +407,18 @@ class EnvRecording:
             if self._gave_up:
                 return
             raise RecorderStateError("There is no step to log for: call reset() first.")
-        chosen = None if mask is None else self._checked_mask(mask)
-        for path, found, _ in told(_checked(values, self.num_envs), self.num_envs):
-            fresh = owned_values(found)
-            known = self._logged.get(path)
-            if chosen is None or known is None:
-                self._logged[path] = fresh, chosen
-            else:
-                self._logged[path] = _merged(known, fresh, chosen)
-
-    def _checked_mask(self, mask: Any) -> np.ndarray:
-        found = np.asarray(to_numpy(mask))
-        if found.dtype != bool or found.shape != (self.num_envs,):
-            raise SpaceMismatchError(
-                f"mask is {found.dtype} of shape {found.shape}; expected bool of shape ({self.num_envs},)."
-            )
-        return found.copy()
-
-    def put_logged(self, block: VectorBuffer, rows: np.ndarray, envs: np.ndarray) -> None:
-        """Put what was logged for the environments `envs` into `rows`, one for each."""
-        for path, (values, mask) in self._logged.items():
-            if mask is None:
-                block.policies.add(DynamicEntry(path, rows, values[envs]))
-            else:
-                here = mask[envs]
-                block.policies.add(DynamicEntry(path, rows[here], values[envs[here]]))
+        self.logged.add(values, mask)
 
     def late(self, block: VectorBuffer, row: int, envs: np.ndarray, state: EnvState) -> int:
         """Put what was logged for the last observations of these environments; return the next free row."""
-        if not self._logged or not len(envs):
+        if not self.logged or not len(envs):
             return row
-        has = np.zeros(self.num_envs, bool)
-        for _, mask in self._logged.values():
-            has |= True if mask is None else mask
-        envs = envs[has[envs]]
+        envs = self.logged.among(envs)
         stop = row + len(envs)
         block.numbers[row:stop] = state.numbers[envs]
         block.kinds[row:stop] = LATE_ROW
-        self.put_logged(block, np.arange(row, stop), envs)
+        self.logged.put(block, np.arange(row, stop), envs)
         return stop
-
-    @property
-    def logged(self) -> dict[tuple[Any, ...], _Logged]:
-        """What was logged since the last call: values and mask by key path."""
-        return self._logged
 
 
 def add_told(
@@ -472,40 +434,3 @@ def add_told(
         here = rows >= 0 if present is None else present & (rows >= 0)
         if here.any():
             dynamic.add(DynamicEntry(path, rows[here], owned_values(values[here])))
-
-
-def _checked(values: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
-    """Return logged values as arrays with one entry for each environment."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found[key] = _checked(value, num_envs)
-            continue
-        array = to_numpy(value)
-        many = array.ndim > 0 if isinstance(array, np.ndarray) else isinstance(array, list | tuple)
-        if not many or len(array) != num_envs:
-            raise SpaceMismatchError(
-                f"The logged value {key!r} is {_described(array)}; expected one entry for each of the "
-                f"{num_envs} environments. Repeat what all of them share: numpy.full({num_envs}, value)."
-            )
-        found[key] = per_env(array, num_envs)
-    return found
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array of shape {value.shape}"
-    return f"a {type(value).__name__} of length {len(value)}" if hasattr(value, "__len__") else repr(value)
-
-
-def _merged(known: _Logged, fresh: np.ndarray, mask: np.ndarray) -> _Logged:
-    """Return logged values with those of the environments in `mask` replaced."""
-    old, before = known
-    if old.dtype == fresh.dtype and old.shape == fresh.shape:
-        merged = old.copy()
-    else:
-        merged = np.empty(len(old), object)
-        merged[:] = list(old)
-        fresh = np.array([None, *fresh], object)[1:]
-    merged[mask] = fresh[mask]
-    return merged, None if before is None else before | mask

@@ -23,13 +23,13 @@ from ...store.schema import RESET_ROW
 from ..buffers.vector_buffer import NO_EPISODE, VectorBuffer
 from ..options import SessionOptions
 from .callbacks import EpisodeCallback, StepCallback
+from .env_checks import check_spaces
 from .env_episodes import EnvState
 from .env_recorder import RunArguments
 from .env_recording import EnvRecording, add_told
 from .envs_recorder import EnvsRecorder
 from .in_flight import InFlight
 from .info_choice import InfoChoice, RecordInfos
-from .spaces_check import check_spaces
 from .step_callbacks import StepCalls
 from .vector_values import flags, per_env, rows_of, single, to_numpy
 
@@ -370,7 +370,7 @@ class PoolRecorder(EnvsRecorder):
             self._warn()
         ending, calls = np.zeros(len(ids), bool), None
         if self._step_callback is None:
-            recording.put_logged(block, rows[stepped], ids[stepped])
+            recording.logged.put(block, rows[stepped], ids[stepped])
             add_told(block.infos, infos, len(ids), rows, recording.infos)
         else:
             calls = StepCalls(recording, block, self._step_callback, observations, infos)

@@ -31,9 +31,9 @@ from .callbacks import (
     apply_step_callback,
     continues,
 )
+from .env_checks import check_spaces
 from .env_recorder import EpisodeRecorder, RunArguments
 from .info_choice import InfoChoice, RecordInfos
-from .spaces_check import check_spaces
 
 
 class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):

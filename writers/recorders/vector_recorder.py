@@ -25,11 +25,11 @@ from ..buffers.vector_buffer import NO_EPISODE, VectorBuffer
 from ..options import SessionOptions
 from .autoreset import autoreset_mode_of
 from .callbacks import EpisodeCallback, StepCallback
+from .env_checks import check_spaces
 from .env_recorder import RunArguments
 from .env_recording import EnvRecording, add_told
 from .envs_recorder import EnvsRecorder
 from .info_choice import InfoChoice, RecordInfos
-from .spaces_check import check_spaces
 from .step_callbacks import StepCalls
 from .vector_step import VectorStep
 from .vector_values import flags, to_numpy

@@ -124,7 +124,7 @@ class VectorStep:
         if recording.logged:
             envs = recording.everyone
             envs = envs if self._reset is None else np.delete(envs, self._reset)
-            recording.put_logged(self._block, self._row + envs, envs)
+            recording.logged.put(self._block, self._row + envs, envs)
         if self._infos:
             self._put_infos(same_step)
 

@@ -1,16 +1,38 @@
-"""Refusing to record a step twice: an environment that a recorder below other wrappers records already."""
+"""Whether a recorder takes an environment: it has the spaces of the store, and no recorder below it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...store.errors import InvalidArgumentError
+import gymnasium
+
+from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.handle import StoreHandle
+from ...store.schema import StepSchema
 from ..session import RunSession
 
 #: Where wrappers keep what they wrap.
 _INNER = ("env", "pool", "aec_env", "par_env")
+
+
+def check_spaces(schema: StepSchema, given: Mapping[str, gymnasium.Space]) -> None:
+    """Compare the two spaces of an environment, observation and action, with the store's.
+
+    Args:
+        given: the spaces under their names, for the message.
+
+    Raises:
+        SpaceMismatchError: one is another.
+    """
+    for (name, space), expected in zip(
+        given.items(), (schema.observation_space, schema.action_space), strict=True
+    ):
+        if space != expected:
+            raise SpaceMismatchError(
+                f"The environment's {name} is {space}; the store's is {expected}. Record into a store that "
+                "was created with this environment's spaces."
+            )
 
 
 def check_unrecorded(env: Any, store: StoreHandle) -> None:
