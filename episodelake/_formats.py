@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from .readers.exporting.export import target_formats
-from .writers.importing.formats import source_formats
+from .writers.importing.formats import TABLES, source_formats
 
 
 def formats() -> pl.DataFrame:
@@ -24,10 +24,10 @@ def formats() -> pl.DataFrame:
         rows.append(
             {
                 "name": name,
-                "reads": source is not None,
+                "reads": source is not None or name in TABLES,
                 "writes": target is not None,
                 "extra": either.extra,
-                "rule": source.rule if source is not None else None,
+                "rule": source.rule if source is not None else "as table" if name in TABLES else None,
                 "options": ", ".join(target.options) if target is not None else None,
             }
         )

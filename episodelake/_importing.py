@@ -31,7 +31,7 @@ from .store.spaces.coerce import Cast
 from .writers.importing.dataset import ForeignDataset, ImportOptions, LastObservation, LastStep
 from .writers.importing.formats import chosen_format
 from .writers.importing.importer import Imported, OnError, check_on_error, import_episodes, write_part
-from .writers.importing.table.mapping import ColumnMapping
+from .writers.importing.table.mapping import names_columns
 from .writers.source_keys import committed_keys
 
 _PREVIEWED_ROWS = 5
@@ -113,8 +113,10 @@ def import_dataset(
     Args:
         source: a file, a folder, or an object of the library; `formats()` lists what is known.
         into: an open store or a path; a path without a store is created with the spaces of the source.
-        format: the name of the format; None to recognise it.
-        mapping: for tables, a `ColumnMapping`.
+        format: the name of the format; None to recognise it. "parquet", "csv", "arrow" and "delta" stand for
+            "table".
+        mapping: for tables, a `ColumnMapping` or a dict of its arguments; for RLlib, its column names to
+            those of the source.
         dry_run: write nothing; report the format, spaces, mapping and first rows.
         on_error: "raise", or "skip" episodes that cannot be read or do not fit the spaces, and list them.
         last_observation: for sources that lack the observation after the last action: "drop" the last
@@ -137,7 +139,7 @@ def import_dataset(
     """
     check_on_error(on_error)
     options = ImportOptions(mapping, observation_space, action_space, last_observation, last_step, trust)
-    if format is None and isinstance(mapping, ColumnMapping):
+    if format is None and names_columns(mapping):
         format = "table"
     chosen, reason = chosen_format(source, format)
     where = into.url if isinstance(into, EpisodeStore) else into

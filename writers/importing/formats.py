@@ -25,6 +25,8 @@ _MODULES = (
     "rllib.format",
     "table.format",
 )
+#: Names of kinds of table, which stand for `table`: it reads all of them.
+TABLES = ("parquet", "csv", "arrow", "delta")
 #: Other packages register an object like `SourceFormat` under a name in this group of entry points.
 ENTRY_POINTS = "episodelake.formats"
 
@@ -53,12 +55,13 @@ def chosen_format(source: Any, name: str | None) -> tuple[SourceFormat, str]:
     """
     formats = source_formats()
     if name is not None:
-        if name not in formats:
+        found = formats.get("table" if name in TABLES else name)
+        if found is None:
+            known = [*formats, *TABLES]
             raise InvalidArgumentError(
-                f"format={name!r} is unknown.{suggest(str(name), list(formats))} "
-                f"Formats: {', '.join(formats)}."
+                f"format={name!r} is unknown.{suggest(str(name), known)} Formats: {', '.join(known)}."
             )
-        return formats[name], "as asked"
+        return found, "as asked"
     if isinstance(source, str | PathLike) and "://" not in str(source) and not Path(source).exists():
         raise DatasetError(f"There is no file or folder {source} to import. Check the path.")
     found = {name: each.detect(source) for name, each in formats.items()}

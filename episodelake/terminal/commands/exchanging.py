@@ -16,7 +16,8 @@ from ..command import EXCHANGE, app, command
     EXCHANGE,
     """\
 episodelake import ~/.minari/datasets/cartpole/random-v0 data/cartpole --dry-run
-episodelake import pen.hdf5 data/pen --format d4rl""",
+episodelake import pen.hdf5 data/pen --format d4rl
+episodelake import logs.csv data/trips --map observation=x,speed --map action=throttle --map episode=trip""",
     name="import",
 )
 def import_(
@@ -25,6 +26,15 @@ def import_(
     format: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The format; recognised by default.", show_default=False),
+    ] = None,
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="KEY=COLUMNS",
+            help="Columns of a table: observation=x,y; observation.arm=a,b; episode=id; info=cost. Repeatable.",
+            show_default=False,
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show the format, spaces, columns, first rows and losses.")
@@ -55,7 +65,7 @@ def import_(
     """
     from ..reports.exchange import Import, import_source
 
-    wanted = Import(source, format, dry_run, skip_errors, last_observation, cast, trust)
+    wanted = Import(source, format, mapping or (), dry_run, skip_errors, last_observation, cast, trust)
     import_source(wanted, path, storage, as_json=as_json)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import typer
 
 from ..._formats import formats
 from ..._importing import ImportReport, import_dataset
+from ...store.names import unescape
 from ..opening import open_store_at, storage_options
 from ..output.json_text import write_object, write_rows
 from ..output.page import Page
@@ -24,6 +26,7 @@ class Import:
 
     source: str
     format: str | None
+    mapping: Sequence[str]
     dry_run: bool
     skip_errors: bool
     last_observation: Any
@@ -39,6 +42,7 @@ def import_source(wanted: Import, path: str, storage: Sequence[str] | None, *, a
             wanted.source,
             path,
             format=wanted.format,
+            mapping=_mapping(wanted.mapping),
             dry_run=wanted.dry_run,
             on_error="skip" if wanted.skip_errors else "raise",
             last_observation=wanted.last_observation,
@@ -57,6 +61,39 @@ def import_source(wanted: Import, path: str, storage: Sequence[str] | None, *, a
     if report.preview is not None:
         page.heading("First rows of steps")
         page.frame(report.preview)
+
+
+def _mapping(given: Sequence[str]) -> dict[str, Any] | None:
+    """Return repeated `--map KEY=COLUMNS` as a dict: `observation.arm=a,b` is an entry of a dict within.
+
+    COLUMNS are those of one row of CSV, so that `"a,b"` is one column, and `a,` a list of one.
+    """
+    found: dict[str, Any] = {}
+    for each in given:
+        key, separator, text = each.partition("=")
+        path = key.split(".")
+        names = next(csv.reader([text], skipinitialspace=True), [])
+        if not separator or not all((*path, names, *names[:-1])):
+            raise typer.BadParameter(
+                f"{each!r}: expected KEY=COLUMN or KEY=COLUMN,COLUMN,...; a key is an argument of "
+                "ColumnMapping, such as observation, or observation.PART of a Dict space.",
+                param_hint="--map",
+            )
+        inner = found
+        for part in path[:-1]:
+            inner = inner.setdefault(unescape(part), {})
+            if not isinstance(inner, dict):
+                raise typer.BadParameter(
+                    f"{each!r}: {key.rpartition('.')[0]} has columns already.", param_hint="--map"
+                )
+        if unescape(path[-1]) in inner:
+            raise typer.BadParameter(f"{each!r}: {key} has columns already.", param_hint="--map")
+        inner[unescape(path[-1])] = _columns(names)
+    return found or None
+
+
+def _columns(names: list[str]) -> str | list[str]:
+    return names[0] if len(names) == 1 else [name for name in names if name]
 
 
 def _outcome(page: Page, report: ImportReport) -> list[tuple[str, str]]:

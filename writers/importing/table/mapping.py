@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 import pyarrow as pa
@@ -205,8 +205,12 @@ def resolve(mapping: Any, schema: pa.Schema, place: str) -> ResolvedMapping:
                 f"{place} has no column for {', '.join(lacking)}; it has {_listed(schema.names)}. "
                 "Name them with mapping=el.ColumnMapping(observation=..., action=..., ...)."
             )
+    if isinstance(mapping, Mapping):
+        mapping = _from_mapping(mapping)
     if not isinstance(mapping, ColumnMapping):
-        raise InvalidArgumentError(f"mapping is {type(mapping).__name__}; expected an el.ColumnMapping.")
+        raise InvalidArgumentError(
+            f"mapping is {type(mapping).__name__}; expected an el.ColumnMapping, or a dict of its arguments."
+        )
     find = _Finder(schema, place)
     for each in fields(mapping):
         value = getattr(mapping, each.name)
@@ -230,6 +234,34 @@ def resolve(mapping: Any, schema: pa.Schema, place: str) -> ResolvedMapping:
         passed=passed,
         metadata={name.partition(".")[2]: column for name, column in metadata.items()},
     )
+
+
+def names_columns(mapping: Any) -> bool:
+    """Return whether a mapping is one of tables: a `ColumnMapping`, or a dict of its arguments."""
+    return isinstance(mapping, ColumnMapping) or (isinstance(mapping, Mapping) and OBSERVATION in mapping)
+
+
+def _from_mapping(given: Mapping[str, Any]) -> ColumnMapping:
+    """Return the `ColumnMapping` of a dict of its arguments.
+
+    Raises:
+        InvalidArgumentError: a key is unknown, or one that is needed is missing.
+    """
+    known = [each.name for each in fields(ColumnMapping)]
+    for key in given:
+        if key not in known:
+            raise InvalidArgumentError(
+                f"mapping (--map) has the unknown key {key!r}.{suggest(str(key), known)} "
+                f"Keys: {', '.join(known)}."
+            )
+    needed = [each.name for each in fields(ColumnMapping) if each.default is MISSING]
+    lacking = [name for name in needed if name not in given]
+    if lacking:
+        raise InvalidArgumentError(
+            f"mapping (--map) lacks {' and '.join(lacking)}; it has {', '.join(given) or 'no keys'}. A mapping "
+            f"names the columns of {', '.join(needed)} at least."
+        )
+    return ColumnMapping(**given)
 
 
 class _Finder:
