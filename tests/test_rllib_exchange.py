@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
-from episodelake.readers.exporting.rllib import to_rllib
 
 pytestmark = pytest.mark.peers
 LENGTHS = (7, 3, 12, 1, 5)
@@ -145,6 +145,32 @@ def test_rllib_reads_exported_sample_batches(store: el.EpisodeStore, tmp_path: P
         assert np.array_equal(each["new_obs"], expected(number)[1:])
 
 
-def test_episodes_in_memory(store: el.EpisodeStore) -> None:
-    """A view as a list of SingleAgentEpisodes."""
-    check(to_rllib(store.context))
+def test_episodes_in_memory(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """A view as a list of SingleAgentEpisodes with arrays of their own; what is lost is a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        found = store.to.rllib()
+    check(found)
+    assert all(each.is_numpy for each in found)
+    assert (found[0].observation_space, found[0].id_) == (BOX, store[0].id)
+    assert [info["force"] for info in found[1].get_infos()] == [0.0, 0.5, 1.0, 1.5]
+    found[0].get_observations()[:] = 0
+    assert store[0].observations[-1].tolist() == [0, 7]
+    other = el.create(tmp_path / "other", observation_space=BOX, action_space=gymnasium.spaces.Discrete(3))
+    with other.writer() as writer:
+        for length, flags in ((4, (False, False)), (3, (True, False)), (1, (True, False))):
+            writer.write_episode(
+                observations=expected(2)[:length],
+                actions=np.zeros(length, np.int64),
+                rewards=np.ones(length),
+                terminations=flags[0],
+                truncations=flags[1],
+                metadata={"driver": "ann"},
+                last_observation="missing",
+            )
+    with pytest.warns(RuntimeWarning, match="RLlib's SingleAgentEpisode does not hold") as caught:
+        first, second = other.refresh().to.rllib()
+    assert "the column metadata.driver (3)" in str(caught[-1].message)
+    assert "an episode of one transition, whose next observation is missing (1)" in str(caught[-1].message)
+    assert "a last transition, whose next observation is missing (2)" in str(caught[-1].message)
+    assert (len(first), first.is_done, len(second), second.is_done) == (3, False, 2, False)

@@ -172,6 +172,23 @@ class Conversions:
         _warn("A MinariDataset", lost)
         return found
 
+    def rllib(self) -> list[Any]:
+        """Return a list of RLlib's `SingleAgentEpisode`, one for each episode in the order of the view.
+
+        Values are stacked arrays (`is_numpy`), infos come along, and numbers that the policy recorded at
+        every step are `extra_model_outputs`. Flags are those of the store: an episode that was cut is not
+        done. A last transition whose next observation is missing is left out. Seeds, options, metadata and
+        your own step columns stay behind.
+        """
+        module = require("ray.rllib.env.single_agent_episode", "view.to.rllib()", "'ray[rllib]'")
+        from .rllib import rllib_episodes
+
+        target = "RLlib's SingleAgentEpisode"
+        export = self._export(target)
+        found = rllib_episodes(module, export)
+        _warn(target, export.losses)
+        return found
+
     def huggingface(self, table: TableName = "transitions") -> Any:
         """Return a table as a `datasets.Dataset` in main memory; nothing of it is lost.
 

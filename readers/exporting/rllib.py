@@ -7,6 +7,7 @@ and episodes take only those that are terminated or truncated.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,11 +20,9 @@ import pyarrow.parquet as pq
 from ...store.batches import slice_batch
 from ...store.dynamic.column_groups import EXTRA, INFO, METADATA
 from ...store.errors import DatasetError, InvalidArgumentError
-from ...store.losses import Losses
 from ...store.optional_packages import require
-from ..context import ReadContext
 from ..episode import Episode
-from ..iteration import iterate
+from .flat import refuse_vector_rewards
 from .rllib_spaces import space_to_dict
 from .target import Export
 
@@ -52,9 +51,7 @@ class _Format:
             raise InvalidArgumentError(f"kind={kind!r} is unknown; expected one of {', '.join(_WRITERS)}.")
         if export.options.get("cut") not in (None, "truncated"):
             raise InvalidArgumentError(f"cut={export.options['cut']!r}; expected 'truncated' or None.")
-        schema = export.context.snapshot.schema
-        if schema.reward_shape:
-            raise DatasetError(f"RLlib has scalar rewards; the store's have shape {schema.reward_shape}.")
+        refuse_vector_rewards(export.context, "RLlib")
         export.lose_columns(EXTRA, METADATA, *([] if kind == "episodes" else [INFO]))
         if kind != "episodes":
             _check_spaces(export, kind)
@@ -63,18 +60,21 @@ class _Format:
             write(export, episodes, target / f"{number:06d}")
 
 
-def to_rllib(context: ReadContext) -> list[Any]:
-    """Return the episodes of a view as `SingleAgentEpisode`s.
+def rllib_episodes(module: Any, export: Export) -> list[Any]:
+    """Return a `SingleAgentEpisode` of RLlib's `module` for each episode with a transition.
 
-    Infos come along, and what the policy recorded is in `extra_model_outputs`. A last transition whose next
-    observation is missing is left out.
+    Infos come along, and numbers that the policy recorded are in `extra_model_outputs`.
 
     Raises:
-        MissingPackageError: Ray's RLlib is not installed.
+        DatasetError: the rewards are vectors.
     """
-    module = require("ray.rllib.env.single_agent_episode", "to_rllib", "'ray[rllib]'")
-    export = Export(context, Losses(), {}, lambda done: None)
-    return [module.SingleAgentEpisode.from_state(_state(export, episode)) for episode in iterate(context)]
+    refuse_vector_rewards(export.context, "RLlib's SingleAgentEpisode")
+    export.lose_columns(EXTRA, METADATA)
+    # What the store hands out may share its memory.
+    return [
+        module.SingleAgentEpisode.from_state(copy.deepcopy(_state(export, episode)))
+        for episode in _whole(export)
+    ]
 
 
 def _check_spaces(export: Export, kind: str) -> None:
@@ -93,17 +93,23 @@ def _groups(export: Export) -> Iterator[list[Episode]]:
     """Yield episodes until they have enough steps for a file."""
     some: list[Episode] = []
     count = 0
-    for episode in export.episodes():
-        if _steps(episode):
-            some.append(episode)
-            count += episode.length
-        else:
-            export.losses.add("an episode of one transition, whose next observation is missing")
+    for episode in _whole(export):
+        some.append(episode)
+        count += episode.length
         if count >= _FILE_STEPS:
             yield some
             some, count = [], 0
     if some:
         yield some
+
+
+def _whole(export: Export) -> Iterator[Episode]:
+    """Yield the episodes that have a transition with a next observation, and count the others."""
+    for episode in export.episodes():
+        if _steps(episode):
+            yield episode
+        else:
+            export.losses.add("an episode of one transition, whose next observation is missing")
 
 
 def _steps(episode: Episode) -> int:

@@ -32,7 +32,7 @@ def import_(
         typer.Option(
             "--map",
             metavar="KEY=COLUMNS",
-            help="Columns of a table: observation=x,y; observation.arm=a,b; episode=id; info=cost. Repeatable.",
+            help="Columns of a table: observation=x,y; observation.arm=a,b; episode=id; may be repeated.",
             show_default=False,
         ),
     ] = None,

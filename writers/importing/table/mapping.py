@@ -258,8 +258,8 @@ def _from_mapping(given: Mapping[str, Any]) -> ColumnMapping:
     lacking = [name for name in needed if name not in given]
     if lacking:
         raise InvalidArgumentError(
-            f"mapping (--map) lacks {' and '.join(lacking)}; it has {', '.join(given) or 'no keys'}. A mapping "
-            f"names the columns of {', '.join(needed)} at least."
+            f"mapping (--map) lacks {' and '.join(lacking)}; it has {', '.join(given) or 'no keys'}. "
+            f"It must name the columns of {', '.join(needed)}."
         )
     return ColumnMapping(**given)
 
