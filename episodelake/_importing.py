@@ -113,8 +113,8 @@ def import_dataset(
     Args:
         source: a file, a folder, or an object of the library; `formats()` lists what is known.
         into: an open store or a path; a path without a store is created with the spaces of the source.
-        format: the name of the format; None to recognise it. "parquet", "csv", "arrow" and "delta" stand for
-            "table".
+        format: the name of the format; None to recognise it. "parquet", "csv", "arrow", "delta" and
+            "huggingface" stand for "table".
         mapping: for tables, a `ColumnMapping` or a dict of its arguments; for RLlib, its column names to
             those of the source.
         dry_run: write nothing; report the format, spaces, mapping and first rows.

@@ -26,7 +26,17 @@ from ..frames import episodes_frame
 from .target import LOST_EPISODE, LOST_TRANSITION, Export, TargetFormat
 
 #: The module of each format of ours.
-_MODULES = ("minari", "d4rl", "d3rlpy", "robomimic", "parquet", "csv", "lerobot", "rllib")
+_MODULES = (
+    "minari",
+    "d4rl",
+    "d3rlpy",
+    "robomimic",
+    "parquet",
+    "csv",
+    "huggingface.format",
+    "lerobot",
+    "rllib",
+)
 #: Other packages register an object like `TargetFormat` under a name in this group of entry points.
 ENTRY_POINTS = "episodelake.formats"
 

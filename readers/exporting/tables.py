@@ -6,7 +6,7 @@ Rows come in the order of the view, a few megabytes at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from .target import Export
 _LAYOUTS = ("transitions", "steps")
 _BATCH_BYTES = 16 << 20
 _SEED = "seed"
+LOST_CARD = "entries of the card"
 #: The options of formats that write tables.
 OPTIONS = {"layout": "transitions, with the next observation of each (the default), or the rows of steps"}
 
@@ -36,8 +37,11 @@ class TableExport:
         schema: of the table.
     """
 
-    def __init__(self, export: Export) -> None:
+    def __init__(self, export: Export, encode: Callable[[pa.Table], pa.Table] | None = None) -> None:
         """Check the options, and count what no table holds.
+
+        Args:
+            encode: replaces columns of `steps` with others of the same names, once for each row that is read.
 
         Raises:
             InvalidArgumentError: the layout is unknown.
@@ -59,11 +63,15 @@ class TableExport:
         if self._transitions:
             names = [field.name for field in self._steps if not POLICY.owns(field)]
             self._following = {name: after for name in names if (after := next_name(name)) is not None}
-        types = {field.name: field.type for field in self._steps}
+        self._encode = encode
+        encoded = pa.schema([pa.field(field.name, field.type) for field in self._steps])
+        if encode is not None:
+            encoded = encode(encoded.empty_table()).schema
+        types = dict(zip(encoded.names, encoded.types, strict=True))
         self.schema = pa.schema(
             [
                 pa.field(EPISODE, pa.int64()),
-                *(pa.field(field.name, field.type) for field in self._steps),
+                *encoded,
                 *(pa.field(after, types[name]) for name, after in self._following.items()),
                 *(pa.field(field.name, field.type) for field in self._facts),
             ]
@@ -79,7 +87,7 @@ class TableExport:
         ).collect()
         losses.add("that an episode was interrupted, not cut", int(counted["interrupted"][0]))
         losses.add("options of the reset", int(counted["options"][0]))
-        losses.add("entries of the card", len(self._export.card))
+        losses.add(LOST_CARD, len(self._export.card))
         if self._transitions:
             for field in self._steps:
                 if POLICY.owns(field):
@@ -115,11 +123,13 @@ class TableExport:
         counts = np.array([count for _, _, count in members])
         order = np.concatenate([np.arange(start, start + count) for _, start, count in members])
         owners = np.repeat(np.arange(len(members)), counts)
+        found = self._block_rows(block)
+        if self._encode is not None:
+            found, order = self._encode(found.take(pa.array(order))), np.arange(len(order))
         if self._transitions:
             acted = np.ones(len(order), bool)
             acted[np.cumsum(counts) - 1] = False
             order, owners = order[acted], owners[acted]
-        found = self._block_rows(block)
         rows = found.take(pa.array(order))
         columns: dict[str, Any] = {EPISODE: pa.array(done + owners)}
         columns |= {field.name: rows.column(field.name) for field in self._steps}

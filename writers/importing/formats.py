@@ -26,7 +26,7 @@ _MODULES = (
     "table.format",
 )
 #: Names of kinds of table, which stand for `table`: it reads all of them.
-TABLES = ("parquet", "csv", "arrow", "delta")
+TABLES = ("parquet", "csv", "arrow", "delta", "huggingface")
 #: Other packages register an object like `SourceFormat` under a name in this group of entry points.
 ENTRY_POINTS = "episodelake.formats"
 

@@ -27,12 +27,14 @@ from ....store.names import SPACES_KEY
 from ....store.spaces import space_from_json
 from ..dataset import ForeignDataset, ForeignTable, ImportOptions, Match, Part
 from .convert import Endings, convert
+from .images import ImageColumns
 from .mapping import default_mapping, leaves, resolve
 from .rows import EXPECTED, TableRows, columns_of
 from .spaces import LeafRanges, infer_space, kind_of_leaf
 from .spans import Span, find_spans
 
 _PART_BYTES = 8 << 20
+_MOST_ROWS = 1 << 16
 
 
 class _Format:
@@ -88,6 +90,7 @@ class _Table(ForeignDataset):
             self._map.observation, rows, ranges, "observation"
         )
         self.action_space = options.action_space or infer_space(self._map.action, rows, ranges, "action")
+        self._images = ImageColumns(self._map, rows.schema, self.observation_space, rows.name)
         self.reward_shape = _reward_shape(self._map.reward, rows)
         self.mapping = self._map.described()
         self.settings = [self.mapping, options.last_observation]
@@ -117,7 +120,7 @@ class _Table(ForeignDataset):
             losses.add("that agents acted together: each has episodes of its own", len(self._spans))
 
     def parts(self) -> Iterator[Part]:
-        rows = self._rows.rows_of(_PART_BYTES, self._read)
+        rows = min(self._rows.rows_of(_PART_BYTES, self._read), self._images.rows or _MOST_ROWS)
         group: list[Span] = []
         size = 0
         for span in self._spans:
@@ -143,6 +146,8 @@ class _Table(ForeignDataset):
                 f"{spans[0].fault} Repair the table, or pass on_error='skip' to leave out such episodes."
             )
         rows = self._reader.read(spans[0].start, _end(spans[-1]))
+        lasts = [_end(span) - 1 - spans[0].start for span in spans]
+        rows = self._images.decode(rows, lasts, self.losses)
         return convert(rows, spans, self._map, self._columns, self._endings)
 
     def close(self) -> None:

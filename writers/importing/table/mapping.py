@@ -154,6 +154,15 @@ class ResolvedMapping:
         return told | dict(self.passed) | {f"metadata.{key}": column for key, column in self.metadata.items()}
 
 
+def is_image(kind: pa.DataType) -> bool:
+    """Return whether a column has images as `datasets` of Hugging Face keep them."""
+    return (
+        pa.types.is_struct(kind)
+        and {each.name for each in kind} == {"bytes", "path"}
+        and kind.field("bytes").type in (pa.binary(), pa.large_binary(), pa.binary_view())
+    )
+
+
 def leaves(tree: Tree) -> Iterator[Leaf]:
     """Yield the leaves of a tree in order."""
     if isinstance(tree, Leaf):
@@ -326,7 +335,7 @@ class _Finder:
         kind = self._schema.field(column).type
         for key in path:
             kind = kind.field(key).type
-        if not pa.types.is_struct(kind):
+        if not pa.types.is_struct(kind) or is_image(kind):
             return Leaf(name, (column,), path)
         segments = column_names.escape_distinct([each.name for each in kind])
         return {

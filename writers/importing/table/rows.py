@@ -36,6 +36,8 @@ _SUFFIXES = {
     ".feather": "ipc",
 }
 _DELTA_LOG = "_delta_log"
+#: The shards of a folder for Hugging Face's `datasets`.
+_HUGGING_FACE = "data/*.parquet"
 
 
 class TableRows:
@@ -107,7 +109,7 @@ class TableRows:
             return ds.dataset(target)
         if kind is None:
             raise DatasetError(f"{path} is no table. {EXPECTED}")
-        return ds.dataset(path, format=kind, partitioning="hive" if path.is_dir() else None)
+        return _dataset(path, kind)
 
     def _spool(self) -> str:
         if self._folder is None:
@@ -177,7 +179,7 @@ class TableRows:
                 row_group = metadata.row_group(group)
                 for index in range(row_group.num_columns):
                     found = row_group.column(index)
-                    if found.path_in_schema.split(".")[0] == column and (
+                    if f"{found.path_in_schema}.".startswith(f"{column}.") and (
                         found.statistics is None or found.statistics.null_count != 0
                     ):
                         return True
@@ -248,6 +250,7 @@ def kind_of(path: Path) -> str | None:
             return "delta"
         found = (
             any(path.glob("*.parquet"))
+            or any(path.glob(_HUGGING_FACE))
             or any(path.glob("*=*/*.parquet"))
             or any(path.glob("*=*/*=*/*.parquet"))
         )
@@ -287,7 +290,13 @@ def _columns_at(path: Path) -> list[str] | None:
         from deltalake import DeltaTable
 
         return [field.name for field in DeltaTable(path).schema().fields]
-    return ds.dataset(path, format=kind, partitioning="hive" if path.is_dir() else None).schema.names
+    return _dataset(path, kind).schema.names
+
+
+def _dataset(path: Path, kind: str) -> ds.Dataset:
+    if path.is_dir() and not any(path.glob("*.parquet")) and any(path.glob(_HUGGING_FACE)):
+        path = path / "data"
+    return ds.dataset(path, format=kind, partitioning="hive" if path.is_dir() else None)
 
 
 def check_ids(batch: pa.RecordBatch, names: Sequence[str], first: int, place: str) -> None:

@@ -16,7 +16,8 @@ from gymnasium import Space, spaces
 
 from ....store.errors import DatasetError
 from ....store.spaces.arrow import LISTS
-from .mapping import Leaf, ResolvedMapping, Tree, leaves
+from .images import image_shape
+from .mapping import Leaf, ResolvedMapping, Tree, is_image, leaves
 from .rows import TableRows
 
 _TEXTS = (pa.string(), pa.large_string(), pa.string_view())
@@ -94,6 +95,8 @@ def kind_of_leaf(leaf: Leaf, schema: pa.Schema) -> pa.DataType:
     kind = schema.field(leaf.columns[0]).type
     for key in leaf.path:
         kind = kind.field(key).type
+    if isinstance(kind, pa.ExtensionType):  # of `datasets`, whose lists have all that is needed
+        kind = kind.storage_type
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
@@ -138,6 +141,9 @@ def infer_space(tree: Tree, rows: TableRows, ranges: LeafRanges, role: str) -> S
         return spaces.Text(
             found.greatest, min_length=found.least or 0, charset="".join(sorted(found.characters))
         )
+    if is_image(kind) and not tree.path:
+        shape = image_shape(rows.head(tree.columns).column(0), f"{rows.name}: `{tree}`")
+        return spaces.Box(0, 255, shape, np.uint8)
     shape, inner = _shape(tree, kind, rows)
     if not _is_number(inner):
         raise DatasetError(_unclear(rows.name, str(tree), kind, role))
