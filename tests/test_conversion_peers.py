@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import episodelake as el
+from array_stores import recorded
 from plain_transitions import plain_transitions, tree_equal, written_store
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore:.* does not hold:RuntimeWarning")]
@@ -168,6 +169,53 @@ def test_hugging_face_has_the_rows(store: el.EpisodeStore) -> None:
     """Of each table, as Polars has them."""
     for table in ("transitions", "steps", "episodes", "runs"):
         assert store.to.huggingface(table).to_list() == getattr(store, table).collect().to_dicts()
+
+
+def test_hugging_face_loads_exported_folders(tmp_path: Path) -> None:
+    """`load_dataset` of the folder and of its files alone: splits, features and values are the store's."""
+    datasets = pytest.importorskip("datasets")
+    pytest.importorskip("PIL")
+    store = recorded(tmp_path / "store")
+    for layout, images in (("transitions", "png"), ("steps", "array")):
+        out = tmp_path / f"{layout}-out"
+        store.export(out, format="huggingface", layout=layout, images=images, split="split", shard_mb=0.01)
+        loaded = datasets.load_dataset(str(out), cache_dir=str(tmp_path / "cache"))
+        rows = {"train": 6, "test": 3} if layout == "transitions" else {"train": 8, "test": 4}
+        assert {split: part.num_rows for split, part in loaded.items()} == rows
+        files = sorted(map(str, out.glob("data/train-*")))
+        alone = datasets.load_dataset("parquet", data_files=files, cache_dir=str(tmp_path / "cache"))
+        for part in (loaded["train"], alone["train"]):
+            _check_features(part, images)
+            for row in part.with_format("numpy"):
+                (episode,) = store.filter(f"seed = {int(row['seed'])}")
+                assert _has_observation(row, episode, int(row["t"]))
+
+
+def test_hugging_face_has_arrays_and_images(tmp_path: Path) -> None:
+    """In memory, too, and without next observations."""
+    pytest.importorskip("datasets")
+    pytest.importorskip("PIL")
+    store = recorded(tmp_path / "store")
+    for images in ("png", "array"):
+        found = store.to.huggingface("steps", images=images)
+        _check_features(found, images)
+        expected = [(episode, t) for episode in store for t in range(episode.length + 1)]
+        for row, (episode, t) in zip(found.with_format("numpy"), expected, strict=True):
+            assert _has_observation(row, episode, t)
+
+
+def _check_features(part: Any, images: str) -> None:
+    features = {name: repr(feature) for name, feature in part.features.items()}
+    assert features["observation.grid"] == "Array2D(shape=(2, 3), dtype='float16')"
+    assert features["observation.speed"] == "List(Value('uint8'), length=3)"
+    image = "Image(" if images == "png" else "Array3D(shape=(16, 12, 3), dtype='uint8')"
+    assert features["observation.camera"].startswith(image)
+
+
+def _has_observation(row: dict[str, Any], episode: el.Episode, t: int) -> bool:
+    return all(
+        np.array_equal(row[f"observation.{key}"], values[t]) for key, values in episode.observations.items()
+    )
 
 
 def test_d3rlpy_has_the_transitions(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import polars as pl
+import pyarrow as pa
 
 from ...store.dynamic.column_groups import EXTRA, INFO, POLICY
 from ...store.errors import InvalidArgumentError
@@ -18,6 +19,8 @@ from .flat import FlatTransitions, flat_transitions, refuse_agents
 from .target import Export
 
 TableName = Literal["transitions", "steps", "episodes", "runs"]
+#: Rows that become features at a time: the files of their images fit into one Arrow array.
+_FEATURE_ROWS = 1 << 12
 _TABLES = ("transitions", "steps", "episodes", "runs")
 
 
@@ -189,14 +192,29 @@ class Conversions:
         _warn(target, export.losses)
         return found
 
-    def huggingface(self, table: TableName = "transitions") -> Any:
+    def huggingface(
+        self, table: TableName = "transitions", *, images: Literal["png", "array"] = "png"
+    ) -> Any:
         """Return a table as a `datasets.Dataset` in main memory; nothing of it is lost.
+
+        Vectors are a `List` of a fixed length, arrays of up to five dimensions `Array2D` to `Array5D`, in the
+        dtypes of their spaces. Other arrays are lists in C order.
 
         Args:
             table: as for `pandas`.
+            images: grey and RGB frames of uint8 are an `Image` ("png", lossless, which needs Pillow), or an
+                `Array2D` or `Array3D` ("array").
         """
         datasets = require("datasets", "view.to.huggingface()")
-        return datasets.Dataset(self._frame(table).collect().to_arrow())
+        from .huggingface.features import FeatureColumns
+
+        columns = FeatureColumns(self._view.context.snapshot.schema, images)
+        rows = self._frame(table).collect().to_arrow()
+        starts = range(0, max(rows.num_rows, 1), _FEATURE_ROWS)
+        parts = [columns.with_images(rows.slice(start, _FEATURE_ROWS)) for start in starts]
+        features = datasets.Features.from_dict(columns.features(parts[0].schema))
+        found = pa.concat_tables(map(columns.finish, parts))
+        return datasets.Dataset(datasets.table.table_cast(found, features.arrow_schema))
 
     def _frame(self, table: str) -> pl.LazyFrame:
         snapshot, positions = self._view.context.snapshot, self._view.context.positions

@@ -152,9 +152,15 @@ def _is_image(leaf: FixedNode) -> bool:
     return leaf.binary and (len(leaf.shape) == 2 or (len(leaf.shape) == 3 and leaf.shape[2] in _CHANNELS))
 
 
+def _stacked(column: pa.ChunkedArray, leaf: FixedNode) -> np.ndarray:
+    """Return the values that are not NULL in the dtype of the space; Polars has other types of lists."""
+    array = column.drop_null().combine_chunks()
+    return leaf.decode([array if array.type == leaf.fields[0].type else leaf.adopt(array)])
+
+
 def _encoded(column: pa.ChunkedArray, leaf: FixedNode) -> pa.Array:
     valid = column.is_valid().to_numpy(zero_copy_only=False)
-    frames = leaf.decode([column.drop_null()])
+    frames = _stacked(column, leaf)
     files = png_files(frames[..., None] if frames.ndim == 3 else frames)
     return files if valid.all() else _spread(files, valid)
 
@@ -166,8 +172,7 @@ def _spread(values: pa.Array, valid: np.ndarray) -> pa.Array:
 
 def _shaped(column: pa.ChunkedArray, leaf: FixedNode) -> pa.Array:
     valid = column.is_valid().to_numpy(zero_copy_only=False)
-    stack = leaf.decode([leaf.adopt(column.drop_null().combine_chunks())])
-    values = pa.array(np.ascontiguousarray(stack).reshape(-1))
+    values = pa.array(np.ascontiguousarray(_stacked(column, leaf)).reshape(-1))
     if len(leaf.shape) == 1:
         found = pa.FixedSizeListArray.from_arrays(values, leaf.size)
     else:

@@ -129,7 +129,7 @@ class _Shards:
 def _split_column(schema: pa.Schema, key: Any) -> str:
     name = METADATA.column([key]) if isinstance(key, str) else ""
     if name not in schema.names:
-        known = [field.name for field in schema if METADATA.owns(field)]
+        known = [column for column in schema.names if column.startswith(METADATA.prefix)]
         keys = [".".join(METADATA.path(column)) for column in known]
         raise InvalidArgumentError(
             f"split={key!r}: episodes have no metadata of this key.{suggest(str(key), keys)} Keys: "
