@@ -36,6 +36,7 @@ _MODULES = (
     "huggingface.format",
     "lerobot",
     "rllib",
+    "rerun",
 )
 #: Other packages register an object like `TargetFormat` under a name in this group of entry points.
 ENTRY_POINTS = "episodelake.formats"

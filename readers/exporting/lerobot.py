@@ -32,7 +32,7 @@ from .lerobot_files import (
     ParquetFiles,
     Statistics,
     VideoFiles,
-    png_files,
+    image_files,
     write_tasks,
 )
 from .target import Export
@@ -153,7 +153,7 @@ class _Dataset:
                 row.update((f"videos/{name}/{key}", value) for key, value in place.items())
                 self._export.losses.add("frames of lossy video", length)
             elif feature["dtype"] == "image":
-                columns[name] = png_files(values[name])
+                columns[name] = image_files(values[name])
             else:
                 columns[name] = _column(values[name], feature)
         row.update((f"data/{key}", value) for key, value in self._data.write(pa.table(columns)).items())

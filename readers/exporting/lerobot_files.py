@@ -188,13 +188,13 @@ def _merged(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> d
     }
 
 
-def png_files(frames: np.ndarray) -> pa.Array:
-    """Return frames, uint8 (T, H, W, C), as images of a Hugging Face dataset."""
-    images: Any = require("PIL.Image", "A PNG", EXPLORE)
+def image_files(frames: np.ndarray, kind: str = "png") -> pa.Array:
+    """Return frames, uint8 (T, H, W, C) or (T, H, W), as images of a Hugging Face dataset."""
+    images: Any = require("PIL.Image", f"An image as {kind}", EXPLORE)
     found = []
     for pixels in frames:
         target = io.BytesIO()
-        images.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(target, "PNG")
+        images.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels).save(target, kind)
         found.append({"bytes": target.getvalue(), "path": None})
     return pa.array(found, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
 

@@ -37,16 +37,22 @@ class TableExport:
         schema: of the table.
     """
 
-    def __init__(self, export: Export, encode: Callable[[pa.Table], pa.Table] | None = None) -> None:
+    def __init__(
+        self,
+        export: Export,
+        encode: Callable[[pa.Table], pa.Table] | None = None,
+        layout: str | None = None,
+    ) -> None:
         """Check the options, and count what no table holds.
 
         Args:
             encode: replaces columns of `steps` with others of the same names, once for each row that is read.
+            layout: "transitions" or "steps"; None for that of the options.
 
         Raises:
             InvalidArgumentError: the layout is unknown.
         """
-        layout = export.options.get("layout", _LAYOUTS[0])
+        layout = layout or export.options.get("layout", _LAYOUTS[0])
         if layout not in _LAYOUTS:
             raise InvalidArgumentError(
                 f"layout={layout!r} is unknown; expected {' or '.join(map(repr, _LAYOUTS))}."

@@ -20,7 +20,7 @@ from ....store.reserved import next_name
 from ....store.schema import StepSchema
 from ....store.spaces.arrow import LISTS
 from ....store.spaces.fixed import FixedNode
-from ..lerobot_files import png_files
+from ..lerobot_files import image_files
 
 #: How frames, arrays of uint8, are kept.
 IMAGES = ("png", "array")
@@ -50,7 +50,7 @@ class FeatureColumns:
         codecs = [codec for part in schema.parts for codec in (part.observation, part.action, part.reward)]
         found = {leaf.column: leaf for codec in codecs for leaf in codec.leaves if leaf.shape and leaf.size}
         found |= {after: leaf for name, leaf in found.items() if (after := next_name(name)) is not None}
-        self._images = {name: leaf for name, leaf in found.items() if images == "png" and _is_image(leaf)}
+        self._images = {name: leaf for name, leaf in found.items() if images == "png" and is_image(leaf)}
         self._arrays = {
             name: leaf
             for name, leaf in found.items()
@@ -147,7 +147,7 @@ def _dtype(kind: pa.DataType) -> str:
     return _DTYPES.get(kind, str(kind))
 
 
-def _is_image(leaf: FixedNode) -> bool:
+def is_image(leaf: FixedNode) -> bool:
     """Return whether values are grey or RGB frames with the channels last, which PNG holds as they are."""
     return leaf.binary and (len(leaf.shape) == 2 or (len(leaf.shape) == 3 and leaf.shape[2] in _CHANNELS))
 
@@ -161,7 +161,7 @@ def _stacked(column: pa.ChunkedArray, leaf: FixedNode) -> np.ndarray:
 def _encoded(column: pa.ChunkedArray, leaf: FixedNode) -> pa.Array:
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     frames = _stacked(column, leaf)
-    files = png_files(frames[..., None] if frames.ndim == 3 else frames)
+    files = image_files(frames)
     return files if valid.all() else _spread(files, valid)
 
 

@@ -1,0 +1,290 @@
+"""Recordings for the viewer of Rerun: a folder with a file `.rrd` for each episode, of one application.
+
+The timeline `step` is `t` of `steps`: step t has observation t with its info, the action taken there, and the
+reward and flags of that action; the entity `return` adds up the rewards so far. Step T has the last
+observation. The timeline `time` is there only where the store has times: a column, or frames per second.
+The text at `end` says why the episode ended. Numbers are plots, arrays of more dimensions tensors, frames
+images, texts logs; keys of Dict spaces and infos are parts of the paths of entities.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...store.dynamic.column_groups import METADATA
+from ...store.errors import DatasetError, InvalidArgumentError
+from ...store.losses import Losses
+from ...store.names import split
+from ...store.optional_packages import require
+from ...store.reserved import EPISODE, REWARD, STEP
+from ...store.spaces.arrow import LISTS
+from ...store.suggestions import suggest
+from ..frames import episodes_frame
+from .huggingface.features import is_image
+from .lerobot_files import image_files
+from .tables import LOST_CARD, TableExport
+from .target import Export
+
+_EXTRA = "'episodelake[rerun]'"
+_IMAGES = ("png", "jpeg", "raw")
+#: Longer vectors are tensors, not as many lines of a plot.
+_MOST_LINES = 1000
+#: Bytes of the frames of one message.
+_FRAME_BYTES = 32 << 20
+_FACTS = ("episode_id", "run_id", "seed", "length", "episode_return", "end_reason")
+_TEXTS = (pa.string(), pa.large_string())
+
+
+class _Format:
+    name = "rerun"
+    extra = _EXTRA
+    folder = True
+    agents = False
+    options: ClassVar[dict[str, str]] = {
+        "images": "png, which is lossless (the default), jpeg, or raw, without compression",
+        "time": "the column of steps with seconds or times, such as info.time, for the timeline `time`",
+        "fps": "steps per second, for the timeline `time`; that of the card by default",
+        "application": "the name of the application; the title of the card by default",
+    }
+
+    def write(self, export: Export, target: Path) -> None:
+        """Write a file for each episode, `000000.rrd` and so on.
+
+        Raises:
+            InvalidArgumentError: an option is not valid.
+            DatasetError: a step has no time.
+            MissingPackageError: rerun-sdk is not installed, or Pillow, and there are images.
+        """
+        rerun = require("rerun", "Exporting to Rerun", _EXTRA)
+        strict = require("rerun.error_utils", "Exporting to Rerun", _EXTRA).catch_and_log_exceptions
+        folder = _Folder(rerun, export, target)
+        target.mkdir(parents=True)
+        with strict(strict=True):
+            folder.write()
+
+
+class _Folder:
+    def __init__(self, rerun: Any, export: Export, target: Path) -> None:
+        self._rerun = rerun
+        self._export = export
+        self._target = target
+        self._images = export.options.get("images", _IMAGES[0])
+        if self._images not in _IMAGES:
+            expected = ", ".join(map(repr, _IMAGES))
+            raise InvalidArgumentError(f"images={self._images!r} is unknown; expected one of {expected}.")
+        snapshot = export.context.snapshot
+        schema = snapshot.schema
+        codecs = (schema.observation, schema.action, schema.reward)
+        self._leaves = {leaf.column: leaf for codec in codecs for leaf in codec.leaves}
+        # Of what tables lose, this has the reasons of ends.
+        self._table = TableExport(replace(export, losses=Losses()), layout="steps")
+        self._count_losses()
+        self._time = _time_column(export.options.get("time"), self._table.schema)
+        self._fps = None if self._time is not None else _frames_per_second(export)
+        default = export.card.get("title") or Path(str(snapshot.layout.root)).name
+        name = str(export.options.get("application", default))
+        self._application = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip("-") or "episodes"
+
+    def _count_losses(self) -> None:
+        context, losses = self._export.context, self._export.losses
+        options = episodes_frame(context.snapshot, context.positions).select(pl.col("options").count())
+        losses.add("options of the reset", int(options.collect().item()))
+        losses.add(LOST_CARD, len(self._export.card))
+        losses.add("the spaces, whose dtypes and bounds Rerun lacks", 2)
+
+    def write(self) -> None:
+        """Write all episodes."""
+        facts = self._facts()
+        for rows in self._table.batches():
+            numbers = rows.column(EPISODE).to_numpy()
+            starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+            for start, stop in zip(starts, [*starts[1:], len(numbers)], strict=True):
+                self._write_episode(rows.slice(start, stop - start), int(numbers[start]), next(facts))
+
+    def _facts(self) -> Iterator[dict[str, Any]]:
+        context = self._export.context
+        frame = episodes_frame(context.snapshot, context.all_positions).select(*_FACTS, "started_at")
+        return frame.collect().iter_rows(named=True)
+
+    def _write_episode(self, rows: pa.Table, number: int, facts: Mapping[str, Any]) -> None:
+        """Write the file of an episode of T+1 rows."""
+        rerun = self._rerun
+        path = self._target / f"{number:06d}.rrd"
+        with rerun.RecordingStream(self._application, recording_id=facts["episode_id"]) as recording:
+            recording.save(path)
+            recording.send_recording_name(f"episode {number}")
+            started = facts["started_at"]
+            if started is not None:
+                recording.send_recording_start_time_nanos(int(started.timestamp() * 1e6) * 1000)
+            told = {name: facts[name] for name in _FACTS if facts[name] is not None}
+            told |= _metadata(rows)
+            recording.send_property("episode", rerun.AnyValues(**told))
+            times = _Times(rerun, self._axis(rows, number), rows.column(STEP).to_numpy())
+            for field in rows.schema:
+                skipped = field.name in (EPISODE, STEP, "seed") or field.name.startswith(METADATA.prefix)
+                if not skipped:
+                    self._send(recording, field.name, rows.column(field.name), times)
+            self._send_ends(recording, rows, times, facts)
+        if not path.exists():
+            raise DatasetError(f"Rerun wrote no file for episode {number}. Is the variable RERUN set to off?")
+
+    def _axis(self, rows: pa.Table, number: int) -> dict[str, np.ndarray]:
+        """Return the timeline `time` as an argument of `TimeColumn`, if there is one."""
+        if self._time is None:
+            steps = rows.column(STEP).to_numpy()
+            return {} if self._fps is None else {"duration": steps / self._fps}
+        column = rows.column(self._time)
+        wrong = column.combine_chunks().is_null(nan_is_null=True)
+        if wrong.true_count:
+            step = int(wrong.to_numpy(zero_copy_only=False).argmax())
+            raise DatasetError(
+                f"Episode {number} of the view has no {self._time!r} at step {step}; time= needs a value "
+                "at every observation. Choose another column, or leave out time=."
+            )
+        values = column.to_numpy()
+        return {"timestamp" if values.dtype.kind == "M" else "duration": values}
+
+    def _send_ends(self, recording: Any, rows: pa.Table, times: _Times, facts: Mapping[str, Any]) -> None:
+        """Send the return so far, and the reason of the end at the last step."""
+        rewards = rows.column(REWARD).combine_chunks()
+        acted = rewards.is_valid().to_numpy(zero_copy_only=False)
+        if not isinstance(rewards.type, LISTS):
+            returns = np.cumsum(rewards.drop_null().to_numpy())
+            columns = self._rerun.Scalars.columns(scalars=returns)
+            recording.send_columns("return", times.at(acted), columns)
+        last = np.arange(len(acted)) == len(acted) - 1
+        recording.send_columns("end", times.at(last), self._rerun.TextLog.columns(text=[facts["end_reason"]]))
+
+    def _send(self, recording: Any, name: str, column: pa.ChunkedArray, times: _Times) -> None:
+        """Send a column of `steps` to the entity of its name."""
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        if not valid.any():
+            return
+        entity = self._rerun.new_entity_path(list(split(name)))
+        values = column.drop_null().combine_chunks()
+        leaf = self._leaves.get(name)
+        if leaf is None:
+            columns = self._plain(values)
+            if columns is None:
+                self._export.losses.add(f"the column {name}, of type {values.type}")
+            else:
+                recording.send_columns(entity, times.at(valid), columns)
+            return
+        stack = leaf.decode([values])
+        if is_image(leaf):
+            size = max(1, _FRAME_BYTES // leaf.size)
+            rows = np.flatnonzero(valid)
+            for start in range(0, len(stack), size):
+                columns = self._frames(stack[start : start + size])
+                recording.send_columns(entity, times.at(rows[start : start + size]), columns)
+        elif len(leaf.shape) < 2 and leaf.size <= _MOST_LINES:
+            recording.send_columns(
+                entity, times.at(valid), self._lines(stack.reshape(-1), leaf.size, len(stack))
+            )
+        else:
+            recording.send_columns(entity, times.at(valid), self._tensors(stack))
+
+    def _plain(self, values: pa.Array) -> Any:
+        """Return numbers, lists of numbers and texts as columns of components; None for other values."""
+        kind = values.type
+        if kind in _TEXTS:
+            return self._rerun.TextLog.columns(text=values.to_pylist())
+        if isinstance(kind, LISTS) and _is_number(kind.value_type):
+            flat = pc.call_function("list_flatten", [values])
+            lengths = pc.call_function("list_value_length", [values]).to_numpy()
+            return self._lines(flat.to_numpy(zero_copy_only=False), lengths, len(values))
+        return (
+            self._lines(values.to_numpy(zero_copy_only=False), 1, len(values)) if _is_number(kind) else None
+        )
+
+    def _lines(self, values: np.ndarray, lengths: Any, rows: int) -> Any:
+        found = self._rerun.Scalars.columns(scalars=values.astype(np.float64))
+        return found.partition(np.broadcast_to(lengths, rows))
+
+    def _tensors(self, stack: np.ndarray) -> list[Any]:
+        # Rerun makes a batch of one tensor only.
+        rerun = self._rerun
+        batch = rerun.components.TensorDataBatch
+        arrays = [batch(each).as_arrow_array() for each in stack]
+        descriptor = rerun.Tensor.descriptor_data()
+        return [rerun.ComponentColumn(descriptor, batch(pa.concat_arrays(arrays)))]
+
+    def _frames(self, frames: np.ndarray) -> Any:
+        """Return frames, uint8 (T, H, W) or (T, H, W, C), as images."""
+        rerun = self._rerun
+        if self._images == "raw":
+            model = "RGB" if frames.shape[-1:] == (3,) and frames.ndim == 4 else "L"
+            told = {"width": frames.shape[2], "height": frames.shape[1]}
+            kind = rerun.components.ImageFormat(**told, color_model=model, channel_datatype="U8")
+            return rerun.Image.columns(buffer=frames.reshape(len(frames), -1), format=[kind] * len(frames))
+        if self._images == "jpeg":
+            self._export.losses.add("frames of lossy JPEG", len(frames))
+        files = image_files(frames, self._images).field("bytes").to_pylist()
+        media = [f"image/{self._images}"] * len(files)
+        return rerun.EncodedImage.columns(blob=files, media_type=media)
+
+
+class _Times:
+    """The timelines of an episode."""
+
+    def __init__(self, rerun: Any, axis: Mapping[str, np.ndarray], steps: np.ndarray) -> None:
+        self._rerun = rerun
+        self._axis = axis
+        self._steps = steps
+
+    def at(self, rows: np.ndarray) -> list[Any]:
+        """Return the timelines at some rows: their numbers, or a mask."""
+        made = [self._rerun.TimeColumn("step", sequence=self._steps[rows])]
+        return made + [
+            self._rerun.TimeColumn("time", **{kind: values[rows]}) for kind, values in self._axis.items()
+        ]
+
+
+def _metadata(rows: pa.Table) -> dict[str, Any]:
+    """Return the metadata of an episode as properties; values that are no numbers or texts as JSON."""
+    names = [name for name in rows.schema.names if name.startswith(METADATA.prefix)]
+    found = {name: rows.column(name)[0].as_py() for name in names}
+    return {
+        name: value if isinstance(value, bool | int | float | str) else json.dumps(value, default=str)
+        for name, value in found.items()
+        if value is not None
+    }
+
+
+def _time_column(name: Any, schema: pa.Schema) -> str | None:
+    if name is None:
+        return None
+    known = [each.name for each in schema if _is_number(each.type) or pa.types.is_timestamp(each.type)]
+    if name not in known:
+        raise InvalidArgumentError(
+            f"time={name!r} is no column of steps with seconds or times.{suggest(str(name), known)} Columns: "
+            f"{', '.join(known)}."
+        )
+    return name
+
+
+def _frames_per_second(export: Export) -> float | None:
+    fps = export.options.get("fps", export.card.get("fps"))
+    if fps is None:
+        return None
+    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < math.inf:
+        raise InvalidArgumentError(f"fps={fps!r}: expected a number above 0.")
+    return float(fps)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
+FORMAT = _Format()
