@@ -1,0 +1,173 @@
+"""Recordings for Rerun, read by Rerun's own reader; `make test-peers` runs what needs rerun-sdk."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import episodelake as el
+from array_stores import recorded
+
+PEERS = pytest.mark.peers
+CARTS = (spaces.Box(-9, 9, (2,), np.float32), spaces.Discrete(3))
+
+
+def columns_of(file: Path) -> tuple[Any, dict[str, dict[str, list[Any]]]]:
+    """The recording of a file, and the columns of each of its entities."""
+    chunk = pytest.importorskip("rerun.chunk")
+    reader = chunk.RrdReader(str(file))
+    (recording,) = reader.recordings()
+    found: dict[str, dict[str, list[Any]]] = {}
+    for each in reader.store().stream():
+        batch = each.to_record_batch()
+        entity = found.setdefault(each.entity_path, {})
+        for name in batch.schema.names[1:]:
+            entity.setdefault(name, []).extend(batch.column(name).to_pylist())
+    return recording, found
+
+
+def walks(path: Path, lengths: tuple[int, ...], **card: Any) -> el.EpisodeStore:
+    """Episodes of these lengths: observation [episode, t], reward t + 1, a text where t is even."""
+    store = el.create(path, observation_space=CARTS[0], action_space=CARTS[1], card=card)
+    with store.writer() as writer:
+        for number, length in enumerate(lengths):
+            steps = np.arange(length + 1)
+            writer.write_episode(
+                observations=np.stack([np.full(length + 1, number), steps], 1).astype(np.float32),
+                actions=steps[:-1] % 3,
+                rewards=steps[1:].astype(float),
+                terminations=number == 0,
+                truncations=number == 1,
+                infos=[
+                    {"at": 0.5 * t, "said": f"step {t}"} if t % 2 == 0 else {"at": 0.5 * t} for t in steps
+                ],
+                seed=number,
+                metadata={"driver": "ann", "tags": ["a", "b"]},
+            )
+    return store.refresh()
+
+
+@PEERS
+def test_a_recording_has_the_steps_of_an_episode(tmp_path: Path) -> None:
+    """Every number at its step and time, texts where there are some, and facts as properties."""
+    pytest.importorskip("rerun")
+    store = walks(tmp_path / "store", (5, 3, 2), title="My walks!", fps=20)
+    report = store.export(tmp_path / "out", format="rerun")
+    assert report.files == ("000000.rrd", "000001.rrd", "000002.rrd")
+    for number, episode in enumerate(store):
+        recording, found = columns_of(tmp_path / "out" / report.files[number])
+        assert (recording.application_id, recording.recording_id) == ("My-walks", episode.id)
+        steps = list(range(episode.length + 1))
+        seen = found["/observation"]
+        assert seen["step"] == steps
+        assert [time.total_seconds() for time in seen["time"]] == [step / 20 for step in steps]
+        assert seen["Scalars:scalars"] == episode.observations.tolist()
+        for name, values in (
+            ("action", episode.actions),
+            ("reward", episode.rewards),
+            ("return", np.cumsum(episode.rewards)),
+            ("terminated", episode.terminations),
+            ("truncated", episode.truncations),
+        ):
+            assert found[f"/{name}"]["step"] == steps[:-1]
+            assert found[f"/{name}"]["Scalars:scalars"] == [[float(value)] for value in values], name
+        assert found["/info/at"]["Scalars:scalars"] == [[0.5 * step] for step in steps]
+        assert found["/info/said"]["step"] == steps[::2]
+        assert found["/info/said"]["TextLog:text"] == [[f"step {step}"] for step in steps[::2]]
+        assert (found["/end"]["step"], found["/end"]["TextLog:text"]) == (steps[-1:], [[episode.end_reason]])
+        facts = found["/__properties/episode"]
+        assert (facts["seed"], facts["length"]) == ([[episode.seed]], [[episode.length]])
+        assert facts["episode_return"] == [[episode.rewards.sum()]]
+        assert (facts["metadata.driver"], facts["metadata.tags"]) == ([["ann"]], [['["a", "b"]']])
+
+
+@PEERS
+def test_recordings_have_images_and_tensors(tmp_path: Path) -> None:
+    """Frames decode to those of the store, compressed and not; arrays and texts of a Dict have entities."""
+    pytest.importorskip("rerun")
+    image = pytest.importorskip("PIL.Image")
+    store = recorded(tmp_path / "store")
+    for images in ("png", "raw", "jpeg"):
+        report = store.export(tmp_path / images, format="rerun", images=images, time="info.cost")
+        assert report.lost.get("frames of lossy JPEG", 0) == (24 if images == "jpeg" else 0)
+        for number, episode in enumerate(store):
+            _, found = columns_of(tmp_path / images / f"{number:06d}.rrd")
+            for key in ("camera", "depth"):
+                frames = episode.observations[key]
+                entity = found[f"/observation/{key}"]
+                if images == "raw":
+                    seen = [
+                        np.array(each[0], np.uint8).reshape(frames[0].shape)
+                        for each in entity["Image:buffer"]
+                    ]
+                else:
+                    blobs = [bytes(each[0]) for each in entity["EncodedImage:blob"]]
+                    seen = [np.asarray(image.open(io.BytesIO(blob))) for blob in blobs]
+                    assert entity["EncodedImage:media_type"] == [[f"image/{images}"]] * len(frames)
+                assert images == "jpeg" or np.array_equal(seen, frames)
+                assert np.shape(seen) == frames.shape
+            tensors = found["/observation/grid"]["Tensor:data"]
+            assert [each[0]["shape"] for each in tensors] == [[2, 3]] * (episode.length + 1)
+            values = [np.ravel(each[0]["buffer"]) for each in tensors]
+            assert np.array_equal(values, episode.observations["grid"].reshape(-1, 6))
+            assert found["/observation/word"]["TextLog:text"] == [
+                [word] for word in episode.observations["word"]
+            ]
+            times = [time.total_seconds() for time in found["/action"]["time"]]
+            assert times == [info["cost"] for info in episode.infos[:-1]]
+
+
+@PEERS
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"images": "gif"}, "images='gif' is unknown; expected one of 'png', 'jpeg', 'raw'"),
+        ({"fps": 0}, "fps=0: expected a number above 0"),
+        (
+            {"time": "info.att"},
+            "time='info.att' is no column of steps with seconds or times. Did you mean info.at?",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    """Before anything is written."""
+    pytest.importorskip("rerun")
+    store = walks(tmp_path / "store", (2,))
+    with pytest.raises(el.InvalidArgumentError) as caught:
+        store.export(tmp_path / "out", format="rerun", **options)
+    assert message in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@PEERS
+def test_a_step_without_its_time_is_named(tmp_path: Path) -> None:
+    """The error has the episode and the step; there is no folder."""
+    pytest.importorskip("rerun")
+    store = walks(tmp_path / "store", (2,))
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=np.zeros((3, 2), np.float32),
+            actions=np.zeros(2, np.int64),
+            rewards=np.zeros(2),
+            terminations=True,
+            truncations=False,
+            infos=[{"at": 0.0}, {}, {"at": 1.0}],
+        )
+    with pytest.raises(el.DatasetError, match=r"Episode 1 of the view has no 'info\.at' at step 1"):
+        store.refresh().export(tmp_path / "out", format="rerun", time="info.at")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_package_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to install; nothing is written."""
+    monkeypatch.setitem(sys.modules, "rerun", None)
+    store = walks(tmp_path / "store", (2,))
+    with pytest.raises(el.MissingPackageError, match=r"pip install 'episodelake\[rerun\]'"):
+        store.export(tmp_path / "out", format="rerun")
+    assert [each.name for each in tmp_path.iterdir()] == ["store"]
