@@ -17,7 +17,7 @@ from ..command import EXCHANGE, app, command
     """\
 episodelake import ~/.minari/datasets/cartpole/random-v0 data/cartpole --dry-run
 episodelake import pen.hdf5 data/pen --format d4rl
-episodelake import logs.csv data/trips --map observation=x,speed --map action=throttle --map episode=trip""",
+episodelake import log.csv trips --map observation=x,v --map action=u --map episode=trip""",
     name="import",
 )
 def import_(
