@@ -71,7 +71,7 @@ def test_a_recording_has_the_steps_of_an_episode(tmp_path: Path) -> None:
         for name, values in (
             ("action", episode.actions),
             ("reward", episode.rewards),
-            ("return", np.cumsum(episode.rewards)),
+            ("episode/return", np.cumsum(episode.rewards)),
             ("terminated", episode.terminations),
             ("truncated", episode.truncations),
         ):
@@ -80,7 +80,10 @@ def test_a_recording_has_the_steps_of_an_episode(tmp_path: Path) -> None:
         assert found["/info/at"]["Scalars:scalars"] == [[0.5 * step] for step in steps]
         assert found["/info/said"]["step"] == steps[::2]
         assert found["/info/said"]["TextLog:text"] == [[f"step {step}"] for step in steps[::2]]
-        assert (found["/end"]["step"], found["/end"]["TextLog:text"]) == (steps[-1:], [[episode.end_reason]])
+        assert (found["/episode/end"]["step"], found["/episode/end"]["TextLog:text"]) == (
+            steps[-1:],
+            [[episode.end_reason]],
+        )
         facts = found["/__properties/episode"]
         assert (facts["seed"], facts["length"]) == ([[episode.seed]], [[episode.length]])
         assert facts["episode_return"] == [[episode.rewards.sum()]]

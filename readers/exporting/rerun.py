@@ -1,10 +1,10 @@
 """Recordings for the viewer of Rerun: a folder with a file `.rrd` for each episode, of one application.
 
 The timeline `step` is `t` of `steps`: step t has observation t with its info, the action taken there, and the
-reward and flags of that action; the entity `return` adds up the rewards so far. Step T has the last
+reward and flags of that action; `episode/return` adds up the rewards so far. Step T has the last
 observation. The timeline `time` is there only where the store has times: a column, or frames per second.
-The text at `end` says why the episode ended. Numbers are plots, arrays of more dimensions tensors, frames
-images, texts logs; keys of Dict spaces and infos are parts of the paths of entities.
+The text of `episode/end` says why the episode ended. Numbers are plots, arrays of more dimensions tensors,
+frames images, texts logs; keys of Dict spaces and infos are parts of the paths of entities.
 """
 
 from __future__ import annotations
@@ -66,17 +66,20 @@ class _Format:
             DatasetError: a step has no time.
             MissingPackageError: rerun-sdk is not installed, or Pillow, and there are images.
         """
-        rerun = require("rerun", "Exporting to Rerun", _EXTRA)
-        strict = require("rerun.error_utils", "Exporting to Rerun", _EXTRA).catch_and_log_exceptions
-        folder = _Folder(rerun, export, target)
+        purpose = "Exporting to Rerun"
+        rerun, chunks, errors = (
+            require(name, purpose, _EXTRA) for name in ("rerun", "rerun.chunk", "rerun.error_utils")
+        )
+        folder = _Folder(rerun, chunks, export, target)
         target.mkdir(parents=True)
-        with strict(strict=True):
+        with errors.catch_and_log_exceptions(strict=True):
             folder.write()
 
 
 class _Folder:
-    def __init__(self, rerun: Any, export: Export, target: Path) -> None:
+    def __init__(self, rerun: Any, chunks: Any, export: Export, target: Path) -> None:
         self._rerun = rerun
+        self._chunks = chunks
         self._export = export
         self._target = target
         self._images = export.options.get("images", _IMAGES[0])
@@ -119,25 +122,35 @@ class _Folder:
 
     def _write_episode(self, rows: pa.Table, number: int, facts: Mapping[str, Any]) -> None:
         """Write the file of an episode of T+1 rows."""
-        rerun = self._rerun
+        # Recording streams keep a part of what they wrote until the process ends; streams of chunks do not.
+        # It takes a list, since it wraps the errors of a generator.
+        chunks = list(self._episode_chunks(rows, number, facts))
+        stream = self._chunks.LazyChunkStream.from_iter(chunks)
         path = self._target / f"{number:06d}.rrd"
-        with rerun.RecordingStream(self._application, recording_id=facts["episode_id"]) as recording:
-            recording.save(path)
-            recording.send_recording_name(f"episode {number}")
-            started = facts["started_at"]
-            if started is not None:
-                recording.send_recording_start_time_nanos(int(started.timestamp() * 1e6) * 1000)
-            told = {name: facts[name] for name in _FACTS if facts[name] is not None}
-            told |= _metadata(rows)
-            recording.send_property("episode", rerun.AnyValues(**told))
-            times = _Times(rerun, self._axis(rows, number), rows.column(STEP).to_numpy())
-            for field in rows.schema:
-                skipped = field.name in (EPISODE, STEP, "seed") or field.name.startswith(METADATA.prefix)
-                if not skipped:
-                    self._send(recording, field.name, rows.column(field.name), times)
-            self._send_ends(recording, rows, times, facts)
-        if not path.exists():
-            raise DatasetError(f"Rerun wrote no file for episode {number}. Is the variable RERUN set to off?")
+        try:
+            stream.write_rrd(path, application_id=self._application, recording_id=facts["episode_id"])
+        except RuntimeError as error:  # as Rerun reports a full disk
+            raise OSError(f"Rerun cannot write {path.name}: {error}") from error
+
+    def _episode_chunks(self, rows: pa.Table, number: int, facts: Mapping[str, Any]) -> Iterator[Any]:
+        rerun, chunk = self._rerun, self._chunks.Chunk
+        started = facts["started_at"]
+        info = rerun.archetypes.RecordingInfo.columns(
+            name=[f"episode {number}"],
+            start_time=None if started is None else [int(started.timestamp() * 1e6) * 1000],
+        )
+        yield chunk.from_columns("/__properties", [], info)
+        told = {name: facts[name] for name in _FACTS if facts[name] is not None}
+        yield chunk.from_property("episode", rerun.AnyValues(**told, **_metadata(rows)))
+        times = _Times(rerun, self._axis(rows, number), rows.column(STEP).to_numpy())
+        for field in rows.schema:
+            skipped = field.name in (EPISODE, STEP, "seed") or field.name.startswith(METADATA.prefix)
+            if not skipped:
+                entity = rerun.new_entity_path(list(split(field.name)))
+                for chosen, columns in self._parts(field.name, rows.column(field.name)):
+                    yield chunk.from_columns(entity, times.at(chosen), columns)
+        for entity, chosen, columns in self._ends(rows, facts):
+            yield chunk.from_columns(entity, times.at(chosen), columns)
 
     def _axis(self, rows: pa.Table, number: int) -> dict[str, np.ndarray]:
         """Return the timeline `time` as an argument of `TimeColumn`, if there is one."""
@@ -155,23 +168,21 @@ class _Folder:
         values = column.to_numpy()
         return {"timestamp" if values.dtype.kind == "M" else "duration": values}
 
-    def _send_ends(self, recording: Any, rows: pa.Table, times: _Times, facts: Mapping[str, Any]) -> None:
-        """Send the return so far, and the reason of the end at the last step."""
+    def _ends(self, rows: pa.Table, facts: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray, Any]]:
+        """Yield the return so far, and the reason of the end at the last step."""
         rewards = rows.column(REWARD).combine_chunks()
         acted = rewards.is_valid().to_numpy(zero_copy_only=False)
         if not isinstance(rewards.type, LISTS):
             returns = np.cumsum(rewards.drop_null().to_numpy())
-            columns = self._rerun.Scalars.columns(scalars=returns)
-            recording.send_columns("return", times.at(acted), columns)
+            yield "/episode/return", acted, self._rerun.Scalars.columns(scalars=returns)
         last = np.arange(len(acted)) == len(acted) - 1
-        recording.send_columns("end", times.at(last), self._rerun.TextLog.columns(text=[facts["end_reason"]]))
+        yield "/episode/end", last, self._rerun.TextLog.columns(text=[facts["end_reason"]])
 
-    def _send(self, recording: Any, name: str, column: pa.ChunkedArray, times: _Times) -> None:
-        """Send a column of `steps` to the entity of its name."""
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
-        if not valid.any():
+    def _parts(self, name: str, column: pa.ChunkedArray) -> Iterator[tuple[np.ndarray, Any]]:
+        """Yield the rows of a column that have values, and these as components; frames in several parts."""
+        rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        if not len(rows):
             return
-        entity = self._rerun.new_entity_path(list(split(name)))
         values = column.drop_null().combine_chunks()
         leaf = self._leaves.get(name)
         if leaf is None:
@@ -179,21 +190,17 @@ class _Folder:
             if columns is None:
                 self._export.losses.add(f"the column {name}, of type {values.type}")
             else:
-                recording.send_columns(entity, times.at(valid), columns)
+                yield rows, columns
             return
         stack = leaf.decode([values])
         if is_image(leaf):
             size = max(1, _FRAME_BYTES // leaf.size)
-            rows = np.flatnonzero(valid)
             for start in range(0, len(stack), size):
-                columns = self._frames(stack[start : start + size])
-                recording.send_columns(entity, times.at(rows[start : start + size]), columns)
+                yield rows[start : start + size], self._frames(stack[start : start + size])
         elif len(leaf.shape) < 2 and leaf.size <= _MOST_LINES:
-            recording.send_columns(
-                entity, times.at(valid), self._lines(stack.reshape(-1), leaf.size, len(stack))
-            )
+            yield rows, self._lines(stack.reshape(-1), leaf.size, len(stack))
         else:
-            recording.send_columns(entity, times.at(valid), self._tensors(stack))
+            yield rows, self._tensors(stack)
 
     def _plain(self, values: pa.Array) -> Any:
         """Return numbers, lists of numbers and texts as columns of components; None for other values."""
