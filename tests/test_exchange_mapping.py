@@ -63,6 +63,7 @@ def test_columns_are_mapped_on_the_command_line(tmp_path: Path, logs: str) -> No
         assert (first.end_reason, second.metadata["driver"]) == ("terminated", "bob")
 
 
+@pytest.mark.further
 def test_names_of_rllib_are_mapped_on_the_command_line(tmp_path: Path) -> None:
     """The same option gives RLlib's names those of the file."""
     table = pa.table(
@@ -83,6 +84,7 @@ def test_names_of_rllib_are_mapped_on_the_command_line(tmp_path: Path) -> None:
     assert episode.observations.tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("status", "words", "message"),
     [
