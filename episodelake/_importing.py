@@ -21,6 +21,7 @@ import gymnasium
 import polars as pl
 
 from ._store import EpisodeStore, copy_view, create, merge, open_store
+from .readers.view import EpisodeView
 from .store.errors import InvalidArgumentError, SpaceMismatchError, StoreNotFoundError
 from .store.files import guard_access
 from .store.layout import Layout
@@ -30,11 +31,14 @@ from .store.spaces import space_to_json
 from .store.spaces.coerce import Cast
 from .writers.importing.dataset import ForeignDataset, ImportOptions, LastObservation, LastStep
 from .writers.importing.formats import chosen_format
-from .writers.importing.importer import Imported, OnError, check_on_error, import_episodes, write_part
+from .writers.importing.importer import Imported, OnError, check_on_error, import_episodes, write_loaded
+from .writers.importing.ledger import LossLedger
 from .writers.importing.table.mapping import names_columns
 from .writers.source_keys import committed_keys
 
 _PREVIEWED_ROWS = 5
+_LEDGER = "losses.jsonl"
+_SOURCE_KEY = "metadata.source_key"
 
 
 @dataclass(frozen=True)
@@ -163,15 +167,15 @@ def import_dataset(
                 **told, mapping=dataset.mapping, lost=dataset.losses, preview=preview, dry_run=True
             )
         with progress_meter(progress, "Importing", "episodes") as tell:
-            done = _import(
+            done, episodes, steps = _import(
                 dataset, where, target, storage_options, on_error=on_error, cast=cast, progress=tell
             )
         return ImportReport(
             **told,
             mapping=dataset.mapping,
             lost=dataset.losses,
-            episodes=done.episodes,
-            steps=done.steps,
+            episodes=episodes,
+            steps=steps,
             present=done.present,
             skipped=tuple(done.skipped),
         )
@@ -186,27 +190,39 @@ def _import(
     on_error: OnError,
     cast: Cast,
     progress: Progress,
-) -> Imported:
+) -> tuple[Imported, int, int]:
+    """Import into a store, or a new one; return what happened, and the episodes and steps that were added."""
     present = set(committed_keys(target.handle.layout)) if target is not None else set()
     with _staged(dataset, into) as staging:
-        run, metadata = dataset.identity, {"imported_from": dataset.identity}
+        if target is not None:
+            present -= _merged_keys(staging, target)
+        metadata = {"imported_from": dataset.identity}
         with staging.writer(
-            run=run, metadata=metadata, on_duplicate="skip", cast=cast, durability="none"
+            run=dataset.identity, metadata=metadata, on_duplicate="skip", cast=cast, durability="none"
         ) as writer:
-            done = import_episodes(dataset, writer, present, on_error=on_error, progress=progress)
-        staging.refresh()
-        # With what an interrupted import had written.
-        done.episodes, done.steps = (
-            len(staging),
-            int(staging.episodes.select(pl.col("length").sum()).collect().item() or 0),
-        )
+            ledger = LossLedger(staging.path / _LEDGER)
+            done = import_episodes(dataset, writer, present, ledger, on_error=on_error, progress=progress)
+        # With what an interrupted import had written, but for what another one brought in since.
+        added: EpisodeView = staging.refresh()
+        if len(staging) and present:
+            added = staging.filter(~pl.col(_SOURCE_KEY).is_in(present))
         if target is None:
             copy_view(
-                staging, staging, into, link=True, storage_options=storage_options, progress=lambda *_: None
+                added, staging, into, link=True, storage_options=storage_options, progress=lambda *_: None
             )
-        elif done.episodes:
-            merge([staging], target)
-    return done
+        elif len(added):
+            merge([added], target)
+        steps = int(added.episodes.select(pl.col("length").sum()).collect().item() or 0)
+        return done, len(added), steps
+
+
+def _merged_keys(staging: EpisodeStore, target: EpisodeStore) -> set[str]:
+    """Return the source keys of the staged episodes, if an import had brought them in before it crashed."""
+    if not len(staging):
+        return set()
+    staged = staging.episodes.select("episode_id", _SOURCE_KEY).collect()
+    found = target.episodes.filter(pl.col("episode_id").is_in(staged["episode_id"].implode()))
+    return set(staged[_SOURCE_KEY]) if found.head(1).collect().height else set()
 
 
 def _check_target(target: EpisodeStore, dataset: ForeignDataset) -> None:
@@ -265,8 +281,12 @@ def _staged(dataset: ForeignDataset, into: str | PathLike[str]) -> Iterator[Epis
         if not len(staging.refresh()):
             shutil.rmtree(path, ignore_errors=True)
         raise
+    # A store that is deleted in part cannot be opened; under another name it is not looked for.
+    deleted = path.with_name(f"{path.name}.deleted")
     with guard_access("delete", path):
-        shutil.rmtree(path)
+        shutil.rmtree(deleted, ignore_errors=True)
+        path.rename(deleted)
+        shutil.rmtree(deleted)
 
 
 def _preview(dataset: ForeignDataset, cast: Cast) -> pl.DataFrame | None:
@@ -282,7 +302,7 @@ def _preview(dataset: ForeignDataset, cast: Cast) -> pl.DataFrame | None:
             reward_shape=dataset.reward_shape,
         )
         with store.writer(cast=cast, durability="none") as writer:
-            write_part(part, writer)
+            write_loaded(part.load(), part, writer, part.keys, [True] * len(part.keys))
         return store.refresh().steps.head(_PREVIEWED_ROWS).drop("episode_id").collect()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 
 class Losses(Mapping[str, int]):
@@ -18,6 +19,20 @@ class Losses(Mapping[str, int]):
         """Count something that was lost; a count of 0 adds nothing."""
         if count:
             self._counts[what] = self._counts.get(what, 0) + count
+
+    @contextmanager
+    def attempt(self) -> Iterator[dict[str, int]]:
+        """Yield the counts before the block, which are restored if the block fails."""
+        before = dict(self._counts)
+        try:
+            yield before
+        except BaseException:
+            self._counts = before
+            raise
+
+    def since(self, before: Mapping[str, int]) -> dict[str, int]:
+        """Return what was added since some earlier counts."""
+        return {what: count - before.get(what, 0) for what, count in self.items() if count != before.get(what)}
 
     def __getitem__(self, what: str) -> int:
         return self._counts[what]

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import h5py
 import minari
 import numpy as np
 import pytest
@@ -187,46 +189,108 @@ def test_the_command_line_imports_and_exports(tmp_path: Path) -> None:
     assert "minari\ttrue\ttrue" in printed("formats")
 
 
+def d4rl_file(path: Path, lengths: list[int]) -> Path:
+    """A file without next observations, so that each episode loses something when it is read."""
+    total = sum(lengths)
+    ends = np.zeros(total, bool)
+    ends[np.cumsum(lengths) - 1] = True
+    with h5py.File(path, "w") as file:
+        file["observations"] = np.random.default_rng(0).normal(size=(total, 2))
+        file["actions"] = np.zeros((total, 1), np.float32)
+        file["rewards"] = np.arange(total, dtype=float)
+        file["terminals"] = ends
+    return path
+
+
+#: Kills itself before it reads the third episode, with the first two sealed or not; or at a later place.
 SCRIPT = """
 import os, signal, sys
 import episodelake as el
+from episodelake import _importing
 from episodelake.writers.importing import importer
 
+source, target, place = sys.argv[1:]
 written = 0
-write = importer.write_part
+write = importer.write_loaded
 
-def struck(*arguments):
+def strike(*arguments, **keywords):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def struck(loaded, part, writer, *arguments):
     global written
     if written == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
+        if place == "sealed":
+            writer._session.seal()
+        strike()
     written += 1
-    return write(*arguments)
+    return write(loaded, part, writer, *arguments)
 
-importer.write_part = struck
-el.import_dataset(sys.argv[1], sys.argv[2])
+def after(function):
+    return lambda *arguments, **keywords: (function(*arguments, **keywords), strike())
+
+if place in ("written", "sealed"):
+    importer.write_loaded = struck
+elif place == "read":
+    _importing.copy_view = _importing.merge = strike
+elif place == "merged":
+    _importing.copy_view, _importing.merge = after(_importing.copy_view), after(_importing.merge)
+elif place == "deleted":
+    _importing.Path.rename = after(_importing.Path.rename)
+el.import_dataset(source, target, on_error="skip")
 """
 
 
-@pytest.mark.parametrize("into_existing", [False, pytest.param(True, marks=pytest.mark.further)])
-def test_a_killed_import_is_invisible_and_goes_on(tmp_path: Path, into_existing: bool) -> None:
-    """Nothing of it is in the target; the same call adds every episode once."""
-    folder, told = dataset(tmp_path / "walk", "hdf5", [3, 80, 90, 4])
-    target = tmp_path / "store"
-    if into_existing:
-        el.create(target, observation_space=SPACE, action_space=ACTIONS)
+@pytest.mark.parametrize(
+    "place", ["sealed", *(pytest.param(each, marks=FURTHER) for each in ("written", "read", "merged"))]
+)
+@pytest.mark.parametrize("into_existing", [False, pytest.param(True, marks=FURTHER)])
+def test_a_killed_import_is_invisible_and_goes_on(tmp_path: Path, place: str, into_existing: bool) -> None:
+    """The same call adds every episode once; its report is that of an import that nothing disturbed."""
+    source = d4rl_file(tmp_path / "walk.hdf5", [3, 1, 80, 9, 4])
+    target, expected = tmp_path / "store", tmp_path / "expected"
+    given: Any = {"observation_space": spaces.Box(-np.inf, np.inf, (2,), np.float64)}
+    for folder in (target, expected) if into_existing else ():
+        el.create(folder, **given, action_space=spaces.Box(-np.inf, np.inf, (1,), np.float32))
+    killed(source, target, place)
+    if place != "merged":
+        assert (len(el.open(target)) if into_existing else target.exists()) == 0
+    report = el.import_dataset(source, target, on_error="skip")
+    whole = el.import_dataset(source, expected, on_error="skip")
+    assert replace(report, store="") == replace(whole, store="")
+    assert (report.episodes, report.present, sum(report.lost.values())) == (4, 0, 6)
+    ours, theirs = el.open(target), el.open(expected)
+    assert [each.rewards.tolist() for each in ours] == [each.rewards.tolist() for each in theirs]
+    assert sorted(os.listdir(tmp_path)) == ["expected", "store", "walk.hdf5"]
+
+
+@pytest.mark.further
+def test_an_import_killed_while_it_cleans_up_is_complete(tmp_path: Path) -> None:
+    """The next call finds everything there, and removes what the first one left."""
+    source = d4rl_file(tmp_path / "walk.hdf5", [3, 80])
+    killed(source, tmp_path / "store", "deleted")
+    report = el.import_dataset(source, tmp_path / "store")
+    assert (report.episodes, report.present) == (0, 2)
+    assert len(el.open(tmp_path / "store")) == 2
+    assert sorted(os.listdir(tmp_path)) == ["store", "walk.hdf5"]
+
+
+@pytest.mark.further
+def test_episodes_that_came_in_by_other_ways_are_not_added_again(tmp_path: Path) -> None:
+    """An import with other arguments finished while this one was interrupted."""
+    source = d4rl_file(tmp_path / "walk.hdf5", [3, 80, 90])
+    killed(source, tmp_path / "store", "sealed")
+    assert el.import_dataset(source, tmp_path / "store", last_observation="missing").episodes == 3
+    report = el.import_dataset(source, tmp_path / "store", on_error="skip")
+    assert (report.episodes, report.steps, report.present) == (0, 0, 3)
+    assert len(el.open(tmp_path / "store")) == 3
+
+
+def killed(source: Path, target: Path, place: str) -> None:
+    """Import in a process that kills itself at a place."""
     process = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder), str(target)], timeout=PATIENCE, capture_output=True
+        [sys.executable, "-c", SCRIPT, str(source), str(target), place], timeout=PATIENCE, capture_output=True
     )
-    assert process.returncode == -signal.SIGKILL
-    if into_existing:
-        assert len(el.open(target)) == 0
-    else:
-        with pytest.raises(el.StoreNotFoundError):
-            el.open(target)
-    report = el.import_dataset(folder, target)
-    assert (report.episodes, report.present) == (4, 0)
-    check(el.open(target), told)
-    assert sorted(os.listdir(tmp_path)) == ["store", "walk"]
+    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
 
 
 def test_stores_and_words_that_do_not_fit_are_refused(tmp_path: Path) -> None:

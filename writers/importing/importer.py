@@ -11,12 +11,14 @@ import pyarrow.compute as pc
 
 from ...store.dynamic.column_groups import METADATA
 from ...store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
+from ...store.losses import Losses
 from ...store.progress import Progress
 from ...store.reserved import EPISODE
 from ..bulk.arrow_episodes import batches_of
 from ..episode_writer import EpisodeWriter
 from ..source_keys import SOURCE_KEY
 from .dataset import ForeignDataset, ForeignEpisode, ForeignTable, Part
+from .ledger import LossLedger
 
 OnError = Literal["raise", "skip"]
 
@@ -26,13 +28,10 @@ class Imported:
     """Counts of one import.
 
     Attributes:
-        episodes, steps: what was written.
         present: episodes that the store had already.
         skipped: episodes that could not be read, and why.
     """
 
-    episodes: int = 0
-    steps: int = 0
     present: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
@@ -56,6 +55,7 @@ def import_episodes(
     dataset: ForeignDataset,
     writer: EpisodeWriter,
     present: Collection[str],
+    ledger: LossLedger,
     *,
     on_error: OnError,
     progress: Progress,
@@ -64,6 +64,7 @@ def import_episodes(
 
     Args:
         present: source keys of episodes that are left out.
+        ledger: of the writer's store.
         on_error: "raise", or "skip" the parts that cannot be read or do not fit the spaces.
         progress: called with the episodes done and all episodes, where their number is known.
 
@@ -71,65 +72,80 @@ def import_episodes(
         DatasetError, SpaceMismatchError: an episode cannot be read or written; those before it are written.
     """
     done = Imported()
+    run = _Import(dataset.losses, writer, present, ledger, on_error, done)
     seen = 0
     for part in dataset.parts():
         keys = [source_key(dataset, key) for key in part.keys]
-        fresh = [not (key in present or writer.has_source_key(key)) for key in keys]
-        done.present += len(keys) - sum(fresh)
-        if any(fresh):
-            _write(part, writer, keys, fresh, done, on_error)
+        found = sum(key in present for key in keys)
+        done.present += found
+        if found < len(keys):
+            run.add(part, keys)
         seen += len(keys)
         progress(seen, dataset.count or seen)
     return done
 
 
-def _write(
+@dataclass(frozen=True)
+class _Import:
+    losses: Losses
+    writer: EpisodeWriter
+    present: Collection[str]
+    ledger: LossLedger
+    on_error: OnError
+    done: Imported
+
+    def add(self, part: Part, keys: Sequence[str]) -> None:
+        """Write the new episodes of a part; leave out those that cannot be, unless they raise."""
+        fresh = [not (key in self.present or self.writer.has_source_key(key)) for key in keys]
+        known = self.ledger.find(keys)
+        if known is not None and not any(fresh):
+            for what, count in known.items():
+                self.losses.add(what, count)
+            return
+        try:
+            with self.losses.attempt() as before:
+                loaded = part.load()
+                self.ledger.add(keys, self.losses.since(before))
+                write_loaded(loaded, part, self.writer, keys, fresh)
+        except EpisodelakeError as error:
+            if self.on_error == "raise" or not isinstance(error, ValueError):
+                raise
+            if part.singles is None or len(keys) == 1:
+                self.done.skipped += [(key, str(error)) for key in part.keys]
+                return
+            # Some of them may be written already; their losses are not counted yet.
+            for single, key in zip(part.singles(), keys, strict=True):
+                if key not in self.present:
+                    self.add(single, [key])
+
+
+def write_loaded(
+    loaded: ForeignEpisode | ForeignTable,
     part: Part,
     writer: EpisodeWriter,
     keys: Sequence[str],
     fresh: Sequence[bool],
-    done: Imported,
-    on_error: OnError,
 ) -> None:
-    """Write episodes of a part; leave out those that cannot be read or written, unless they raise."""
-    try:
-        episodes, steps = write_part(part, writer, keys, fresh)
-    except EpisodelakeError as error:
-        if on_error == "raise" or not isinstance(error, ValueError):
-            raise
-        if part.singles is None or len(keys) == 1:
-            done.skipped.append((part.keys[0], str(error)))
-            return
-        # Some of them may be written already.
-        for single, key, is_fresh in zip(part.singles(), keys, fresh, strict=True):
-            if is_fresh and not writer.has_source_key(key):
-                _write(single, writer, [key], [True], done, on_error)
-        return
-    done.episodes, done.steps = done.episodes + episodes, done.steps + steps
-
-
-def write_part(
-    part: Part, writer: EpisodeWriter, keys: Sequence[str] | None = None, fresh: Sequence[bool] | None = None
-) -> tuple[int, int]:
-    """Write episodes of a part, and return how many episodes and steps there were.
+    """Write episodes of a part.
 
     Args:
-        keys: the source keys of its episodes; None for none.
-        fresh: which of its episodes to write; None for all.
+        keys: the source keys of its episodes.
+        fresh: which of its episodes to write.
 
     Raises:
         DatasetError, SpaceMismatchError: as `import_episodes`.
     """
-    loaded = part.load()
+    if not any(fresh):
+        return
     if isinstance(loaded, ForeignTable):
         steps, episodes = _chosen(part, loaded, keys, fresh)
-        return writer.write_episodes(steps, episodes=episodes), steps.num_rows - episodes.num_rows
+        writer.write_episodes(steps, episodes=episodes)
+        return
     try:
-        row = writer.write_episode(**_arguments(loaded), source_key=keys[0] if keys else None)
+        writer.write_episode(**_arguments(loaded), source_key=keys[0])
     except EpisodelakeError as error:
         error.add_note(f"Episode {part.keys[0]} of the source.")
         raise
-    return (1, row.length) if row is not None else (0, 0)
 
 
 def _arguments(episode: ForeignEpisode) -> dict[str, Any]:
@@ -140,7 +156,7 @@ def _arguments(episode: ForeignEpisode) -> dict[str, Any]:
 
 
 def _chosen(
-    part: Part, table: ForeignTable, keys: Sequence[str] | None, fresh: Sequence[bool] | None
+    part: Part, table: ForeignTable, keys: Sequence[str], fresh: Sequence[bool]
 ) -> tuple[pa.Table, pa.Table]:
     """Return the rows of those episodes that are to be written, with their source keys."""
     steps = pa.Table.from_batches(batches_of(table.steps))
@@ -152,13 +168,12 @@ def _chosen(
         raise DatasetError(
             f"{part.keys[0]} and the episodes after it: expected {len(part.keys)}, got {episodes.num_rows}."
         )
-    if keys is not None:
-        own = METADATA.column((SOURCE_KEY,))
-        if own in episodes.column_names:
-            # As in `_arguments`.
-            episodes = episodes.drop_columns(own)
-        episodes = episodes.append_column(SOURCE_KEY, pa.array(keys, pa.string()))
-    if fresh is None or all(fresh):
+    own = METADATA.column((SOURCE_KEY,))
+    if own in episodes.column_names:
+        # As in `_arguments`.
+        episodes = episodes.drop_columns(own)
+    episodes = episodes.append_column(SOURCE_KEY, pa.array(keys, pa.string()))
+    if all(fresh):
         return steps, episodes
     episodes = episodes.filter(pa.array(fresh))
     wanted = pc.call_function(

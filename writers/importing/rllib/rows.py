@@ -100,7 +100,8 @@ class RowsDataset(ForeignDataset):
             yield self._part(some)
 
     def _part(self, chosen: list[Span]) -> Part:
-        return Part(tuple(span.key for span in chosen), partial(self._load, chosen))
+        singles = (self._part([span]) for span in chosen)
+        return Part(tuple(span.key for span in chosen), partial(self._load, chosen), lambda: singles)
 
     def _load(self, chosen: list[Span]) -> ForeignTable:
         try:

@@ -1,0 +1,40 @@
+"""The losses of an unfinished import, in a file beside its episodes, so that its report survives a crash."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+class LossLedger:
+    """The losses of each part of a source that was read.
+
+    A part gets its line before its episodes are written, so a written episode without one is that of a
+    crashed machine. The importer then reads the part again.
+
+    Args:
+        path: the file; what an interrupted import left there counts.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[tuple[str, int], dict[str, int]] = {}
+        if not path.exists():
+            return
+        for line in path.read_text("utf-8").splitlines():
+            try:
+                first, count, losses = json.loads(line)
+            except ValueError:  # blank, or torn by a crash
+                continue
+            self._known[first, count] = losses
+
+    def find(self, keys: Sequence[str]) -> Mapping[str, int] | None:
+        """Return the losses of a part with these episodes; None if an interrupted import did not read it."""
+        return self._known.get((keys[0], len(keys)))
+
+    def add(self, keys: Sequence[str], losses: Mapping[str, int]) -> None:
+        """Keep the losses of a part."""
+        with self._path.open("a", encoding="utf-8") as file:
+            # First the end of a line that a crash tore.
+            file.write(f"\n{json.dumps([keys[0], len(keys), losses])}")
