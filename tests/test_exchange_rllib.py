@@ -144,6 +144,20 @@ def test_damaged_rows_are_named_and_skipped(tmp_path: Path) -> None:
     assert dict(report.lost)["rows that the source repeats"] == 1
 
 
+def test_one_damaged_value_skips_one_episode(tmp_path: Path) -> None:
+    """Also where many episodes are read together; their losses count once, and those of a skipped one not."""
+    columns = rows([4, 4, 4, 4])
+    columns["new_obs"][1] = [5.0, 5.0]
+    columns["new_obs"][4] = [5.0, 5.0]
+    columns["rewards"][6] = None
+    file = written(tmp_path / "data.parquet", columns)
+    report = el.import_dataset(file, tmp_path / "store", on_error="skip")
+    assert [key for key, _ in report.skipped] == ["e1"]
+    store = el.open(tmp_path / "store")
+    assert [each.metadata["source_key"].rpartition("/")[2] for each in store] == ["e0", "e2", "e3"]
+    assert dict(report.lost) == {"new_obs that differ from the obs of the next row": 1}
+
+
 @pytest.mark.further
 def test_rows_without_an_episode_or_whole_file_are_errors(tmp_path: Path) -> None:
     """NULL and NaN ids name the row; a truncated file is named."""

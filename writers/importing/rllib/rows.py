@@ -100,8 +100,11 @@ class RowsDataset(ForeignDataset):
             yield self._part(some)
 
     def _part(self, chosen: list[Span]) -> Part:
-        singles = (self._part([span]) for span in chosen)
-        return Part(tuple(span.key for span in chosen), partial(self._load, chosen), lambda: singles)
+        return Part(
+            tuple(span.key for span in chosen),
+            partial(self._load, chosen),
+            lambda: (self._part([span]) for span in chosen),
+        )
 
     def _load(self, chosen: list[Span]) -> ForeignTable:
         try:
