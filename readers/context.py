@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from ..store.errors import InvalidArgumentError
 from ..store.snapshot import Snapshot
 from .blocks import BlockReader
 from .episode_rows import EpisodeRowReader
@@ -76,6 +77,26 @@ class ReadContext:
     def segments(self) -> frozenset[str] | None:
         """The files that hold the steps of these episodes; None for all of the snapshot."""
         return None if self.positions is None else self.snapshot.segments_of(self.positions)
+
+    def check_not_empty(self, purpose: str) -> None:
+        """Refuse to do something without episodes.
+
+        Args:
+            purpose: such as "to load".
+
+        Raises:
+            InvalidArgumentError: there is no episode; the message names the filters that left none.
+        """
+        if len(self):
+            return
+        if not self.snapshot.episode_count:
+            why = "the store has none."
+        elif self.conditions:
+            filters = " and ".join(str(each) for each in self.conditions)
+            why = f"of {self.snapshot.episode_count:,} episodes none has {filters}. Check the filter."
+        else:
+            why = f"the view has none of the store's {self.snapshot.episode_count:,} episodes."
+        raise InvalidArgumentError(f"There is no episode {purpose}: {why}{self.refresh_hint()}")
 
     def refresh_hint(self) -> str:
         """Return a hint that a newer version exists, for errors about something not found; else nothing."""

@@ -361,8 +361,8 @@ class EpisodeView(FeedingView, QueriedView):
             What was written, and what the format could not hold.
 
         Raises:
-            InvalidArgumentError: the format or an option is unknown, or `target` is the store, contains it
-                or lies in it.
+            InvalidArgumentError: the format or an option is unknown, there is no episode, or `target` is the
+                store, contains it or lies in it.
             StoreExistsError: there is something at `target`.
             DatasetError: the format cannot hold the episodes, or with `strict` not everything of them.
             MissingPackageError: the format needs a package that is not installed.

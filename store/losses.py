@@ -32,7 +32,9 @@ class Losses(Mapping[str, int]):
 
     def since(self, before: Mapping[str, int]) -> dict[str, int]:
         """Return what was added since some earlier counts."""
-        return {what: count - before.get(what, 0) for what, count in self.items() if count != before.get(what)}
+        return {
+            what: count - before.get(what, 0) for what, count in self.items() if count != before.get(what)
+        }
 
     def __getitem__(self, what: str) -> int:
         return self._counts[what]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from minari.data_collector.episode_buffer import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
 import episodelake as el
+from episodelake.readers.exporting import export as exporting
 from episodelake.store.batches import slice_batch
 from episodelake.writers.importing import formats
 from test_cli import printed, refused
@@ -401,3 +403,77 @@ def test_formats_are_listed() -> None:
     assert set(found["name"]) >= set(formats.source_formats())
     (row,) = found.filter(name="minari").to_dicts()
     assert row["reads"] and row["writes"] and row["extra"]
+
+
+TARGETS = sorted(exporting.target_formats())
+
+
+@pytest.mark.parametrize(
+    "format", ["csv", *(pytest.param(each, marks=FURTHER) for each in TARGETS if each != "csv")]
+)
+def test_an_export_of_nothing_is_refused_by_every_format(tmp_path: Path, format: str) -> None:
+    """The error names the filter that left no episode; nothing is written."""
+    store = el.create(
+        tmp_path / "store",
+        observation_space=spaces.Box(-9, 9, (2,), np.float32),
+        action_space=spaces.Box(-1, 1, (1,), np.float32),
+    )
+    with pytest.raises(el.InvalidArgumentError, match="no episode to export: the store has none"):
+        store.export(tmp_path / "out", format=format)
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=np.zeros((1, 2), np.float32),
+            actions=np.zeros((1, 1), np.float32),
+            rewards=np.zeros(1),
+            terminations=False,
+            truncations=False,
+            last_observation="missing",
+        )
+    store.refresh()
+    with pytest.raises(el.InvalidArgumentError, match="of 1 episodes none has length > 5 with"):
+        store.filter("length > 5", parameters=[]).export(tmp_path / "out", format=format)
+    with pytest.raises(el.InvalidArgumentError, match="of 1 episodes none has length > 5"):
+        store.filter("length > 5").export(tmp_path / "out", format=format)
+    if format in ("csv", "parquet", "lerobot"):
+        assert store.export(tmp_path / "out", format=format).steps == 1
+    else:
+        with pytest.raises(el.DatasetError, match="can hold none of the 1 episodes"):
+            store.export(tmp_path / "out", format=format)
+        assert os.listdir(tmp_path) == ["store"]
+
+
+def test_an_error_of_a_codec_is_not_one_of_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only files of the target that cannot be written are a `StoreAccessError`."""
+    store = el.create(tmp_path / "store", observation_space=SPACE, action_space=ACTIONS)
+    with store.writer() as writer:
+        writer.write_episode(**_arrays(next(buffers([3]))))
+    store.refresh()
+    chosen = exporting.target_formats()["parquet"]
+
+    def failing(error: OSError) -> Any:
+        def write(export: Any, target: Path) -> None:
+            if error.filename:
+                error.filename = str(target / "data")
+            raise error
+
+        return write
+
+    for error, kind, words in (
+        (
+            OSError("codec: no such frame"),
+            el.DatasetError,
+            r"export to parquet failed: OSError: codec: no such",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), el.StoreAccessError, "disk is full"),
+        (
+            PermissionError(errno.EACCES, "Denied", "x"),
+            el.StoreAccessError,
+            "Could not write at .*out: Denied",
+        ),
+    ):
+        monkeypatch.setattr(chosen, "write", failing(error), raising=False)
+        with pytest.raises(kind, match=words):
+            store.export(tmp_path / "out", format="parquet")
+    assert os.listdir(tmp_path) == ["store"]

@@ -231,6 +231,8 @@ def test_observations_of_several_arrays_do_not_go_out(tmp_path: Path) -> None:
     """The message says what D4RL holds."""
     several = spaces.Dict({"x": spaces.Discrete(3)})
     store = el.create(tmp_path / "store", observation_space=several, action_space=spaces.Discrete(2))
+    with store.writer() as writer:
+        writer.begin({"x": 0}).append(0, 1.0, {"x": 1})
     with pytest.raises(el.DatasetError, match="the store has Dict observations"):
-        store.export(tmp_path / "out.hdf5", format="d4rl")
+        store.refresh().export(tmp_path / "out.hdf5", format="d4rl")
     assert not (tmp_path / "out.hdf5").exists()

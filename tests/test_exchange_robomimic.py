@@ -144,8 +144,10 @@ def test_observations_of_one_array_get_a_name(tmp_path: Path) -> None:
     (back,) = el.open(tmp_path / "back")
     assert np.array_equal(back.observations, values) and back.metadata["level"] == 3
     discrete = el.create(tmp_path / "d", observation_space=box, action_space=spaces.Discrete(2))
+    with discrete.writer() as writer:
+        writer.begin(values[0]).append(0, 1.0, values[1])
     with pytest.raises(el.DatasetError, match=r"the store has Discrete\(2\) actions"):
-        discrete.export(tmp_path / "no.hdf5", format="robomimic")
+        discrete.refresh().export(tmp_path / "no.hdf5", format="robomimic")
 
 
 @pytest.mark.peers

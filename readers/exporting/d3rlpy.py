@@ -16,7 +16,7 @@ from gymnasium import spaces
 from ...store.dynamic.column_groups import EXTRA as OWN_COLUMNS
 from ...store.dynamic.column_groups import INFO, POLICY
 from ..episode import Episode
-from .hdf5 import EXTRA, batch_length, first_rows, lose_facts, new_file, single_array
+from .hdf5 import EXTRA, first_rows, lose_facts, new_file, single_array
 from .target import Export
 
 _COLUMNS = ("observations", "actions", "rewards", "terminated")
@@ -66,9 +66,8 @@ def _rows(episode: Episode, export: Export) -> dict[str, Any] | None:
         rewards = rewards[:, None]
     if actions.ndim == 1:
         actions = actions[:, None]
-    found = batch_length(episode.observations)
     if episode.terminated:
-        if found > episode.length:
+        if episode.has_last_observation:
             export.losses.add("the last observation of an episode that terminated")
         if episode.truncated:
             export.losses.add("that an episode that terminated was truncated as well")
@@ -76,11 +75,10 @@ def _rows(episode: Episode, export: Export) -> dict[str, Any] | None:
         return dict(zip(_COLUMNS, (observations, actions, rewards, True), strict=True))
     if episode.end_reason != "cut":
         export.losses.add(f"that an episode was {episode.end_reason}, not cut")
-    if found == episode.length:
-        export.losses.add("a last transition, whose next observation is missing")
-        if found == 1:
-            return None
-    else:
+    count = export.transitions_of(episode)
+    if not count:
+        return None
+    if count == episode.length:
         actions = np.concatenate([actions, np.zeros_like(actions[:1])])
         rewards = np.concatenate([rewards, np.zeros_like(rewards[:1])])
     return dict(zip(_COLUMNS, (episode.observations, actions, rewards, False), strict=True))

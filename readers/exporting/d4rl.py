@@ -23,7 +23,6 @@ from .hdf5 import (
     lose_facts,
     new_file,
     single_array,
-    transitions_of,
 )
 from .target import Export
 
@@ -65,7 +64,7 @@ class _Format:
 
 def _append(columns: ColumnWriter, infos: InfoColumns, episode: Episode, export: Export) -> None:
     lose_facts(episode, export)
-    count = transitions_of(episode, export)
+    count = export.transitions_of(episode)
     if not count:
         return
     whole = count == episode.length

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import secrets
@@ -16,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from ...store.errors import DatasetError, InvalidArgumentError, StoreExistsError
+from ...store.errors import DatasetError, EpisodelakeError, InvalidArgumentError, StoreExistsError
 from ...store.files import guard_access
 from ...store.losses import Losses
 from ...store.progress import Progress, progress_meter
@@ -40,6 +41,8 @@ _MODULES = (
 )
 #: Other packages register an object like `TargetFormat` under a name in this group of entry points.
 ENTRY_POINTS = "episodelake.formats"
+#: The target cannot be written, whatever file the system says it of.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 @dataclass(frozen=True)
@@ -96,13 +99,21 @@ def export_view(
             f"{path} is there already. Choose another path, or replace it with overwrite=True (--overwrite)."
         )
     _check_apart(path, context)
+    context.check_not_empty("to export")
     losses = Losses()
     total = len(context)
+    if context.snapshot.schema.groups and not chosen.agents:
+        raise DatasetError(_agents_message(chosen.name, context))
     with progress_meter(progress, "Exporting", "episodes") as tell, _drafted(path) as draft:
         export = Export(context, losses, options, lambda done: tell(done, total))
-        if context.snapshot.schema.groups and not chosen.agents:
-            raise DatasetError(_agents_message(chosen.name, context))
-        chosen.write(export, draft)
+        with _writing(draft, path, chosen.name):
+            chosen.write(export, draft)
+        lost = losses.get(LOST_EPISODE, 0)
+        if lost == total:
+            raise DatasetError(
+                f"{chosen.name} can hold none of the {total:,} episodes: each has one transition, whose next "
+                "observation is missing. Nothing was written."
+            )
         if strict and losses:
             raise DatasetError(
                 f"{chosen.name} cannot hold everything: {'; '.join(losses.lines())}. Nothing was written; "
@@ -115,7 +126,6 @@ def export_view(
         .collect()
         .item()
     )
-    lost = losses.get(LOST_EPISODE, 0)
     written = int(steps or 0) - lost - losses.get(LOST_TRANSITION, 0)
     return ExportReport(chosen.name, path, total - lost, written, files, losses)
 
@@ -156,13 +166,30 @@ def _agents_message(name: str, context: ReadContext) -> str:
 
 
 @contextmanager
+def _writing(draft: Path, path: Path, name: str) -> Iterator[None]:
+    """Tell a place that cannot be written from other failures of a format, such as those of a codec."""
+    try:
+        yield
+    except EpisodelakeError:
+        raise
+    except OSError as error:
+        if error.errno in _FULL or draft.name in str(error):
+            with guard_access("write", path):
+                raise
+        raise DatasetError(
+            f"The export to {name} failed: {type(error).__name__}: {error}. Nothing was written."
+        ) from error
+
+
+@contextmanager
 def _drafted(path: Path) -> Iterator[Path]:
     """Yield a path beside the target, which takes its place when the block ends without an error."""
     draft = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.exporting")
     try:
         with guard_access("write", path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            yield draft
+        yield draft
+        with guard_access("write", path):
             if path.is_dir() and not path.is_symlink():
                 former = draft.with_suffix(".replaced")
                 try:

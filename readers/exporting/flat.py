@@ -19,6 +19,7 @@ from ...store.reserved import ACTION, END_REASON, EPISODE, FLAGS, NEXT_OBSERVATI
 from ..context import ReadContext
 from ..frames import episodes_frame
 from ..loading.feeding import FeedingView
+from .target import LOST_TRANSITION
 
 _KEYS = (OBSERVATION, ACTION, REWARD, NEXT_OBSERVATION, *FLAGS, EPISODE, END_REASON)
 #: Spaces whose values are one array.
@@ -66,7 +67,7 @@ def flat_transitions(view: FeedingView, losses: Losses) -> FlatTransitions:
     (batch,) = view.loader(max(count, 1), columns=_KEYS)
     reasons = batch.pop(END_REASON)
     flat = FlatTransitions(**batch)
-    losses.add("a last transition, whose next observation is missing", count - len(flat))
+    losses.add(LOST_TRANSITION, count - len(flat))
     losses.add(
         "that an episode was cut or interrupted, not truncated", int(np.isin(reasons, _UNFLAGGED).sum())
     )

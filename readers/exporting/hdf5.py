@@ -149,21 +149,6 @@ def single_array(space: Space, what: str, target: str) -> Space:
     )
 
 
-def transitions_of(episode: Episode, export: Export) -> int:
-    """Return the number of transitions with a next observation; counts a last one without as lost."""
-    count = batch_length(episode.observations) - 1
-    if count < episode.length:
-        export.losses.add("a last transition, whose next observation is missing")
-    return count
-
-
-def batch_length(values: Any) -> int:
-    """Return the number of values of a batch."""
-    while isinstance(values, Mapping | tuple):
-        values = next(iter(values.values() if isinstance(values, Mapping) else values))
-    return len(values)
-
-
 def first_rows(values: Any, count: int) -> Any:
     """Return the first values of a batch."""
     return slice_batch(values, 0, count)

@@ -62,8 +62,6 @@ class _Format:
         fps = export.options.get("fps", export.card.get("fps", 30))
         if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps <= 1000:
             raise InvalidArgumentError(f"fps={fps!r}: expected a number above 0, at most 1000.")
-        if not len(export.context):
-            raise DatasetError("LeRobot cannot hold a dataset without episodes; the view is empty.")
         _Dataset(export, target, frames == "video", fps).write()
 
 

@@ -19,7 +19,7 @@ from ...store.errors import InvalidArgumentError
 from ...store.optional_packages import require
 from ..episode import Episode
 from ..iteration import iterate
-from .target import LOST_EPISODE, LOST_TRANSITION, Export
+from .target import Export
 
 _RESERVED = frozenset({"id", "total_steps", "seed", "options"})
 _DATA_FORMATS = ("hdf5", "arrow", "parquet")
@@ -84,15 +84,12 @@ def _buffers(export: Export) -> Iterator[Any]:
 
     index = 0
     for episode in export.episodes():
-        if not _has_transitions(episode):
-            export.losses.add(LOST_EPISODE)
+        # Minari's episodes have an observation after each transition.
+        steps = export.transitions_of(episode)
+        if not steps:
             continue
         if episode.end_reason == "interrupted":
             export.losses.add("that an episode was interrupted, not cut")
-        # Minari's episodes have an observation after each transition.
-        steps = episode._observation_count - 1
-        if steps < episode.length:
-            export.losses.add(LOST_TRANSITION)
         yield EpisodeBuffer(
             id=index,
             seed=episode.seed,

@@ -24,7 +24,7 @@ from ...store.optional_packages import require
 from ..episode import Episode
 from .flat import refuse_vector_rewards
 from .rllib_spaces import space_to_dict
-from .target import Export
+from .target import LOST_EPISODE, LOST_TRANSITION, Export
 
 _FILE_STEPS = 1 << 16
 _EXTRA_PACKAGES = "'episodelake[rllib]'"
@@ -109,7 +109,7 @@ def _whole(export: Export) -> Iterator[Episode]:
         if _steps(episode):
             yield episode
         else:
-            export.losses.add("an episode of one transition, whose next observation is missing")
+            export.losses.add(LOST_EPISODE)
 
 
 def _steps(episode: Episode) -> int:
@@ -120,7 +120,7 @@ def _steps(episode: Episode) -> int:
 def _flags(export: Export, episode: Episode, steps: int) -> tuple[bool, bool]:
     """Return terminated and truncated of the last transition, and count what they do not tell."""
     if steps < episode.length:
-        export.losses.add("a last transition, whose next observation is missing")
+        export.losses.add(LOST_TRANSITION)
     elif episode.terminated and episode.truncated:
         return True, True
     elif episode.end_reason in ("terminated", "truncated"):

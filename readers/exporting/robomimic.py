@@ -19,7 +19,7 @@ from ...store.dynamic.column_groups import INFO, POLICY
 from ...store.errors import DatasetError
 from ..episode import Episode
 from ..episode_data import stack
-from .hdf5 import EXTRA, first_rows, flat, lose_facts, new_file, transitions_of
+from .hdf5 import EXTRA, first_rows, flat, lose_facts, new_file
 from .target import Export
 
 _KEY = "observation_key"
@@ -50,7 +50,7 @@ class _Format:
             data = file.create_group("data")
             for episode in export.episodes():
                 lose_facts(episode, export, metadata=False)
-                steps = transitions_of(episode, export)
+                steps = export.transitions_of(episode)
                 if not steps:
                     continue
                 name = f"demo_{count}"

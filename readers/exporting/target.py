@@ -38,6 +38,16 @@ class Export:
             yield episode
             self.tell(done + 1)
 
+    def transitions_of(self, episode: Episode) -> int:
+        """Return how many transitions have a next observation, and count a last one without as lost.
+
+        An episode without any, 0, has to be left out.
+        """
+        count = episode._observation_count - 1
+        if count < episode.length:
+            self.losses.add(LOST_TRANSITION if count else LOST_EPISODE)
+        return count
+
     @property
     def card(self) -> dict[str, Any]:
         """The card of the store."""

@@ -18,7 +18,6 @@ from gymnasium import spaces
 
 from ...store.batches import slice_batch
 from ...store.dynamic.column_groups import EXTRA, POLICY
-from ...store.errors import InvalidArgumentError
 from ..context import ReadContext
 from ..episode import Episode
 from ..loading.output.tree import map_leaves
@@ -41,9 +40,7 @@ def imitation_trajectories(types: Any, export: Export) -> list[Any]:
 
 def _trajectory(types: Any, episode: Episode, export: Export) -> Any:
     """Return the trajectory of an episode; None if it has no transition with a next observation."""
-    steps = episode.length if episode.has_last_observation else episode.length - 1
-    if steps < episode.length:
-        export.losses.add("a last transition, whose next observation is missing")
+    steps = export.transitions_of(episode)
     if not steps:
         return None
     ended = episode.terminated or episode.truncated
@@ -60,8 +57,6 @@ def _trajectory(types: Any, episode: Episode, export: Export) -> Any:
 
 def d3rlpy_buffer(dataset: Any, context: ReadContext) -> tuple[Any, Mapping[str, int]]:
     """Return a `ReplayBuffer` of `d3rlpy.dataset`, and what is lost."""
-    if not len(context):
-        raise InvalidArgumentError("There is no episode for d3rlpy: the view is empty. Check the filter.")
     with TemporaryDirectory(prefix="episodelake-") as folder:
         report = _exported(context, Path(folder, "episodes.h5"), "d3rlpy")
         with open(report.target, "rb") as file:
