@@ -140,7 +140,7 @@ class _Dumped(_Dataset):
             raise DatasetError(f"{self.path} has no episodes, so nothing shows its spaces.")
         first = self._arrays("observations", 0)
         actions = [self._array("actions", index) for index in range(self.count)]
-        self.identity = f"d3rlpy:{self.path.stem}-{fingerprint(*first, actions[0])}"
+        self.identity = f"d3rlpy:{fingerprint(*first, actions[0])}"
         boxes = [box_of(each, "observation_space") for each in first]
         self._several = "observations_0" not in self.file
         self.use_spaces(spaces.Tuple(boxes) if self._several else boxes[0], actions)
@@ -194,7 +194,7 @@ class _Flat(_Dataset):
         with reading(self.path):
             arrays = {name: self.file[name] for name in (*_V1, *optional)}
             self._columns = Columns(self.path, arrays)
-            self.identity = f"d3rlpy:{self.path.stem}-{fingerprint(*arrays.values())}"
+            self.identity = f"d3rlpy:{fingerprint(*arrays.values())}"
             box = box_of(arrays["observations"], "observation_space")
             self.use_spaces(box, [arrays["actions"]])
         self.mapping["terminated"] = "terminals"

@@ -89,7 +89,7 @@ class _Dataset(Hdf5Dataset):
             infos = leaves(file["infos"], "infos/") if "infos" in file else {}
             self._infos = [name.removeprefix("infos/") for name in infos]
             self._columns = Columns(self.path, arrays | infos)
-            self.identity = f"d4rl:{self.path.stem}-{fingerprint(*arrays.values())}"
+            self.identity = f"d4rl:{fingerprint(*arrays.values())}"
             actions = arrays["actions"]
             self.observation_space = options.observation_space or box_of(
                 arrays["observations"], "observation_space"

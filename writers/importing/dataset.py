@@ -5,12 +5,15 @@ A format's module has one object with `name`, `extra`, `rule`, `detect` and `ope
 
 from __future__ import annotations
 
+import datetime
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
+import numpy as np
 
 from ...store.errors import InvalidArgumentError
 from ...store.losses import Losses
@@ -123,11 +126,53 @@ class Part:
     singles: Callable[[], Iterator[Part]] | None = None
 
 
+def fingerprint(*parts: Any) -> str:
+    """Return a digest of what the first episode of a data set holds, which tells data sets apart.
+
+    It must not change when the data set is copied, renamed, or grows at its end.
+
+    Args:
+        parts: arrays, bytes, texts, numbers, and mappings and sequences of these; of others only the class
+            counts.
+
+    Returns:
+        16 hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        for piece in _pieces(part):
+            digest.update(b"%d:%b" % (len(piece), piece))
+    return digest.hexdigest()[:16]
+
+
+def _pieces(part: Any) -> Iterator[bytes]:
+    if isinstance(part, np.ndarray) and part.dtype != object:
+        yield f"{part.dtype}{part.shape}".encode()
+        yield part.tobytes()
+    elif isinstance(part, Mapping):
+        yield b"{"
+        for key, value in part.items():
+            yield from _pieces(str(key))
+            yield from _pieces(value)
+        yield b"}"
+    elif isinstance(part, list | tuple | np.ndarray):
+        yield b"["
+        for value in part:
+            yield from _pieces(value)
+        yield b"]"
+    elif isinstance(part, bytes):
+        yield part
+    else:
+        plain = isinstance(part, str | int | float | np.generic | datetime.date | None)
+        yield (repr(part) if plain else type(part).__qualname__).encode()
+
+
 class ForeignDataset(ABC):
     """An open source.
 
     Attributes:
-        identity: names the data set in the source keys of its episodes, the same at every import.
+        identity: names the data set in the source keys of its episodes, the same at every import: the
+            format, a name that the data themselves state, if they do, and a `fingerprint`.
         settings: whatever else decides what its episodes hold, as plain JSON: an import that was interrupted
             goes on only with the same settings.
         observation_space, action_space: of every episode.

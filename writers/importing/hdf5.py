@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +13,14 @@ from gymnasium import Space, spaces
 from ...store.errors import DatasetError
 from ...store.optional_packages import require
 from .dataset import ForeignDataset, Match
+from .dataset import fingerprint as dataset_fingerprint
 
 EXTRA = "'episodelake[hdf5]'"
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _BLOCK_BYTES = 8 << 20
 #: Arrays of a file's metadata with more items, such as weights, do not go to the card.
 _CARD_ITEMS = 64
+_FINGERPRINTED_ROWS = 64
 
 #: The values of rows: an array, or dicts of them.
 Values = np.ndarray | dict[str, "Values"]
@@ -89,12 +90,9 @@ def reading(place: Any) -> Iterator[None]:
 
 
 def fingerprint(*arrays: Any) -> str:
-    """Return a digest of the first rows of arrays, which tells files of the same name apart as they grow."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(f"{array.name}{array.dtype}{array.shape[1:]}".encode())
-        digest.update(np.asarray(array[:1]).tobytes())
-    return digest.hexdigest()[:8]
+    """Return the fingerprint of a file with these arrays, by their names and first rows."""
+    heads = {array.name: np.asarray(array[:_FINGERPRINTED_ROWS]) for array in arrays}
+    return dataset_fingerprint(heads)
 
 
 def leaves(group: Any, prefix: str = "") -> dict[str, Any]:

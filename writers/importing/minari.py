@@ -24,7 +24,7 @@ from gymnasium import Space, spaces
 from ...store.card import CARD_KEYS
 from ...store.errors import DatasetError
 from ...store.optional_packages import require
-from .dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
+from .dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
 
 _METADATA = "metadata.json"
 _CARD_NAMES = {"algorithm_name": "algorithm", "license": "licence", "permissions": "licence"}
@@ -82,9 +82,7 @@ class _Dataset(ForeignDataset):
         self._storage = storage
         self._indices = indices
         metadata = storage.metadata
-        self.identity = (
-            f"minari:{metadata.get('dataset_id') or Path(storage.data_path).absolute().parent.name}"
-        )
+        self.identity = f"minari:{metadata.get('dataset_id', '')}@{self._fingerprint()}"
         self.observation_space = storage.observation_space
         self.action_space = storage.action_space
         self.count = len(indices)
@@ -101,6 +99,20 @@ class _Dataset(ForeignDataset):
             map(_has_images, (self.observation_space, self.action_space))
         )
 
+    def _fingerprint(self) -> str:
+        try:
+            found, _ = self._read(0)
+        except Exception:  # damaged: an error names it once it is read
+            return fingerprint()
+        return fingerprint(*(found[name] for name in ("observations", "actions", "rewards")))
+
+    def _read(self, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the columns of an episode, and its metadata."""
+        said = dict(next(iter(self._storage.get_episode_metadata([index]))))
+        if self._storage.FORMAT in ("arrow", "parquet"):
+            return _read_arrow(self._storage, index, int(said["total_steps"])), said
+        return next(iter(self._storage.get_episodes([index]))), said
+
     def parts(self) -> Iterator[Part]:
         for index in self._indices:
             yield Part((str(index),), partial(self._load, index))
@@ -108,12 +120,8 @@ class _Dataset(ForeignDataset):
     def _load(self, index: int) -> ForeignEpisode:
         place = f"Episode {index} of {self._storage.data_path}"
         try:
-            said = dict(next(iter(self._storage.get_episode_metadata([index]))))
+            found, said = self._read(index)
             length = int(said["total_steps"])
-            if self._storage.FORMAT in ("arrow", "parquet"):
-                found = _read_arrow(self._storage, index, length)
-            else:
-                found = next(iter(self._storage.get_episodes([index])))
         except Exception as error:
             raise DatasetError(f"{place} cannot be read: {type(error).__name__}: {error}") from error
         if len(found["rewards"]) != length:

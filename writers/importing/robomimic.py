@@ -77,7 +77,7 @@ class _Dataset(Hdf5Dataset):
         with reading(self.path):
             self._demos = sorted((name for name in self._data if name.startswith("demo_")), key=_number)
             first = self._demo(self._demos[0])
-            self.identity = f"robomimic:{self.path.stem}-" + fingerprint(
+            self.identity = "robomimic:" + fingerprint(
                 *leaves(first["obs"]).values(), first["actions"], first["rewards"]
             )
             self.observation_space = options.observation_space or space_of(first["obs"], "observation_space")

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from gymnasium import Space
 
 from ....store.errors import DatasetError, EpisodelakeError
 from ....store.spaces import space_from_json
-from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
+from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
 from .features import (
     PICTURES,
     column_names,
@@ -57,6 +59,7 @@ from .files import (
     video_frames,
 )
 
+_FINGERPRINTED_ROWS = 64
 OURS = "meta/episodelake.json"
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 _REWARD, _DONE, _TRUNCATED, _SUCCESS = "next.reward", "next.done", "next.truncated", "next.success"
@@ -102,7 +105,7 @@ class _Dataset(ForeignDataset):
         self._fps = float(info.get("fps") or 0)
         if self._fps <= 0:
             raise DatasetError(f"{folder / INFO}: fps={info.get('fps')!r}; expected a number above 0.")
-        self.identity = f"lerobot:{folder.absolute().name}"
+        self.identity = f"lerobot:{self._fingerprint()}"
         self.settings = {"last_observation": self._last}
         self.count = int(info["total_episodes"]) if "total_episodes" in info else None
         ours = read_json(folder / OURS) if (folder / OURS).exists() else {}
@@ -136,9 +139,20 @@ class _Dataset(ForeignDataset):
             {path: feature_space(name, self._features[name]) for name, path in named.items()}, side
         )
 
-    def parts(self) -> Iterator[Part]:
+    def _fingerprint(self) -> str:
+        features = {name: (each["dtype"], each["shape"]) for name, each in self._features.items()}
+        rows: list[Any] = []
+        with suppress(DatasetError):  # damaged: an error names it once it is read
+            for entry in islice(self._entries(), 1):
+                rows = self._rows.read(entry.data, entry.length).slice(0, _FINGERPRINTED_ROWS).to_pylist()
+        return fingerprint(features, rows)
+
+    def _entries(self) -> Iterator[EpisodeEntry]:
         videos = [name for name, feature in self._features.items() if feature["dtype"] == "video"]
-        for entry in entries(self._folder, self._info, videos):
+        return entries(self._folder, self._info, videos)
+
+    def parts(self) -> Iterator[Part]:
+        for entry in self._entries():
             yield Part((str(entry.index),), partial(self._load, entry))
 
     def close(self) -> None:

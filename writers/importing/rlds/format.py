@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 from gymnasium import Space
 
 from ....store.errors import DatasetError, EpisodelakeError
-from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
+from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
 from ..lerobot.features import (
     extra_names,
     feature_space,
@@ -95,7 +96,7 @@ class _Dataset(ForeignDataset):
         self.settings = {"last_step": self._last_step, "last_observation": self._last}
         named = (self._info.get(key) for key in ("name", "configName", "version"))
         name = "/".join(str(part) for part in named if part)
-        self.identity = f"rlds:{name}"
+        self.identity = f"rlds:{name}@{self._fingerprint()}"
         splits = self._info.get("splits") or []
         self.count = sum(int(length) for split in splits for length in split.get("shardLengths", []))
         self._observations, self._actions = self._side("observation"), self._side("action")
@@ -132,14 +133,24 @@ class _Dataset(ForeignDataset):
         parts = {path: _leaf_space(name, self._steps[name]) for name, path in named.items()}
         return nested_space(parts, side)
 
-    def parts(self) -> Iterator[Part]:
+    def _fingerprint(self) -> str:
+        with suppress(DatasetError):  # damaged: an error names it once it is read
+            for _, file, offset in self._records():
+                return fingerprint(read_record(file, offset))
+        return fingerprint()
+
+    def _records(self) -> Iterator[tuple[str, Path, int]]:
+        """Yield the key and the place of each record."""
         for split in self._info.get("splits") or []:
             number = 0
             for file in self._shards(split):
                 for offset in record_offsets(file):
-                    key = f"{split['name']}/{number}"
-                    yield Part((key,), partial(self._load, file, offset, key))
+                    yield f"{split['name']}/{number}", file, offset
                     number += 1
+
+    def parts(self) -> Iterator[Part]:
+        for key, file, offset in self._records():
+            yield Part((key,), partial(self._load, file, offset, key))
 
     def _shards(self, split: Mapping[str, Any]) -> Iterator[Path]:
         count = len(split.get("shardLengths") or [])

@@ -25,7 +25,7 @@ from gymnasium import Space, spaces
 from ....store.batches import slice_batch
 from ....store.errors import DatasetError
 from ....store.optional_packages import require
-from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Part
+from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Part, fingerprint
 from .blocks import EXTRA, Source, check_trust, parquet_file
 
 _ITEM = "item"
@@ -53,8 +53,6 @@ class EpisodesDataset(ForeignDataset):
     def __init__(self, path: Path, source: Source, options: ImportOptions) -> None:
         super().__init__()
         self._msgpack = require("msgpack", "Reading episodes of RLlib", EXTRA)
-        path = path.absolute()
-        self.identity = f"rllib:{path.parent.name}/{path.name}"
         self._source = source
         self._chunks: dict[str, dict[int, _Chunk]] = {}
         self._cached: tuple[tuple[Path, int], list[bytes]] | None = None
@@ -68,6 +66,7 @@ class EpisodesDataset(ForeignDataset):
                 chunks[each.start] = each
         if first is None:
             raise DatasetError(f"{path} has no episodes.")
+        self.identity = f"rllib:{fingerprint(first)}"
         self.count = len(self._chunks)
         self.observation_space = options.observation_space or self._space(first, "observation", path)
         self.action_space = options.action_space or self._space(first, "action", path)

@@ -109,8 +109,8 @@ def _counted(block: Block, keys: pa.Table, counts: dict[Path, int], path: Path) 
     ends = flags_of(keys, "terminateds") | flags_of(keys, "truncateds")
     numbers = counts.get(block.file, 0) + np.cumsum(np.concatenate([[0], ends[:-1]]))
     counts[block.file] = int(numbers[-1] + ends[-1])
-    name = block.file.name if block.file == path else block.file.absolute().relative_to(path)
-    return pa.array([f"{name}:{number}" for number in numbers])
+    name = "" if path.is_file() else f"{block.file.absolute().relative_to(path)}:"
+    return pa.array([f"{name}{number}" for number in numbers])
 
 
 def _numbers(block: Block, keys: pa.Table) -> np.ndarray | None:

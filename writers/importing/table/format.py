@@ -11,7 +11,6 @@ decides. A row without a reward column has the reward NaN.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -25,7 +24,7 @@ from ....store.errors import DatasetError
 from ....store.losses import Losses
 from ....store.names import SPACES_KEY
 from ....store.spaces import space_from_json
-from ..dataset import ForeignDataset, ForeignTable, ImportOptions, Match, Part
+from ..dataset import ForeignDataset, ForeignTable, ImportOptions, Match, Part, fingerprint
 from .convert import Endings, convert
 from .images import ImageColumns
 from .mapping import default_mapping, leaves, resolve
@@ -35,6 +34,7 @@ from .spans import Span, find_spans
 
 _PART_BYTES = 8 << 20
 _MOST_ROWS = 1 << 16
+_FINGERPRINTED_ROWS = 64
 
 
 class _Format:
@@ -94,14 +94,13 @@ class _Table(ForeignDataset):
         self.reward_shape = _reward_shape(self._map.reward, rows)
         self.mapping = self._map.described()
         self.settings = [self.mapping, options.last_observation]
-        self.identity = f"table:{rows.name}@{self._fingerprint()}"
         self._reader = _Reader(rows, self._read)
+        self.identity = f"table:{self._fingerprint(spans)}"
         self._count_losses(spans, names)
 
-    def _fingerprint(self) -> str:
-        columns = self._map.columns
-        head = self._rows.head(columns).to_pylist()
-        return hashlib.sha256(repr([columns, head]).encode()).hexdigest()[:12]
+    def _fingerprint(self, spans: Sequence[Span]) -> str:
+        head = self._reader.read(0, min(spans[0].rows, _FINGERPRINTED_ROWS)) if spans else pa.table({})
+        return fingerprint([{name: row[name] for name in self._map.columns} for row in head.to_pylist()])
 
     def _count_losses(self, spans: Sequence[Span], names: Sequence[str]) -> None:
         losses = self.losses
