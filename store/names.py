@@ -19,6 +19,8 @@ from .errors import InvalidArgumentError
 
 #: The key of the spaces, as JSON, in the metadata of a Parquet file that was exported.
 SPACES_KEY = b"episodelake.spaces"
+#: The key of the names of the user's own step columns there, as JSON.
+EXTRA_KEY = b"episodelake.extra"
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _EMPTY = "%"
 _RESERVED = frozenset("%. ,;{}()=") | {chr(code) for code in range(32)} | {chr(127)}

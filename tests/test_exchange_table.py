@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
+from episodelake.writers.importing.lerobot.features import map_leaves
 from effort import examples
 
 FURTHER = pytest.mark.further
@@ -404,6 +405,44 @@ def test_a_store_goes_out_to_parquet_and_comes_back(tmp_path: Path) -> None:
         for t in range(episode.length)
     ]
     assert found == expected
+
+
+@pytest.mark.parametrize("layout", ["transitions", pytest.param("steps", marks=FURTHER)])
+def test_own_step_columns_come_back(tmp_path: Path, layout: str) -> None:
+    """Of an export to Parquet by themselves, of another table by `extra=`; with the values of row T."""
+    store = el.create(
+        tmp_path / "store", observation_space=spaces.Discrete(9), action_space=spaces.Discrete(2)
+    )
+    own: Any = {"speed": [0.5, 1.5, 2.5], "arm": {"force": [[1.0], [2.0], [3.0]]}, "note": ["a", None, "c"]}
+    with store.writer() as writer:
+        for count in (2, 1):
+            writer.write_episode(
+                observations=np.arange(count + 1),
+                actions=np.zeros(count, int),
+                rewards=np.ones(count),
+                terminations=True,
+                truncations=False,
+                extra=map_leaves(own, lambda part: part[: count + 1]),
+            )
+    store.refresh()
+    report = store.export(tmp_path / "out.parquet", format="parquet", layout=layout)
+    assert not report.lost
+    report = el.import_dataset(tmp_path / "out.parquet", tmp_path / "back")
+    assert not report.lost and report.mapping["speed"] == "speed"
+    names = ["t", "observation", "speed", "arm.force", "note"]
+    found = el.open(tmp_path / "back").steps.select(names).collect()
+    assert found.equals(store.steps.select(names).collect())
+    frame = pl.read_parquet(tmp_path / "out.parquet").rename({"speed": "v"})
+    words: Any = {"observation": "observation", "action": "action", "episode": "episode"}
+    mapping = el.ColumnMapping(**words, extra={"velocity": "v"}, step="t")
+    el.import_dataset(frame, tmp_path / "named", mapping=mapping, last_observation="missing")
+    speeds = store.transitions.select("speed").collect()["speed"].to_list()
+    back = el.open(tmp_path / "named").transitions.select("velocity").collect()["velocity"].to_list()
+    assert back[: len(speeds)] == speeds or layout == "steps"
+    with pytest.raises(el.InvalidArgumentError, match="'reward' cannot be the name of a step column"):
+        el.import_dataset(
+            frame, tmp_path / "x", mapping=el.ColumnMapping(**words, extra={"reward": "v"}), dry_run=True
+        )
 
 
 @pytest.mark.further

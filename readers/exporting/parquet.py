@@ -1,6 +1,7 @@
 """Plain Parquet: one file with the transitions of a view, or with its steps.
 
-The file's metadata have the spaces, so importing it gives a store with the same spaces. Frames are bytes, as
+The file's metadata have the spaces and the names of your own step columns, so importing it gives a store with
+the same. Frames are bytes, as
 in `steps`.
 """
 
@@ -12,7 +13,7 @@ from typing import ClassVar
 
 import pyarrow.parquet as pq
 
-from ...store.names import SPACES_KEY
+from ...store.names import EXTRA_KEY, SPACES_KEY
 from ...store.spaces import space_to_json
 from .tables import OPTIONS, TableExport
 from .target import Export
@@ -30,7 +31,8 @@ class _Format:
         table = TableExport(export)
         manifest = export.context.snapshot.manifest
         spaces = [space_to_json(manifest.observation_space), space_to_json(manifest.action_space)]
-        schema = table.schema.with_metadata({SPACES_KEY: json.dumps(spaces).encode()})
+        told = {SPACES_KEY: spaces, EXTRA_KEY: table.extra}
+        schema = table.schema.with_metadata({key: json.dumps(value) for key, value in told.items()})
         with pq.ParquetWriter(target, schema, compression="zstd") as writer:
             for rows in table.batches():
                 writer.write_table(rows.cast(schema))

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from ...store.dynamic.column_groups import METADATA, POLICY
+from ...store.dynamic.column_groups import EXTRA, METADATA, POLICY
 from ...store.errors import InvalidArgumentError
 from ...store.layout import EPISODES, STEPS
 from ...store.reserved import EPISODE, EPISODE_ID, next_name
@@ -35,6 +35,7 @@ class TableExport:
 
     Attributes:
         schema: of the table.
+        extra: the names of your own step columns.
     """
 
     def __init__(
@@ -63,12 +64,15 @@ class TableExport:
         added = snapshot.annotation_files.annotations
         self._steps = [field for field in snapshot.shown_schema(STEPS) if field.name != EPISODE_ID]
         self._stored = [field for field in self._steps if field.name not in added]
+        self.extra = [field.name for field in self._steps if EXTRA.owns(field)]
         shown = snapshot.shown_schema(EPISODES)
         self._facts = [field for field in shown if field.name == _SEED or METADATA.owns(field)]
         self._following: dict[str, str] = {}
         if self._transitions:
             names = [field.name for field in self._steps if not POLICY.owns(field)]
             self._following = {name: after for name in names if (after := next_name(name)) is not None}
+            own = {name: f"next_{name}" for name in self.extra}
+            self._following |= {name: after for name, after in own.items() if after not in names}
         self._encode = encode
         encoded = pa.schema([pa.field(field.name, field.type) for field in self._steps])
         if encode is not None:
@@ -96,7 +100,7 @@ class TableExport:
         losses.add(LOST_CARD, len(self._export.card))
         if self._transitions:
             for field in self._steps:
-                if POLICY.owns(field):
+                if POLICY.owns(field) or (field.name in self.extra and field.name not in self._following):
                     losses.add(f"{field.name} at the last observation", len(context))
 
     def batches(self) -> Iterator[pa.Table]:

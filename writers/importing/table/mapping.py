@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 import pyarrow as pa
 
 from ....store import names as column_names
+from ....store.dynamic.column_groups import EXTRA, check_extra
 from ....store.errors import DatasetError, InvalidArgumentError
+from ....store.names import EXTRA_KEY
 from ....store.reserved import ACTION, GROUPS, NEXT_OBSERVATION, OBSERVATION, TERMINATED, TRUNCATED
 from ....store.suggestions import suggest
 
@@ -60,6 +63,7 @@ class ColumnMapping:
             transition of an episode is read.
         info: columns that came with the observation of their row: keys to columns, or a list of columns.
         policy: values of the policy at the observation of their row, in the same way.
+        extra: columns that become step columns of your own: names to columns, or a list of columns.
         metadata: columns of the episode, in the same way; the first row of an episode counts.
         seed: the seed of the episode: the first row counts.
     """
@@ -76,6 +80,7 @@ class ColumnMapping:
     next_observation: Columns | None = None
     info: NamedColumns = ()
     policy: NamedColumns = ()
+    extra: NamedColumns = ()
     metadata: NamedColumns = ()
     seed: str | None = None
 
@@ -214,6 +219,9 @@ def resolve(mapping: Any, schema: pa.Schema, place: str) -> ResolvedMapping:
                 f"{place} has no column for {', '.join(lacking)}; it has {_listed(schema.names)}. "
                 "Name them with mapping=el.ColumnMapping(observation=..., action=..., ...)."
             )
+        # What an export to Parquet says of its columns.
+        own = json.loads((schema.metadata or {}).get(EXTRA_KEY, b"[]"))
+        mapping = replace(mapping, extra={name: name for name in own})
     if isinstance(mapping, Mapping):
         mapping = _from_mapping(mapping)
     if not isinstance(mapping, ColumnMapping):
@@ -227,8 +235,9 @@ def resolve(mapping: Any, schema: pa.Schema, place: str) -> ResolvedMapping:
             raise InvalidArgumentError(f"ColumnMapping.{each.name} is None; expected columns.")
     episode = [mapping.episode] if isinstance(mapping.episode, str) else [*mapping.episode]
     episode += [mapping.agent] if mapping.agent is not None else []
-    passed = find.named("info", mapping.info) | find.named("policy", mapping.policy)
-    metadata = find.named("metadata", mapping.metadata)
+    extra = find.named("extra", mapping.extra)
+    check_extra({name: column for name, column in extra.items() if name != EXTRA.json_column})
+    passed = find.named("info", mapping.info, "info.") | find.named("policy", mapping.policy, "policy.")
     return ResolvedMapping(
         observation=find.tree(mapping.observation, OBSERVATION),
         action=find.tree(mapping.action, ACTION),
@@ -240,8 +249,8 @@ def resolve(mapping: Any, schema: pa.Schema, place: str) -> ResolvedMapping:
         },
         episode=tuple(find.column("episode", name) for name in episode),
         agent=find.single("agent", mapping.agent),
-        passed=passed,
-        metadata={name.partition(".")[2]: column for name, column in metadata.items()},
+        passed=passed | extra,
+        metadata=find.named("metadata", mapping.metadata),
     )
 
 
@@ -294,12 +303,12 @@ class _Finder:
     def single(self, role: str, name: str | None) -> str | None:
         return None if name is None else self.column(role, name)
 
-    def named(self, role: str, columns: NamedColumns) -> dict[str, str]:
+    def named(self, role: str, columns: NamedColumns, prefix: str = "") -> dict[str, str]:
         if isinstance(columns, str):
             columns = [columns]
-        if isinstance(columns, Mapping):
-            return {f"{role}.{key}": self.column(role, name) for key, name in columns.items()}
-        return {f"{role}.{column_names.escape(name)}": self.column(role, name) for name in columns}
+        if not isinstance(columns, Mapping):
+            columns = {column_names.escape(name): name for name in columns}
+        return {f"{prefix}{key}": self.column(role, name) for key, name in columns.items()}
 
     def following(self, mapping: ColumnMapping) -> Tree | None:
         if mapping.next_observation is None:
