@@ -22,9 +22,10 @@ import polars as pl
 
 from ._store import EpisodeStore, copy_view, create, merge, open_store
 from .readers.view import EpisodeView
+from .store.creation import check_free_for_copy
 from .store.errors import InvalidArgumentError, SpaceMismatchError, StoreNotFoundError
 from .store.files import guard_access
-from .store.layout import Layout
+from .store.layout import MANIFEST, Layout
 from .store.losses import Losses
 from .store.progress import Progress, progress_meter
 from .store.spaces import space_to_json
@@ -138,16 +139,21 @@ def import_dataset(
         DatasetError: the source has no known format, or is damaged; the store is unchanged.
         SpaceMismatchError: a value does not fit the spaces, or rewards have another shape; the store is
             unchanged.
-        InvalidArgumentError: an argument is not valid, or the store has several agents.
+        InvalidArgumentError: an argument is not valid, the store has several agents, the source is a store,
+            or one of them lies in the other.
+        StoreExistsError: there is something else than a store at `into`.
         MissingPackageError: the format needs a package that is not installed.
     """
     check_on_error(on_error)
     options = ImportOptions(mapping, observation_space, action_space, last_observation, last_step, trust)
     if format is None and names_columns(mapping):
         format = "table"
+    _check_source(source, into)
     chosen, reason = chosen_format(source, format)
     where = into.url if isinstance(into, EpisodeStore) else into
     target = into if isinstance(into, EpisodeStore) else _opened(into, storage_options)
+    if target is None:
+        check_free_for_copy(Layout.at(into, storage_options))
     with closing(chosen.open(source, options)) as dataset:
         if target is not None:
             _check_target(target, dataset)
@@ -223,6 +229,24 @@ def _merged_keys(staging: EpisodeStore, target: EpisodeStore) -> set[str]:
     staged = staging.episodes.select("episode_id", _SOURCE_KEY).collect()
     found = target.episodes.filter(pl.col("episode_id").is_in(staged["episode_id"].implode()))
     return set(staged[_SOURCE_KEY]) if found.head(1).collect().height else set()
+
+
+def _check_source(source: Any, into: EpisodeStore | str | PathLike[str]) -> None:
+    """Refuse stores as sources, and sources that the target holds or lies in."""
+    path = Path(source).expanduser().resolve() if isinstance(source, str | PathLike) else None
+    if isinstance(source, EpisodeView) or (path is not None and (path / MANIFEST).is_file()):
+        raise InvalidArgumentError(
+            f"{_name(source)} is a store already, no data set of another library. Bring its episodes into "
+            "another store with el.merge([...], into)."
+        )
+    target = (into.handle.layout if isinstance(into, EpisodeStore) else Layout.at(into)).root.local
+    if target is None or path is None:
+        return
+    target = target.resolve()
+    if path == target or path in target.parents or target in path.parents:
+        raise InvalidArgumentError(
+            f"{target} contains the source {source}, or lies in it. Choose a store beside the source."
+        )
 
 
 def _check_target(target: EpisodeStore, dataset: ForeignDataset) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -194,6 +195,7 @@ def test_the_command_line_imports_and_exports(tmp_path: Path) -> None:
 def d4rl_file(path: Path, lengths: list[int]) -> Path:
     """A file without next observations, so that each episode loses something when it is read."""
     total = sum(lengths)
+    path.parent.mkdir(exist_ok=True)
     ends = np.zeros(total, bool)
     ends[np.cumsum(lengths) - 1] = True
     with h5py.File(path, "w") as file:
@@ -310,6 +312,45 @@ def test_stores_and_words_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(el.InvalidArgumentError, match="last_step='first' is unknown"):
         el.import_dataset(folder, tmp_path / "new", **{"last_step": "first"})  # type: ignore[arg-type]
     assert sorted(os.listdir(tmp_path)) == ["goals", "team", "walk"]
+
+
+def test_sources_and_targets_that_are_in_each_others_way_are_refused(tmp_path: Path) -> None:
+    """Stores as sources; a target that is, holds or lies in the source, or is not free."""
+    source = d4rl_file(tmp_path / "data" / "walk.hdf5", [3, 4])
+    store = el.create(tmp_path / "store", observation_space=SPACE, action_space=ACTIONS)
+    for own in (store, store.path, store.filter("length > 1")):
+        with pytest.raises(el.InvalidArgumentError, match=r"is a store already.*el\.merge"):
+            el.import_dataset(own, tmp_path / "new")
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    shutil.copy(source, store.path / "walk.hdf5")
+    for path, into in (
+        (source, source),
+        (source, tmp_path / "data"),
+        (source, tmp_path / "link"),
+        (tmp_path / "data", tmp_path / "data" / "store"),
+        (store.path / "walk.hdf5", store),
+    ):
+        with pytest.raises(el.InvalidArgumentError, match="Choose a store beside the source"):
+            el.import_dataset(path, into, format="d4rl")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes").write_text("x")
+    with pytest.raises(el.StoreExistsError, match="is not empty"):
+        el.import_dataset(source, tmp_path / "full")
+    with pytest.raises(el.StoreAccessError, match="Not a directory"):
+        el.import_dataset(source, tmp_path / "full" / "notes")
+    assert sorted(os.listdir(tmp_path)) == ["data", "full", "link", "store"]
+    assert sorted(os.listdir(tmp_path / "data")) == ["walk.hdf5"]
+
+
+def test_an_object_store_is_a_target(tmp_path: Path) -> None:
+    """A new store and one that is there already; what is staged does not stay."""
+    source = d4rl_file(tmp_path / "walk.hdf5", [3, 70])
+    report = el.import_dataset(source, "memory://imported")
+    assert (report.episodes, report.present) == (2, 0)
+    report = el.import_dataset(d4rl_file(tmp_path / "walk.hdf5", [3, 70, 5]), "memory://imported")
+    assert (report.episodes, report.present) == (1, 2)
+    assert [each.length for each in el.open("memory://imported")] == [2, 69, 4]
+    assert os.listdir(tmp_path) == ["walk.hdf5"]
 
 
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow", pytest.param("parquet", marks=FURTHER)])

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
-from episodelake.writers.importing.lerobot.features import map_leaves
 from effort import examples
 
 FURTHER = pytest.mark.further
@@ -407,6 +406,23 @@ def test_a_store_goes_out_to_parquet_and_comes_back(tmp_path: Path) -> None:
     assert found == expected
 
 
+@pytest.mark.further
+def test_a_folder_of_parquet_may_hold_other_files(tmp_path: Path) -> None:
+    """A README, hidden files and folders that are no partitions; partitions give a column."""
+    folder = tmp_path / "walk"
+    for name in ("e0", "e1", "e2", "e3"):
+        part = folder / f"episode={name}"
+        part.mkdir(parents=True)
+        FRAME.filter(episode=name).drop("episode").write_parquet(part / "0.parquet")
+    (folder / "README.md").write_text("A walk.")
+    (folder / "episode=e1" / "_SUCCESS").write_text("")
+    (folder / "other").mkdir()
+    (folder / "other" / "no.parquet").write_text("")
+    space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    el.import_dataset(folder, tmp_path / "store", observation_space=space)
+    check(el.open(tmp_path / "store"), ROWS)
+
+
 @pytest.mark.parametrize("layout", ["transitions", pytest.param("steps", marks=FURTHER)])
 def test_own_step_columns_come_back(tmp_path: Path, layout: str) -> None:
     """Of an export to Parquet by themselves, of another table by `extra=`; with the values of row T."""
@@ -414,6 +430,7 @@ def test_own_step_columns_come_back(tmp_path: Path, layout: str) -> None:
         tmp_path / "store", observation_space=spaces.Discrete(9), action_space=spaces.Discrete(2)
     )
     own: Any = {"speed": [0.5, 1.5, 2.5], "arm": {"force": [[1.0], [2.0], [3.0]]}, "note": ["a", None, "c"]}
+    short: Any = {"speed": [0.5, 1.5], "arm": {"force": [[1.0], [2.0]]}, "note": ["a", None]}
     with store.writer() as writer:
         for count in (2, 1):
             writer.write_episode(
@@ -422,7 +439,7 @@ def test_own_step_columns_come_back(tmp_path: Path, layout: str) -> None:
                 rewards=np.ones(count),
                 terminations=True,
                 truncations=False,
-                extra=map_leaves(own, lambda part: part[: count + 1]),
+                extra=own if count == 2 else short,
             )
     store.refresh()
     report = store.export(tmp_path / "out.parquet", format="parquet", layout=layout)

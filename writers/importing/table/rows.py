@@ -36,8 +36,6 @@ _SUFFIXES = {
     ".feather": "ipc",
 }
 _DELTA_LOG = "_delta_log"
-#: The shards of a folder for Hugging Face's `datasets`.
-_HUGGING_FACE = "data/*.parquet"
 
 
 class TableRows:
@@ -248,13 +246,7 @@ def kind_of(path: Path) -> str | None:
     if path.is_dir():
         if (path / _DELTA_LOG).is_dir():
             return "delta"
-        found = (
-            any(path.glob("*.parquet"))
-            or any(path.glob(_HUGGING_FACE))
-            or any(path.glob("*=*/*.parquet"))
-            or any(path.glob("*=*/*=*/*.parquet"))
-        )
-        return "parquet" if found else None
+        return "parquet" if _files(path) else None
     if not path.is_file():
         return None
     with path.open("rb") as file:
@@ -294,9 +286,23 @@ def _columns_at(path: Path) -> list[str] | None:
 
 
 def _dataset(path: Path, kind: str) -> ds.Dataset:
-    if path.is_dir() and not any(path.glob("*.parquet")) and any(path.glob(_HUGGING_FACE)):
-        path = path / "data"
-    return ds.dataset(path, format=kind, partitioning="hive" if path.is_dir() else None)
+    if not path.is_dir():
+        return ds.dataset(path, format=kind)
+    # Other files, such as a README, are none of the table.
+    files = [str(file) for file in _files(path)]
+    return ds.dataset(files, format=kind, partitioning="hive", partition_base_dir=str(path))
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files of a folder, or those in `data`, where Hugging Face's `datasets` keeps shards."""
+    return [*_parquet_files(path)] or [*_parquet_files(path / "data")]
+
+
+def _parquet_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder and of the partitions in it."""
+    yield from sorted(file for file in folder.glob("*.parquet") if file.name[0] not in "._")
+    for each in sorted(folder.glob("*=*/")):
+        yield from _parquet_files(each)
 
 
 def check_ids(batch: pa.RecordBatch, names: Sequence[str], first: int, place: str) -> None:
