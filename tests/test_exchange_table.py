@@ -522,6 +522,6 @@ def test_the_steps_of_a_store_are_a_table(tmp_path: Path) -> None:
         )
     report = el.import_dataset(store.refresh().steps, tmp_path / "back")
     assert isinstance(report.observation_space, spaces.Dict)
-    assert report.observation_space["n"] == spaces.Discrete(8, start=1)
+    assert report.observation_space["n"] == spaces.Discrete(9)
     assert el.open(tmp_path / "back")[0].observations["n"].tolist() == [1, 2, 8]
     assert el.open(tmp_path / "back")[0].end_reason == "terminated"

@@ -14,6 +14,7 @@ from ...store.errors import DatasetError
 from ...store.optional_packages import require
 from .dataset import ForeignDataset, Match
 from .dataset import fingerprint as dataset_fingerprint
+from .spaces import array_space, discrete_space
 
 EXTRA = "'episodelake[hdf5]'"
 _MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -194,29 +195,27 @@ def as_flags(values: np.ndarray, place: str) -> np.ndarray:
     return values.astype(bool)
 
 
-def box_of(array: Any, option: str) -> spaces.Box:
+def box_of(array: Any, option: str) -> Space:
     """Return the space of an array's rows, without narrower bounds than its dtype's.
 
     Raises:
         DatasetError: its values are not numbers.
     """
-    kind = array.dtype.kind
-    if kind not in "iuf":
+    if array.dtype.kind not in "iuf":
         raise DatasetError(
             f"{array.name} has dtype {array.dtype}; expected numbers. Give the space with {option}=."
         )
-    limits = (-np.inf, np.inf) if kind == "f" else (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max)
-    return spaces.Box(*limits, array.shape[1:], array.dtype.type)
+    return array_space(array.dtype, array.shape[1:])
 
 
 def discrete_of(arrays: Iterator[Any]) -> spaces.Discrete:
     """Return the space of all integers from the smallest, or 0, to the largest."""
-    low = high = 0
+    limits = [0]
     for array in arrays:
         if len(array):
             found = array[()]
-            low, high = min(low, int(found.min())), max(high, int(found.max()))
-    return spaces.Discrete(high - low + 1, start=low)
+            limits += [int(found.min()), int(found.max())]
+    return discrete_space(min(limits), max(limits))
 
 
 def is_discrete(array: Any) -> bool:

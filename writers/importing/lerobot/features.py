@@ -11,6 +11,7 @@ from gymnasium import Space, spaces
 
 from ....store.errors import DatasetError
 from ....store.reserved import RESERVED
+from ..spaces import array_space
 from .files import INFO, VERSIONS, read_json
 
 PICTURES = ("image", "video")
@@ -166,13 +167,7 @@ def feature_space(name: str, feature: Mapping[str, Any]) -> Space:
         raise DatasetError(
             f"The feature {name} has the dtype {kind!r}, which no observation or action can have."
         )
-    dtype = np.dtype(kind)
-    if dtype.kind == "b":
-        return spaces.Box(0, 1, shape, np.bool_)  # type: ignore[arg-type]
-    if dtype.kind == "f":
-        return spaces.Box(-np.inf, np.inf, shape, dtype.type)
-    limits = np.iinfo(dtype)
-    return spaces.Box(limits.min, limits.max, shape, dtype.type)
+    return array_space(np.dtype(kind), shape)
 
 
 def dataset_card(folder: Path, info: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +16,11 @@ from ....store.names import escape, escape_distinct
 from ....store.reserved import ACTION, EPISODE, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ....store.schema import LAST_OBSERVATION, MISSING
 from ....store.spaces.arrow import elements_of
+from ..columns import column_of
 from ..dataset import ForeignDataset, ForeignTable, ImportOptions, Part, fingerprint
+from ..spaces import array_space, discrete_space
 from .blocks import Block
-from .spans import ENDS, KEYS, Span, column_of, find_spans, flags_of, kept_rows
+from .spans import ENDS, KEYS, Span, find_spans, flags_of, kept_rows
 
 _PART_ROWS = 1 << 15
 _FINGERPRINTED_ROWS = 64
@@ -72,8 +73,8 @@ class RowsDataset(ForeignDataset):
             self.losses.add("episodes of one transition, whose next observation the source lacks", short)
             self._spans = [span for span in self._spans if len(span.rows) > 1]
         self.count = len(self._spans)
-        self.observation_space = options.observation_space or self._inferred("obs", first)
-        self.action_space = options.action_space or self._inferred("actions", first)
+        self.observation_space = options.observation_space or self._space(column_of(first, "obs"), "obs")
+        self.action_space = options.action_space or self._space(column_of(first, "actions"), "actions")
         self.mapping = self._mapping()
 
     @property
@@ -219,14 +220,35 @@ class RowsDataset(ForeignDataset):
             self._cached = number, self._blocks[number].read(None)
         return self._cached[1]
 
-    def _inferred(self, name: str, first: pa.Table) -> Space:
-        """Return the space of a column, from the types and shapes of its first values."""
-        return _space(column_of(first, name), f"{self._path}, column {name!r}", partial(self._largest, name))
+    def _space(self, column: pa.Array, *path: str) -> Space:
+        """Return the space of a column or a field in it, from the types and shapes of its first values."""
+        if pa.types.is_struct(column.type):
+            parts = zip(column.type, column.flatten(), strict=True)
+            return spaces.Dict({field.name: self._space(part, *path, field.name) for field, part in parts})
+        flat, shape = elements_of(column)
+        kind = flat.type
+        if shape is None or not (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        ):
+            raise UnsupportedSpaceError(
+                f"{self._path}, column {'.'.join(path)!r} has values of type {column.type}"
+                f"{'' if shape else ', or of several shapes'}, which suggest no space. Pass "
+                "observation_space= and action_space=."
+            )
+        if pa.types.is_integer(kind) and not shape:
+            return discrete_space(*self._limits(*path))
+        return array_space(np.dtype(kind.to_pandas_dtype()), shape)
 
-    def _largest(self, name: str) -> int:
-        """Return the largest value of a column of whole numbers."""
-        found = [block.read([name]).column(name) for block in self._blocks]
-        return max(pc.call_function("max", [column]).as_py() or 0 for column in found)
+    def _limits(self, name: str, *path: str) -> tuple[int, int]:
+        """Return the least and greatest value of a column of whole numbers, or of a field in it."""
+        limits = [0]
+        for block in self._blocks:
+            found = column_of(block.read([name]), name)
+            for key in path:
+                found = found.flatten()[found.type.get_field_index(key)]
+            least, greatest = pc.call_function("min_max", [found]).as_py().values()
+            limits += [least or 0, greatest or 0]
+        return min(limits), max(limits)
 
     def _mapping(self) -> dict[str, str]:
         flags = {TERMINATED: "terminateds", TRUNCATED: "truncateds"}
@@ -282,27 +304,3 @@ def _leaves(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:
     segments = escape_distinct([field.name for field in column.type])
     for field, part in zip(column.type, column.flatten(), strict=True):
         yield from _leaves(f"{name}.{segments[field.name]}", part)
-
-
-def _space(column: pa.Array, place: str, largest: Any) -> Space:
-    if pa.types.is_struct(column.type):
-        parts = zip(column.type, column.flatten(), strict=True)
-        return spaces.Dict({field.name: _space(part, f"{place}.{field.name}", None) for field, part in parts})
-    flat, shape = elements_of(column)
-    kind = flat.type
-    if shape is None or not (
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    ):
-        raise UnsupportedSpaceError(
-            f"{place} has values of type {column.type}{'' if shape else ', or of several shapes'}, "
-            "which suggest no space. Pass observation_space= and action_space=."
-        )
-    if pa.types.is_boolean(kind):
-        return spaces.MultiBinary(shape) if shape else spaces.Discrete(2)
-    dtype = np.dtype(kind.to_pandas_dtype())
-    if dtype.kind == "f":
-        return spaces.Box(-np.inf, np.inf, shape, dtype)
-    if not shape and largest is not None and pc.call_function("min", [column]).as_py() >= 0:
-        return spaces.Discrete(largest() + 1)
-    limits = np.iinfo(dtype)
-    return spaces.Box(limits.min, limits.max, shape, dtype)

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ....store.errors import DatasetError
+from ..columns import check_present, column_of
+from ..columns import flags_of as flags
 from .blocks import Block
 
 #: Columns that RLlib may have for the ends of episodes.
@@ -79,14 +81,8 @@ def find_spans(blocks: Sequence[Block], path: Path) -> list[Span]:
 
 def _ids(block: Block, keys: pa.Table) -> pa.Array:
     """Return the key of each row's episode: `eps_id`, with the agent if there is one."""
-    ids = column_of(keys, "eps_id")
-    wrong = ids.is_null(nan_is_null=True)
-    if wrong.true_count:
-        row = int(np.flatnonzero(wrong.to_numpy(zero_copy_only=False))[0])
-        raise DatasetError(
-            f"{block.place}: `eps_id` is {ids[row].as_py()} in row {row}; it names the episode."
-        )
-    names = ids.cast(pa.string())
+    check_present(keys, ["eps_id"], "names the episode", block.place)
+    names = column_of(keys, "eps_id").cast(pa.string())
     if "agent_id" in keys.column_names:
         return _with_agent(names, column_of(keys, "agent_id").cast(pa.string()))
     if "agent_index" in keys.column_names:
@@ -116,9 +112,10 @@ def _counted(block: Block, keys: pa.Table, counts: dict[Path, int], path: Path) 
 def _numbers(block: Block, keys: pa.Table) -> np.ndarray | None:
     if "t" not in keys.column_names:
         return None
+    check_present(keys, ["t"], "orders the rows of an episode", block.place)
     steps = column_of(keys, "t")
-    if steps.null_count or not (pa.types.is_integer(steps.type) or pa.types.is_floating(steps.type)):
-        raise DatasetError(f"{block.place}: `t` is NULL in some rows, or no number; it orders the rows.")
+    if not (pa.types.is_integer(steps.type) or pa.types.is_floating(steps.type)):
+        raise DatasetError(f"{block.place}: `t` has type {steps.type}; expected numbers.")
     return steps.to_numpy().astype(np.int64)
 
 
@@ -153,16 +150,10 @@ def kept_rows(span: Span, rows: pa.Table, path: Path) -> np.ndarray:
     return kept
 
 
-def column_of(rows: pa.Table, name: str) -> pa.Array:
-    """Return a column as one array."""
-    column = rows.column(name)
-    return pa.concat_arrays([*column.chunks, pa.nulls(0, column.type)])
-
-
 def flags_of(rows: pa.Table, name: str) -> np.ndarray:
     """Return a flag of each row; `dones` stand in for `terminateds`, and what is missing is False."""
     if name == "terminateds" and name not in rows.column_names:
         name = "dones"
     if name not in rows.column_names:
         return np.zeros(len(rows), bool)
-    return column_of(rows, name).cast(pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False)
+    return flags(column_of(rows, name), name).fill_null(False).to_numpy(zero_copy_only=False)

@@ -12,10 +12,11 @@ import pyarrow as pa
 from ....store.errors import DatasetError
 from ....store.losses import Losses
 from ....store.reserved import EPISODE, FLAGS, REWARD
+from ..columns import flags_of
 from ..dataset import ForeignTable, LastObservation
 from .mapping import Leaf, ResolvedMapping, Tree, leaves
 from .spaces import values_of
-from .spans import Span, flags_of
+from .spans import Span
 
 #: Where row T of an episode comes from: it stands in the table, or is made.
 _STANDS, _FOLLOWS = "stands", "follows"

@@ -303,21 +303,3 @@ def _parquet_files(folder: Path) -> Iterator[Path]:
     yield from sorted(file for file in folder.glob("*.parquet") if file.name[0] not in "._")
     for each in sorted(folder.glob("*=*/")):
         yield from _parquet_files(each)
-
-
-def check_ids(batch: pa.RecordBatch, names: Sequence[str], first: int, place: str) -> None:
-    """Refuse rows without an episode.
-
-    Raises:
-        DatasetError: names the row.
-    """
-    for name in names:
-        column = batch.column(name)
-        wrong = column.is_null(nan_is_null=True)
-        if wrong.true_count:
-            row = first + int(np.flatnonzero(wrong.to_numpy(zero_copy_only=False))[0])
-            value = "NULL" if column.null_count else "NaN"
-            raise DatasetError(
-                f"{place}: `{name}` is {value} in row {row}; it names the episode of each row. Filter such "
-                "rows out, or fill in the column."
-            )

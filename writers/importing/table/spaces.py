@@ -1,7 +1,6 @@
-"""The spaces that the columns of a table suggest.
+"""The spaces that the columns of a table suggest: those of `importing/spaces.py`, and Dict and Text.
 
-Floats make a Box without bounds, whole numbers a Discrete from their least to their greatest value, lists of
-whole numbers a Box over their type, booleans a MultiBinary, texts a Text of the lengths and characters found.
+Texts make a Text of the lengths and characters found.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from gymnasium import Space, spaces
 
 from ....store.errors import DatasetError
 from ....store.spaces.arrow import LISTS
+from ..columns import column_of
+from ..spaces import array_space, discrete_space
 from .images import image_shape
 from .mapping import Leaf, ResolvedMapping, Tree, is_image, leaves
 from .rows import TableRows
@@ -102,13 +103,7 @@ def kind_of_leaf(leaf: Leaf, schema: pa.Schema) -> pa.DataType:
 
 def values_of(leaf: Leaf, rows: pa.RecordBatch | pa.Table) -> pa.Array:
     """Return the values of a leaf with one column, as one array of a plain type."""
-    found = rows.column(leaf.columns[0])
-    if isinstance(found, pa.ChunkedArray):
-        found = (
-            found.chunk(0)
-            if found.num_chunks == 1
-            else pa.concat_arrays([*found.chunks, pa.nulls(0, found.type)])
-        )
+    found = column_of(rows, leaf.columns[0])
     for key in leaf.path:
         found = pc.struct_field(found, key)  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(found.type, pa.BaseExtensionType):
@@ -125,18 +120,12 @@ def infer_space(tree: Tree, rows: TableRows, ranges: LeafRanges, role: str) -> S
     if not isinstance(tree, Leaf):
         return spaces.Dict({key: infer_space(part, rows, ranges, role) for key, part in tree.items()})
     if tree.vector:
-        kinds = [rows.schema.field(column).type for column in tree.columns]
-        if not all(map(_is_number, kinds)):
-            wrong = next(index for index, kind in enumerate(kinds) if not _is_number(kind))
-            raise DatasetError(_unclear(rows.name, tree.columns[wrong], kinds[wrong], role))
-        dtypes = [np.dtype(kind.to_pandas_dtype()) for kind in kinds]
-        return _box(np.result_type(*dtypes), (len(kinds),))
+        dtypes = [_dtype(rows, column, rows.schema.field(column).type, role) for column in tree.columns]
+        return array_space(np.result_type(*dtypes), (len(dtypes),))
     kind = kind_of_leaf(tree, rows.schema)
     found = ranges.of(tree)
     if pa.types.is_integer(kind) and found.least is not None and found.greatest is not None:
-        return spaces.Discrete(found.greatest - found.least + 1, start=found.least)
-    if pa.types.is_boolean(kind):
-        return spaces.Discrete(2)
+        return discrete_space(found.least, found.greatest)
     if kind in _TEXTS and found.greatest:
         return spaces.Text(
             found.greatest, min_length=found.least or 0, charset="".join(sorted(found.characters))
@@ -145,23 +134,16 @@ def infer_space(tree: Tree, rows: TableRows, ranges: LeafRanges, role: str) -> S
         shape = image_shape(rows.head(tree.columns).column(0), f"{rows.name}: `{tree}`")
         return spaces.Box(0, 255, shape, np.uint8)
     shape, inner = _shape(tree, kind, rows)
-    if not _is_number(inner):
-        raise DatasetError(_unclear(rows.name, str(tree), kind, role))
-    return _box(np.dtype(inner.to_pandas_dtype()), shape)
+    return array_space(_dtype(rows, str(tree), inner, role), shape)
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
-
-
-def _box(dtype: np.dtype, shape: tuple[int, ...]) -> Space:
-    if dtype.kind == "b":
-        return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
-    kind: Any = dtype.type
-    if dtype.kind == "f":
-        return spaces.Box(-np.inf, np.inf, shape, kind)
-    limits = np.iinfo(kind)
-    return spaces.Box(kind(limits.min), kind(limits.max), shape, kind)
+def _dtype(rows: TableRows, column: str, kind: pa.DataType, role: str) -> np.dtype:
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return np.dtype(kind.to_pandas_dtype())
+    raise DatasetError(
+        f"{rows.name}: the column `{column}` of type {kind} suggests no space. Pass {role}_space=, or leave "
+        "the column out of the mapping."
+    )
 
 
 def _shape(leaf: Leaf, kind: pa.DataType, rows: TableRows) -> tuple[tuple[int, ...], pa.DataType]:
@@ -178,10 +160,3 @@ def _shape(leaf: Leaf, kind: pa.DataType, rows: TableRows) -> tuple[tuple[int, .
         first = first[0] if first else None
         kind = kind.value_type
     return tuple(shape), kind
-
-
-def _unclear(place: str, column: str, kind: pa.DataType, role: str) -> str:
-    return (
-        f"{place}: the column `{column}` of type {kind} suggests no space. Pass {role}_space=, or leave the "
-        "column out of the mapping."
-    )

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ....store.errors import DatasetError
+from ..columns import check_present, flags_of
 from .mapping import Leaf, ResolvedMapping, leaves
-from .rows import TableRows, check_ids
+from .rows import TableRows
 from .spaces import LeafRanges
 
 
@@ -103,7 +104,7 @@ class _SpanFinder:
         if not batch.num_rows:
             return
         mapping = self._mapping
-        check_ids(batch, mapping.episode, self._count, self._place)
+        check_present(batch, mapping.episode, "names the episode of each row", self._place, self._count)
         ids = [_plain(batch.column(name)) for name in mapping.episode]
         starts = _starts(ids)
         first = tuple(each[0].as_py() for each in ids)
@@ -111,7 +112,7 @@ class _SpanFinder:
         edges = [0, *starts.tolist(), batch.num_rows]
         flags = [_any(batch, name, edges) for name in (mapping.terminated, mapping.truncated, mapping.done)]
         acted, followed = (_valid(batch, leaf) for leaf in (self._acted, self._next))
-        steps = None if mapping.step is None else self._steps(batch.column(mapping.step))
+        steps = None if mapping.step is None else self._steps(batch, mapping.step)
         faults = None if steps is None else _faults(steps, starts)
         for index, (start, stop) in enumerate(pairwise(edges)):
             if index or not goes_on:
@@ -133,18 +134,12 @@ class _SpanFinder:
         self._seen.add(key)
         self.spans.append(Span(key, start))
 
-    def _steps(self, column: pa.Array) -> np.ndarray:
-        check = column.is_null(nan_is_null=True)
-        if check.true_count:
-            row = self._count + int(np.flatnonzero(check.to_numpy(zero_copy_only=False))[0])
-            raise DatasetError(
-                f"{self._place}: `{self._mapping.step}` is NULL in row {row}; it orders the rows of "
-                "an episode."
-            )
-        steps = column.to_numpy(zero_copy_only=False)
+    def _steps(self, batch: pa.RecordBatch, name: str) -> np.ndarray:
+        check_present(batch, [name], "orders the rows of an episode", self._place, self._count)
+        steps = batch.column(name).to_numpy(zero_copy_only=False)
         if steps.dtype.kind not in "iufmM":
             raise DatasetError(
-                f"{self._place}: `{self._mapping.step}` has type {column.type}; expected numbers or times."
+                f"{self._place}: `{name}` has type {batch.column(name).type}; expected numbers or times."
             )
         return steps
 
@@ -210,20 +205,3 @@ def _nullable_leaf(rows: TableRows, tree: Any) -> Leaf | None:
     """Return the first leaf of a tree whose column may hold NULL."""
     first = next(leaves(tree), None) if tree is not None else None
     return first if first is not None and rows.may_have_nulls(first.columns[0]) else None
-
-
-def flags_of(column: pa.Array, name: str) -> pa.Array:
-    """Return flags as booleans.
-
-    Raises:
-        DatasetError: they are neither booleans nor 0 and 1.
-    """
-    if pa.types.is_boolean(column.type):
-        return column
-    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        given = column.drop_null().to_numpy(zero_copy_only=False)
-        if ((given == 0) | (given == 1)).all():
-            return column.cast(pa.bool_())
-        wrong = given[(given != 0) & (given != 1)][0]
-        raise DatasetError(f"The flag `{name}` has the value {wrong}; expected booleans, or 0 and 1.")
-    raise DatasetError(f"The flag `{name}` has type {column.type}; expected booleans, or 0 and 1.")
