@@ -1,4 +1,4 @@
-"""Columns of Arrow data that tell the episode and step of a row, and whether the episode ends there: checked."""
+"""Columns of Arrow data that tell the episode and step of a row, and whether it ends the episode: checked."""
 
 from __future__ import annotations
 
