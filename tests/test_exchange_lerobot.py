@@ -67,17 +67,17 @@ def test_a_dataset_of_lerobot_comes_in_as_lerobot_reads_it(tmp_path: Path, name:
 @pytest.mark.further
 def test_the_last_observation_is_never_made_up_in_silence(tmp_path: Path) -> None:
     """Dropping leaves a cut episode without the last action; repeating counts."""
-    with pytest.raises(el.DatasetError, match=r'one frame.*last_observation="missing"'):
+    with pytest.raises(el.DatasetError, match=r'one transition.*last_observation="missing"'):
         el.import_dataset(DATA / "lerobot-v3", tmp_path / "nothing")
     report = el.import_dataset(DATA / "lerobot-v3", tmp_path / "dropped", on_error="skip")
     assert [key for key, _ in report.skipped] == ["1"]
-    assert report.lost["the last transition of an episode, whose next observation the source lacks"] == 2
+    assert report.lost["a last transition, whose next observation is missing"] == 2
     dropped = el.open(tmp_path / "dropped")
     assert [(episode.length, episode.end_reason) for episode in dropped] == [(4, "cut"), (7, "cut")]
     state = EXPECTED["observation.state"]
     assert np.array_equal(dropped[0].observations["state"], state[:5])
     report = el.import_dataset(DATA / "lerobot-v3", tmp_path / "repeated", last_observation="repeat")
-    assert report.lost["the last observation of an episode, which is repeated"] == 3
+    assert report.lost["a last observation, which repeats the one before"] == 3
     repeated = el.open(tmp_path / "repeated")
     assert np.array_equal(repeated[0].observations["state"], state[[0, 1, 2, 3, 4, 4]])
     assert [episode.length for episode in repeated] == [5, 1, 8]
@@ -179,7 +179,7 @@ def test_spaces_of_the_caller_images_and_texts_fit(tmp_path: Path) -> None:
     (episode,) = el.open(tmp_path / "store")
     assert episode.actions.tolist() == [3, 4, 5]
     extra = episode.extra["lerobot"]["observation"]
-    assert extra["language"] == ["x", "y", "z", "z"]
+    assert extra["language"] == ["x", "y", "z", None]
     expected = np.asarray(Image.open(io.BytesIO(png(frames[1], "JPEG"))))
     assert np.array_equal(np.asarray(extra["image"][1]), expected)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...store.batches import slice_batch
+from ...store.errors import DatasetError
 from ...store.losses import Losses
 from .dataset import ForeignEpisode, ImportOptions
 
@@ -33,9 +34,17 @@ def completed(episode: ForeignEpisode, options: ImportOptions, losses: Losses) -
 
     Args:
         episode: its infos and extras, if any, have T rows.
+
+    Raises:
+        DatasetError: nothing is left of it; `is_left` tells sooner.
     """
     total = len(episode.rewards)
     if options.last_observation == "drop":
+        if total == 1:
+            raise DatasetError(
+                "The episode has one transition, whose next observation is missing, so nothing is left of it. "
+                'Pass last_observation="missing".'
+            )
         losses.add(DROPPED)
         return replace(
             episode,
@@ -73,9 +82,11 @@ def count_differing(following: Any, observations: Any, losses: Losses) -> None:
 
 
 def joined(first: Any, second: Any) -> Any:
-    """Return two batches as one: arrays, or nested dicts of them."""
+    """Return two batches as one: arrays, or nested dicts and tuples of them."""
     if isinstance(first, dict):
         return {key: joined(part, second[key]) for key, part in first.items()}
+    if isinstance(first, tuple):
+        return tuple(map(joined, first, second))
     return np.concatenate([first, second])
 
 

@@ -30,6 +30,7 @@ from gymnasium import Space
 from ....store.errors import DatasetError, EpisodelakeError
 from ....store.spaces import space_from_json
 from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
+from ..last_observation import completed
 from .features import (
     PICTURES,
     column_names,
@@ -99,14 +100,14 @@ class _Dataset(ForeignDataset):
         self._folder = folder
         self._info = info = read_json(folder / INFO)
         self._features = read_features(folder, info)
-        self._last = options.last_observation
+        self._options = options
         self._tasks = read_tasks(folder, info)
         self._rows = Rows()
         self._fps = float(info.get("fps") or 0)
         if self._fps <= 0:
             raise DatasetError(f"{folder / INFO}: fps={info.get('fps')!r}; expected a number above 0.")
         self.identity = f"lerobot:{self._fingerprint()}"
-        self.settings = {"last_observation": self._last}
+        self.settings = {"last_observation": options.last_observation}
         self.count = int(info["total_episodes"]) if "total_episodes" in info else None
         ours = read_json(folder / OURS) if (folder / OURS).exists() else {}
         self._observations = column_names("observation", self._features, ours)
@@ -184,35 +185,18 @@ class _Dataset(ForeignDataset):
         metadata, seed, options = self._metadata(table, entry, extra)
         if not np.allclose(times, np.arange(entry.length) / self._fps, atol=1e-3):
             extra["timestamp"] = times
-        row_values = {
-            "observations": shaped(self.observation_space, joined(values, self._observations, "observation")),
-            "extra": nested_values(extra),
-        }
-        actions = shaped(self.action_space, joined(values, self._actions, "action"))
-        if self._last == "drop":
-            if entry.length == 1:
-                raise DatasetError(
-                    "The episode has one frame, so nothing is left without its last transition. Pass "
-                    'last_observation="missing".'
-                )
-            self.losses.add("the last transition of an episode, whose next observation the source lacks")
-            actions, rewards = map_leaves(actions, lambda each: each[:-1]), rewards[:-1]
-            terminated = truncated = False
-        elif self._last == "repeat":
-            self.losses.add("the last observation of an episode, which is repeated")
-            row_values = map_leaves(row_values, lambda each: each[[*range(len(each)), -1]])
-        return ForeignEpisode(
-            row_values["observations"],
-            actions,
+        episode = ForeignEpisode(
+            shaped(self.observation_space, joined(values, self._observations, "observation")),
+            shaped(self.action_space, joined(values, self._actions, "action")),
             rewards,
             terminated,
             truncated,
-            extra=map_leaves(row_values["extra"], plain_texts) or None,
+            extra=map_leaves(nested_values(extra), plain_texts) or None,
             metadata=metadata,
             seed=seed,
             options=options,
-            last_observation="missing" if self._last == "missing" else "present",
         )
+        return completed(episode, self._options, self.losses)
 
     def _check(self, table: pa.Table, entry: EpisodeEntry) -> None:
         missing = [
@@ -288,7 +272,12 @@ class _Dataset(ForeignDataset):
             bool(name in flags and flags[name][-1]) for name in (_DONE, _TRUNCATED, _SUCCESS)
         )
         terminated = done and not truncated
-        if terminated and not success and _TRUNCATED not in flags and self._last != "drop":
+        if (
+            terminated
+            and not success
+            and _TRUNCATED not in flags
+            and self._options.last_observation != "drop"
+        ):
             self.losses.add(f"whether {_DONE} means terminated or truncated: taken as terminated")
         return terminated, truncated
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from gymnasium import Space
 
 from ....store.errors import DatasetError, EpisodelakeError
 from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
+from ..last_observation import completed
 from ..lerobot.features import (
     extra_names,
     feature_space,
@@ -92,8 +93,8 @@ class _Dataset(ForeignDataset):
             name.removeprefix("steps/"): leaf for name, leaf in leaves.items() if name.startswith("steps/")
         }
         self._metadata = {name: leaf for name, leaf in leaves.items() if not name.startswith("steps/")}
-        self._last_step, self._last = options.last_step, options.last_observation
-        self.settings = {"last_step": self._last_step, "last_observation": self._last}
+        self._options = options
+        self.settings = {"last_step": options.last_step, "last_observation": options.last_observation}
         named = (self._info.get(key) for key in ("name", "configName", "version"))
         name = "/".join(str(part) for part in named if part)
         self.identity = f"rlds:{name}@{self._fingerprint()}"
@@ -216,30 +217,17 @@ class _Dataset(ForeignDataset):
             rows: "seen" and "extra", values at every step, as the actions and rewards are.
             ends: whether it was terminated, and truncated.
         """
-        observed = self._ends_with_observation(actions)
-        if observed or self._last == "drop":
-            actions, rewards = map_leaves(actions, lambda each: each[:-1]), rewards[:-1]
-        if not len(rewards):
+        extra = map_leaves(rows["extra"], plain_texts) or None
+        episode = ForeignEpisode(rows["seen"], actions, rewards, *ends, extra=extra, metadata=metadata)
+        if not self._ends_with_observation(actions):
+            return completed(episode, self._options, self.losses)
+        if len(rewards) == 1:
             raise DatasetError("The episode has one step, so no transition is left of it.")
-        if not observed and self._last == "drop":
-            self.losses.add("the last transition of an episode, whose next observation the source lacks")
-            ends = False, False
-        elif not observed and self._last == "repeat":
-            self.losses.add("the last observation of an episode, which is repeated")
-            rows = map_leaves(rows, lambda each: each[[*range(len(each)), -1]])
-        return ForeignEpisode(
-            rows["seen"],
-            actions,
-            rewards,
-            *ends,
-            extra=map_leaves(rows["extra"], plain_texts) or None,
-            metadata=metadata,
-            last_observation="missing" if not observed and self._last == "missing" else "present",
-        )
+        return replace(episode, actions=map_leaves(actions, lambda each: each[:-1]), rewards=rewards[:-1])
 
     def _ends_with_observation(self, actions: Any) -> bool:
-        if self._last_step != "auto":
-            return self._last_step == "observation"
+        if self._options.last_step != "auto":
+            return self._options.last_step == "observation"
         zero = True
 
         def look(each: np.ndarray) -> None:
