@@ -153,7 +153,7 @@ def import_dataset(
     where = into.url if isinstance(into, EpisodeStore) else into
     target = into if isinstance(into, EpisodeStore) else _opened(into, storage_options)
     if target is None:
-        check_free_for_copy(Layout.at(into, storage_options))
+        check_free_for_copy(Layout.at(where, storage_options))
     with closing(chosen.open(source, options)) as dataset:
         if target is not None:
             _check_target(target, dataset)
@@ -200,18 +200,17 @@ def _import(
     """Import into a store, or a new one; return what happened, and the episodes and steps that were added."""
     present = set(committed_keys(target.handle.layout)) if target is not None else set()
     with _staged(dataset, into) as staging:
-        if target is not None:
-            present -= _merged_keys(staging, target)
+        others = _keys_of_others(staging, target, present)
         metadata = {"imported_from": dataset.identity}
         with staging.writer(
             run=dataset.identity, metadata=metadata, on_duplicate="skip", cast=cast, durability="none"
         ) as writer:
             ledger = LossLedger(staging.path / _LEDGER)
             done = import_episodes(dataset, writer, present, ledger, on_error=on_error, progress=progress)
-        # With what an interrupted import had written, but for what another one brought in since.
+        # With what an interrupted import had written.
         added: EpisodeView = staging.refresh()
-        if len(staging) and present:
-            added = staging.filter(~pl.col(_SOURCE_KEY).is_in(present))
+        if others:
+            added = staging.filter(~pl.col(_SOURCE_KEY).is_in(list(others)))
         if target is None:
             copy_view(
                 added, staging, into, link=True, storage_options=storage_options, progress=lambda *_: None
@@ -222,13 +221,20 @@ def _import(
         return done, len(added), steps
 
 
-def _merged_keys(staging: EpisodeStore, target: EpisodeStore) -> set[str]:
-    """Return the source keys of the staged episodes, if an import had brought them in before it crashed."""
-    if not len(staging):
+def _keys_of_others(staging: EpisodeStore, target: EpisodeStore | None, present: set[str]) -> set[str]:
+    """Return the source keys of staged episodes that other imports brought into the target meanwhile.
+
+    If it was this one, before it crashed, `present` loses the keys: they are what it adds.
+    """
+    if target is None or not len(staging):
         return set()
     staged = staging.episodes.select("episode_id", _SOURCE_KEY).collect()
-    found = target.episodes.filter(pl.col("episode_id").is_in(staged["episode_id"].implode()))
-    return set(staged[_SOURCE_KEY]) if found.head(1).collect().height else set()
+    others = present & set(staged[_SOURCE_KEY])
+    merged = target.episodes.filter(pl.col("episode_id").is_in(staged["episode_id"].implode()))
+    if others and merged.head(1).collect().height:
+        present -= others
+        return set()
+    return others
 
 
 def _check_source(source: Any, into: EpisodeStore | str | PathLike[str]) -> None:

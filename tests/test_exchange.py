@@ -18,6 +18,7 @@ import gymnasium as gym
 import h5py
 import minari
 import numpy as np
+import polars as pl
 import pytest
 from gymnasium import spaces
 from minari.data_collector.episode_buffer import EpisodeBuffer
@@ -340,6 +341,32 @@ def test_sources_and_targets_that_are_in_each_others_way_are_refused(tmp_path: P
         el.import_dataset(source, tmp_path / "full" / "notes")
     assert sorted(os.listdir(tmp_path)) == ["data", "full", "link", "store"]
     assert sorted(os.listdir(tmp_path / "data")) == ["walk.hdf5"]
+
+
+@pytest.mark.further
+def test_all_sources_suggest_the_same_spaces(tmp_path: Path) -> None:
+    """Whole numbers 1 and 3 as actions, and -2 among them, of a table, RLlib's rows and D4RL."""
+    for actions, expected in (([1, 3, 1], spaces.Discrete(4)), ([1, -2, 1], spaces.Discrete(4, start=-2))):
+        columns = {
+            "eps_id": ["a"] * 3,
+            "obs": [[0.5, float(t)] for t in range(3)],
+            "new_obs": [[0.5, t + 1.0] for t in range(3)],
+            "actions": actions,
+            "rewards": [1.0] * 3,
+        }
+        pl.DataFrame(columns).write_parquet(tmp_path / "rows.parquet")
+        with h5py.File(d4rl_file(tmp_path / "rows.hdf5", [3]), "a") as file:
+            del file["actions"]
+            file["actions"] = np.array(actions)
+        words: Any = {"observation": "obs", "action": "actions", "reward": "rewards", "episode": "eps_id"}
+        for name, given in (
+            ("rows.parquet", {"format": "rllib"}),
+            ("rows.parquet", {"mapping": el.ColumnMapping(**words)}),
+            ("rows.hdf5", {}),
+        ):
+            report = el.import_dataset(tmp_path / name, tmp_path / "store", dry_run=True, **given)
+            box = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+            assert (report.observation_space, report.action_space) == (box, expected)
 
 
 def test_an_object_store_is_a_target(tmp_path: Path) -> None:

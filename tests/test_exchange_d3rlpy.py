@@ -194,3 +194,16 @@ def test_damaged_files_are_refused(tmp_path: Path, replaced: dict[str, Any], mes
     with pytest.raises(el.DatasetError, match=message):
         el.import_dataset(changed(tmp_path / "a.h5", **replaced), tmp_path / "store")
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.further
+def test_tuples_repeat_their_last_observation(tmp_path: Path) -> None:
+    """Each part of it, as rows of the file."""
+    report = el.import_dataset(DATA / "d3rlpy_tuple.h5", tmp_path / "store", last_observation="repeat")
+    assert report.lost["a last observation, which repeats the one before"] == 1
+    first = el.open(tmp_path / "store")[0]
+    assert first.terminated and first.has_last_observation
+    with h5py.File(DATA / "d3rlpy_tuple.h5") as file:
+        for index, part in enumerate(first.observations):
+            expected = file[f"observations_0_{index}"][()]
+            assert np.array_equal(part[:-1], expected) and np.array_equal(part[-1], expected[-1])

@@ -144,6 +144,18 @@ def test_damaged_rows_are_named_and_skipped(tmp_path: Path) -> None:
     assert dict(report.lost)["rows that the source repeats"] == 1
 
 
+@pytest.mark.further
+def test_flags_are_booleans_or_zeros_and_ones(tmp_path: Path) -> None:
+    """Another number is no flag, but an error that names it."""
+    numbers = [int(flag) for flag in rows([4, 4])["terminateds"]]
+    file = written(tmp_path / "numbers.parquet", rows([4, 4], terminateds=numbers))
+    el.import_dataset(file, tmp_path / "store", observation_space=BOX, cast="same_kind")
+    check(el.open(tmp_path / "store"), [4, 4])
+    file = written(tmp_path / "odd.parquet", rows([4, 4], terminateds=[2, *numbers[1:]]))
+    with pytest.raises(el.DatasetError, match=r"The flag `terminateds` has the value 2"):
+        el.import_dataset(file, tmp_path / "odd")
+
+
 def test_one_damaged_value_skips_one_episode(tmp_path: Path) -> None:
     """Also where many episodes are read together; their losses count once, and those of a skipped one not."""
     columns = rows([4, 4, 4, 4])

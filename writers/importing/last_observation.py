@@ -17,6 +17,8 @@ DROPPED = "a last transition, whose next observation is missing"
 REPEATED = "a last observation, which repeats the one before"
 DIFFERING = "a next observation that differs from the observation of the next row"
 NOTHING_LEFT = "an episode of one transition, whose next observation is missing"
+#: By `last_observation`; "missing" counts where the source's own form has last observations.
+LOST = {"drop": DROPPED, "repeat": REPEATED, "missing": "a last observation, which the source lacks"}
 
 
 def is_left(transitions: int, options: ImportOptions, losses: Losses) -> bool:
@@ -42,8 +44,8 @@ def completed(episode: ForeignEpisode, options: ImportOptions, losses: Losses) -
     if options.last_observation == "drop":
         if total == 1:
             raise DatasetError(
-                "The episode has one transition, whose next observation is missing, so nothing is left of it. "
-                'Pass last_observation="missing".'
+                "The episode has one transition, whose next observation is missing, so nothing is left of "
+                'it. Pass last_observation="missing".'
             )
         losses.add(DROPPED)
         return replace(

@@ -18,6 +18,7 @@ from ....store.schema import LAST_OBSERVATION, MISSING
 from ....store.spaces.arrow import elements_of
 from ..columns import column_of
 from ..dataset import ForeignDataset, ForeignTable, ImportOptions, Part, fingerprint
+from ..last_observation import LOST, NOTHING_LEFT
 from ..spaces import array_space, discrete_space
 from .blocks import Block
 from .spans import ENDS, KEYS, Span, find_spans, flags_of, kept_rows
@@ -37,11 +38,6 @@ _TAKEN = (
     "type",
     *KEYS,
 )
-_LOST = {
-    "drop": "last transitions, whose next observation the source lacks",
-    "repeat": "last observations, which the source lacks: they repeat the ones before",
-    "missing": "last observations, which the source lacks",
-}
 
 
 class RowsDataset(ForeignDataset):
@@ -70,7 +66,7 @@ class RowsDataset(ForeignDataset):
         self._has_steps = self._spans[0].steps is not None
         if options.last_observation == "drop" and not self._has_next:
             short = sum(len(span.rows) == 1 for span in self._spans)
-            self.losses.add("episodes of one transition, whose next observation the source lacks", short)
+            self.losses.add(NOTHING_LEFT, short)
             self._spans = [span for span in self._spans if len(span.rows) > 1]
         self.count = len(self._spans)
         self.observation_space = options.observation_space or self._space(column_of(first, "obs"), "obs")
@@ -173,7 +169,7 @@ class RowsDataset(ForeignDataset):
         if self._has_next:
             observed = pa.concat_arrays([observed, column_of(rows, "new_obs").cast(observed.type)])
         else:
-            self.losses.add(_LOST[self._options.last_observation], len(stops))
+            self.losses.add(LOST[self._options.last_observation], len(stops))
         acted = pa.array(own, mask=last)
         first = np.concatenate([[True], last[:-1]])
         came = pa.array(np.concatenate([[0], own[:-1]]), mask=first)

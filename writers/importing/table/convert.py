@@ -14,6 +14,7 @@ from ....store.losses import Losses
 from ....store.reserved import EPISODE, FLAGS, REWARD
 from ..columns import flags_of
 from ..dataset import ForeignTable, LastObservation
+from ..last_observation import LOST, NOTHING_LEFT
 from .mapping import Leaf, ResolvedMapping, Tree, leaves
 from .spaces import values_of
 from .spans import Span
@@ -62,13 +63,9 @@ class Endings:
                 continue
             ending = self.of(span)
             if self.length(span) < 1:
-                losses.add("episodes without a transition that is whole")
-            elif ending == "drop":
-                losses.add("last transitions, whose next observation the table lacks; such episodes are cut")
-            elif ending == "repeat":
-                losses.add("last observations, which the table lacks: the one before is repeated")
-            elif ending == "missing":
-                losses.add("last observations, which the table lacks")
+                losses.add(NOTHING_LEFT)
+            elif ending in LOST:
+                losses.add(LOST[ending])
 
 
 def convert(
