@@ -162,9 +162,9 @@ def test_unknown_sources_and_formats_are_told(tmp_path: Path) -> None:
     with pytest.raises(el.DatasetError, match=r"has no known format \(.*minari: .* has no data_format"):
         el.import_dataset(tmp_path / "data", tmp_path / "store")
     with pytest.raises(el.InvalidArgumentError, match=r"Did you mean minari\?"):
-        el.import_dataset(tmp_path, tmp_path / "store", format="minary")
+        el.import_dataset(tmp_path / "data", tmp_path / "store", format="minary")
     with pytest.raises(el.InvalidArgumentError, match="expected 'raise' or 'skip'"):
-        el.import_dataset(tmp_path, tmp_path / "store", on_error="ignore")  # type: ignore[arg-type]
+        el.import_dataset(tmp_path / "data", tmp_path / "store", on_error="ignore")  # type: ignore[arg-type]
     with pytest.raises(el.DatasetError, match="no Minari dataset"):
         el.import_dataset(tmp_path / "nothing", tmp_path / "store", format="minari")
     with pytest.raises(el.DatasetError, match="There is no file or folder"):
