@@ -49,7 +49,8 @@ class ImportReport:
     Attributes:
         source, format, reason: what was imported, its format, and how that was recognised.
         store: the path or URL of the store; it does not exist after a `dry_run` into a new one.
-        episodes, steps: what was added, in episodes and transitions; 0 after a `dry_run`.
+        episodes, steps: what was added, in episodes and transitions, with what interrupted calls had read;
+            0 after a `dry_run`.
         present: episodes that the store had already.
         skipped: for `on_error="skip"`, the episodes that could not be read, and why.
         lost: what does not come over: counts, by a sentence that says what.
@@ -113,7 +114,7 @@ def import_dataset(
 
     Every episode has a source key, so importing a data set again adds only what is new in it. Until all its
     episodes are read, they are in a store beside the target, `.NAME.importing-DIGEST`; after an interrupt or
-    an error the same call goes on from there. Do not import the same data set twice at a time.
+    an error the same call goes on from there, and reports what an undisturbed one would. Do not import the same data set twice at a time.
 
     Args:
         source: a file, a folder, or an object of the library; `formats()` lists what is known.
