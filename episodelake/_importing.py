@@ -114,7 +114,8 @@ def import_dataset(
 
     Every episode has a source key, so importing a data set again adds only what is new in it. Until all its
     episodes are read, they are in a store beside the target, `.NAME.importing-DIGEST`; after an interrupt or
-    an error the same call goes on from there, and reports what an undisturbed one would. Do not import the same data set twice at a time.
+    an error the same call goes on from there, and reports what an undisturbed one does. Do not import the
+    same data set twice at a time.
 
     Args:
         source: a file, a folder, or an object of the library; `formats()` lists what is known.
