@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import episodelake as el
 
 DATA = Path(__file__).parent / "data" / "exchange" / "rllib"
 FURTHER = pytest.mark.further
+DIFFERING = "new_obs that differ from the obs of the next row"
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
@@ -145,6 +147,29 @@ def test_damaged_rows_are_named_and_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.further
+@pytest.mark.parametrize("regrouped", [True, False])
+def test_an_import_that_failed_goes_on_with_the_same_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regrouped: bool
+) -> None:
+    """What the failed call wrote and lost is in the report of the next call, once; in other parts too."""
+    columns = rows([4, 4, 4, 4])
+    columns["new_obs"][1] = columns["new_obs"][9] = [5.0, 5.0]
+    columns["rewards"][6] = None
+    file = written(tmp_path / "data.parquet", columns)
+    monkeypatch.setattr("episodelake.writers.importing.rllib.rows._PART_ROWS", 4)
+    with pytest.raises(el.SpaceMismatchError, match="'e1'"):
+        el.import_dataset(file, tmp_path / "store")
+    if regrouped:
+        monkeypatch.undo()
+    (staged,) = tmp_path.glob(".store.importing-*")
+    assert len(el.open(staged)) == 1
+    reports = [el.import_dataset(file, tmp_path / name, on_error="skip") for name in ("store", "whole")]
+    assert replace(reports[0], store="") == replace(reports[1], store="")
+    assert [key for key, _ in reports[0].skipped] == ["e1"]
+    assert (reports[0].episodes, dict(reports[0].lost)) == (3, {DIFFERING: 2})
+
+
+@pytest.mark.further
 def test_flags_are_booleans_or_zeros_and_ones(tmp_path: Path) -> None:
     """Another number is no flag, but an error that names it."""
     numbers = [int(flag) for flag in rows([4, 4])["terminateds"]]
@@ -167,7 +192,7 @@ def test_one_damaged_value_skips_one_episode(tmp_path: Path) -> None:
     assert [key for key, _ in report.skipped] == ["e1"]
     store = el.open(tmp_path / "store")
     assert [each.metadata["source_key"].rpartition("/")[2] for each in store] == ["e0", "e2", "e3"]
-    assert dict(report.lost) == {"new_obs that differ from the obs of the next row": 1}
+    assert dict(report.lost) == {DIFFERING: 1}
 
 
 @pytest.mark.further
