@@ -24,6 +24,7 @@ from ...store.reserved import EPISODE, EPISODE_ID, FLAGS, REWARD, STEP
 from ...store.schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
 from ...store.spaces.arrow import LISTS
 from ..buffers.arrivals import with_dynamic_columns
+from .arrow_kinds import as_kind
 
 _EMPTY = (
     "is NULL; only the last row of an episode has no action, reward and flags. The rows of an episode are "
@@ -300,7 +301,7 @@ class ArrowRows:
         typed: dict[str, tuple[str, pa.Array]] = {}
         single: list[str] = []
         for name in names:
-            made = None if exact else _as_kind(columns[name])
+            made = None if exact else as_kind(columns[name])
             column = made and column_set.column_for(self._paths[name], made[0])
             if made and column:
                 typed[column] = made
@@ -316,7 +317,7 @@ class ArrowRows:
         """Columns as one mapping per row."""
         mappings: list[dict[Any, Any]] = [{} for _ in next(iter(columns.values()))]
         for name, array in columns.items():
-            made = _as_kind(array)
+            made = as_kind(array)
             read = kinds.reader(made[0] if made else kinds.JSON_KIND)
             for mapping, value in zip(mappings, array.to_pylist(), strict=True):
                 if value is not None and self._paths[name]:
@@ -392,36 +393,6 @@ def _without_view(kind: pa.DataType) -> pa.DataType:
     if kind == pa.string_view():
         return pa.large_string()
     return pa.large_binary() if kind == pa.binary_view() else kind
-
-
-def _as_kind(array: pa.Array) -> tuple[str, pa.Array] | None:
-    """Return an array in the column type of its kind; None if its values have to be looked at one by one."""
-    kind = _scalar_kind(array.type)
-    if kind is None and isinstance(array.type, LISTS):
-        inner = array.type.value_type
-        kind = _scalar_kind(inner)
-        sized = isinstance(array.type, pa.FixedSizeListType)
-        if kind is None or pc.call_function("list_flatten", [array]).null_count or (sized and kind == "str"):
-            return None
-        if sized or (inner not in (pa.bool_(), pa.int64(), pa.float64()) and kind != "str"):
-            dtype = np.dtype(inner.to_pandas_dtype()).name
-            kind = f"array:{dtype}:{array.type.list_size if sized else '*'}"
-        else:
-            kind = f"list:{kind}"
-    try:
-        return None if kind is None else (kind, array.cast(kinds.physical_type(kind)))
-    except pa.ArrowException:
-        return None
-
-
-def _scalar_kind(kind: pa.DataType) -> str | None:
-    if pa.types.is_boolean(kind):
-        return "bool"
-    if pa.types.is_integer(kind) and kind != pa.uint64():
-        return "int"
-    if pa.types.is_floating(kind):
-        return "float"
-    return "str" if kind in (pa.string(), pa.large_string(), pa.string_view()) else None
 
 
 def _with_late_rows(

@@ -20,14 +20,16 @@ from gymnasium import Space, spaces
 
 from ...store.errors import DatasetError
 from .dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
+from .flat import FlatEpisodes, FlatRows
 from .hdf5 import (
     EXTRA,
-    Columns,
     Hdf5Dataset,
     as_flags,
     box_of,
+    check_lengths,
     discrete_of,
     fingerprint,
+    flags_of,
     is_discrete,
     looked_into,
     missing_arrays,
@@ -35,13 +37,11 @@ from .hdf5 import (
     plain,
     reading,
 )
-from .last_observation import completed, is_left
+from .last_observation import NO_TRANSITION, UNUSED, completed, is_left
 
 _V1 = ("observations", "actions", "rewards", "terminals")
 _V2 = ("columns", "num_episodes", "version")
 _READ = {"observations", "actions", "rewards", "terminated"}
-_UNUSED = "an action and reward beside a last observation, which d3rlpy does not use"
-_NO_TRANSITION = "an episode with an observation and no transition"
 
 
 class _Format:
@@ -96,27 +96,6 @@ class _Dataset(Hdf5Dataset):
             discrete_of(iter(actions)) if discrete else box_of(actions[0], "action_space")
         )
 
-    def is_whole(self, rows: int, terminated: bool) -> bool:
-        """Return whether rows make an episode; counts it as lost otherwise."""
-        if terminated:
-            return is_left(rows, self.options, self.losses)
-        if rows < 2:
-            self.losses.add(_NO_TRANSITION)
-        return rows > 1
-
-    def episode(
-        self, observations: Any, actions: np.ndarray, rewards: np.ndarray, terminated: bool, truncated: bool
-    ) -> ForeignEpisode:
-        """Return the episode of some rows."""
-        if is_discrete(actions):
-            actions = actions.reshape(len(actions))
-        if terminated:
-            whole = ForeignEpisode(observations, actions, rewards, True, False)
-            return completed(whole, self.options, self.losses)
-        if np.any(actions[-1]) or np.any(rewards[-1]):
-            self.losses.add(_UNUSED)
-        return ForeignEpisode(observations, actions[:-1], rewards[:-1], False, truncated)
-
 
 class _Dumped(_Dataset):
     """A file of version 2, with arrays of their own for each episode."""
@@ -148,7 +127,7 @@ class _Dumped(_Dataset):
     def parts(self) -> Iterator[Part]:
         for index in range(self.count or 0):
             rows, terminated = len(self._array("rewards", index)), self._terminated(index)
-            if self.is_whole(rows, terminated):
+            if self._is_whole(rows, terminated):
                 yield Part((str(index),), partial(self._load, index, terminated))
 
     def _load(self, index: int, terminated: bool) -> ForeignEpisode:
@@ -162,7 +141,23 @@ class _Dumped(_Dataset):
                 f"{place} has {len(found[0])} observations, {len(actions)} actions and {len(rewards)} "
                 "rewards; they must be as many."
             )
-        return self.episode(found if self._several else found[0], actions, rewards, terminated, False)
+        observations = found if self._several else found[0]
+        if is_discrete(actions):
+            actions = actions.reshape(len(actions))
+        if terminated:
+            whole = ForeignEpisode(observations, actions, rewards, True, False)
+            return completed(whole, self.options, self.losses)
+        if np.any(actions[-1]) or np.any(rewards[-1]):
+            self.losses.add(UNUSED)
+        return ForeignEpisode(observations, actions[:-1], rewards[:-1], False, False)
+
+    def _is_whole(self, rows: int, terminated: bool) -> bool:
+        """Return whether rows make an episode; counts it as lost otherwise."""
+        if terminated:
+            return is_left(rows, self.options, self.losses)
+        if rows < 2:
+            self.losses.add(NO_TRANSITION)
+        return rows > 1
 
     def _terminated(self, index: int) -> bool:
         with reading(f"{self.path}: terminated_{index}"):
@@ -193,35 +188,28 @@ class _Flat(_Dataset):
         optional = [name for name in ("episode_terminals",) if name in self.file]
         with reading(self.path):
             arrays = {name: self.file[name] for name in (*_V1, *optional)}
-            self._columns = Columns(self.path, arrays)
+            check_lengths(self.path, arrays)
             self.identity = f"d3rlpy:{fingerprint(*arrays.values())}"
             box = box_of(arrays["observations"], "observation_space")
             self.use_spaces(box, [arrays["actions"]])
         self.mapping["terminated"] = "terminals"
         self.mapping["truncated"] = "episode_terminals without terminals"
-        self._terminals = self._columns.flags("terminals")
-        ends = self._columns.flags("episode_terminals") if optional else self._terminals
-        self._stops = np.flatnonzero(self._terminals | ends) + 1
-        self._rest = bool(self._columns.rows) and not (
-            len(self._stops) and self._stops[-1] == self._columns.rows
+        terminated = flags_of(self.path, arrays["terminals"])
+        ended = flags_of(self.path, arrays["episode_terminals"]) if optional else terminated
+        rows = FlatRows(
+            place=str(self.path),
+            observation=arrays["observations"],
+            action=arrays["actions"],
+            reward=arrays["rewards"],
+            terminated=terminated,
+            truncated=ended & ~terminated,
+            stands=~terminated,
         )
-        if self._rest:
-            self._stops = np.append(self._stops, self._columns.rows)
-        self.count = len(self._stops)
+        self._episodes = FlatEpisodes(self, options, rows)
+        self.count = self._episodes.count
 
     def parts(self) -> Iterator[Part]:
-        start = 0
-        for index, stop in enumerate(self._stops.tolist()):
-            if self.is_whole(stop - start, bool(self._terminals[stop - 1])):
-                yield Part((str(index),), partial(self._load, start, stop))
-            start = stop
-
-    def _load(self, start: int, stop: int) -> ForeignEpisode:
-        read = partial(self._columns.read, start=start, stop=stop)
-        truncated = not (self._rest and stop == self._columns.rows)
-        return self.episode(
-            read("observations"), read("actions"), read("rewards"), bool(self._terminals[stop - 1]), truncated
-        )
+        return self._episodes.parts()
 
 
 FORMAT = _Format()

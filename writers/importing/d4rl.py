@@ -14,30 +14,30 @@ end there all the same.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ...store.dynamic.column_groups import INFO
 from ...store.errors import DatasetError
-from .dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
+from .dataset import ForeignDataset, ImportOptions, Match, Part
+from .flat import FlatEpisodes, FlatRows
 from .hdf5 import (
     EXTRA,
-    Columns,
     Hdf5Dataset,
     box_of,
     card_values,
+    check_lengths,
     discrete_of,
     fingerprint,
+    flags_of,
     is_discrete,
     leaves,
     looked_into,
     missing_arrays,
-    nested,
     plain,
     reading,
 )
-from .last_observation import completed, count_differing, is_left, with_last
 
 _COLUMNS = ("observations", "actions", "rewards", "terminals")
 _OPTIONAL = ("timeouts", "next_observations")
@@ -78,7 +78,6 @@ def _look(file: Any) -> Match:
 class _Dataset(Hdf5Dataset):
     def __init__(self, source: Any, options: ImportOptions) -> None:
         super().__init__(source, "D4RL")
-        self._options = options
         self.settings = {"last_observation": options.last_observation}
         file = self.file
         match = _look(file)
@@ -87,8 +86,7 @@ class _Dataset(Hdf5Dataset):
         with reading(self.path):
             arrays = {name: file[name] for name in (*_COLUMNS, *_OPTIONAL) if name in file}
             infos = leaves(file["infos"], "infos/") if "infos" in file else {}
-            self._infos = [name.removeprefix("infos/") for name in infos]
-            self._columns = Columns(self.path, arrays | infos)
+            check_lengths(self.path, arrays | infos)
             self.identity = f"d4rl:{fingerprint(*arrays.values())}"
             actions = arrays["actions"]
             self.observation_space = options.observation_space or box_of(
@@ -98,16 +96,28 @@ class _Dataset(Hdf5Dataset):
                 discrete_of(iter([actions])) if is_discrete(actions) else box_of(actions, "action_space")
             )
             self._read_card(file)
-        self._terminals, self._timeouts = self._flags()
         self.mapping = {
             ours: theirs for ours, theirs in _MAPPING.items() if theirs in file or theirs == "timeouts"
         }
-        if "timeouts" not in file:
+        terminated = flags_of(self.path, arrays["terminals"])
+        if "timeouts" in file:
+            truncated = flags_of(self.path, arrays["timeouts"])
+        else:
             self.mapping["truncated"] = "nothing: the file has no timeouts"
-        self._ends = np.flatnonzero(self._terminals | self._timeouts) + 1
-        if self._columns.rows and (not len(self._ends) or self._ends[-1] < self._columns.rows):
-            self._ends = np.append(self._ends, self._columns.rows)
-        self.count = len(self._ends)
+            self.losses.add("where episodes ended that did not terminate: the file has no timeouts")
+            truncated = np.zeros(len(terminated), bool)
+        rows = FlatRows(
+            place=str(self.path),
+            observation=arrays["observations"],
+            action=actions,
+            reward=arrays["rewards"],
+            terminated=terminated,
+            truncated=truncated,
+            following=arrays.get("next_observations"),
+            passed={INFO.column(name.split("/")[1:]): array for name, array in infos.items()},
+        )
+        self._episodes = FlatEpisodes(self, options, rows)
+        self.count = self._episodes.count
 
     def _read_card(self, file: Any) -> None:
         self.card = {name: plain(value) for name, value in file.attrs.items()}
@@ -119,38 +129,8 @@ class _Dataset(Hdf5Dataset):
             if name not in (*_COLUMNS, *_OPTIONAL, *_GROUPS):
                 self.losses.add(f"{name}, which is no column of D4RL")
 
-    def _flags(self) -> tuple[np.ndarray, np.ndarray]:
-        terminals = self._columns.flags("terminals")
-        if "timeouts" in self._columns:
-            return terminals, self._columns.flags("timeouts")
-        self.losses.add("where episodes ended that did not terminate: the file has no timeouts")
-        return terminals, np.zeros(len(terminals), bool)
-
     def parts(self) -> Iterator[Part]:
-        start = 0
-        for index, stop in enumerate(self._ends.tolist()):
-            if "next_observations" in self._columns or is_left(stop - start, self._options, self.losses):
-                yield Part((str(index),), partial(self._load, start, stop))
-            start = stop
-
-    def _load(self, start: int, stop: int) -> ForeignEpisode:
-        read = self._columns.read
-        infos = {name: read(f"infos/{name}", start, stop) for name in self._infos}
-        actions = read("actions", start, stop)
-        episode = ForeignEpisode(
-            read("observations", start, stop),
-            actions.reshape(len(actions)) if is_discrete(actions) else actions,
-            read("rewards", start, stop),
-            bool(self._terminals[stop - 1]),
-            bool(self._timeouts[stop - 1]),
-            infos=nested(infos) or None,
-        )
-        if "next_observations" not in self._columns:
-            return completed(episode, self._options, self.losses)
-        following = read("next_observations", start, stop)
-        with reading(f"{self.path}: next_observations"):
-            count_differing(following, episode.observations, self.losses)
-            return with_last(episode, following[-1:])
+        return self._episodes.parts()
 
 
 FORMAT = _Format()

@@ -1,4 +1,4 @@
-"""Reading HDF5 files: recognition, columns of equal length read in blocks, and the spaces of their values."""
+"""Reading HDF5 files: recognition, columns of equal length, and the spaces of their values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from .spaces import array_space, discrete_space
 
 EXTRA = "'episodelake[hdf5]'"
 _MAGIC = b"\x89HDF\r\n\x1a\n"
-_BLOCK_BYTES = 8 << 20
 #: Arrays of a file's metadata with more items, such as weights, do not go to the card.
 _CARD_ITEMS = 64
 _FINGERPRINTED_ROWS = 64
@@ -123,59 +122,33 @@ def nested(columns: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-class Columns:
-    """Arrays of a file with one row per transition, read from front to back in blocks of a few megabytes.
-
-    Args:
-        place: names the file in messages.
-        arrays: by name.
+def check_lengths(place: Any, arrays: Mapping[str, Any]) -> int:
+    """Return how many rows arrays have.
 
     Raises:
-        DatasetError: the arrays have different lengths.
+        DatasetError: they have different lengths.
     """
+    lengths = {name: len(array) if array.shape else 0 for name, array in arrays.items()}
+    first, rows = next(iter(lengths.items()))
+    for name, length in lengths.items():
+        if length != rows:
+            raise DatasetError(
+                f"{place}: {name} has {length:,} rows, but {first} has {rows:,}; columns must be of one "
+                "length."
+            )
+    return rows
 
-    def __init__(self, place: Any, arrays: Mapping[str, Any]) -> None:
-        self._place = place
-        self._arrays = dict(arrays)
-        lengths = {name: len(array) if array.shape else 0 for name, array in arrays.items()}
-        self.rows = next(iter(lengths.values()))
-        for name, length in lengths.items():
-            if length != self.rows:
-                first = next(iter(lengths))
-                raise DatasetError(
-                    f"{place}: {name} has {length:,} rows, but {first} has {self.rows:,}; columns must be of "
-                    "one length."
-                )
-        self._blocks: dict[str, tuple[int, np.ndarray]] = {}
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._arrays
+def flags_of(place: Any, array: Any) -> np.ndarray:
+    """Return an array of flags of a file as bool, shape (rows,).
 
-    def read(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Return the rows `[start, stop)` of an array; the caller must not change them.
-
-        Raises:
-            DatasetError: they cannot be read.
-        """
-        first, block = self._blocks.get(name, (0, np.empty(0)))
-        if not first <= start <= stop <= first + len(block):
-            array = self._arrays[name]
-            row_bytes = max(1, array.dtype.itemsize * int(np.prod(array.shape[1:])))
-            end = min(self.rows, max(stop, start + _BLOCK_BYTES // row_bytes))
-            with reading(f"{self._place}: rows {start:,} to {end:,} of {name}"):
-                first, block = start, np.asarray(array[start:end])
-            self._blocks[name] = first, block
-        return block[start - first : stop - first]
-
-    def flags(self, name: str) -> np.ndarray:
-        """Return a whole array of flags as bool, shape (rows,).
-
-        Raises:
-            DatasetError: a value is neither 0 nor 1, or there is more than one in a row.
-        """
-        with reading(f"{self._place}: {name}"):
-            found = np.asarray(self._arrays[name][()])
-        return as_flags(found, f"{self._place}: {name}")
+    Raises:
+        DatasetError: as for `as_flags`.
+    """
+    where = f"{place}: {array.name.strip('/')}"
+    with reading(where):
+        found = np.asarray(array[()])
+    return as_flags(found, where)
 
 
 def as_flags(values: np.ndarray, place: str) -> np.ndarray:

@@ -16,6 +16,8 @@ from .dataset import ForeignEpisode, ImportOptions
 DROPPED = "a last transition, whose next observation is missing"
 REPEATED = "a last observation, which repeats the one before"
 DIFFERING = "a next observation that differs from the observation of the next row"
+UNUSED = "an action and reward beside a last observation, which d3rlpy does not use"
+NO_TRANSITION = "an episode with an observation and no transition"
 NOTHING_LEFT = "an episode of one transition, whose next observation is missing"
 #: By `last_observation`; "missing" counts where the source's own form has last observations.
 LOST = {"drop": DROPPED, "repeat": REPEATED, "missing": "a last observation, which the source lacks"}
@@ -77,10 +79,17 @@ def count_differing(following: Any, observations: Any, losses: Losses) -> None:
         for name, part in following.items():
             count_differing(part, observations[name], losses)
         return
-    theirs, ours = following[:-1], observations[1:]
-    both_nan = (theirs != theirs) & (ours != ours)
-    differ = (theirs != ours) & ~both_nan
-    losses.add(DIFFERING, int(differ.any(axis=tuple(range(1, differ.ndim))).sum()))
+    losses.add(DIFFERING, int(differing_rows(following[:-1], observations[1:]).sum()))
+
+
+def differing_rows(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return which rows of two arrays of one shape differ; NaN equals NaN."""
+    inner = tuple(range(1, first.ndim))
+    differ = (first != second).any(axis=inner)
+    rows = np.flatnonzero(differ)
+    theirs, ours = first[rows], second[rows]
+    differ[rows] = ((theirs != ours) & ~((theirs != theirs) & (ours != ours))).any(axis=inner)
+    return differ
 
 
 def joined(first: Any, second: Any) -> Any:

@@ -24,10 +24,10 @@ from ...store.errors import DatasetError
 from .dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
 from .hdf5 import (
     EXTRA,
-    Columns,
     Hdf5Dataset,
     as_flags,
     box_of,
+    check_lengths,
     fingerprint,
     leaves,
     looked_into,
@@ -111,7 +111,7 @@ class _Dataset(Hdf5Dataset):
         demo = self._demo(name)
         with reading(place):
             arrays = leaves(demo)
-            total = Columns(place, {path: arrays[path] for path in sorted(arrays, key=_order)}).rows
+            total = check_lengths(place, {path: arrays[path] for path in sorted(arrays, key=_order)})
             values = nested({path: np.asarray(array[()]) for path, array in arrays.items()})
         claimed = demo.attrs.get("num_samples", total)
         if int(claimed) != total:

@@ -14,13 +14,11 @@ from ....store.losses import Losses
 from ....store.reserved import EPISODE, FLAGS, REWARD
 from ..columns import flags_of
 from ..dataset import ForeignTable, LastObservation
+from ..episode_rows import FOLLOWS, STANDS, Layout
 from ..last_observation import LOST, NOTHING_LEFT
 from .mapping import Leaf, ResolvedMapping, Tree, leaves
 from .spaces import values_of
 from .spans import Span
-
-#: Where row T of an episode comes from: it stands in the table, or is made.
-_STANDS, _FOLLOWS = "stands", "follows"
 
 
 @dataclass(frozen=True)
@@ -38,12 +36,12 @@ class Endings:
     def of(self, span: Span) -> str:
         """Return "stands", "follows", "drop", "repeat" or "missing"."""
         if not span.acted:
-            return _STANDS
-        return _FOLLOWS if self.has_next and span.followed else self.last_observation
+            return STANDS
+        return FOLLOWS if self.has_next and span.followed else self.last_observation
 
     def length(self, span: Span) -> int:
         """Return the transitions of an episode."""
-        return span.rows - (self.of(span) in (_STANDS, "drop"))
+        return span.rows - (self.of(span) in (STANDS, "drop"))
 
     def flags(self, span: Span, mapping: ResolvedMapping) -> tuple[bool, bool]:
         """Return whether an episode was terminated and truncated."""
@@ -84,7 +82,7 @@ def convert(
     Raises:
         DatasetError: a value cannot be read.
     """
-    layout = _Layout(spans, endings)
+    layout = Layout([endings.of(span) for span in spans], [span.rows for span in spans])
     names = pa.array([span.name for span in spans], pa.string())
     steps: dict[str, pa.Array] = {EPISODE: names.take(layout.numbers)}
     for leaf in leaves(mapping.observation):
@@ -108,93 +106,6 @@ def convert(
         after = _column(Leaf(name, (following[name],)), rows) if name in following else None
         steps[name] = layout.passed(values, after)
     return ForeignTable(pa.table(steps), _episodes(rows, spans, mapping, layout))
-
-
-class _Layout:
-    """Where the rows of some episodes go.
-
-    Attributes:
-        numbers: the number of the episode of each row of the result.
-        follows: bool, which episodes have their row T made of the last transition's next observation.
-    """
-
-    def __init__(self, spans: Sequence[Span], endings: Endings) -> None:
-        kinds = [endings.of(span) for span in spans]
-        self.follows = np.array([kind == _FOLLOWS for kind in kinds])
-        self.missing = np.array([kind == "missing" for kind in kinds])
-        appended = np.array([kind not in (_STANDS, "drop") for kind in kinds])
-        counts = np.array([span.rows for span in spans])
-        rows = counts + appended
-        stops = np.cumsum(rows)
-        #: The last row of each episode in the result.
-        self.lasts = stops - 1
-        total = int(counts.sum())
-        self.first_rows = np.cumsum(counts) - counts
-        self.numbers = pa.array(np.repeat(np.arange(len(spans)), rows))
-        self._length = int(rows.sum())
-        self._appended = self.lasts[appended]
-        self._identity = not appended.any()
-        # Which row of the source each row of the result has; an appended row repeats the one before it.
-        self._order = np.arange(self._length) - np.repeat(np.cumsum(appended) - appended, rows)
-        self._order[self._appended] -= 1
-        self._followed = self._order.copy()
-        self._followed[self.lasts[self.follows]] += total
-
-    def mark_missing(self, observations: pa.Array) -> None:
-        """Mark the episodes whose last row stands in the table without an observation."""
-        self.missing |= observations.take(pa.array(self.lasts)).is_null().to_numpy(zero_copy_only=False)
-
-    def observed(self, now: pa.Array, after: pa.Array | None) -> pa.Array:
-        """Return observations, with those of row T."""
-        if self._identity:
-            return now
-        order = self._followed
-        if after is not None:
-            now = pa.concat_arrays([now, after.cast(now.type) if after.type != now.type else after])
-        return _take(now, order, self.lasts[self.missing])
-
-    def acted(self, values: pa.Array) -> pa.Array:
-        """Return values that row T lacks."""
-        return _take(values, self._order, self.lasts)
-
-    def passed(self, values: pa.Array, after: pa.Array | None) -> pa.Array:
-        """Return values that come over as they are; an appended row has those of `after`, or NULL."""
-        if self._identity:
-            return values
-        if after is None:
-            return _take(values, self._order, self._appended)
-        order = self._order.copy()
-        order[self._appended] += len(values)
-        return _take(pa.concat_arrays([values, after.cast(values.type)]), order, np.array([], np.int64))
-
-    def flags(self, ended: np.ndarray) -> pa.Array:
-        """Return flags that are set on the last transition."""
-        values = np.zeros(self._length, bool)
-        values[self.lasts - 1] = ended
-        unset = np.zeros(self._length, bool)
-        unset[self.lasts] = True
-        return pa.array(values, mask=unset)
-
-
-def _take(values: pa.Array, order: np.ndarray, without: np.ndarray) -> pa.Array:
-    """Return rows in an order; those of the result at `without` are NULL."""
-    unset = np.zeros(len(order), bool)
-    unset[without] = True
-    if isinstance(values.type, pa.FixedSizeListType) and _is_flat(values):
-        # Faster than Arrow's take, by far.
-        flat = values.flatten()
-        size = values.type.list_size
-        taken = flat.to_numpy(zero_copy_only=False).reshape(len(values), size)[order]
-        return pa.FixedSizeListArray.from_arrays(
-            pa.array(taken.reshape(-1), flat.type), size, mask=pa.array(unset)
-        )
-    return values.take(pa.array(order, mask=unset))
-
-
-def _is_flat(values: pa.Array) -> bool:
-    inner = values.type.value_type
-    flat = pa.types.is_integer(inner) or inner in (pa.float32(), pa.float64())
-    return flat and not values.null_count and not values.flatten().null_count
 
 
 def _column(leaf: Leaf, rows: pa.Table) -> pa.Array:
@@ -249,7 +160,7 @@ def _check_flags(rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping
             )
 
 
-def _episodes(rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, layout: _Layout) -> pa.Table:
+def _episodes(rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, layout: Layout) -> pa.Table:
     first = pa.array(layout.first_rows)
     found: dict[str, Any] = {EPISODE: pa.array([span.name for span in spans], pa.string())}
     for key, column in mapping.metadata.items():

@@ -1,0 +1,306 @@
+"""Flat rows of transitions, whose flags end the episodes: parts of many episodes as Arrow data.
+
+A format gives the columns as `FlatRows`, and `FlatEpisodes` yields the parts of its data set. An episode ends
+at a row with a flag, and where a lane ends. Its last observation is the next observation of its last row;
+where the source lacks that one, `last_observation=` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from gymnasium import Space, spaces
+
+from ...store.errors import DatasetError
+from ...store.names import escape_distinct
+from ...store.reserved import ACTION, EPISODE, FLAGS, NEXT_OBSERVATION, OBSERVATION, REWARD
+from .dataset import ForeignDataset, ForeignTable, ImportOptions, Part
+from .episode_rows import FOLLOWS, STANDS, Layout
+from .hdf5 import reading
+from .last_observation import (
+    DIFFERING,
+    DROPPED,
+    NO_TRANSITION,
+    NOTHING_LEFT,
+    REPEATED,
+    UNUSED,
+    differing_rows,
+)
+
+_PART_BYTES = 8 << 20
+
+#: An array with one row per transition, or dicts and tuples of them as the space has.
+Tree = Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlatRows:
+    """Columns with one row per transition.
+
+    Arrays have `dtype` and `shape`, and give rows for a slice; those of NumPy, for an array of rows too.
+
+    Attributes:
+        place: names the source in messages.
+        observation, action: as their spaces.
+        reward: None if there is none.
+        terminated, truncated: bool, one per row.
+        following: next observations; None if there are none.
+        followed: takes rows that end episodes, and returns which of them have a next observation; None: all.
+        stands: bool, one per row: whether an episode that ends with this row has its last observation in it,
+            beside an action and a reward that mean nothing. None: nowhere.
+        passed: columns of `steps` that came with the observation of their row.
+        arrived: columns of `steps` that came with the next observation.
+        order: int64, the rows in order of time, one lane behind the other; None: as they stand.
+        lanes: how many of these belong to each lane. Several are environments, by `env_index`.
+    """
+
+    place: str
+    observation: Tree
+    action: Tree
+    reward: Any
+    terminated: np.ndarray
+    truncated: np.ndarray
+    following: Tree | None = None
+    followed: Callable[[np.ndarray], np.ndarray] | None = None
+    stands: np.ndarray | None = None
+    passed: Mapping[str, Any] = field(default_factory=dict)
+    arrived: Mapping[str, Any] = field(default_factory=dict)
+    order: np.ndarray | None = None
+    lanes: Sequence[int] | None = None
+
+    def ordered(self, values: np.ndarray) -> np.ndarray:
+        """Return values of all rows in order of time."""
+        return values if self.order is None else values[self.order]
+
+    def read(self, array: Any, name: str, start: int, stop: int) -> np.ndarray:
+        """Return the rows of an array at `start` to `stop` in order of time; the caller must not change them.
+
+        Raises:
+            DatasetError: they cannot be read.
+        """
+        with reading(f"{self.place}: rows {start:,} to {stop:,} of {_name(array, name)}"):
+            if self.order is None:
+                return np.asarray(array[start:stop])
+            rows = self.order[start:stop]
+            breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+            if isinstance(array, np.ndarray) and len(breaks):
+                return np.asarray(array[rows])
+            runs = [array[int(run[0]) : int(run[-1]) + 1] for run in np.split(rows, breaks)]
+            return np.asarray(runs[0]) if len(runs) == 1 else np.concatenate(runs)
+
+
+class FlatEpisodes:
+    """The episodes of flat rows.
+
+    Args:
+        dataset: whose spaces the values have, and whose losses are counted.
+        options: of the import.
+        rows: the columns.
+
+    Attributes:
+        count: how many episodes there are.
+    """
+
+    def __init__(self, dataset: ForeignDataset, options: ImportOptions, rows: FlatRows) -> None:
+        self._dataset = dataset
+        self._options = options
+        self._rows = rows
+        terminated, truncated = rows.ordered(rows.terminated), rows.ordered(rows.truncated)
+        edges = np.cumsum([len(terminated)] if rows.lanes is None else rows.lanes)
+        ended = np.flatnonzero(terminated | truncated) + 1
+        self._stops = np.union1d(ended, edges[edges > 0])
+        self.count = len(self._stops)
+        self._starts = np.concatenate([[0], self._stops])[: self.count]
+        self._flags = terminated[self._stops - 1], truncated[self._stops - 1]
+        self._lanes = np.searchsorted(edges, self._stops)
+        self._counted = 0
+
+    def parts(self) -> Iterator[Part]:
+        """Yield parts of a few megabytes or one episode; count what is lost at the ends of episodes."""
+        first = 0
+        while first < self.count:
+            limit = self._starts[first] + self._rows_of_part
+            stop = max(first + 1, int(np.searchsorted(self._stops, limit, "right")))
+            kinds = self._kinds(first, stop)
+            yield from self._kept(first, kinds)
+            first = stop
+
+    def _kept(self, first: int, kinds: Sequence[str]) -> Iterator[Part]:
+        """Yield parts of those episodes that have a transition."""
+        lengths = (self._stops - self._starts)[first : first + len(kinds)]
+        lost = {"drop": (NOTHING_LEFT, DROPPED), STANDS: (NO_TRANSITION, ""), "repeat": ("", REPEATED)}
+        numbered = enumerate(zip(kinds, lengths.tolist(), strict=True))
+        for kept, group in groupby(numbered, key=lambda each: each[1][1] > (each[1][0] in ("drop", STANDS))):
+            episodes = list(group)
+            for kind, texts in lost.items():
+                if texts[kept]:
+                    self._dataset.losses.add(texts[kept], sum(each[1][0] == kind for each in episodes))
+            if kept:
+                start, stop = episodes[0][0], episodes[-1][0] + 1
+                yield self._part(first + start, kinds[start:stop])
+
+    def _part(self, first: int, kinds: Sequence[str]) -> Part:
+        def singles() -> Iterator[Part]:
+            return (self._part(first + index, [kind]) for index, kind in enumerate(kinds))
+
+        keys = tuple(map(self._key, range(first, first + len(kinds))))
+        return Part(keys, partial(self._load, first, kinds), singles)
+
+    def _key(self, index: int) -> str:
+        if len(self._rows.lanes or ()) < 2:
+            return str(index)
+        # A buffer that grows has more episodes in each lane.
+        lane = self._lanes[index]
+        return f"{lane}-{index - np.searchsorted(self._lanes, lane)}"
+
+    def _kinds(self, first: int, stop: int) -> list[str]:
+        """Return where the last observation of some episodes comes from."""
+        rows, lasts = self._rows, self._stops[first:stop] - 1
+        at = lasts if rows.order is None else rows.order[lasts]
+        follows = np.full(len(at), rows.following is not None)
+        if rows.following is not None and rows.followed is not None:
+            follows = rows.followed(at)
+        stands = np.zeros(len(at), bool) if rows.stands is None else rows.stands[at]
+        kinds = np.where(follows, FOLLOWS, self._options.last_observation)
+        return np.where(stands, STANDS, kinds).tolist()
+
+    @cached_property
+    def _leaves(self) -> dict[str, Any]:
+        """The arrays by column of `steps`; once the data set has the spaces of the store."""
+        rows, dataset = self._rows, self._dataset
+        found = leaf_columns(dataset.observation_space, rows.observation, OBSERVATION, rows.place)
+        found |= leaf_columns(dataset.action_space, rows.action, ACTION, rows.place)
+        if rows.following is not None:
+            after = leaf_columns(dataset.observation_space, rows.following, NEXT_OBSERVATION, rows.place)
+            for name, array in after.items():
+                now = found[name.removeprefix("next_")]
+                if array.shape[1:] != now.shape[1:] or not np.can_cast(array.dtype, now.dtype):
+                    raise DatasetError(
+                        f"{rows.place}: {_name(array, name)} cannot be read: it has {array.dtype} of shape "
+                        f"{array.shape[1:]}; the observations are {now.dtype} of {now.shape[1:]}."
+                    )
+            found |= after
+        return (
+            found | ({} if rows.reward is None else {REWARD: rows.reward}) | {**rows.passed, **rows.arrived}
+        )
+
+    @cached_property
+    def _rows_of_part(self) -> int:
+        sizes = [array.dtype.itemsize * int(np.prod(array.shape[1:])) for array in self._leaves.values()]
+        return max(1, _PART_BYTES // max(1, sum(sizes)))
+
+    def _load(self, first: int, kinds: Sequence[str]) -> ForeignTable:
+        episodes = slice(first, first + len(kinds))
+        starts, stops = self._starts[episodes], self._stops[episodes]
+        start, stop = int(starts[0]), int(stops[-1])
+        values = {name: self._rows.read(array, name, start, stop) for name, array in self._leaves.items()}
+        lasts = stops - 1 - start
+        self._count(values, lasts, np.array(kinds) == STANDS, start, stop)
+        layout = Layout(kinds, stops - starts)
+        numbers = np.arange(episodes.start, episodes.stop)
+        steps: dict[str, pa.Array] = {EPISODE: pa.array(numbers[layout.numbers.to_numpy()])}
+        reward = np.full(stop - start, np.nan) if self._rows.reward is None else values.pop(REWARD)
+        steps[REWARD] = layout.acted(_arrow(_reward(reward, self._dataset.reward_shape), 1))
+        for name, flags in zip(FLAGS, self._flags, strict=True):
+            steps[name] = layout.flags(flags[episodes] & (np.array(kinds) != "drop"))
+        for name, array in values.items():
+            if name in self._rows.passed:
+                steps[name] = layout.passed(_arrow(array), None)
+            elif name in self._rows.arrived:
+                steps[name] = layout.arrived(_arrow(array))
+            elif _is_in(name, OBSERVATION):
+                after = values.get(f"next_{name}")
+                steps[name] = layout.observed(_arrow(array, 1), None if after is None else _arrow(after, 1))
+            elif _is_in(name, ACTION):
+                steps[name] = layout.acted(_arrow(array, 1))
+        facts: dict[str, Any] = {EPISODE: numbers}
+        if layout.missing.any():
+            facts["last_observation"] = ["missing" if each else None for each in layout.missing]
+        if len(self._rows.lanes or ()) > 1:
+            facts["env_index"] = self._lanes[episodes]
+        return ForeignTable(pa.table(steps), pa.table(facts))
+
+    def _count(
+        self, values: Mapping[str, np.ndarray], lasts: np.ndarray, stands: np.ndarray, start: int, stop: int
+    ) -> None:
+        """Count what is lost in rows that have not been read before."""
+        if start < self._counted:
+            return
+        self._counted = stop
+        differing = np.zeros(stop - start, bool)
+        for name, after in values.items():
+            if _is_in(name, NEXT_OBSERVATION):
+                now = values[name.removeprefix("next_")]
+                differing[:-1] |= differing_rows(after[:-1], now[1:])
+        differing[lasts] = False
+        self._dataset.losses.add(DIFFERING, int(differing.sum()))
+        if stands.any():
+            beside = [
+                array[lasts[stands]]
+                for name, array in values.items()
+                if _is_in(name, ACTION) or name == REWARD
+            ]
+            filled = [(array != 0).any(axis=tuple(range(1, array.ndim))) for array in beside]
+            self._dataset.losses.add(UNUSED, int(np.any(filled, axis=0).sum()))
+
+
+def leaf_columns(space: Space, values: Tree, column: str, place: str) -> dict[str, Any]:
+    """Return the arrays of a space by column of `steps`.
+
+    Raises:
+        DatasetError: a part of the space has no array, or a single space has several.
+    """
+    if isinstance(space, spaces.Dict):
+        segments = escape_distinct(space.spaces)
+        parts: dict[Any, tuple[str, Space]] = {
+            key: (segments[key], part) for key, part in space.spaces.items()
+        }
+    elif isinstance(space, spaces.Tuple):
+        parts = {index: (str(index), part) for index, part in enumerate(space.spaces)}
+    elif hasattr(values, "dtype"):
+        return {column: values}
+    else:
+        raise DatasetError(f"{place}: the {column} has several parts; its space is {space}.")
+    given: Mapping[Any, Any] = dict(enumerate(values)) if isinstance(values, tuple) else values
+    lacking = [str(key) for key in parts if not isinstance(given, Mapping) or key not in given]
+    if lacking:
+        raise DatasetError(f"{place}: the {column} has no {', '.join(lacking)}; its space is {space}.")
+    found: dict[str, Any] = {}
+    for key, (name, part) in parts.items():
+        found |= leaf_columns(part, given[key], f"{column}.{name}", place)
+    return found
+
+
+def _is_in(name: str, column: str) -> bool:
+    return name == column or name.startswith(f"{column}.")
+
+
+def _name(array: Any, name: str) -> str:
+    return str(getattr(array, "name", name)).strip("/")
+
+
+def _reward(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return rewards as float64; an axis of one item is left out where the store has none."""
+    if values.dtype.kind not in "biuf":
+        raise DatasetError(f"The rewards have dtype {values.dtype}; expected numbers.")
+    return values.reshape(len(values), *shape).astype(np.float64, copy=False)
+
+
+def _arrow(values: np.ndarray, dimensions: int | None = None) -> pa.Array:
+    """Return rows of numbers as an Arrow array; with `dimensions`, of lists of so many levels at most."""
+    if values.dtype.kind not in "biuf":
+        return pa.array(values.tolist())
+    shape = values.shape[1:]
+    if dimensions is not None and len(shape) > dimensions:
+        shape = (int(np.prod(shape)),)
+    flat = np.ascontiguousarray(values).reshape(-1)
+    found = pa.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))
+    for size in reversed(shape):
+        found = pa.FixedSizeListArray.from_arrays(found, size)
+    return found
