@@ -7,7 +7,8 @@ where the source lacks that one, `last_observation=` decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import groupby
@@ -34,6 +35,7 @@ from .last_observation import (
 )
 
 _PART_BYTES = 8 << 20
+_DIGEST_ROWS = 1 << 14
 
 #: An array with one row per transition, or dicts and tuples of them as the space has.
 Tree = Any
@@ -43,15 +45,17 @@ Tree = Any
 class FlatRows:
     """Columns with one row per transition.
 
-    Arrays have `dtype` and `shape`, and give rows for a slice; those of NumPy, for an array of rows too.
+    Arrays have `dtype` and `shape`, and give rows for a slice; those of NumPy and `Rolled` ones also for an
+    array of rows.
 
     Attributes:
         place: names the source in messages.
         observation, action: as their spaces.
         reward: None if there is none.
         terminated, truncated: bool, one per row.
+        ended: bool, one per row: where an episode ends with neither flag. None: nowhere.
         following: next observations; None if there are none.
-        followed: takes rows that end episodes, and returns which of them have a next observation; None: all.
+        followed: bool, one per row: whether its next observation is there, where it ends an episode.
         stands: bool, one per row: whether an episode that ends with this row has its last observation in it,
             beside an action and a reward that mean nothing. None: nowhere.
         passed: columns of `steps` that came with the observation of their row.
@@ -66,8 +70,9 @@ class FlatRows:
     reward: Any
     terminated: np.ndarray
     truncated: np.ndarray
+    ended: np.ndarray | None = None
     following: Tree | None = None
-    followed: Callable[[np.ndarray], np.ndarray] | None = None
+    followed: np.ndarray | None = None
     stands: np.ndarray | None = None
     passed: Mapping[str, Any] = field(default_factory=dict)
     arrived: Mapping[str, Any] = field(default_factory=dict)
@@ -89,10 +94,37 @@ class FlatRows:
                 return np.asarray(array[start:stop])
             rows = self.order[start:stop]
             breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-            if isinstance(array, np.ndarray) and len(breaks):
+            if isinstance(array, np.ndarray | Rolled) and len(breaks):
                 return np.asarray(array[rows])
             runs = [array[int(run[0]) : int(run[-1]) + 1] for run in np.split(rows, breaks)]
             return np.asarray(runs[0]) if len(runs) == 1 else np.concatenate(runs)
+
+    def digest(self) -> str:
+        """Return a digest of the first observation and all actions, rewards and flags in order of time."""
+        found = hashlib.sha256()
+        count = len(self.ordered(self.terminated))
+        for tree, stop in ((self.observation, 1), (self.action, count), (self.reward, count)):
+            for array in _arrays(tree):
+                found.update(f"{array.dtype}{array.shape[1:]}".encode())
+                for start in range(0, stop, _DIGEST_ROWS):
+                    rows = self.read(array, "values", start, min(stop, start + _DIGEST_ROWS))
+                    found.update(np.ascontiguousarray(rows).tobytes())
+        for flags in (self.terminated, self.truncated):
+            found.update(np.packbits(self.ordered(flags)).tobytes())
+        return found.hexdigest()[:12]
+
+
+class Rolled:
+    """An array of which row k is row k + `by` of another; behind its end, that begins again."""
+
+    def __init__(self, array: np.ndarray, by: int) -> None:
+        self._array = array
+        self._by = by
+        self.dtype, self.shape = array.dtype, array.shape
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        places = np.arange(len(self._array))[rows] if isinstance(rows, slice) else rows
+        return self._array[(places + self._by) % len(self._array)]
 
 
 class FlatEpisodes:
@@ -113,8 +145,10 @@ class FlatEpisodes:
         self._rows = rows
         terminated, truncated = rows.ordered(rows.terminated), rows.ordered(rows.truncated)
         edges = np.cumsum([len(terminated)] if rows.lanes is None else rows.lanes)
-        ended = np.flatnonzero(terminated | truncated) + 1
-        self._stops = np.union1d(ended, edges[edges > 0])
+        ended = terminated | truncated
+        if rows.ended is not None:
+            ended |= rows.ordered(rows.ended)
+        self._stops = np.union1d(np.flatnonzero(ended) + 1, edges[edges > 0])
         self.count = len(self._stops)
         self._starts = np.concatenate([[0], self._stops])[: self.count]
         self._flags = terminated[self._stops - 1], truncated[self._stops - 1]
@@ -164,8 +198,8 @@ class FlatEpisodes:
         rows, lasts = self._rows, self._stops[first:stop] - 1
         at = lasts if rows.order is None else rows.order[lasts]
         follows = np.full(len(at), rows.following is not None)
-        if rows.following is not None and rows.followed is not None:
-            follows = rows.followed(at)
+        if rows.followed is not None:
+            follows &= rows.followed[at]
         stands = np.zeros(len(at), bool) if rows.stands is None else rows.stands[at]
         kinds = np.where(follows, FOLLOWS, self._options.last_observation)
         return np.where(stands, STANDS, kinds).tolist()
@@ -275,6 +309,16 @@ def leaf_columns(space: Space, values: Tree, column: str, place: str) -> dict[st
     for key, (name, part) in parts.items():
         found |= leaf_columns(part, given[key], f"{column}.{name}", place)
     return found
+
+
+def _arrays(tree: Tree) -> Iterator[Any]:
+    if tree is None:
+        return
+    if isinstance(tree, Mapping | tuple):
+        for part in tree.values() if isinstance(tree, Mapping) else tree:
+            yield from _arrays(part)
+    else:
+        yield tree
 
 
 def _is_in(name: str, column: str) -> bool:

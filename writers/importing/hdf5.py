@@ -139,13 +139,16 @@ def check_lengths(place: Any, arrays: Mapping[str, Any]) -> int:
     return rows
 
 
-def flags_of(place: Any, array: Any) -> np.ndarray:
-    """Return an array of flags of a file as bool, shape (rows,).
+def flags_of(place: Any, array: Any, name: str | None = None) -> np.ndarray:
+    """Return an array of flags as bool, shape (rows,).
+
+    Args:
+        name: of the array; None for that of its own in a file.
 
     Raises:
         DatasetError: as for `as_flags`.
     """
-    where = f"{place}: {array.name.strip('/')}"
+    where = f"{place}: {name or array.name.strip('/')}"
     with reading(where):
         found = np.asarray(array[()])
     return as_flags(found, where)
@@ -176,7 +179,8 @@ def box_of(array: Any, option: str) -> Space:
     """
     if array.dtype.kind not in "iuf":
         raise DatasetError(
-            f"{array.name} has dtype {array.dtype}; expected numbers. Give the space with {option}=."
+            f"{getattr(array, 'name', 'An array')} has dtype {array.dtype}; expected numbers. Give the space "
+            f"with {option}=."
         )
     return array_space(array.dtype, array.shape[1:])
 
@@ -203,7 +207,8 @@ def space_of(group: Any, option: str) -> Space:
         DatasetError: values are not numbers.
     """
     if not hasattr(group, "items"):
-        return box_of(group, option)
+        flags = group.dtype.kind == "b" and group.shape[1:]
+        return spaces.MultiBinary(group.shape[1:]) if flags else box_of(group, option)
     return spaces.Dict({name: space_of(part, option) for name, part in group.items()})
 
 

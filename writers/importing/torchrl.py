@@ -1,0 +1,190 @@
+"""TorchRL's data: TensorDicts, storages and replay buffers, in memory and in folders of `memmap` and `dumps`.
+
+The layout is that of TorchRL's collectors (TED): row k has the observation and action, and under `next` what
+the step returned. Observations are the keys that stand in both, but for flags and counters; a key beside
+`next` alone came from the policy. Terminated is `next.terminated`, truncated `next.truncated`; `next.done`
+with one of them gives the other. Alone it does not tell the two apart, so such an episode is cut. A
+TensorDict of several dimensions has time in the last one, a storage of several in the first. In one dimension
+an episode is cut where `traj_ids` change, unless a flag is set there.
+
+The last observation comes from `next`. It is missing where it is NaN, and where all of those that follow a
+flag are zeros, as in the D4RL data sets of TorchRL. Folders need neither TorchRL nor torch, and nothing in
+them is unpickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...store.dynamic.column_groups import INFO, POLICY
+from ...store.errors import DatasetError
+from .dataset import ForeignDataset, ImportOptions, Match, Part
+from .flat import FlatEpisodes, FlatRows, Tree
+from .hdf5 import flags_of, space_of
+from .objects import BEGUN, action_space_of, class_names, tree_leaves
+from .torchrl_rows import FoundRows, changes, ids_of, is_folder, order_of, rows_in_folder, rows_in_memory
+
+_FLAGS = ("terminated", "truncated", "done")
+_COUNTERS = ("step_count", "reward_sum", "episode_reward", "is_init")
+_OWN = ("next", "action", "collector", "index", "_weight", "priority_weight", *_FLAGS, *_COUNTERS)
+_OBVIOUS = ("observation", "pixels")
+_BLOCK_ROWS = 1024
+_DONES = "whether an episode that was done was terminated or truncated, which the data do not tell: it is cut"
+
+
+class _Format:
+    name = "torchrl"
+    extra = None
+    rule = "a TensorDict, storage or replay buffer of TorchRL, or a folder with meta.json of a TensorDict"
+
+    def detect(self, source: Any) -> Match:
+        """Look at the classes of an object, or at meta.json of a folder."""
+        if class_names(source, "tensordict") or class_names(source, "torchrl"):
+            return Match(f"it is a {type(source).__name__} of TorchRL")
+        if not isinstance(source, str | Path) or not Path(source).is_dir():
+            return Match("it is neither an object of TorchRL nor a folder", 9, related=False)
+        found = is_folder(Path(source))
+        return Match(
+            "it has meta.json of a TensorDict" if found else "it has no meta.json of a TensorDict", 1 - found
+        )
+
+    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
+        """Open an object or a folder."""
+        found = rows_in_folder(Path(source)) if isinstance(source, str | Path) else rows_in_memory(source)
+        return _Data(found, options)
+
+
+class _Data(ForeignDataset):
+    def __init__(self, found: FoundRows, options: ImportOptions) -> None:
+        super().__init__()
+        values = self._flattened(found.values, found)
+        after = values.get("next")
+        if not isinstance(after, dict) or "action" not in values or not {*_FLAGS} & set(after):
+            raise DatasetError(
+                f"{found.place} has the keys {', '.join(values)}; expected TED: action and next.done."
+            )
+        order, lanes = order_of(found, values)
+        if not len(order):
+            raise DatasetError(f"{found.place} holds no transitions: it is empty.")
+        observed = _observed(found.place, values, after, options)
+        following = _chosen(after, observed) if all(name in after for name in observed) else None
+        terminated, truncated, done = self._ends(found.place, after)
+        rows = FlatRows(
+            place=found.place,
+            observation=_chosen(values, observed),
+            action=values["action"],
+            reward=after.get("reward"),
+            terminated=terminated,
+            truncated=truncated,
+            ended=done | changes(ids_of(values), order, len(terminated)),
+            following=following,
+            followed=None
+            if following is None
+            else _followed(following, order, terminated | truncated | done),
+            passed=self._columns(POLICY, {k: v for k, v in values.items() if k not in (*_OWN, *observed)}),
+            arrived=self._columns(
+                INFO, {k: v for k, v in after.items() if k not in (*_FLAGS, "reward", *observed)}
+            ),
+            order=order,
+            lanes=lanes,
+        )
+        self._episodes = FlatEpisodes(self, options, rows)
+        self.count = self._episodes.count
+        self.identity = f"torchrl:{rows.digest()}"
+        self.settings = {"last_observation": options.last_observation, "observation": observed}
+        self.observation_space = options.observation_space or space_of(rows.observation, "observation_space")
+        self.action_space = options.action_space or action_space_of(rows.action)
+        self.losses.add(BEGUN, len(lanes) * found.is_wrapped)
+        if rows.reward is None:
+            self.losses.add("rewards, which the data lack: they are NaN", len(order))
+        elif rows.reward.shape[1:] not in ((), (1,)):
+            self.reward_shape = rows.reward.shape[1:]
+        self.mapping = {
+            "observation": ", ".join(observed),
+            "action": "action",
+            "reward": "next.reward",
+            "terminated": "next.terminated",
+            "truncated": "next.truncated",
+        }
+
+    def parts(self) -> Iterator[Part]:
+        return self._episodes.parts()
+
+    def _flattened(self, values: Any, found: FoundRows, path: str = "") -> Any:
+        """Return arrays with one dimension for the batch; counts those that are no tensors of numbers."""
+        if isinstance(values, Mapping):
+            parts = {name: self._flattened(part, found, f"{path}.{name}") for name, part in values.items()}
+            return {name: part for name, part in parts.items() if part is not None}
+        kind = getattr(values, "dtype", np.dtype(object)).kind
+        if kind not in "biuf" or values.shape[: len(found.batch)] != found.batch:
+            self.losses.add(f"{path[1:]}, which is no tensor of numbers")
+            return None
+        return values.reshape(int(np.prod(found.batch)), *values.shape[len(found.batch) :])
+
+    def _columns(self, group: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+        found = {group.column(path): array for path, array in tree_leaves(values).items() if path}
+        # Most keys have a last dimension of one.
+        return {name: array[:, 0] if array.shape[1:] == (1,) else array for name, array in found.items()}
+
+    def _ends(self, place: str, after: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return where episodes terminated, were truncated, and were done."""
+        given = {name: flags_of(place, after[name], f"next.{name}") for name in _FLAGS if name in after}
+        never = np.zeros(len(next(iter(given.values()))), bool)
+        done, truncated = given.get("done", never), given.get("truncated", never)
+        terminated = given.get("terminated", never)
+        if "terminated" in given and "truncated" not in given:
+            truncated = done & ~terminated
+        elif "terminated" not in given and "truncated" in given:
+            terminated = done & ~truncated
+        elif "terminated" not in given:
+            self.losses.add(_DONES, int(done.sum()))
+        return terminated, truncated, done
+
+
+def _observed(
+    place: str, values: Mapping[str, Any], after: Mapping[str, Any], options: ImportOptions
+) -> list[str]:
+    """Return the keys of the observations."""
+    given = (
+        (options.mapping or {}).get("observation") if isinstance(options.mapping, Mapping | None) else None
+    )
+    if given is not None:
+        found = [given] if isinstance(given, str) else list(given)
+    else:
+        found = [name for name in values if name in after and name not in (*_OWN, "reward")]
+        # A collector with `compact_obs=True` leaves next observations out.
+        found = found or [name for name in _OBVIOUS if name in values]
+    lacking = [name for name in found if name not in values]
+    if lacking or not found:
+        raise DatasetError(
+            f"{place} has no {', '.join(lacking) or 'key of observations'}; it has {', '.join(values)}. Name "
+            'the keys with mapping={"observation": [...]}.'
+        )
+    return found
+
+
+def _chosen(values: Mapping[str, Any], names: list[str]) -> Tree:
+    return values[names[0]] if len(names) == 1 else {name: values[name] for name in names}
+
+
+def _followed(following: Tree, order: np.ndarray, ended: np.ndarray) -> np.ndarray:
+    """Return which rows have a next observation, as far as they end an episode."""
+    rows = order[ended[order]]
+    there, zeros = np.ones(len(ended), bool), np.ones(len(ended), bool)
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        block = rows[start : start + _BLOCK_ROWS]
+        for array in tree_leaves(following).values():
+            values = array[block].reshape(len(block), -1)
+            zeros[block] &= ~values.any(axis=1)
+            if array.dtype.kind == "f" and values.shape[1]:
+                there[block] &= ~np.isnan(values).all(axis=1)
+    if len(rows) and zeros[rows].all():
+        there[rows] = False
+    return there
+
+
+FORMAT = _Format()
