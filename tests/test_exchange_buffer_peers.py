@@ -174,10 +174,8 @@ def _rows(env: Walk, steps: int) -> Iterator[dict[str, Any]]:
     for _ in range(steps):
         action = env.action_space.sample()
         following, reward, terminated, truncated, info = env.step(action)
-        yield {
-            "obs": observation, "act": action, "rew": reward, "terminated": terminated, "truncated": truncated,
-            "obs_next": following, "info": info,
-        }  # fmt: skip
+        flags = {"terminated": terminated, "truncated": truncated}
+        yield {"obs": observation, "act": action, "rew": reward, "obs_next": following, "info": info, **flags}
         observation = env.reset()[0] if terminated or truncated else following
 
 

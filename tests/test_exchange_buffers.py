@@ -195,8 +195,9 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
 def test_episodes_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     """Many episodes are written at a time; the one whose action is no action of the space is named."""
     data = ted()
-    data["action"][5] = 9
-    space = spaces.Discrete(3)
+    data["action"] = torch.zeros(12, 2, dtype=torch.int8)
+    data["action"][5, 1] = 2
+    space = spaces.MultiBinary(2)
     with pytest.raises(el.SpaceMismatchError, match="Episode 1 "):
         el.import_dataset(data, tmp_path / "a", action_space=space)
     report = el.import_dataset(data, tmp_path / "b", action_space=space, on_error="skip")

@@ -1,8 +1,8 @@
 """Flat rows of transitions, whose flags end the episodes: parts of many episodes as Arrow data.
 
 A format gives the columns as `FlatRows`, and `FlatEpisodes` yields the parts of its data set. An episode ends
-at a row with a flag, and where a lane ends. Its last observation is the next observation of its last row;
-where the source lacks that one, `last_observation=` decides.
+at a row with a flag, at rows that the format names, and where a lane ends. Its last observation is the next
+observation of its last row; where the source lacks that one, `last_observation=` decides.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FlatRows:
         observation, action: as their spaces.
         reward: None if there is none.
         terminated, truncated: bool, one per row.
-        ended: bool, one per row: where an episode ends with neither flag. None: nowhere.
+        ends: int64, rows that end episodes without a flag, in order of time.
         following: next observations; None if there are none.
         followed: bool, one per row: whether its next observation is there, where it ends an episode.
         stands: bool, one per row: whether an episode that ends with this row has its last observation in it,
@@ -70,7 +70,7 @@ class FlatRows:
     reward: Any
     terminated: np.ndarray
     truncated: np.ndarray
-    ended: np.ndarray | None = None
+    ends: np.ndarray | None = None
     following: Tree | None = None
     followed: np.ndarray | None = None
     stands: np.ndarray | None = None
@@ -145,10 +145,10 @@ class FlatEpisodes:
         self._rows = rows
         terminated, truncated = rows.ordered(rows.terminated), rows.ordered(rows.truncated)
         edges = np.cumsum([len(terminated)] if rows.lanes is None else rows.lanes)
-        ended = terminated | truncated
-        if rows.ended is not None:
-            ended |= rows.ordered(rows.ended)
-        self._stops = np.union1d(np.flatnonzero(ended) + 1, edges[edges > 0])
+        ended = [np.flatnonzero(terminated | truncated), edges[edges > 0] - 1]
+        if rows.ends is not None:
+            ended.append(rows.ends)
+        self._stops = np.unique(np.concatenate(ended)) + 1
         self.count = len(self._stops)
         self._starts = np.concatenate([[0], self._stops])[: self.count]
         self._flags = terminated[self._stops - 1], truncated[self._stops - 1]

@@ -118,6 +118,7 @@ class _Buffer(ForeignDataset):
         timeouts = flags_of(place, buffer.timeouts.reshape(-1), "timeouts")
         never = np.zeros(len(dones), bool)
         handled = buffer.handle_timeout_termination
+        order = unrolled([(env, size, filled, oldest) for env in range(count)], count)
         rows = FlatRows(
             place=place,
             observation=observations,
@@ -125,10 +126,10 @@ class _Buffer(ForeignDataset):
             reward=buffer.rewards.reshape(-1),
             terminated=dones & ~timeouts if handled else never,
             truncated=dones & timeouts if handled else never,
-            ended=dones,
+            ends=np.flatnonzero(dones[order]),
             following=following,
             followed=followed,
-            order=unrolled([(env, size, filled, oldest) for env in range(count)], count),
+            order=order,
             lanes=[filled] * count,
         )
         self._episodes = FlatEpisodes(self, options, rows)
@@ -144,7 +145,7 @@ class _Buffer(ForeignDataset):
         }
         self.losses.add(BEGUN, count * (oldest > 0))
         if not handled:
-            self.losses.add(_DONES, int(rows.ordered(dones).sum()))
+            self.losses.add(_DONES, int(dones[order].sum()))
         if _is_scaled(self.action_space):
             self.losses.add(_SCALED, filled * count)
 

@@ -80,7 +80,7 @@ class _Data(ForeignDataset):
             reward=after.get("reward"),
             terminated=terminated,
             truncated=truncated,
-            ended=done | changes(ids_of(values), order, len(terminated)),
+            ends=np.flatnonzero(done[order] | changes(ids_of(values), order)),
             following=following,
             followed=None
             if following is None

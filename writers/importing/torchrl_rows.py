@@ -159,9 +159,9 @@ def ids_of(values: Mapping[str, Any]) -> np.ndarray | None:
     return None if ids is None or ids.size != len(ids) else np.asarray(ids).reshape(-1)
 
 
-def changes(ids: np.ndarray | None, order: np.ndarray, rows: int) -> np.ndarray:
-    """Return the rows behind which another trajectory begins, as bool."""
-    found = np.zeros(rows, bool)
+def changes(ids: np.ndarray | None, order: np.ndarray) -> np.ndarray:
+    """Return whether another trajectory begins behind each row in order of time, as bool."""
+    found = np.zeros(len(order), bool)
     if ids is not None:
-        found[order[:-1]] = np.diff(ids[order]) != 0
+        found[:-1] = np.diff(ids[order]) != 0
     return found
