@@ -167,6 +167,27 @@ def test_torchrl_next_observations_that_are_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.further
+def test_torchrl_keys_and_padding(tmp_path: Path) -> None:
+    """The caller names observations, padding is left out, and counters are infos."""
+    data = ted().reshape(3, 4)
+    data["pixels"] = torch.arange(12 * 4, dtype=torch.uint8).reshape(3, 4, 2, 2)
+    data["collector", "mask"] = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]], dtype=torch.bool)
+    data["next", "step_count"] = torch.arange(12).reshape(3, 4, 1)
+    options = {"mapping": {"observation": "pixels"}, "last_observation": "missing"}
+    el.import_dataset(data, tmp_path / "store", **options)
+    store = el.open(tmp_path / "store")
+    assert [(each.length, each.end_reason) for each in store] == [(4, "terminated"), (2, "cut"), (1, "cut")]
+    assert np.array_equal(store[1].observations, data["pixels"][1, :2])
+    assert [row.get("step_count") for row in store[1].infos] == [None, 4, 5]
+    steps = store.steps.filter(pl.col("action").is_not_null()).collect()
+    assert np.array_equal(steps["policy.observation"].to_list()[4:6], data["observation"][1, :2])
+    with pytest.raises(el.InvalidArgumentError, match="other keys"):
+        el.import_dataset(data, store, mapping={"obs": "pixels"})
+    with pytest.raises(el.DatasetError, match="has no pixel; it has"):
+        el.import_dataset(data, store, mapping={"observation": "pixel"})
+
+
+@pytest.mark.further
 def test_torchrl_done_alone_is_cut(tmp_path: Path) -> None:
     """It does not tell why an episode ended; with one of the flags it gives the other."""
     report = el.import_dataset(ted(terminated=None), tmp_path / "a")

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ...store.dynamic.column_groups import INFO, POLICY
-from ...store.errors import DatasetError
+from ...store.errors import DatasetError, InvalidArgumentError
 from .dataset import ForeignDataset, ImportOptions, Match, Part
 from .flat import FlatEpisodes, FlatRows, Tree
 from .hdf5 import flags_of, space_of
@@ -67,7 +67,7 @@ class _Data(ForeignDataset):
             raise DatasetError(
                 f"{found.place} has the keys {', '.join(values)}; expected TED: action and next.done."
             )
-        order, lanes = order_of(found, values)
+        order, lanes, padded = order_of(found, values)
         if not len(order):
             raise DatasetError(f"{found.place} holds no transitions: it is empty.")
         observed = _observed(found.place, values, after, options)
@@ -80,11 +80,9 @@ class _Data(ForeignDataset):
             reward=after.get("reward"),
             terminated=terminated,
             truncated=truncated,
-            ends=np.flatnonzero(done[order] | changes(ids_of(values), order)),
+            ends=np.union1d(padded, np.flatnonzero(done[order] | changes(ids_of(values), order))),
             following=following,
-            followed=None
-            if following is None
-            else _followed(following, order, terminated | truncated | done),
+            followed=_followed(following, order, terminated | truncated | done),
             passed=self._columns(POLICY, {k: v for k, v in values.items() if k not in (*_OWN, *observed)}),
             arrived=self._columns(
                 INFO, {k: v for k, v in after.items() if k not in (*_FLAGS, "reward", *observed)}
@@ -149,15 +147,18 @@ def _observed(
     place: str, values: Mapping[str, Any], after: Mapping[str, Any], options: ImportOptions
 ) -> list[str]:
     """Return the keys of the observations."""
-    given = (
-        (options.mapping or {}).get("observation") if isinstance(options.mapping, Mapping | None) else None
+    if not isinstance(options.mapping, Mapping | None) or set(options.mapping or ()) - {"observation"}:
+        raise InvalidArgumentError(
+            f"mapping={options.mapping!r:.200} has other keys than 'observation', whose value names the "
+            "keys of the observations."
+        )
+    given = (options.mapping or {}).get("observation", [])
+    # A collector with `compact_obs=True` leaves next observations out.
+    found = (
+        ([given] if isinstance(given, str) else list(given))
+        or [name for name in values if name in after and name not in (*_OWN, "reward")]
+        or [name for name in _OBVIOUS if name in values]
     )
-    if given is not None:
-        found = [given] if isinstance(given, str) else list(given)
-    else:
-        found = [name for name in values if name in after and name not in (*_OWN, "reward")]
-        # A collector with `compact_obs=True` leaves next observations out.
-        found = found or [name for name in _OBVIOUS if name in values]
     lacking = [name for name in found if name not in values]
     if lacking or not found:
         raise DatasetError(
@@ -171,8 +172,10 @@ def _chosen(values: Mapping[str, Any], names: list[str]) -> Tree:
     return values[names[0]] if len(names) == 1 else {name: values[name] for name in names}
 
 
-def _followed(following: Tree, order: np.ndarray, ended: np.ndarray) -> np.ndarray:
-    """Return which rows have a next observation, as far as they end an episode."""
+def _followed(following: Tree | None, order: np.ndarray, ended: np.ndarray) -> np.ndarray | None:
+    """Return which rows that end an episode have a next observation; None if there are none at all."""
+    if following is None:
+        return None
     rows = order[ended[order]]
     there, zeros = np.ones(len(ended), bool), np.ones(len(ended), bool)
     for start in range(0, len(rows), _BLOCK_ROWS):

@@ -127,8 +127,9 @@ def _memmaps(folder: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def order_of(found: FoundRows, values: Mapping[str, Any]) -> tuple[np.ndarray, list[int]]:
-    """Return the rows in order of time, and how many belong to each lane."""
+def order_of(found: FoundRows, values: Mapping[str, Any]) -> tuple[np.ndarray, list[int], np.ndarray]:
+    """Return the rows in order of time, how many belong to each environment, and where padding followed."""
+    padded = np.array([], np.int64)
     if found.filled is not None:
         capacity, lanes = found.batch[0], int(np.prod(found.batch[1:]))
         filled = found.filled // max(1, lanes)
@@ -143,14 +144,15 @@ def order_of(found: FoundRows, values: Mapping[str, Any]) -> tuple[np.ndarray, l
         if mask is not None:
             # Of `split_trajectories`, which fills up each trajectory.
             order = np.flatnonzero(mask.reshape(-1))
-            counts = mask.reshape(-1, length).sum(axis=1).tolist()
+            padded = np.cumsum(mask.reshape(-1, length).sum(axis=1)) - 1
+            counts = [len(order)]
     ids = ids_of(values)
     if ids is not None and len(counts) == 1:
         _, firsts, numbers = np.unique(ids[order], return_index=True, return_inverse=True)
         if np.count_nonzero(np.diff(numbers)) >= len(firsts):
             # The steps of several environments take turns.
             order = order[np.argsort(firsts[numbers], kind="stable")]
-    return order, counts
+    return order, counts, padded
 
 
 def ids_of(values: Mapping[str, Any]) -> np.ndarray | None:
