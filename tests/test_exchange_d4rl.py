@@ -31,6 +31,7 @@ def d4rl_file(path: Path, *without: str, **replaced: Any) -> dict[str, np.ndarra
         ),
         "infos/qpos": random.normal(size=(ROWS, 2)),
         "infos/goal/x": np.arange(ROWS),
+        "infos/pose": random.normal(size=(ROWS, 2, 2)).astype(np.float32),
         "metadata/algorithm": "SAC",
         "metadata/policy/nonlinearity": b"relu",
         "metadata/policy/fc0/weight": np.zeros((10, 10)),
@@ -72,6 +73,8 @@ def test_next_observations_end_the_episodes(tmp_path: Path) -> None:
         assert np.array_equal(episode.rewards, columns["rewards"][start:stop].astype(np.float64))
         assert [row["goal"]["x"] for row in episode.infos[:-1]] == list(range(start, stop))
         assert np.array_equal([row["qpos"] for row in episode.infos[:-1]], columns["infos/qpos"][start:stop])
+        poses = [row["pose"] for row in episode.infos[:-1]]
+        assert np.array_equal(poses, columns["infos/pose"][start:stop]) and poses[0].dtype == np.float32
         assert episode.infos[-1] == {}
     assert el.import_dataset(tmp_path / "hopper.hdf5", store).present == 5
 
