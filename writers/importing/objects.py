@@ -21,11 +21,12 @@ def class_names(source: Any, package: str) -> set[str]:
 
 
 def array_tree(values: Any) -> Tree:
-    """Return tensors as arrays that share their memory, in nested mappings."""
+    """Return tensors as arrays that share their memory, in nested mappings; None for other objects."""
     if isinstance(values, Mapping):
         return {str(key): array_tree(part) for key, part in values.items()}
     if hasattr(values, "detach"):
-        return values.detach().cpu().numpy()
+        found = values.detach().cpu().numpy()
+        return found if isinstance(found, np.ndarray) else None
     return values
 
 

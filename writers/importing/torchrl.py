@@ -33,6 +33,7 @@ _COUNTERS = ("step_count", "reward_sum", "episode_reward", "is_init")
 _OWN = ("next", "action", "collector", "index", "_weight", "priority_weight", *_FLAGS, *_COUNTERS)
 _OBVIOUS = ("observation", "pixels")
 _BLOCK_ROWS = 1024
+_ORDER = "which row of a full storage is the oldest, which its replay buffer knows: the first is taken for it"
 _DONES = "whether an episode that was done was terminated or truncated, which the data do not tell: it is cut"
 
 
@@ -97,6 +98,7 @@ class _Data(ForeignDataset):
         self.observation_space = options.observation_space or space_of(rows.observation, "observation_space")
         self.action_space = options.action_space or action_space_of(rows.action)
         self.losses.add(BEGUN, len(lanes) * found.is_wrapped)
+        self.losses.add(_ORDER, len(lanes) * (found.is_full and found.cursor is None))
         if rows.reward is None:
             self.losses.add("rewards, which the data lack: they are NaN", len(order))
         elif rows.reward.shape[1:] not in ((), (1,)):

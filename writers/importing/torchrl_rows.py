@@ -30,19 +30,24 @@ class FoundRows:
         values: arrays by key, whose first dimensions are `batch`.
         batch: the batch size.
         filled: how many rows a storage has; None if it is none.
-        cursor: where the next one goes.
+        cursor: where the next one goes; None where only the buffer of the storage knows.
     """
 
     place: str
     values: Mapping[str, Any]
     batch: tuple[int, ...]
     filled: int | None = None
-    cursor: int = 0
+    cursor: int | None = None
 
     @property
     def is_wrapped(self) -> bool:
         """Whether the oldest row of a storage stands behind newer ones."""
-        return self.filled is not None and self.filled >= int(np.prod(self.batch)) and self.cursor > 0
+        return self.is_full and bool(self.cursor)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is a storage without room for more rows."""
+        return self.filled is not None and self.filled >= int(np.prod(self.batch))
 
 
 def rows_in_memory(source: Any) -> FoundRows:
@@ -52,14 +57,13 @@ def rows_in_memory(source: Any) -> FoundRows:
         DatasetError: it holds no TensorDict, or does not keep the order of time.
     """
     place = type(source).__name__
-    filled, cursor = None, 0
-    names = class_names(source, "torchrl")
-    if "ReplayBuffer" in names:
-        if "RoundRobinWriter" not in class_names(source._writer, "torchrl"):
-            raise DatasetError(
-                f"{place} has a {type(source._writer).__name__}, which does not keep the order."
-            )
-        cursor, source = int(source._writer._cursor), source._storage
+    filled, cursor = None, None
+    if "ReplayBuffer" in class_names(source, "torchrl"):
+        writer = source._writer
+        if not class_names(writer, "torchrl") & {"RoundRobinWriter", "ImmutableDatasetWriter"}:
+            raise DatasetError(f"{place} has a {type(writer).__name__}, which does not keep the order.")
+        # Nothing is written to a data set of TorchRL.
+        cursor, source = int(getattr(writer, "_cursor", 0)), source._storage
     if "Storage" in class_names(source, "torchrl"):
         filled, source = len(source), source._storage
     if "TensorDictBase" not in class_names(source, "tensordict"):
@@ -79,7 +83,7 @@ def rows_in_folder(path: Path) -> FoundRows:
         meta = _meta(folder)
         if not _is_tensordict(meta):
             raise DatasetError(f"{path} holds no TensorDict. {_EXPECTED}.")
-        filled, cursor = None, 0
+        filled, cursor = None, None if folder == path else 0
         if (folder / "storage_metadata.json").exists():
             filled = int(json.loads((folder / "storage_metadata.json").read_text())["len"])
         if (path / "writer" / "metadata.json").exists():
@@ -114,6 +118,8 @@ def _memmaps(folder: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
     for name, entry in meta.items():
         if not isinstance(entry, dict):
             continue
+        if Path(name).name != name:
+            raise ValueError(f"the key {name!r} leads out of {folder}")
         if entry.get("type") == "TensorDict":
             found[name] = _memmaps(folder / name, _meta(folder / name))
         elif entry.get("dtype") in _DTYPES and not entry.get("is_nested"):
@@ -133,7 +139,7 @@ def order_of(found: FoundRows, values: Mapping[str, Any]) -> tuple[np.ndarray, l
     if found.filled is not None:
         capacity, lanes = found.batch[0], int(np.prod(found.batch[1:]))
         filled = found.filled // max(1, lanes)
-        oldest = found.cursor if found.is_wrapped else 0
+        oldest = (found.cursor or 0) if found.is_wrapped else 0
         order = unrolled([(lane, capacity, filled, oldest) for lane in range(lanes)], lanes)
         counts = [filled] * lanes
     else:
