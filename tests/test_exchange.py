@@ -212,10 +212,10 @@ SCRIPT = """
 import os, signal, sys
 import episodelake as el
 from episodelake import _importing
-from episodelake.writers.importing import importer
+from episodelake.writers.importing import flat, importer
 
 source, target, place = sys.argv[1:]
-written = 0
+written, flat._PART_BYTES = 0, 1
 write = importer.write_loaded
 
 def strike(*arguments, **keywords):

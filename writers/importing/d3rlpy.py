@@ -189,7 +189,6 @@ class _Flat(_Dataset):
         with reading(self.path):
             arrays = {name: self.file[name] for name in (*_V1, *optional)}
             check_lengths(self.path, arrays)
-            self.identity = f"d3rlpy:{fingerprint(*arrays.values())}"
             box = box_of(arrays["observations"], "observation_space")
             self.use_spaces(box, [arrays["actions"]])
         self.mapping["terminated"] = "terminals"
@@ -207,6 +206,8 @@ class _Flat(_Dataset):
         )
         self._episodes = FlatEpisodes(self, options, rows)
         self.count = self._episodes.count
+        with reading(self.path):
+            self.identity = f"d3rlpy:{fingerprint(*arrays.values(), rows=self._episodes.first_rows)}"
 
     def parts(self) -> Iterator[Part]:
         return self._episodes.parts()

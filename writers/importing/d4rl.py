@@ -87,7 +87,6 @@ class _Dataset(Hdf5Dataset):
             arrays = {name: file[name] for name in (*_COLUMNS, *_OPTIONAL) if name in file}
             infos = leaves(file["infos"], "infos/") if "infos" in file else {}
             check_lengths(self.path, arrays | infos)
-            self.identity = f"d4rl:{fingerprint(*arrays.values())}"
             actions = arrays["actions"]
             self.observation_space = options.observation_space or box_of(
                 arrays["observations"], "observation_space"
@@ -118,6 +117,8 @@ class _Dataset(Hdf5Dataset):
         )
         self._episodes = FlatEpisodes(self, options, rows)
         self.count = self._episodes.count
+        with reading(self.path):
+            self.identity = f"d4rl:{fingerprint(*arrays.values(), rows=self._episodes.first_rows)}"
 
     def _read_card(self, file: Any) -> None:
         self.card = {name: plain(value) for name, value in file.attrs.items()}

@@ -137,6 +137,7 @@ class FlatEpisodes:
 
     Attributes:
         count: how many episodes there are.
+        first_rows: how many rows the first of them has; 0 without episodes.
     """
 
     def __init__(self, dataset: ForeignDataset, options: ImportOptions, rows: FlatRows) -> None:
@@ -150,13 +151,13 @@ class FlatEpisodes:
             ended.append(rows.ends)
         self._stops = np.unique(np.concatenate(ended)) + 1
         self.count = len(self._stops)
+        self.first_rows = int(self._stops[0]) if self.count else 0
         self._starts = np.concatenate([[0], self._stops])[: self.count]
         self._flags = terminated[self._stops - 1], truncated[self._stops - 1]
         self._lanes = np.searchsorted(edges, self._stops)
-        self._counted = 0
 
     def parts(self) -> Iterator[Part]:
-        """Yield parts of a few megabytes or one episode; count what is lost at the ends of episodes."""
+        """Yield parts of a few megabytes or one episode; count episodes without a transition as lost."""
         first = 0
         while first < self.count:
             limit = self._starts[first] + self._rows_of_part
@@ -168,16 +169,15 @@ class FlatEpisodes:
     def _kept(self, first: int, kinds: Sequence[str]) -> Iterator[Part]:
         """Yield parts of those episodes that have a transition."""
         lengths = (self._stops - self._starts)[first : first + len(kinds)]
-        lost = {"drop": (NOTHING_LEFT, DROPPED), STANDS: (NO_TRANSITION, ""), "repeat": ("", REPEATED)}
         numbered = enumerate(zip(kinds, lengths.tolist(), strict=True))
         for kept, group in groupby(numbered, key=lambda each: each[1][1] > (each[1][0] in ("drop", STANDS))):
             episodes = list(group)
-            for kind, texts in lost.items():
-                if texts[kept]:
-                    self._dataset.losses.add(texts[kept], sum(each[1][0] == kind for each in episodes))
+            start, stop = episodes[0][0], episodes[-1][0] + 1
             if kept:
-                start, stop = episodes[0][0], episodes[-1][0] + 1
                 yield self._part(first + start, kinds[start:stop])
+                continue
+            for kind, what in (("drop", NOTHING_LEFT), (STANDS, NO_TRANSITION)):
+                self._dataset.losses.add(what, kinds[start:stop].count(kind))
 
     def _part(self, first: int, kinds: Sequence[str]) -> Part:
         def singles() -> Iterator[Part]:
@@ -235,7 +235,7 @@ class FlatEpisodes:
         start, stop = int(starts[0]), int(stops[-1])
         values = {name: self._rows.read(array, name, start, stop) for name, array in self._leaves.items()}
         lasts = stops - 1 - start
-        self._count(values, lasts, np.array(kinds) == STANDS, start, stop)
+        self._count(values, lasts, kinds)
         layout = Layout(kinds, stops - starts)
         numbers = np.arange(episodes.start, episodes.stop)
         steps: dict[str, pa.Array] = {EPISODE: pa.array(numbers[layout.numbers.to_numpy()])}
@@ -260,14 +260,12 @@ class FlatEpisodes:
             facts["env_index"] = self._lanes[episodes]
         return ForeignTable(pa.table(steps), pa.table(facts))
 
-    def _count(
-        self, values: Mapping[str, np.ndarray], lasts: np.ndarray, stands: np.ndarray, start: int, stop: int
-    ) -> None:
-        """Count what is lost in rows that have not been read before."""
-        if start < self._counted:
-            return
-        self._counted = stop
-        differing = np.zeros(stop - start, bool)
+    def _count(self, values: Mapping[str, np.ndarray], lasts: np.ndarray, kinds: Sequence[str]) -> None:
+        """Count what is lost in the rows of some episodes."""
+        for kind, what in (("drop", DROPPED), ("repeat", REPEATED)):
+            self._dataset.losses.add(what, kinds.count(kind))
+        stands = np.array(kinds) == STANDS
+        differing = np.zeros(lasts[-1] + 1, bool)
         for name, after in values.items():
             if _is_in(name, NEXT_OBSERVATION):
                 now = values[name.removeprefix("next_")]
