@@ -1,6 +1,7 @@
-"""`view.to` with libraries of their own environment: each object against one that the library filled itself.
+"""`view.to` and exports with libraries of their own environment, which read or fill the same themselves.
 
 `make test-peers` runs them, and installs those whose pins contradict each other without what they require.
+TensorFlow is too large for that: the test with TFDS runs where `tensorflow-datasets` is installed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 
 import episodelake as el
 from array_stores import recorded
+from exported_store import rich_store, same
 from plain_transitions import plain_transitions, tree_equal, written_store
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore:.* does not hold:RuntimeWarning")]
@@ -250,3 +252,59 @@ def _with_axis(value: Any) -> Any:
 
 def _plain(batch: Any) -> Any:
     return {key: _plain(batch[key]) for key in batch.get_keys()} if hasattr(batch, "get_keys") else batch
+
+
+def test_tfds_reads_an_exported_rlds_dataset(tmp_path: Path) -> None:
+    """Every step of every episode has the values and dtypes of the store, through `as_dataset`."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    store = rich_store(tmp_path / "store")
+    store.export(tmp_path / "walk" / "2.1.0", format="rlds", shard_bytes=9000)
+    builder = tfds.builder("walk", data_dir=tmp_path)
+    assert builder.info.full_name == "walk/2.1.0"
+    assert builder.info.splits["train"].num_examples == len(store)
+    read = tfds.builder_from_directory(tmp_path / "walk" / "2.1.0").as_dataset(
+        split="train", shuffle_files=False, read_config=tfds.ReadConfig(interleave_cycle_length=1)
+    )
+    for found, episode in zip(tfds.as_numpy(read), store, strict=True):
+        steps = list(found["steps"])
+        assert len(steps) == episode.length + 1
+        for t, step in enumerate(steps):
+            last = t == episode.length
+            seen, values = step["observation"], episode.observations
+            assert seen["pair"].pop("1").decode() == values["pair"][1][t]
+            expected = {name: part for name, part in values.items() if name not in ("arm", "pair")}
+            assert all(same(np.asarray(seen[name]), part[t, ...]) for name, part in expected.items())
+            assert same(np.asarray(seen["pair"]["0"]), values["pair"][0][t, ...])
+            assert same(seen["arm"]["a%2Eb%2Fc"], values["arm"]["a.b/c"][t])
+            assert (step["is_first"], step["is_last"]) == (t == 0, last)
+            assert step["is_terminal"] == (last and episode.terminated)
+            assert step["info"]["say"].decode() == episode.infos[t]["say"]
+            assert same(step["info"]["force"], episode.infos[t]["force"])
+            assert same(step["frame"], episode.extra["frame"][t])
+            assert step["reward"] == (0 if last else episode.rewards[t])
+            ending = t == episode.length - 1 and episode.terminated
+            assert step["discount"] == (not last and not ending)
+            for name, part in enumerate(episode.actions):
+                assert same(
+                    np.asarray(step["action"][str(name)]), np.zeros_like(part[0]) if last else part[t, ...]
+                )
+        assert found["episode_metadata"]["level"] == episode.metadata["level"]
+
+
+@pytest.mark.parametrize("layout", ["episodes", "transitions"])
+def test_webdataset_reads_exported_shards(tmp_path: Path, layout: str) -> None:
+    """Its own decoders give arrays, frames and JSON objects."""
+    webdataset = pytest.importorskip("webdataset")
+    store = rich_store(tmp_path / "store")
+    store.export(tmp_path / "out", format="webdataset", layout=layout, shard_bytes=1 << 17)
+    shards = sorted(str(file) for file in (tmp_path / "out").glob("*.tar"))
+    found = list(webdataset.WebDataset(shards, shardshuffle=False).decode("rgb8"))
+    assert len(found) == (len(store) if layout == "episodes" else sum(episode.length for episode in store))
+    assert found[0]["json"]["end_reason"] == store[0].end_reason
+    observations = store[0].observations
+    if layout == "episodes":
+        assert same(found[0]["observation.front.npy"], observations["front"])
+        assert found[0]["observation.pair.1.json"] == observations["pair"][1]
+    else:
+        assert same(found[0]["next_observation.front.png"], observations["front"][1])
+        assert found[0]["observation.pair.1.txt"] == observations["pair"][1][0]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import episodelake as el
-from episodelake.writers.importing.rlds.tfrecord import crc32c, masked_crc, read_example
+from episodelake.store.tfrecord import crc32c, masked_crc, read_example
 
 DATA = Path(__file__).parent / "data" / "exchange"
 KEYS = [f"{split}/{number}" for split in ("train", "val") for number in (0, 1)]

@@ -36,8 +36,10 @@ _MODULES = (
     "csv",
     "huggingface.format",
     "lerobot",
+    "rlds",
     "rllib",
     "rerun",
+    "webdataset",
 )
 #: Other packages register an object like `TargetFormat` under a name in this group of entry points.
 ENTRY_POINTS = "episodelake.formats"
@@ -105,7 +107,7 @@ def export_view(
     if context.snapshot.schema.groups and not chosen.agents:
         raise DatasetError(_agents_message(chosen.name, context))
     with progress_meter(progress, "Exporting", "episodes") as tell, _drafted(path) as draft:
-        export = Export(context, losses, options, lambda done: tell(done, total))
+        export = Export(context, losses, options, lambda done: tell(done, total), path)
         with _writing(draft, path, chosen.name):
             chosen.write(export, draft)
         lost = losses.get(LOST_EPISODE, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from fractions import Fraction
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...store.optional_packages import EXPLORE, require
-from ..pictures.writing import video_encoding
+from ..pictures.writing import image_bytes, video_encoding
 
 FILES_IN_CHUNK = 1000
 DATA_MB, VIDEO_MB = 100, 200
@@ -190,12 +189,7 @@ def _merged(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> d
 
 def image_files(frames: np.ndarray, kind: str = "png") -> pa.Array:
     """Return frames, uint8 (T, H, W, C) or (T, H, W), as images of a Hugging Face dataset."""
-    images: Any = require("PIL.Image", f"An image as {kind}", EXPLORE)
-    found = []
-    for pixels in frames:
-        target = io.BytesIO()
-        images.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels).save(target, kind)
-        found.append({"bytes": target.getvalue(), "path": None})
+    found = [{"bytes": data, "path": None} for data in image_bytes(frames, kind)]
     return pa.array(found, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
 
 

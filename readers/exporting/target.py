@@ -25,12 +25,14 @@ class Export:
         losses: what the target cannot hold; formats add to it.
         options: keyword arguments of the format.
         tell: called with the number of episodes done.
+        target: where the result will be; None if it is an object in memory.
     """
 
     context: ReadContext
     losses: Losses
     options: dict[str, Any]
     tell: Callable[[int], Any]
+    target: Path | None = None
 
     def episodes(self) -> Iterator[Episode]:
         """Yield the episodes in the order of the view."""

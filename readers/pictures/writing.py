@@ -6,6 +6,7 @@ A file is written beside its place and moved there when it is whole.
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -91,6 +92,21 @@ def write_png(frames: Frames, path: Path, scale: int | None) -> None:
     picture = images.fromarray(*_frames(found, scale)) if single else _sheet(images, found, scale)
     with _replacing(path) as temporary:
         picture.save(temporary, format="png")
+
+
+def image_bytes(frames: np.ndarray, kind: str = "png") -> list[bytes]:
+    """Return an image file of each frame, uint8 (T, H, W, C) or (T, H, W).
+
+    PNG is compressed at level 1: a fourth of the time of Pillow's default, for files a sixth larger.
+    """
+    images: Any = require("PIL.Image", f"An image as {kind}", EXPLORE)
+    found = []
+    for pixels in frames:
+        target = io.BytesIO()
+        image = images.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
+        image.save(target, kind, compress_level=1)
+        found.append(target.getvalue())
+    return found
 
 
 def _sheet(images: Any, frames: Frames, scale: int | None) -> Any:

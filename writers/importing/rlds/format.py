@@ -21,6 +21,7 @@ import numpy as np
 from gymnasium import Space
 
 from ....store.errors import DatasetError, EpisodelakeError
+from ....store.tfrecord import read_example, read_record, record_offsets
 from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
 from ..last_observation import completed
 from ..lerobot.features import (
@@ -33,7 +34,7 @@ from ..lerobot.features import (
     plain_texts,
 )
 from ..lerobot.files import EXTRA, image_frames, read_json
-from .tfrecord import read_example, read_record, record_offsets
+from .exported import FACTS, Exported, exported_episode, read_exported
 
 _INFO, _FEATURES = "dataset_info.json", "features.json"
 _FLAGS = ("is_first", "is_last", "is_terminal")
@@ -95,11 +96,28 @@ class _Dataset(ForeignDataset):
         self._metadata = {name: leaf for name, leaf in leaves.items() if not name.startswith("steps/")}
         self._options = options
         self.settings = {"last_step": options.last_step, "last_observation": options.last_observation}
+        self._ours = read_exported(folder)
         named = (self._info.get(key) for key in ("name", "configName", "version"))
         name = "/".join(str(part) for part in named if part)
         self.identity = f"rlds:{name}@{self._fingerprint()}"
         splits = self._info.get("splits") or []
         self.count = sum(int(length) for split in splits for length in split.get("shardLengths", []))
+        if self._ours is None:
+            self._find_columns(options, name)
+        else:
+            self._take_ours(self._ours, options)
+
+    def _take_ours(self, ours: Exported, options: ImportOptions) -> None:
+        if FACTS not in self._metadata:
+            raise DatasetError(f"{self._folder / _FEATURES} has no {FACTS}, which our export writes.")
+        self.observation_space = options.observation_space or ours.observation_space
+        self.action_space = options.action_space or ours.action_space
+        self.reward_shape, self.card = ours.reward_shape, ours.card
+        self._ours = replace(ours, observation_space=self.observation_space, action_space=self.action_space)
+        self.mapping = {name: name for name in ("observation", "action", "reward")}
+        self.mapping |= {"terminated": "is_terminal", "truncated": "is_last and not is_terminal"}
+
+    def _find_columns(self, options: ImportOptions, name: str) -> None:
         self._observations, self._actions = self._side("observation"), self._side("action")
         taken = {*self._observations, *self._actions, *_FLAGS, "reward"}
         others = [name for name in self._steps if name not in taken]
@@ -192,6 +210,10 @@ class _Dataset(ForeignDataset):
         )
         if (early := np.flatnonzero((last | terminal)[:-1])).size:
             raise DatasetError(f"is_last or is_terminal is set at step {early[0]} of {length}.")
+        ends = bool(terminal[-1]), bool(last[-1] and not terminal[-1])
+        if self._ours is not None:
+            (facts,) = self._values(example, FACTS, self._metadata[FACTS], 1)
+            return exported_episode(values, facts, ends, self._ours)
         actions = joined(values, self._actions, "action")
         rewards = values.get("reward")
         if rewards is None:
@@ -200,7 +222,6 @@ class _Dataset(ForeignDataset):
         metadata = self._episode_metadata(example, key)
         extra = self._extra(values, metadata)
         rows = {"seen": joined(values, self._observations, "observation"), "extra": nested_values(extra)}
-        ends = bool(terminal[-1]), bool(last[-1] and not terminal[-1])
         return self._settled(rows, actions, rewards.astype(np.float64), ends, metadata)
 
     def _settled(

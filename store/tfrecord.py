@@ -1,4 +1,4 @@
-"""TFRecord files, and the `tf.train.Example` in a record, read without TensorFlow.
+"""TFRecord files, and the `tf.train.Example` in a record, read and written without TensorFlow.
 
 A record is its length (8 bytes), a checksum of that, the data, and a checksum of the data: CRC-32C, masked.
 An `Example` is a protocol buffer: a map from names to lists of bytes, floats or integers.
@@ -7,19 +7,23 @@ An `Example` is a protocol buffer: a map from names to lists of bytes, floats or
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from ....store.errors import DatasetError
+from .errors import DatasetError
 
 _HEAD = struct.Struct("<QI")
 _TAIL = struct.Struct("<I")
+_LENGTH = struct.Struct("<Q")
 _POLYNOMIAL = 0x82F63B78
 _ALL = 0xFFFFFFFF
+_BLOCK = 16
+#: As many checksums are faster combined one by one.
+_FEW = 24
 
 
 def record_offsets(file: Path) -> Iterator[int]:
@@ -71,6 +75,14 @@ def _length(head: bytes, file: Path, number: int) -> int:
     return length
 
 
+def write_record(file: IO[bytes], data: bytes) -> None:
+    """Append a record to a file."""
+    length = _LENGTH.pack(len(data))
+    file.write(length + _TAIL.pack(masked_crc(length)))
+    file.write(data)
+    file.write(_TAIL.pack(masked_crc(data)))
+
+
 def masked_crc(data: bytes) -> int:
     """Return the checksum of bytes as TFRecord files have it."""
     crc = crc32c(data)
@@ -80,32 +92,44 @@ def masked_crc(data: bytes) -> int:
 def crc32c(data: bytes) -> int:
     """Return the CRC-32C of bytes.
 
-    Long data is cut into lanes of equal length whose checksums advance together, and are then combined in
-    pairs: the checksum of A and B is that of A moved over the length of B, combined with that of B.
+    Long data is cut into blocks of 16 bytes, whose checksums come from a table for each pair of bytes. They
+    are then combined in pairs: the checksum of A and B is that of A moved over the length of B, combined with
+    that of B.
     """
     if len(data) < 64:
-        crc = _ALL
+        crc, of_byte = _ALL, _plain_byte_table()
         for byte in data:
-            crc = int(_table()[(crc ^ byte) & 0xFF]) ^ (crc >> 8)
+            crc = of_byte[(crc ^ byte) & 0xFF] ^ (crc >> 8)
         return crc ^ _ALL
-    lanes = 1 << (len(data).bit_length() // 2)
-    width = -(-len(data) // lanes)
     # Zeros before the data change nothing, once its first bytes have taken up the initial value.
-    padded = np.zeros(lanes * width, np.uint8)
+    padded = np.zeros(-(-len(data) // _BLOCK) * _BLOCK, np.uint8)
     padded[-len(data) :] = np.frombuffer(data, np.uint8)
     padded[len(padded) - len(data) :][:4] ^= 0xFF
-    found = np.zeros(lanes, np.uint32)
-    for column in np.ascontiguousarray(padded.reshape(lanes, width).T):
-        found = _table()[(found ^ column) & 0xFF] ^ (found >> 8)
-    move = _move(width)
-    while len(found) > 1:
-        found = _moved(move, found[::2]) ^ found[1::2]
-        move = _moved(move, move)
-    return int(found[0]) ^ _ALL
+    pairs = padded.view("<u2").reshape(-1, _BLOCK // 2)
+    found = np.zeros(len(pairs), np.uint32)
+    for column, table in enumerate(_pair_tables()):
+        found ^= table.take(pairs[:, column])
+    level = 0
+    while len(found) > _FEW:
+        if len(found) % 2:
+            found = np.append(np.uint32(0), found)
+        found = _moved(_move(level), found[::2]) ^ found[1::2]
+        level += 1
+    crc, move = 0, _plain_move(level)
+    for value in found.tolist():
+        crc = (
+            move[0][crc & 255]
+            ^ move[1][crc >> 8 & 255]
+            ^ move[2][crc >> 16 & 255]
+            ^ move[3][crc >> 24]
+            ^ value
+        )
+    return crc ^ _ALL
 
 
 @cache
-def _table() -> np.ndarray:
+def _byte_table() -> np.ndarray:
+    """Return the checksum of each byte."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = (table >> 1) ^ np.where(table & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
@@ -113,22 +137,43 @@ def _table() -> np.ndarray:
 
 
 @cache
-def _move(width: int) -> np.ndarray:
-    """Return what a checksum with each single bit set becomes after some zero bytes."""
-    bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    power, found = _table()[bits & 0xFF] ^ (bits >> 8), bits
-    while width:
-        if width & 1:
-            found = _moved(power, found)
-        power, width = _moved(power, power), width >> 1
+def _plain_byte_table() -> list[int]:
+    return _byte_table().tolist()
+
+
+def _before_zero(checksums: np.ndarray) -> np.ndarray:
+    """Return what checksums become after a zero byte."""
+    return _byte_table()[checksums & 0xFF] ^ (checksums >> 8)
+
+
+@cache
+def _pair_tables() -> list[np.ndarray]:
+    """Return for each place in a block the checksum of two bytes there, with zeros up to the block's end."""
+    tables = [np.arange(1 << 16, dtype=np.uint32)]
+    for _ in range(_BLOCK // 2):
+        tables.append(_before_zero(_before_zero(tables[-1])))
+    return tables[:0:-1]
+
+
+@cache
+def _move(level: int) -> np.ndarray:
+    """Return what checksums with a single byte set become after `2**level` blocks of zeros."""
+    if level:
+        return _moved(_move(level - 1), _move(level - 1))
+    found = np.arange(256, dtype=np.uint32) << np.array([[0], [8], [16], [24]], np.uint32)
+    for _ in range(_BLOCK):
+        found = _before_zero(found)
     return found
+
+
+@cache
+def _plain_move(level: int) -> list[list[int]]:
+    return _move(level).tolist()
 
 
 def _moved(move: np.ndarray, values: np.ndarray) -> np.ndarray:
-    found = np.zeros_like(values)
-    for bit in range(32):
-        found ^= np.where((values >> np.uint32(bit)) & 1, move[bit], np.uint32(0))
-    return found
+    low = move[0].take(values & 0xFF) ^ move[1].take((values >> 8) & 0xFF)
+    return low ^ move[2].take((values >> 16) & 0xFF) ^ move[3].take(values >> 24)
 
 
 def read_example(data: bytes) -> dict[str, list[bytes] | np.ndarray]:
@@ -209,3 +254,63 @@ def _varint(data: memoryview, place: int) -> tuple[int, int]:
             return value & 0xFFFFFFFFFFFFFFFF, place
         if shift > 63:
             raise ValueError("an integer has more than 64 bits")
+
+
+def write_example(features: Mapping[str, np.ndarray | list[bytes]]) -> bytes:
+    """Return an `Example`.
+
+    Args:
+        features: float32 arrays and arrays of integers or flags are stored as such, in C order; of an array
+            of the dtype `V`, and of a list, each item is bytes.
+    """
+    entries: list[bytes] = []
+    for name, values in features.items():
+        kind, content = _content(values)
+        feature = _message(2, *_message(kind, *content))
+        entries += _message(1, *_message(1, name.encode()), *feature)
+    return b"".join(_message(1, *entries))
+
+
+def _content(values: np.ndarray | list[bytes]) -> tuple[int, list[bytes]]:
+    """Return the type of a `Feature`, and its list in parts."""
+    if isinstance(values, list):
+        return 1, [part for item in values for part in _message(1, item)]
+    if values.dtype.kind == "V":
+        size = values.dtype.itemsize
+        head = np.frombuffer(b"\x0a" + _encoded(size), np.uint8)
+        rows = np.empty((values.size, len(head) + size), np.uint8)
+        rows[:, : len(head)] = head
+        rows[:, len(head) :] = values.view(np.uint8).reshape(-1, size)
+        return 1, [rows.tobytes()]
+    if values.dtype.kind == "f":
+        return 2, _message(1, values.astype("<f4", copy=False).tobytes())
+    return 3, _message(1, _packed(values.reshape(-1).astype(np.int64).view(np.uint64)))
+
+
+def _packed(values: np.ndarray) -> bytes:
+    """Return integers of seven bits in a byte, the lowest first; all but the last byte have the eighth."""
+    if not values.size or values.max() < 128:
+        return values.astype(np.uint8).tobytes()
+    places = np.arange(10, dtype=np.uint64) * np.uint64(7)
+    rest = values[:, None] >> places
+    found = (rest & np.uint64(127)).astype(np.uint8)
+    more = np.zeros(found.shape, bool)
+    more[:, :-1] = rest[:, 1:] > 0
+    found[more] |= 128
+    kept = np.ones(found.shape, bool)
+    kept[:, 1:] = more[:, :-1]
+    return found[kept].tobytes()
+
+
+def _message(field: int, *content: bytes) -> list[bytes]:
+    """Return a field of bytes in parts."""
+    return [bytes([field << 3 | 2]) + _encoded(sum(map(len, content))), *content]
+
+
+def _encoded(value: int) -> bytes:
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

@@ -1,0 +1,154 @@
+"""The values of an episode as arrays: parts of its spaces, and step columns that are there at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from gymnasium import Space, spaces
+
+from ...store.dynamic import logical_types as kinds
+from ...store.dynamic.column_groups import INFO, POLICY, STEP_FAMILIES, ColumnGroup
+from ...store.errors import DatasetError, InvalidArgumentError
+from ...store.spaces.arrow import elements_of
+from ...store.tables.annotation_files import episode_annotations
+from ..episode import Episode
+from .target import Export
+
+_ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Text)
+Path = tuple[str, ...]
+
+
+def check_space(space: Space, what: str, target: str, path: Path = ()) -> None:
+    """Refuse a space that has a part without arrays of one shape or texts.
+
+    Raises:
+        DatasetError: it has one, or no part at all.
+    """
+    if isinstance(space, spaces.Dict | spaces.Tuple) and len(space.spaces):
+        for key, part in parts_of(space):
+            check_space(part, what, target, (*path, key))
+    elif not isinstance(space, _ARRAYS):
+        raise DatasetError(
+            f"{target} cannot hold {'.'.join((what, *path))}, which is {space}: it holds arrays, texts, and "
+            "Dicts and Tuples of them."
+        )
+
+
+def parts_of(space: spaces.Dict | spaces.Tuple) -> list[tuple[str, Space]]:
+    """Return the parts of a space with their keys; those of a Tuple are numbers."""
+    if isinstance(space, spaces.Dict):
+        return list(space.spaces.items())
+    return [(str(index), part) for index, part in enumerate(space.spaces)]
+
+
+def leaves(values: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield the arrays and lists of texts in stacked values of a space, with their paths."""
+    if isinstance(values, Mapping | tuple):
+        named = values.items() if isinstance(values, Mapping) else ((str(i), v) for i, v in enumerate(values))
+        for key, part in named:
+            yield from leaves(part, (*path, key))
+    else:
+        yield path, values if isinstance(values, list) else np.asarray(values)
+
+
+class StepColumns:
+    """The columns of infos, policy outputs and the user's own, an episode at a time.
+
+    Args:
+        export: of the episodes.
+    """
+
+    def __init__(self, export: Export) -> None:
+        schema = export.context.snapshot.steps_schema
+        self._fields = {group: list(filter(group.owns, schema)) for group in STEP_FAMILIES}
+        self._kinds = {field.name: kinds.field_kind(field) or kinds.JSON_KIND for field in schema}
+
+    def of(self, episode: Episode) -> Iterator[tuple[ColumnGroup, Path, Any]]:
+        """Yield the columns that an episode has: group, path and values.
+
+        Values are an array of T+1 values (see `Episode.info_arrays` and `Episode.policy` for exceptions) or a
+        list of as many texts; None if they are neither, or not there at every step, or if a key is no text.
+        """
+        for group, fields in self._fields.items():
+            if fields:
+                yield from ((group, *column) for column in self._of_group(episode, group, fields))
+
+    def _of_group(
+        self, episode: Episode, group: ColumnGroup, fields: list[pa.Field]
+    ) -> Iterator[tuple[Path, Any]]:
+        count = episode.length + 1
+        table = episode._block.table(fields, episode._start, count)
+        if group.json_column in table.column_names and table.column(group.json_column).null_count < count:
+            for path, values in leaves(by_key(episode, group)):
+                texts = isinstance(values, list) and all(isinstance(each, str) for each in values)
+                plain = texts or (isinstance(values, np.ndarray) and values.dtype.kind in "biuf")
+                yield path, values if plain and all(isinstance(key, str) for key in path) else None
+            return
+        for field, column in zip(fields, table.columns, strict=True):
+            kind = self._kinds[field.name]
+            if kind in (kinds.JSON_KIND, kinds.TIMESTAMP_KIND) or column.null_count == count:
+                continue
+            cells = column.combine_chunks()
+            if not episode.has_last_observation or (group is POLICY and not cells[count - 1].is_valid):
+                cells = cells.slice(0, count - 1)
+            yield group.path(field.name), _values(cells, kind)
+
+
+def text_keys(path: tuple[Any, ...]) -> Path:
+    """Return a path with keys that are no texts in angle brackets."""
+    return tuple(key if isinstance(key, str) else f"<{key!r}>" for key in path)
+
+
+def by_key(episode: Episode, group: ColumnGroup) -> Any:
+    """Return the infos, policy outputs or own columns of an episode."""
+    return getattr(episode, {INFO: "info_arrays", POLICY: "policy"}.get(group, "extra"))
+
+
+def _values(cells: pa.Array, kind: str) -> Any:
+    """Return the values of a column, an array or a list of texts; None if they are not of one shape."""
+    if cells.null_count or kind.startswith("list:"):
+        return None
+    if kind == "str":
+        return cells.to_pylist()
+    elements, shape = elements_of(cells)
+    if shape is None or elements.null_count:
+        return None
+    found = elements.to_numpy(zero_copy_only=False)
+    if not kind.startswith("array:"):
+        return found
+    dtype, inner = kinds.array_parts(kind)
+    return found.astype(dtype, copy=False).reshape(len(cells), *(shape if inner == (-1,) else inner))
+
+
+def is_picture(values: Any) -> bool:
+    """Return whether values are frames: uint8 of shape (T, H, W, 1) or (T, H, W, 3)."""
+    return (
+        isinstance(values, np.ndarray)
+        and values.dtype == np.uint8
+        and values.ndim == 4
+        and values.shape[3] in (1, 3)
+        and 0 not in values.shape[1:]
+    )
+
+
+def lose_annotations(export: Export) -> None:
+    """Count the columns that episodes and steps got later as lost."""
+    snapshot = export.context.snapshot
+    of_episodes = [field.name for field in episode_annotations(snapshot.episodes_schema)]
+    for name in (*snapshot.annotation_files.annotations, *of_episodes):
+        export.losses.add(f"the annotation {name}", len(export.context))
+
+
+def shard_bytes(export: Export) -> int:
+    """Return the option `shard_bytes`, 256 MiB by default.
+
+    Raises:
+        InvalidArgumentError: it is no number above 0.
+    """
+    size = export.options.get("shard_bytes", 256 << 20)
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise InvalidArgumentError(f"shard_bytes={size!r}: expected a whole number above 0.")
+    return size
