@@ -36,10 +36,10 @@ _MODULES = (
     "csv",
     "huggingface.format",
     "lerobot",
-    "rlds",
+    "rlds.format",
     "rllib",
     "rerun",
-    "webdataset",
+    "webdataset.format",
 )
 #: Other packages register an object like `TargetFormat` under a name in this group of entry points.
 ENTRY_POINTS = "episodelake.formats"

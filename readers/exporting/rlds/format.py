@@ -18,17 +18,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...store import names
-from ...store.dynamic.column_groups import EXTRA, POLICY
-from ...store.dynamic.values import dump_json
-from ...store.errors import DatasetError, InvalidArgumentError
-from ...store.optional_packages import EXPLORE
-from ...store.spaces import space_to_json
-from ...store.tfrecord import write_example
-from ..episode import Episode
-from .rlds_files import Features, Shards, write_features, write_json
-from .step_arrays import StepColumns, check_space, leaves, lose_annotations, shard_bytes, text_keys
-from .target import Export
+from ....store import names
+from ....store.dynamic.column_groups import EXTRA, POLICY
+from ....store.dynamic.values import dump_json
+from ....store.errors import DatasetError, InvalidArgumentError
+from ....store.optional_packages import EXPLORE
+from ....store.spaces import space_to_json
+from ....store.tfrecord import write_example
+from ...episode import Episode
+from ..step_arrays import StepColumns, check_space, leaves, lose_annotations, shard_bytes, text_keys
+from ..target import Export
+from .files import Features, Shards, write_features, write_json
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _FLAGS = ("is_first", "is_last", "is_terminal")

@@ -12,18 +12,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ...store import names
-from ...store.dynamic.column_groups import EXTRA, INFO, POLICY, merge_rows
-from ...store.dynamic.values import dump_json
-from ...store.errors import InvalidArgumentError
-from ...store.reserved import POSITIONAL
-from ...store.spaces import space_to_json
-from ..episode import Episode
-from ..episode_data import positional
-from ..pictures.writing import image_bytes
-from .hdf5 import transitions_of
-from .rlds_files import write_json
-from .step_arrays import (
+from ....store import names
+from ....store.dynamic.column_groups import EXTRA, INFO, POLICY, merge_rows
+from ....store.dynamic.values import dump_json
+from ....store.errors import InvalidArgumentError
+from ....store.reserved import POSITIONAL
+from ....store.spaces import space_to_json
+from ...episode import Episode
+from ...episode_data import positional
+from ...pictures.writing import image_bytes
+from ..hdf5 import transitions_of
+from ..rlds.files import write_json
+from ..step_arrays import (
     StepColumns,
     by_key,
     check_space,
@@ -33,8 +33,8 @@ from .step_arrays import (
     shard_bytes,
     text_keys,
 )
+from ..target import LOST_EPISODE, Export
 from .tar_files import TarShards, npy_head
-from .target import LOST_EPISODE, Export
 
 _LAYOUTS = ("episodes", "transitions")
 _OF_STEPS = ("length", "has_last_observation")

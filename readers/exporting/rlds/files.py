@@ -12,11 +12,11 @@ from typing import IO, Any, Self
 
 import numpy as np
 
-from ...store.errors import DatasetError
-from ...store.tfrecord import write_record
-from ..episode import Episode
-from ..pictures.writing import image_bytes
-from .step_arrays import is_picture
+from ....store.errors import DatasetError
+from ....store.tfrecord import write_record
+from ...episode import Episode
+from ...pictures.writing import image_bytes
+from ..step_arrays import is_picture
 
 #: TensorFlow parses no larger message.
 _LARGEST = (1 << 31) - 1

@@ -1,0 +1,1 @@
+"""WebDataset: `format.py` makes the samples, `tar_files.py` writes them."""
