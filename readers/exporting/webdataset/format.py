@@ -21,7 +21,6 @@ from ....store.spaces import space_to_json
 from ...episode import Episode
 from ...episode_data import positional
 from ...pictures.writing import image_bytes
-from ..hdf5 import transitions_of
 from ..rlds.files import write_json
 from ..step_arrays import (
     StepColumns,
@@ -153,7 +152,7 @@ def _transitions(
     if episode._observation_count < 2:
         export.losses.add(LOST_EPISODE)
         return
-    count = transitions_of(episode, export)
+    count = export.transitions_of(episode)
     arrays = {("observation", *path): values for path, values in leaves(episode.observations)}
     arrays |= {("action", *path): values for path, values in leaves(episode.actions)}
     arrays["reward",] = episode.rewards
