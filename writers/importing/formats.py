@@ -23,6 +23,7 @@ _MODULES = (
     "tianshou",
     "sb3",
     "torchrl",
+    "imitation.format",
     "lerobot.format",
     "rlds.format",
     "rllib.format",

@@ -1,0 +1,143 @@
+"""Arrays in NumPy's format inside gzip and zip files, read in slices from front to back."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ...store.errors import DatasetError
+
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+class NpyFile:
+    """An array that is decompressed as it is read, without pickles.
+
+    A slice that begins before the end of the last one reads the file from its start again.
+
+    Args:
+        place: names the file in messages.
+        name: of the array.
+        open_file: opens the array's file.
+
+    Attributes:
+        shape, dtype: of the array.
+
+    Raises:
+        DatasetError: the file is damaged, or holds pickles.
+    """
+
+    def __init__(self, place: str, name: str, open_file: Callable[[], IO[bytes]]) -> None:
+        self.name = name
+        self._place = f"{place}: {name}"
+        with unpacking(self._place):
+            self._file = open_file()
+            version = np.lib.format.read_magic(self._file)
+            if version not in _HEADERS:
+                raise DatasetError(f"{self._place}: version {version} of NumPy's format is unknown.")
+            self.shape, fortran, self.dtype = _HEADERS[version](self._file)
+        if self.dtype.hasobject:
+            raise DatasetError(f"{self._place} holds pickled objects; expected numbers.")
+        if fortran and len(self.shape) > 1:
+            raise DatasetError(f"{self._place} is in Fortran order, which cannot be read in rows.")
+        self._start = self._file.tell()
+        self._row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:]))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """Return the rows of a slice, or with `()` the whole array.
+
+        Raises:
+            DatasetError: the file is damaged.
+        """
+        if rows == ():
+            return self._read(0, self.shape)
+        start, stop, _ = rows.indices(len(self))
+        return self._read(start, (max(0, stop - start), *self.shape[1:]))
+
+    def _read(self, start: int, shape: tuple[int, ...]) -> np.ndarray:
+        with unpacking(self._place):
+            found = np.empty(shape, self.dtype)
+            rest = found.reshape(-1).view(np.uint8).data
+            self._file.seek(self._start + start * self._row_bytes)
+            while len(rest):
+                count = self._file.readinto(rest)  # type: ignore[attr-defined]
+                if not count:
+                    raise DatasetError(
+                        f"{self._place} ends too early: its header gives the shape {self.shape}."
+                    )
+                rest = rest[count:]
+        return found
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class NpzFile:
+    """An `.npz` file; its arrays are opened one by one.
+
+    Attributes:
+        names: of its arrays.
+
+    Raises:
+        DatasetError: it is no zip file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with unpacking(str(path)):
+            self._archive = zipfile.ZipFile(path)
+        self.names = [name.removesuffix(".npy") for name in self._archive.namelist() if name.endswith(".npy")]
+
+    def open(self, name: str) -> NpyFile:
+        """Open an array.
+
+        Raises:
+            DatasetError: it is missing or damaged, or holds pickles.
+        """
+        if name not in self.names:
+            raise DatasetError(f"{self.path} has no {name}; it has {', '.join(self.names)}.")
+        return NpyFile(str(self.path), name, lambda: self._archive.open(f"{name}.npy"))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._archive.close()
+
+
+def npz_path(source: Any) -> Path | None:
+    """Return the path of an `.npz` file; None for any other source."""
+    if not isinstance(source, str | Path) or Path(source).suffix != ".npz":
+        return None
+    return Path(source) if zipfile.is_zipfile(source) else None
+
+
+@contextmanager
+def unpacking(place: str) -> Iterator[None]:
+    """Turn errors of gzip, zip and NumPy's headers into those of a damaged data set.
+
+    Raises:
+        DatasetError: the block failed; the message names the place.
+    """
+    try:
+        yield
+    except DatasetError:
+        raise
+    except (
+        OSError,
+        EOFError,
+        zlib.error,
+        zipfile.BadZipFile,
+        RuntimeError,
+        ValueError,
+        MemoryError,
+    ) as error:
+        raise DatasetError(f"{place} cannot be read: {type(error).__name__}: {error}") from error
