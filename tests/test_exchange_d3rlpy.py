@@ -14,7 +14,7 @@ from gymnasium import spaces
 import episodelake as el
 
 DATA = Path(__file__).parent / "data" / "exchange"
-UNUSED = "an action and reward beside a last observation, which d3rlpy does not use"
+UNUSED = "an action and reward beside a last observation, which lead to none"
 
 
 def transitions(store: el.EpisodeStore) -> list[tuple[Any, ...]]:

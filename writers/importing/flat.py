@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 from gymnasium import Space, spaces
 
+from ...store.dynamic.column_groups import EXTRA
 from ...store.errors import DatasetError
 from ...store.names import escape_distinct
-from ...store.reserved import ACTION, EPISODE, FLAGS, NEXT_OBSERVATION, OBSERVATION, REWARD
+from ...store.reserved import ACTION, EPISODE, FLAGS, NEXT_OBSERVATION, OBSERVATION, RESERVED, REWARD
 from .dataset import ForeignDataset, ForeignTable, ImportOptions, Part
 from .episode_rows import FOLLOWS, STANDS, Layout
 from .hdf5 import reading
@@ -317,6 +318,12 @@ def _arrays(tree: Tree) -> Iterator[Any]:
             yield from _arrays(part)
     else:
         yield tree
+
+
+def extra_column(name: str, source: str) -> str:
+    """Return the step column of an array of the source; below `source` if a store uses the name itself."""
+    taken = name.casefold() in RESERVED or name.startswith("_")
+    return EXTRA.column((source, name) if taken else (name,))
 
 
 def _is_in(name: str, column: str) -> bool:

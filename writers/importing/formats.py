@@ -24,6 +24,7 @@ _MODULES = (
     "sb3",
     "torchrl",
     "imitation.format",
+    "ogbench",
     "lerobot.format",
     "rlds.format",
     "rllib.format",

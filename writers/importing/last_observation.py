@@ -16,7 +16,7 @@ from .dataset import ForeignEpisode, ImportOptions
 DROPPED = "a last transition, whose next observation is missing"
 REPEATED = "a last observation, which repeats the one before"
 DIFFERING = "a next observation that differs from the observation of the next row"
-UNUSED = "an action and reward beside a last observation, which d3rlpy does not use"
+UNUSED = "an action and reward beside a last observation, which lead to none"
 NO_TRANSITION = "an episode with an observation and no transition"
 NOTHING_LEFT = "an episode of one transition, whose next observation is missing"
 #: By `last_observation`; "missing" counts where the source's own form has last observations.

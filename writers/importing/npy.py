@@ -13,6 +13,7 @@ import numpy as np
 
 from ...store.errors import DatasetError
 
+_BLOCK_BYTES = 8 << 20
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -62,6 +63,11 @@ class NpyFile:
             return self._read(0, self.shape)
         start, stop, _ = rows.indices(len(self))
         return self._read(start, (max(0, stop - start), *self.shape[1:]))
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield all rows in blocks of a few megabytes."""
+        size = max(1, _BLOCK_BYTES // max(1, self._row_bytes))
+        return (self[start : start + size] for start in range(0, len(self), size))
 
     def _read(self, start: int, shape: tuple[int, ...]) -> np.ndarray:
         with unpacking(self._place):
