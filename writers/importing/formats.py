@@ -25,6 +25,7 @@ _MODULES = (
     "torchrl",
     "imitation.format",
     "ogbench",
+    "dopamine.format",
     "lerobot.format",
     "rlds.format",
     "rllib.format",

@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from gzip import GzipFile
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +15,8 @@ import numpy as np
 from ...store.errors import DatasetError
 
 _BLOCK_BYTES = 8 << 20
+#: Of a file at a time, since decompressing makes a copy.
+_READ_BYTES = 1 << 20
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -34,7 +37,7 @@ class NpyFile:
         DatasetError: the file is damaged, or holds pickles.
     """
 
-    def __init__(self, place: str, name: str, open_file: Callable[[], IO[bytes]]) -> None:
+    def __init__(self, place: str, name: str, open_file: Callable[[], IO[bytes] | GzipFile]) -> None:
         self.name = name
         self._place = f"{place}: {name}"
         with unpacking(self._place):
@@ -75,7 +78,7 @@ class NpyFile:
             rest = found.reshape(-1).view(np.uint8).data
             self._file.seek(self._start + start * self._row_bytes)
             while len(rest):
-                count = self._file.readinto(rest)  # type: ignore[attr-defined]
+                count = self._file.readinto(rest[:_READ_BYTES])  # type: ignore[attr-defined]
                 if not count:
                     raise DatasetError(
                         f"{self._place} ends too early: its header gives the shape {self.shape}."
