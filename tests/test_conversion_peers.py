@@ -7,6 +7,7 @@ TensorFlow is too large for that: the test with TFDS runs where `tensorflow-data
 from __future__ import annotations
 
 import importlib
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,33 @@ def test_imitation_has_the_episodes(store: el.EpisodeStore) -> None:
     rows = plain_transitions(store)
     for index, row in enumerate(rows):
         assert tree_equal(_unwrapped(flat[index]["next_obs"]), row["next_observation"])
+
+
+def test_trajectories_of_imitation_come_back(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """As objects, as a pickle, and through its own files where it can write them; truncation is lost."""
+    serialize = importlib.import_module("imitation.data.serialize")
+    made = store.to.imitation()
+    (tmp_path / "old.pkl").write_bytes(pickle.dumps(made))
+    sources: list[tuple[Any, dict[str, Any]]] = [
+        (made, {}),
+        (tmp_path / "old.pkl", {"format": "imitation", "trust": True}),
+    ]
+    if isinstance(made[0].obs, np.ndarray):
+        serialize.save(tmp_path / "saved", made)
+        loaded = serialize.load(tmp_path / "saved")
+        assert type(loaded).__name__ == "TrajectoryDatasetSequence"
+        sources += [(loaded, {}), (tmp_path / "saved", {}), (tmp_path / "saved", {"trust": True})]
+    for number, (source, options) in enumerate(sources):
+        report = el.import_dataset(source, tmp_path / f"copy{number}", **options)
+        copy = el.open(tmp_path / f"copy{number}")
+        assert report.format == "imitation"
+        assert report.lost["whether an episode was terminated or truncated"] == 3
+        for trajectory, ours, again in zip(made, store, copy, strict=True):
+            assert again.end_reason == ("terminated" if trajectory.terminal else "cut")
+            assert tree_equal(again.observations, ours.observations)
+            assert np.array_equal(again.actions, ours.actions)
+            assert np.array_equal(again.rewards, ours.rewards)
+            assert again.infos[1:] == ours.infos[1:]
 
 
 def test_hugging_face_has_the_rows(store: el.EpisodeStore) -> None:

@@ -176,7 +176,7 @@ class _Dataset(ForeignDataset):
 
     def _decoded(self, text: str) -> Any:
         if self._trust:
-            return require("jsonpickle", "Decoding infos with trust=True").decode(text)
+            return require("jsonpickle", "Decoding infos with trust=True").decode(text, keys=True)
         info = json.loads(text)
         if not isinstance(info, dict):
             return info
