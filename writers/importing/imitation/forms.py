@@ -60,7 +60,8 @@ class Objects(Trajectories):
     def __init__(self, trajectories: Sequence[Any]) -> None:
         super().__init__()
         self._trajectories = trajectories
-        for index, each in enumerate(trajectories):
+        # Other sequences are imitation's own, and reading them takes long.
+        for index, each in enumerate(trajectories if isinstance(trajectories, list | tuple) else ()):
             if not is_trajectory(each):
                 raise DatasetError(
                     f"Trajectory {index} is a {type(each).__name__}; expected one of imitation's."
