@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from gzip import GzipFile
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from ...store.errors import DatasetError
+from .dataset import Match
 
 _BLOCK_BYTES = 8 << 20
 #: Of a file at a time, since decompressing makes a copy.
@@ -129,9 +129,27 @@ def npz_path(source: Any) -> Path | None:
     return Path(source) if zipfile.is_zipfile(source) else None
 
 
+def look_into_npz(path: Path, *needed: str) -> Match:
+    """Return whether an `.npz` file has some arrays."""
+    try:
+        file = NpzFile(path)
+    except DatasetError as error:
+        return Match(str(error), len(needed))
+    file.close()
+    return compared(file.names, *needed)
+
+
+def compared(names: Collection[str], *needed: str) -> Match:
+    """Return whether a source has some arrays or columns, given those that it has."""
+    lacking = [name for name in needed if name not in names]
+    return Match(
+        f"it has no {', '.join(lacking)}" if lacking else f"it has {', '.join(needed)}", len(lacking)
+    )
+
+
 @contextmanager
 def unpacking(place: str) -> Iterator[None]:
-    """Turn errors of gzip, zip and NumPy's headers into those of a damaged data set.
+    """Turn errors of gzip, zip and NumPy, which are of many kinds, into those of a damaged data set.
 
     Raises:
         DatasetError: the block failed; the message names the place.
@@ -140,13 +158,5 @@ def unpacking(place: str) -> Iterator[None]:
         yield
     except DatasetError:
         raise
-    except (
-        OSError,
-        EOFError,
-        zlib.error,
-        zipfile.BadZipFile,
-        RuntimeError,
-        ValueError,
-        MemoryError,
-    ) as error:
+    except Exception as error:
         raise DatasetError(f"{place} cannot be read: {type(error).__name__}: {error}") from error

@@ -22,7 +22,7 @@ from ...store.errors import DatasetError
 from .dataset import ForeignDataset, ImportOptions, Match, Part
 from .flat import FlatEpisodes, FlatRows, extra_column
 from .hdf5 import as_flags, box_of, check_lengths, discrete_of, fingerprint, is_discrete
-from .npy import NpyFile, NpzFile, npz_path
+from .npy import NpyFile, NpzFile, look_into_npz, npz_path
 
 _COLUMNS = ("observations", "actions", "terminals")
 _REWARDS = "rewards"
@@ -39,14 +39,7 @@ class _Format:
         path = npz_path(source)
         if path is None:
             return Match("it is no .npz file", 3, related=False)
-        try:
-            names = NpzFile(path).names
-        except DatasetError as error:
-            return Match(str(error), 1)
-        lacking = [name for name in _COLUMNS if name not in names]
-        if lacking:
-            return Match(f"it has no {', '.join(lacking)}", len(lacking))
-        return Match(f"it has {', '.join(_COLUMNS)}")
+        return look_into_npz(path, *_COLUMNS)
 
     def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
         """Open a file."""

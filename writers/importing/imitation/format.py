@@ -27,7 +27,7 @@ from ....store.errors import DatasetError
 from ....store.optional_packages import require
 from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
 from ..hdf5 import box_of, discrete_of, is_discrete
-from ..npy import npz_path
+from ..npy import compared, look_into_npz, npz_path
 from .forms import NEEDED, Folder, Npz, Objects, Trajectories, folder_features, is_trajectory, unpickled
 
 _TRUNCATED = "TimeLimit.truncated"
@@ -49,13 +49,13 @@ class _Format:
                 return Match(f"it is a list of imitation's {type(first).__name__}")
             return Match("it is no list of imitation's trajectories", 3, related=False)
         if (path := npz_path(source)) is not None:
-            return _compared(_npz_names(path), (*NEEDED, "indices"))
+            return look_into_npz(path, *NEEDED, "indices")
         if isinstance(source, str | Path) and Path(source).suffix == ".pkl":
             return Match("a pickle is read only with format='imitation' and trust=True", 1)
         features = folder_features(source)
         if features is None:
             return Match("it is no folder with state.json and dataset_info.json", 3, related=False)
-        return _compared(features, (*NEEDED, "infos"))
+        return compared(features, *NEEDED, "infos")
 
     def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
         """Open trajectories."""
@@ -75,23 +75,6 @@ class _Format:
 
 def _is_sequence(source: Any) -> bool:
     return isinstance(source, Sequence) and not isinstance(source, str | bytes)
-
-
-def _npz_names(path: Path) -> Sequence[str]:
-    from zipfile import ZipFile
-
-    try:
-        with ZipFile(path) as archive:
-            return [name.removesuffix(".npy") for name in archive.namelist()]
-    except Exception:
-        return []
-
-
-def _compared(names: Any, needed: Sequence[str]) -> Match:
-    lacking = [name for name in needed if name not in names]
-    return Match(
-        f"it has no {', '.join(lacking)}" if lacking else f"it has {', '.join(needed)}", len(lacking)
-    )
 
 
 class _Dataset(ForeignDataset):

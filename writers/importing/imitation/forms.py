@@ -100,6 +100,8 @@ class Folder(Trajectories):
             self._table = pa.concat_tables(
                 pa.ipc.open_stream(pa.memory_map(str(path))).read_all() for path in files
             )
+            # Damaged offsets would read memory that is not the file's.
+            self._table.validate(full=True)
         except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise DatasetError(f"{folder} cannot be read: {type(error).__name__}: {error}") from error
         lacking = [name for name in NEEDED if name not in self._table.column_names]
