@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from gzip import GzipFile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 
@@ -42,6 +42,11 @@ class NpyFile:
         self._place = f"{place}: {name}"
         with unpacking(self._place):
             self._file = open_file()
+        with closed_on_error(self):
+            self._read_header()
+
+    def _read_header(self) -> None:
+        with unpacking(self._place):
             version = np.lib.format.read_magic(self._file)
             if version not in _HEADERS:
                 raise DatasetError(f"{self._place}: version {version} of NumPy's format is unknown.")
@@ -103,6 +108,7 @@ class NpzFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._opened: list[NpyFile] = []
         with unpacking(str(path)):
             self._archive = zipfile.ZipFile(path)
         self.names = [name.removesuffix(".npy") for name in self._archive.namelist() if name.endswith(".npy")]
@@ -115,10 +121,13 @@ class NpzFile:
         """
         if name not in self.names:
             raise DatasetError(f"{self.path} has no {name}; it has {', '.join(self.names)}.")
-        return NpyFile(str(self.path), name, lambda: self._archive.open(f"{name}.npy"))
+        self._opened.append(NpyFile(str(self.path), name, lambda: self._archive.open(f"{name}.npy")))
+        return self._opened[-1]
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file and its arrays."""
+        for array in self._opened:
+            array.close()
         self._archive.close()
 
 
@@ -145,6 +154,23 @@ def compared(names: Collection[str], *needed: str) -> Match:
     return Match(
         f"it has no {', '.join(lacking)}" if lacking else f"it has {', '.join(needed)}", len(lacking)
     )
+
+
+class Closable(Protocol):
+    """Holds files open."""
+
+    def close(self) -> None:
+        """Close them."""
+
+
+@contextmanager
+def closed_on_error(files: Closable) -> Iterator[None]:
+    """Close files if the block fails."""
+    try:
+        yield
+    except BaseException:
+        files.close()
+        raise
 
 
 @contextmanager

@@ -13,7 +13,6 @@ them, become step columns.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from ...store.errors import DatasetError
 from .dataset import ForeignDataset, ImportOptions, Match, Part
 from .flat import FlatEpisodes, FlatRows, extra_column
 from .hdf5 import as_flags, box_of, check_lengths, discrete_of, fingerprint, is_discrete
-from .npy import NpyFile, NpzFile, look_into_npz, npz_path
+from .npy import NpyFile, NpzFile, closed_on_error, look_into_npz, npz_path
 
 _COLUMNS = ("observations", "actions", "terminals")
 _REWARDS = "rewards"
@@ -46,13 +45,15 @@ class _Format:
         path = npz_path(source)
         if path is None:
             raise DatasetError(f"{source!s:.200} is no .npz file, so it is no OGBench data set.")
-        return _Dataset(path, options)
+        file = NpzFile(path)
+        with closed_on_error(file):
+            return _Dataset(file, options)
 
 
 class _Dataset(ForeignDataset):
-    def __init__(self, path: Path, options: ImportOptions) -> None:
+    def __init__(self, file: NpzFile, options: ImportOptions) -> None:
         super().__init__()
-        self._file = NpzFile(path)
+        self._file, path = file, file.path
         arrays = {name: self._file.open(name) for name in dict.fromkeys((*_COLUMNS, *self._file.names))}
         total = check_lengths(path, arrays)
         self.identity = f"ogbench:{path.stem}-{fingerprint(*arrays.values())}"

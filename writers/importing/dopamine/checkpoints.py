@@ -10,6 +10,7 @@ import gzip
 import pickle
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -64,10 +65,8 @@ class Checkpoint:
 
     def values(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return the values of some rows of a small array."""
-        file = self.open(name)
-        found = file[()][rows % self.capacity]
-        file.close()
-        return found
+        with closing(self.open(name)) as file:
+            return file[()][rows % self.capacity]
 
     def ends(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows that end episodes, and which of them are terminal.
@@ -109,22 +108,30 @@ def read_counters(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
         lacking = [name for name in COUNTERS if name not in each.others]
         if lacking:
             raise DatasetError(
-                f"Checkpoint {each.number} has no {', '.join(lacking)}; its valid rows are unknown without."
+                f"Checkpoint {each.number} has no {', '.join(lacking)}; its valid rows are unknown."
             )
-        added, margin = (_opened(each.others[name]) for name in COUNTERS)
-        terminal = each.open("terminal")
-        count, capacity = int(added[()]), len(terminal)
-        for file in (added, margin, terminal):
-            file.close()
+        with closing(each.open("terminal")) as terminal:
+            capacity = terminal[()].size
+        added, margin = (_whole_array(each.others[name]) for name in COUNTERS)
+        if added.shape or added.dtype.kind not in "iu" or added < 0 or not capacity:
+            raise DatasetError(
+                f"{each.others['add_count']} is {added!s:.50} for {capacity} slots; expected a whole number."
+            )
+        count = int(added)
         if found and count < found[-1].added:
             last = found[-1]
             count = last.added + (count - last.added) % capacity + (each.number - last.number - 1) * capacity
-        found.append(replace(each, added=count, capacity=capacity, margin=margin.shape[0]))
+        found.append(replace(each, added=count, capacity=capacity, margin=margin.size))
     return found
 
 
 def _opened(path: Path) -> NpyFile:
     return NpyFile(str(path.parent), path.name, partial(gzip.open, path))
+
+
+def _whole_array(path: Path) -> np.ndarray:
+    with closing(_opened(path)) as file:
+        return file[()]
 
 
 class _Kind:
@@ -159,11 +166,8 @@ def _slots(path: Path) -> np.ndarray:
     Raises:
         DatasetError: the file is damaged, or holds something else.
     """
-    try:
-        with unpacking(str(path)), gzip.open(path) as file:
-            found = _Slots(file).load()
-    except (pickle.UnpicklingError, AttributeError, IndexError, KeyError, TypeError) as error:
-        raise DatasetError(f"{path} is no pickled set of whole numbers: {error}") from error
+    with unpacking(f"{path}, a set of whole numbers,"), gzip.open(path) as file:
+        found = _Slots(file).load()
     if not isinstance(found, set) or not all(type(each) is int for each in found):
         raise DatasetError(f"{path} holds no set of whole numbers.")
     return np.array(sorted(found), np.int64)

@@ -7,6 +7,7 @@ where there are rows that none of them has, an episode is cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import numpy as np
 
@@ -37,16 +38,13 @@ def stack_padding(checkpoint: Checkpoint) -> int:
     starts = np.array([0] * (checkpoint.first == 0) + (checkpoint.ends(rows)[0] + 1).tolist(), np.int64)
     slots = np.sort(starts[starts + limit <= checkpoint.added] % checkpoint.capacity)
     slots = slots[slots + limit <= checkpoint.capacity][:_COMPARED]
-    found = limit
-    files = [checkpoint.open(name) for name in ("observation", "action", "reward")]
-    for slot in slots.tolist():
-        filled = np.zeros(limit, bool)
-        for file in files:
-            filled |= _filled(file[slot : slot + limit])
-        found = min(found, int(np.argmax(filled)) if filled.any() else limit)
-    for file in files:
-        file.close()
-    return found
+    filled = np.zeros((len(slots), limit), bool)
+    for name in ("observation", "action", "reward"):
+        with closing(checkpoint.open(name)) as file:
+            for each, slot in zip(filled, slots.tolist(), strict=True):
+                each |= _filled(file[slot : slot + limit])
+    zeros = np.where(filled.any(axis=1), filled.argmax(axis=1), limit)
+    return int(zeros.min(initial=limit))
 
 
 class Episodes:

@@ -26,6 +26,7 @@ from ....store.errors import DatasetError
 from ..dataset import ForeignDataset, ImportOptions, Match, Part
 from ..flat import FlatEpisodes, FlatRows, extra_column
 from ..hdf5 import box_of, discrete_of, is_discrete
+from ..npy import closed_on_error
 from .checkpoints import COUNTERS, ENDS, NEEDED, find_checkpoints, read_counters
 from .episodes import Episodes, Joined, Span, stack_padding
 
@@ -58,12 +59,23 @@ class _Format:
         match = self.detect(source)
         if match.lacks:
             raise DatasetError(f"{source!s:.200} has no checkpoints of Dopamine: {match.reason}.")
-        return _Dataset(Path(source), options)
+        dataset = _Dataset()
+        with closed_on_error(dataset):
+            dataset.read(Path(source), options)
+        return dataset
 
 
 class _Dataset(ForeignDataset):
-    def __init__(self, folder: Path, options: ImportOptions) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        self._arrays: dict[str, Joined] = {}
+
+    def read(self, folder: Path, options: ImportOptions) -> None:
+        """Find the episodes, and open the arrays.
+
+        Raises:
+            DatasetError: a file is missing or damaged.
+        """
         self.settings = {"last_observation": options.last_observation}
         checkpoints = read_counters(find_checkpoints(folder))
         found = Episodes(stack_padding(checkpoints[0]), self.losses)
@@ -73,7 +85,8 @@ class _Dataset(ForeignDataset):
         if not found.spans:
             raise DatasetError(f"{folder} has no transitions.")
         extras = [name for name in checkpoints[0].arrays if name not in NEEDED]
-        self._arrays = {name: Joined(name, found.spans) for name in (*NEEDED[:3], *extras)}
+        for name in (*NEEDED[:3], *extras):
+            self._arrays[name] = Joined(name, found.spans)
         observation, action, reward, *_ = self._arrays.values()
         self.identity = (
             f"dopamine:{folder.absolute().name}-{_digest(found.spans, observation, action, reward)}"

@@ -27,7 +27,7 @@ from ....store.errors import DatasetError
 from ....store.optional_packages import require
 from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
 from ..hdf5 import box_of, discrete_of, is_discrete
-from ..npy import compared, look_into_npz, npz_path
+from ..npy import closed_on_error, compared, look_into_npz, npz_path
 from .forms import NEEDED, Folder, Npz, Objects, Trajectories, folder_features, is_trajectory, unpickled
 
 _TRUNCATED = "TimeLimit.truncated"
@@ -70,7 +70,8 @@ class _Format:
             form: Trajectories = Folder(path)
         else:
             form = Npz(path, options.trust) if path.suffix == ".npz" else unpickled(path, options.trust)
-        return _Dataset(form, path.stem, options)
+        with closed_on_error(form):
+            return _Dataset(form, path.stem, options)
 
 
 def _is_sequence(source: Any) -> bool:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ....store.errors import DatasetError
 from ....store.optional_packages import require
-from ..npy import NpzFile
+from ..npy import NpzFile, closed_on_error
 
 FIELDS = ("obs", "acts", "terminal", "infos", "rews")
 NEEDED = ("obs", "acts", "terminal")
@@ -154,6 +154,10 @@ class Npz(Trajectories):
         super().__init__()
         self.place = str(path)
         self._file = NpzFile(path)
+        with closed_on_error(self._file):
+            self._open(path, trust)
+
+    def _open(self, path: Path, trust: bool) -> None:
         self._arrays = {name: self._file.open(name) for name in ("obs", "acts")}
         self._terminal = self._file.open("terminal")[()]
         if "rews" in self._file.names:
