@@ -17,7 +17,7 @@ from gymnasium import spaces
 import episodelake as el
 
 DATA = Path(__file__).parent / "data" / "exchange"
-EDGE = "the beginning of an episode, which the ring may have overwritten"
+EDGE = "the beginning of the first episode of a full buffer, whose rows newer ones may have replaced"
 DROPPED = "a last transition, whose next observation is missing"
 BETWEEN = "rows that the ring had overwritten before the next checkpoint"
 

@@ -14,12 +14,12 @@ import numpy as np
 from ....store.errors import DatasetError
 from ....store.losses import Losses
 from ..npy import NpyFile
+from ..objects import BEGUN
 from .checkpoints import Checkpoint
 
 #: A checkpoint, the number of the first row, and of the row behind the last one.
 Span = tuple[Checkpoint, int, int]
 
-_EDGE = "the beginning of an episode, which the ring may have overwritten"
 _BETWEEN = "rows that the ring had overwritten before the next checkpoint"
 #: How many beginnings of episodes are compared with zeros.
 _COMPARED = 8
@@ -114,7 +114,7 @@ class Episodes:
         self._next = first + self._padding
         edge = np.arange(first, min(self._next, checkpoint.added))
         if first or self._is_filled(checkpoint, edge):
-            self._losses.add(_EDGE)
+            self._losses.add(BEGUN)
 
     def _span(self, checkpoint: Checkpoint, first: int, stop: int) -> None:
         """Add the rows of an episode, as far as they are in a checkpoint."""
