@@ -122,6 +122,8 @@ def test_lists_of_trajectories_with_dict_observations(tmp_path: Path) -> None:
     assert store[1].observations["place"].tolist() == [0, 1, 2, 3, 4, 5]
     with pytest.raises(el.DatasetError, match="Trajectory 1 is a dict"):
         el.import_dataset([made[0], {}], tmp_path / "other")
+    with pytest.raises(el.DatasetError, match="Trajectory 0: acts is a list; expected an array"):
+        el.import_dataset([Trajectory(np.ones(3), [1, 2], None, True)], tmp_path / "other")
 
 
 def rewritten(folder: Path, change: Callable[[dict[str, list[Any]]], None]) -> None:

@@ -121,7 +121,11 @@ class Episodes:
         start = max(first, self._next)
         while start < stop:
             edge = min(stop, (start // checkpoint.capacity + 1) * checkpoint.capacity)
-            self.spans.append((checkpoint, start, edge))
+            before, begin, behind = self.spans[-1] if self.spans else (None, 0, 0)
+            if before is checkpoint and behind == start and start % checkpoint.capacity:
+                self.spans[-1] = checkpoint, begin, edge
+            else:
+                self.spans.append((checkpoint, start, edge))
             self._total += edge - start
             start = edge
 

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import Space
 
 from ....store.errors import DatasetError
 from ....store.optional_packages import require
 from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
-from ..hdf5 import box_of, discrete_of, is_discrete
+from ..hdf5 import discrete_of, is_discrete, space_of
 from ..npy import closed_on_error, compared, look_into_npz, npz_path
 from .forms import NEEDED, Folder, Npz, Objects, Trajectories, folder_features, is_trajectory, unpickled
 
@@ -103,12 +103,9 @@ class _Dataset(ForeignDataset):
             self.losses.add(what, count)
 
     def _space(self, name: str, first: Any) -> Space:
-        option = {"obs": "observation_space", "acts": "action_space"}[name]
-        if isinstance(first, Mapping):
-            return spaces.Dict({key: _space_of(part, option) for key, part in first.items()})
-        if is_discrete(first):
+        if not isinstance(first, Mapping) and is_discrete(first):
             return discrete_of(self._form.read(index, [name])[name] for index in range(len(self._form)))
-        return _space_of(first, option)
+        return space_of(first, "observation_space" if name == "obs" else "action_space")
 
     def parts(self) -> Iterator[Part]:
         for index in range(len(self._form)):
@@ -181,13 +178,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(not key.startswith("py/") and _is_plain(part) for key, part in value.items())
     return True
-
-
-def _space_of(array: Any, option: str) -> Space:
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf":
-        kind = getattr(array, "dtype", type(array).__name__)
-        raise DatasetError(f"{option} cannot be told from values of type {kind}. Give it with {option}=.")
-    return box_of(array, option)
 
 
 def _digest(fields: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from ....store.errors import DatasetError
 from ....store.optional_packages import require
 from ..npy import NpzFile, closed_on_error
+from ..objects import class_names, tree_leaves
 
 FIELDS = ("obs", "acts", "terminal", "infos", "rews")
 NEEDED = ("obs", "acts", "terminal")
@@ -76,6 +77,11 @@ class Objects(Trajectories):
         found = {name: getattr(trajectory, name) for name in names if hasattr(trajectory, name)}
         if hasattr(found.get("obs"), "unwrap"):
             found["obs"] = found["obs"].unwrap()
+        arrays = {name: found[name] for name in ("obs", "acts", "rews") if name in found}
+        for path, values in tree_leaves(arrays).items():
+            if not isinstance(values, np.ndarray):
+                kind = type(values).__name__
+                raise DatasetError(f"Trajectory {index}: {'.'.join(path)} is a {kind}; expected an array.")
         found["infos"] = getattr(found.get("infos"), "_encoded_list", found.get("infos"))
         return found
 
@@ -225,8 +231,7 @@ def unpickled(path: Path, trust: bool) -> Objects:
 
 def is_trajectory(value: Any) -> bool:
     """Return whether an object is one of imitation's trajectories."""
-    ours = any(each.__module__.startswith("imitation.") for each in type(value).__mro__)
-    return ours and all(hasattr(value, name) for name in NEEDED)
+    return bool(class_names(value, "imitation")) and all(hasattr(value, name) for name in NEEDED)
 
 
 def folder_features(source: Any) -> Mapping[str, Any] | None:
