@@ -151,6 +151,7 @@ def broken(columns: dict[str, list[Any]]) -> None:
     columns["infos"][2][0] = "{"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
