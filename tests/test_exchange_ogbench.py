@@ -85,7 +85,8 @@ def test_arrays_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("episodelake.writers.importing.flat._PART_BYTES", 400)
     el.import_dataset(NAVIGATE, tmp_path / "store")
     blocks = [(start, stop) for name, start, stop in wanted if name == "qpos" and stop > 1]
-    assert blocks == [(0, 9), (9, 18), (18, 27), (27, 36)]
+    fingerprint, *blocks = blocks
+    assert fingerprint == (0, 9) and blocks == [(0, 9), (9, 18), (18, 27), (27, 36)]
     assert np.array_equal(
         np.concatenate([episode.observations for episode in el.open(tmp_path / "store")]),
         np.load(NAVIGATE)["observations"],

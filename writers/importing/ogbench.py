@@ -56,10 +56,12 @@ class _Dataset(ForeignDataset):
         self._file, path = file, file.path
         arrays = {name: self._file.open(name) for name in dict.fromkeys((*_COLUMNS, *self._file.names))}
         total = check_lengths(path, arrays)
-        self.identity = f"ogbench:{path.stem}-{fingerprint(*arrays.values())}"
+        heads = list(arrays.values())
         observations, actions = arrays.pop("observations"), arrays.pop("actions")
         lasts = as_flags(arrays.pop("terminals")[()], f"{path}: terminals")
         lasts[-1:] = True
+        first = int(lasts.argmax()) + 1 if total else 0
+        self.identity = f"ogbench:{fingerprint(*heads, rows=first)}"
         rewards = arrays.pop(_REWARDS, None)
         if rewards is None:
             self.losses.add(_NO_REWARDS, total - int(lasts.sum()))

@@ -15,8 +15,7 @@ buffer of Dopamine 4.1 in JAX, an Orbax checkpoint with stacked states, is not r
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,12 @@ from gymnasium import Space
 from ....store.errors import DatasetError
 from ..dataset import ForeignDataset, ImportOptions, Match, Part
 from ..flat import FlatEpisodes, FlatRows, extra_column
-from ..hdf5 import box_of, discrete_of, is_discrete
+from ..hdf5 import box_of, discrete_of, fingerprint, is_discrete
 from ..npy import closed_on_error
 from .checkpoints import COUNTERS, ENDS, NEEDED, find_checkpoints, read_counters
-from .episodes import Episodes, Joined, Span, stack_padding
+from .episodes import Episodes, Joined, stack_padding
 
 _BLOCK_ROWS = 1 << 20
-_DIGESTED_ROWS = 4096
 
 
 class _Format:
@@ -88,9 +86,6 @@ class _Dataset(ForeignDataset):
         for name in (*NEEDED[:3], *extras):
             self._arrays[name] = Joined(name, found.spans)
         observation, action, reward, *_ = self._arrays.values()
-        self.identity = (
-            f"dopamine:{folder.absolute().name}-{_digest(found.spans, observation, action, reward)}"
-        )
         self.reward_shape = reward.shape[1:]
         self.observation_space = options.observation_space or box_of(observation, "observation_space")
         self.action_space = options.action_space or _action_space(action)
@@ -101,6 +96,7 @@ class _Dataset(ForeignDataset):
         for name in sorted(set(checkpoints[0].others) - {*COUNTERS, ENDS}):
             self.losses.add(f"{name}, which is no array of transitions", len(checkpoints))
         lasts, terminated, truncated = found.flags()
+        self.identity = f"dopamine:{fingerprint(observation, action, reward, rows=int(lasts[0]) + 1)}"
         rows = FlatRows(
             place=str(folder),
             observation=observation,
@@ -129,17 +125,6 @@ def _action_space(actions: Joined) -> Space:
         return box_of(actions, "action_space")
     starts = range(0, len(actions), _BLOCK_ROWS)
     return discrete_of(actions[start : start + _BLOCK_ROWS] for start in starts)
-
-
-def _digest(spans: Sequence[Span], *arrays: Joined) -> str:
-    """Return a digest of the first rows of the first checkpoint."""
-    first = sum(stop - start for checkpoint, start, stop in spans if checkpoint is spans[0][0])
-    digest = hashlib.sha256(
-        str([(array.name, str(array.dtype), array.shape[1:]) for array in arrays]).encode()
-    )
-    for array in arrays[1:]:
-        digest.update(array[: min(first, _DIGESTED_ROWS)].tobytes())
-    return digest.hexdigest()[:8]
 
 
 FORMAT = _Format()

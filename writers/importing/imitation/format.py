@@ -13,7 +13,6 @@ plain values are read, and others, which jsonpickle makes by running code, only 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -25,7 +24,7 @@ from gymnasium import Space
 
 from ....store.errors import DatasetError
 from ....store.optional_packages import require
-from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
+from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
 from ..hdf5 import discrete_of, is_discrete, space_of
 from ..npy import closed_on_error, compared, look_into_npz, npz_path
 from .forms import NEEDED, Folder, Npz, Objects, Trajectories, folder_features, is_trajectory, unpickled
@@ -60,7 +59,7 @@ class _Format:
     def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
         """Open trajectories."""
         if _is_sequence(source):
-            return _Dataset(Objects(source), "", options)
+            return _Dataset(Objects(source), options)
         if not isinstance(source, str | Path):
             raise DatasetError(
                 f"A {type(source).__name__} is no source for imitation. Give a list of trajectories."
@@ -71,7 +70,7 @@ class _Format:
         else:
             form = Npz(path, options.trust) if path.suffix == ".npz" else unpickled(path, options.trust)
         with closed_on_error(form):
-            return _Dataset(form, path.stem, options)
+            return _Dataset(form, options)
 
 
 def _is_sequence(source: Any) -> bool:
@@ -79,7 +78,7 @@ def _is_sequence(source: Any) -> bool:
 
 
 class _Dataset(ForeignDataset):
-    def __init__(self, form: Trajectories, stem: str, options: ImportOptions) -> None:
+    def __init__(self, form: Trajectories, options: ImportOptions) -> None:
         super().__init__()
         self._form = form
         self._trust = options.trust
@@ -88,7 +87,7 @@ class _Dataset(ForeignDataset):
         if not self.count:
             raise DatasetError(f"{form.place} has no trajectories.")
         first = form.read(0)
-        self.identity = f"imitation:{stem}-{_digest(first)}" if stem else f"imitation:{_digest(first)}"
+        self.identity = f"imitation:{fingerprint(first['obs'], first['acts'])}"
         self.observation_space = options.observation_space or self._space("obs", first["obs"])
         self.action_space = options.action_space or self._space("acts", first["acts"])
         self.mapping = {
@@ -178,16 +177,6 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(not key.startswith("py/") and _is_plain(part) for key, part in value.items())
     return True
-
-
-def _digest(fields: Mapping[str, Any]) -> str:
-    """Return a digest of the first observation and action."""
-    digest = hashlib.sha256()
-    parts = fields["obs"] if isinstance(fields["obs"], Mapping) else {"obs": fields["obs"]}
-    for name, part in {**parts, "acts": fields["acts"]}.items():
-        digest.update(f"{name}{part.dtype}{part.shape[1:]}".encode())
-        digest.update(np.ascontiguousarray(part[:1]).tobytes())
-    return digest.hexdigest()[:8]
 
 
 FORMAT = _Format()
