@@ -23,14 +23,14 @@ import polars as pl
 from ._store import EpisodeStore, copy_view, create, merge, open_store
 from .readers.view import EpisodeView
 from .store.creation import check_free_for_copy
-from .store.errors import InvalidArgumentError, SpaceMismatchError, StoreNotFoundError
+from .store.errors import InvalidArgumentError, SpaceMismatchError, StoreAccessError, StoreNotFoundError
 from .store.files import guard_access
 from .store.layout import MANIFEST, Layout
 from .store.losses import Losses
 from .store.progress import Progress, progress_meter
 from .store.spaces import space_to_json
 from .store.spaces.coerce import Cast
-from .writers.importing.dataset import ForeignDataset, ImportOptions, LastObservation, LastStep
+from .writers.importing.dataset import ForeignDataset, ImportOptions, LastObservation, LastStep, guard_source
 from .writers.importing.formats import chosen_format
 from .writers.importing.importer import Imported, OnError, check_on_error, import_episodes, write_loaded
 from .writers.importing.ledger import LossLedger
@@ -156,7 +156,10 @@ def import_dataset(
     target = into if isinstance(into, EpisodeStore) else _opened(into, storage_options)
     if target is None:
         check_free_for_copy(Layout.at(where, storage_options))
-    with closing(chosen.open(source, options)) as dataset:
+    with guard_source(_name(source)):
+        opened = chosen.open(source, options)
+    opened.source = _name(source)
+    with closing(opened) as dataset:
         if target is not None:
             _check_target(target, dataset)
             dataset.observation_space = target.observation_space
@@ -309,8 +312,16 @@ def _staged(dataset: ForeignDataset, into: str | PathLike[str]) -> Iterator[Epis
         )
     try:
         yield staging
-    except Exception:
-        if not len(staging.refresh()):
+    except StoreNotFoundError as error:
+        if path.exists():
+            raise
+        raise StoreAccessError(
+            f"{path} was deleted during the import, as at the end of another import of the same data set. "
+            "Import again; that adds what is missing."
+        ) from error
+    except Exception as error:
+        # Where the disk is full, the writer still holds its journal, from which the next call goes on.
+        if not isinstance(error, StoreAccessError) and not len(staging.refresh()):
             shutil.rmtree(path, ignore_errors=True)
         raise
     # A store that is deleted in part cannot be opened; under another name it is not looked for.
@@ -323,9 +334,11 @@ def _staged(dataset: ForeignDataset, into: str | PathLike[str]) -> Iterator[Epis
 
 def _preview(dataset: ForeignDataset, cast: Cast) -> pl.DataFrame | None:
     """Return the first rows of the first episode, as they would stand in `steps`."""
-    part = next(dataset.parts(), None)
+    part = next(dataset.guarded_parts(), None)
     if part is None:
         return None
+    with guard_source(f"Episode {part.keys[0]} of {dataset.source}"):
+        loaded = part.load()
     with TemporaryDirectory(prefix="episodelake-") as folder:
         store = create(
             Path(folder, "preview"),
@@ -334,7 +347,7 @@ def _preview(dataset: ForeignDataset, cast: Cast) -> pl.DataFrame | None:
             reward_shape=dataset.reward_shape,
         )
         with store.writer(cast=cast, durability="none") as writer:
-            write_loaded(part.load(), part, writer, part.keys, [True] * len(part.keys))
+            write_loaded(loaded, part, writer, part.keys, [True] * len(part.keys))
         return store.refresh().steps.head(_PREVIEWED_ROWS).drop("episode_id").collect()
 
 

@@ -393,11 +393,12 @@ def test_a_store_goes_out_to_minari_and_comes_back(tmp_path: Path, data_format: 
     with store.writer() as writer:
         episode = writer.begin(np.zeros(4, np.float32))
         episode.append(1, 2.0, np.ones(4, np.float32), policy={"value": 1.0})
-        episode.end(metadata={"level": 3, "odd": [1, 2]})
+        episode.end(metadata={"level": 3, "odd": [1, "a"]})
     store.refresh()
     report = store.export(tmp_path / "out", format="minari", data_format=data_format)
     assert (report.episodes, report.steps) == (4, int(store.episodes.collect()["length"].sum()))
-    assert dict(report.lost) == {"the column policy.value": 4, "metadata.odd": 1, "title of the card": 1}
+    odd = {"metadata.odd": 1} if data_format == "hdf5" else {}
+    assert dict(report.lost) == {"the column policy.value": 4, **odd, "title of the card": 1}
     found = minari.MinariDataset(tmp_path / "out" / "data")
     for ours, theirs in zip(store, found.iterate_episodes(), strict=True):
         for name in ("observations", "actions", "rewards", "terminations", "truncations"):

@@ -127,6 +127,7 @@ def test_a_store_goes_out_to_d3rlpy_and_comes_back(
         "that an episode was truncated, not cut": 1,
         "a last transition, whose next observation is missing": 1,
         "title of the card": 1,
+        "spaces, which an import infers from the values": 2,
     }
     with h5py.File(tmp_path / "out.h5") as file:
         assert file["num_episodes"][()] == 5 and file["version"][()] == b"2.1"

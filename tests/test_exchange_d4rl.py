@@ -207,6 +207,7 @@ def test_a_store_goes_out_to_d4rl_and_comes_back(tmp_path: Path) -> None:
         "the seed of an episode": 4,
         "info.text, which is not a number of one shape at every step": 86,
         "that an episode was cut, not truncated": 1,
+        "spaces, which an import infers from the values": 2,
     }
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert {name: file[name].shape for name in file if name not in ("infos", "metadata")} == {

@@ -139,6 +139,7 @@ def test_observations_of_one_array_get_a_name(tmp_path: Path) -> None:
         "the column info.x": 1,
         "that an episode was truncated, not cut": 1,
         "metadata.odd": 1,
+        "spaces, which an import infers from the values": 2,
     }
     el.import_dataset(tmp_path / "out.hdf5", tmp_path / "back", observation_space=box)
     (back,) = el.open(tmp_path / "back")

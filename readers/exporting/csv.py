@@ -50,9 +50,12 @@ class _Format:
                     f"The column {leaf.column!r} holds arrays of shape {leaf.shape}, which CSV would keep in "
                     f"{leaf.size} columns; at most {_MOST_COLUMNS} are possible. Export to Parquet."
                 )
+            if not leaf.size:
+                raise DatasetError(f"CSV cannot hold {leaf.column!r}: its shape {leaf.shape} has no item.")
             if len(leaf.shape) > 1:
                 export.losses.add(f"the shape {leaf.shape} of {leaf.column}")
         export.losses.add("the spaces, whose dtypes and bounds CSV lacks", 2)
+        export.losses.add("the types of other columns, which CSV lacks", len(table.dynamic))
         flat = _flattened(table.schema.empty_table(), sizes)
         names = flat.schema.names
         if len({*names}) < len(names):

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from ...store.dynamic.column_groups import EXTRA as OWN_COLUMNS
 from ...store.dynamic.column_groups import INFO, POLICY
 from ..episode import Episode
+from .flat import refuse_vector_rewards
 from .hdf5 import EXTRA, first_rows, lose_facts, new_file, single_array
 from .target import Export
 
@@ -32,12 +33,14 @@ class _Format:
 
     def write(self, export: Export, target: Path) -> None:
         """Write the file."""
+        refuse_vector_rewards(export.context, "d3rlpy")
         manifest = export.context.snapshot.manifest
         observation = manifest.observation_space
         for part in observation.spaces if isinstance(observation, spaces.Tuple) else [observation]:
             single_array(part, "observations", "d3rlpy")
         single_array(manifest.action_space, "actions", "d3rlpy")
         export.lose_columns(INFO, POLICY, OWN_COLUMNS)
+        export.lose_spaces()
         count = 0
         with new_file(target, "d3rlpy") as file:
             for episode in export.episodes():

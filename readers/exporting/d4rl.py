@@ -14,6 +14,7 @@ import numpy as np
 from ...store.dynamic.column_groups import EXTRA as OWN_COLUMNS
 from ...store.dynamic.column_groups import POLICY
 from ..episode import Episode
+from .flat import refuse_vector_rewards
 from .hdf5 import (
     EXTRA,
     ColumnWriter,
@@ -36,10 +37,12 @@ class _Format:
 
     def write(self, export: Export, target: Path) -> None:
         """Write the file."""
+        refuse_vector_rewards(export.context, "D4RL")
         manifest = export.context.snapshot.manifest
         observation = single_array(manifest.observation_space, "observations", "D4RL")
         action = single_array(manifest.action_space, "actions", "D4RL")
         export.lose_columns(POLICY, OWN_COLUMNS)
+        export.lose_spaces()
         with new_file(target, "D4RL") as file:
             columns = ColumnWriter(file)
             for name, space in (
@@ -48,7 +51,7 @@ class _Format:
                 ("next_observations", observation),
             ):
                 columns.create(name, space.shape or (), space.dtype)
-            columns.create("rewards", export.context.snapshot.schema.reward_shape, np.float64)
+            columns.create("rewards", (), np.float64)
             columns.create("terminals", (), bool)
             columns.create("timeouts", (), bool)
             infos = InfoColumns(columns, "infos/", export)

@@ -172,10 +172,10 @@ def _writing(draft: Path, path: Path, name: str) -> Iterator[None]:
     """Tell a place that cannot be written from other failures of a format, such as those of a codec."""
     try:
         yield
-    except EpisodelakeError:
+    except (EpisodelakeError, MemoryError):
         raise
-    except OSError as error:
-        if error.errno in _FULL or draft.name in str(error):
+    except Exception as error:
+        if isinstance(error, OSError) and (error.errno in _FULL or draft.name in str(error)):
             with guard_access("write", path):
                 raise
         raise DatasetError(

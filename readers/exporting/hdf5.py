@@ -126,10 +126,28 @@ def numeric_infos(episode: Episode, count: int, export: Export) -> Iterator[tupl
             export.losses.add(what, count)
 
 
+def is_name(key: str) -> bool:
+    """Return whether HDF5 gives a name back as it is, not as a path."""
+    return key not in ("", ".") and "/" not in key and "\0" not in key
+
+
+def is_attribute(value: Any) -> bool:
+    """Return whether an attribute gives a value back as it is: a number, a text, or a list of one kind."""
+    if isinstance(value, list):
+        return bool(value) and len({type(part) for part in value}) == 1 and all(map(is_attribute, value))
+    if isinstance(value, str):
+        return "\0" not in value
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return isinstance(value, float)
+
+
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values in nested mappings by path."""
+    """Yield the values in nested mappings by path; None for those whose name would be another path."""
     for key, part in values.items():
-        if isinstance(part, Mapping):
+        if not is_name(key):
+            yield f"{prefix}{key}", None
+        elif isinstance(part, Mapping):
             yield from flat(part, f"{prefix}{key}/")
         else:
             yield f"{prefix}{key}", part

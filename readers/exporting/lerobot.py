@@ -143,6 +143,8 @@ class _Dataset:
             self._export.losses.add("the last observation of an episode")
         if episode.end_reason == "interrupted":
             self._export.losses.add("that an episode was interrupted, not cut")
+        elif episode.terminated and episode.truncated:
+            self._export.losses.add("that an episode that was truncated terminated as well")
         row: dict[str, Any] = {"episode_index": index, "tasks": list(dict.fromkeys(tasks)), "length": length}
         columns = {}
         for name, feature in self._features.items():
@@ -180,11 +182,17 @@ class _Dataset:
         texts = episode.extra.get(_TASK)
         if texts is not None and all(isinstance(text, str) for text in texts[: episode.length]):
             return list(texts[: episode.length])
+        if texts is not None:
+            self._export.losses.add(f"the column {_TASK}, which is not a text at every step")
         text = episode.metadata.get(_TASK, self._export.options.get(_TASK, ""))
         return [str(text)] * episode.length
 
     def _facts(self, episode: Episode) -> dict[str, Any]:
-        row: dict[str, Any] = {"episodelake/seed": episode.seed}
+        seed = episode.seed
+        if seed is not None and not -(2**63) <= seed < 2**63:
+            self._export.losses.add("a seed beyond 64 bits")
+            seed = None
+        row: dict[str, Any] = {"episodelake/seed": seed}
         for name, value in (("options", episode.options or None), ("metadata", episode.metadata)):
             try:
                 row[f"episodelake/{name}"] = None if value is None else json.dumps(value)
@@ -240,11 +248,13 @@ def _leaves(space: Space, side: str) -> Iterator[tuple[str, tuple[tuple[str, ...
                 if "/" in str(key) or "." in str(key):
                     raise DatasetError(f"LeRobot cannot hold {side}[{key!r}]: names have no '/' and no '.'.")
                 yield from walk(each, (*path, str(key)))
-        elif isinstance(part, _NUMBERS) and len(part.shape or ()) <= 5:
+        elif isinstance(part, _NUMBERS) and len(part.shape or ()) <= 5 and 0 not in (part.shape or ()):
             yield path, part
         else:
             shown = ".".join((side, *path))
-            raise DatasetError(f"LeRobot cannot hold {shown}, which is {part}: it holds arrays of numbers.")
+            raise DatasetError(
+                f"LeRobot cannot hold {shown}, which is {part}: it holds arrays of at least one number."
+            )
 
     for path, part in walk(space, ()):
         single = "image" if _is_picture(part) else "state"

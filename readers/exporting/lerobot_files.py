@@ -145,8 +145,10 @@ class Statistics:
         """
         row: dict[str, Any] = {}
         for name, each in values.items():
-            found = _statistics(each)
-            self._all[name] = _merged(self._all[name], found) if name in self._all else found
+            # Infinities have no mean.
+            with np.errstate(invalid="ignore", over="ignore"):
+                found = _statistics(each)
+                self._all[name] = _merged(self._all[name], found) if name in self._all else found
             row.update((f"stats/{name}/{key}", value.tolist()) for key, value in found.items())
         return row
 

@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 
 from ...store.batches import slice_batch
 from ...store.dynamic.column_groups import EXTRA, POLICY
-from ...store.errors import InvalidArgumentError
+from ...store.errors import DatasetError, InvalidArgumentError
 from ...store.optional_packages import require
 from ..episode import Episode
 from ..iteration import iterate
+from .flat import refuse_vector_rewards
+from .hdf5 import flat, is_attribute, is_name
 from .target import Export
 
 _RESERVED = frozenset({"id", "total_steps", "seed", "options"})
@@ -62,8 +65,12 @@ class _Format:
             raise InvalidArgumentError(
                 f"data_format={data_format!r} is unknown; expected one of {', '.join(_DATA_FORMATS)}."
             )
-        export.lose_columns(POLICY, EXTRA)
         manifest = export.context.snapshot.manifest
+        refuse_vector_rewards(export.context, "Minari")
+        hdf5 = data_format == "hdf5"
+        _check_names(manifest.observation_space, "observation", hdf5)
+        _check_names(manifest.action_space, "action", hdf5)
+        export.lose_columns(POLICY, EXTRA)
         data = target / "data"
         data.mkdir(parents=True)
         storage = MinariStorage.new(
@@ -74,12 +81,34 @@ class _Format:
             data_format,
             jpeg_encoding=bool(export.options.get("jpeg_encoding", False)),
         )
-        storage.update_episodes(_buffers(export))
-        storage.update_episode_metadata(_metadata(export))
+        storage.update_episodes(_buffers(export, hdf5))
+        storage.update_episode_metadata(_metadata(export, hdf5))
         storage.update_metadata(_dataset_metadata(export))
 
 
-def _buffers(export: Export) -> Iterator[Any]:
+def _check_names(space: Space, place: str, hdf5: bool) -> None:
+    """Refuse spaces of which Minari's files would hold something else, or on which Arrow crashes.
+
+    Raises:
+        DatasetError: names the part of the space.
+    """
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, part in inner:
+            if hdf5 and not is_name(str(key)):
+                raise DatasetError(
+                    f"HDF5 cannot hold {place}[{key!r}]: a name has no '/' and is not '.'. Pass "
+                    "data_format='arrow'."
+                )
+            _check_names(part, f"{place}[{key!r}]", hdf5)
+    elif not hdf5 and space.shape and not np.prod(space.shape):
+        raise DatasetError(
+            f"Minari's Arrow files cannot hold {place}, whose shape {space.shape} has no item. Pass "
+            "data_format='hdf5'."
+        )
+
+
+def _buffers(export: Export, hdf5: bool) -> Iterator[Any]:
     from minari.data_collector import EpisodeBuffer
 
     index = 0
@@ -93,7 +122,7 @@ def _buffers(export: Export) -> Iterator[Any]:
         yield EpisodeBuffer(
             id=index,
             seed=episode.seed,
-            options=episode.options or None,
+            options=_attributes(episode.options or {}, "options", export, hdf5) or None,
             observations=episode.observations,
             actions=slice_batch(episode.actions, 0, steps),
             rewards=episode.rewards[:steps],  # type: ignore[arg-type]
@@ -112,38 +141,56 @@ def _infos(infos: Mapping[str, Any], export: Export, prefix: str = "info.") -> d
     """Return the infos that Minari can store: numbers or texts at every step."""
     kept: dict[str, Any] = {}
     for key, values in infos.items():
-        if isinstance(values, Mapping):
+        if isinstance(values, Mapping) and is_name(key):
             if inner := _infos(values, export, f"{prefix}{key}."):
                 kept[key] = inner
-        elif "/" in key or np.asarray(values).dtype.kind not in "biufU":
-            export.losses.add(f"{prefix}{key}, which is not a number or text at every step", len(values))
+        elif is_name(key) and _is_column(values):
+            kept[key] = np.asarray(values) if isinstance(values[0], np.ndarray) else values
         else:
-            found = np.asarray(values)
-            kept[key] = found.tolist() if found.dtype.kind == "U" else found
+            export.losses.add(f"{prefix}{key}, which is not a number or text at every step", _rows(values))
     return kept
 
 
-def _metadata(export: Export) -> Iterator[dict[str, Any]]:
-    """Yield the metadata of each episode that Minari can store: numbers, texts and nested ones of them."""
+def _is_column(values: Any) -> bool:
+    if isinstance(values, list) and all(isinstance(value, str) for value in values):
+        return not any("\0" in value for value in values)
+    try:
+        found = np.asarray(values)
+    except ValueError:  # arrays of several shapes
+        return False
+    return found.dtype.kind in "biuf" and bool(found.size)
+
+
+def _rows(values: Any) -> int:
+    while isinstance(values, Mapping):
+        values = next(iter(values.values()), ())
+    return len(values)
+
+
+def _metadata(export: Export, hdf5: bool) -> Iterator[dict[str, Any]]:
+    """Yield the metadata of each episode that Minari can store."""
     for episode in filter(_has_transitions, iterate(export.context)):
-        kept: dict[str, Any] = {}
-        for key, value in _flat(episode):
-            if key in _RESERVED or not isinstance(value, bool | int | float | str):
-                export.losses.add(f"metadata.{key.replace('/', '.')}")
-            else:
-                kept[key] = value
-        yield kept
+        found = {key: value for key, value in episode.metadata.items() if key not in _RESERVED}
+        for key in _RESERVED.intersection(episode.metadata):
+            export.losses.add(f"metadata.{key}")
+        kept = _attributes(found, "metadata", export, hdf5)
+        yield dict(flat(kept)) if hdf5 else kept
 
 
-def _flat(episode: Episode) -> Iterator[tuple[str, Any]]:
-    def walk(found: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-        for key, value in found.items():
-            if isinstance(value, Mapping):
-                yield from walk(value, f"{prefix}{key}/")
-            else:
-                yield f"{prefix}{key}", value
-
-    return walk(episode.metadata, "")
+def _attributes(values: Mapping[str, Any], place: str, export: Export, hdf5: bool) -> dict[str, Any]:
+    """Return the values that attributes of HDF5 give back as they are; all of them for JSON."""
+    kept: dict[str, Any] = {}
+    for key, value in values.items():
+        inner = isinstance(value, Mapping) and bool(value) and is_name(key)
+        if not hdf5:
+            kept[key] = value
+        elif inner and (part := _attributes(value, f"{place}.{key}", export, hdf5)):
+            kept[key] = part
+        elif not inner and is_name(key) and is_attribute(value):
+            kept[key] = value
+        elif not inner:
+            export.losses.add(f"{place}.{key}")
+    return kept
 
 
 def _env_spec(export: Export) -> EnvSpec | None:

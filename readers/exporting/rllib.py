@@ -23,6 +23,7 @@ from ...store.errors import DatasetError, InvalidArgumentError
 from ...store.optional_packages import require
 from ..episode import Episode
 from .flat import refuse_vector_rewards
+from .hdf5 import lose_facts
 from .rllib_spaces import space_to_dict
 from .target import LOST_EPISODE, LOST_TRANSITION, Export
 
@@ -53,8 +54,11 @@ class _Format:
             raise InvalidArgumentError(f"cut={export.options['cut']!r}; expected 'truncated' or None.")
         refuse_vector_rewards(export.context, "RLlib")
         export.lose_columns(EXTRA, METADATA, *([] if kind == "episodes" else [INFO]))
+        for key in export.card:
+            export.losses.add(f"{key} of the card")
         if kind != "episodes":
             _check_spaces(export, kind)
+            export.lose_spaces()
         target.mkdir(parents=True)
         for number, episodes in enumerate(_groups(export)):
             write(export, episodes, target / f"{number:06d}")
@@ -81,7 +85,7 @@ def _check_spaces(export: Export, kind: str) -> None:
     schema = export.context.snapshot.schema
     for codec in (schema.observation, schema.action):
         whole = len(codec.fields) == 1 and codec.leaves and codec.leaves[0].column == codec.root
-        flat = whole and (kind == "rows" or len(codec.leaves[0].shape) < 2)
+        flat = whole and codec.leaves[0].size and (kind == "rows" or len(codec.leaves[0].shape) < 2)
         if not flat:
             raise DatasetError(
                 f"RLlib cannot read {kind} with values of the space {codec.space} ({codec.root}). Export "
@@ -94,6 +98,7 @@ def _groups(export: Export) -> Iterator[list[Episode]]:
     some: list[Episode] = []
     count = 0
     for episode in _whole(export):
+        lose_facts(episode, export, metadata=False)
         some.append(episode)
         count += episode.length
         if count >= _FILE_STEPS:
@@ -165,21 +170,15 @@ def _columns(export: Export, episode: Episode) -> dict[str, np.ndarray]:
 
 
 def _write_rows(export: Export, episodes: list[Episode], file: Path) -> None:
-    parts = [_columns(export, episode) for episode in episodes]
-    common = [name for name in parts[0] if all(_fits(parts[0][name], part.get(name)) for part in parts)]
-    for part in parts:
-        for name in part:
-            if name not in common:
-                export.losses.add(f"policy.{name}, which other episodes do not have in this shape")
     arrays: list[pa.Array] = []
     fields: list[pa.Field] = []
-    for name in common:
-        values = np.concatenate([part[name] for part in parts])
+    for name, parts in _common(export, episodes).items():
+        values = np.concatenate(parts)
         array = pa.array(values.reshape(-1))
         told = None
         if values.ndim > 1:
             size = int(np.prod(values.shape[1:]))
-            array = pa.LargeListArray.from_arrays(np.arange(0, values.size + 1, size), array)
+            array = pa.LargeListArray.from_arrays(np.arange(len(values) + 1) * size, array)
             shape = json.dumps(values.shape[1:])
             told = {"ARROW:extension:name": _TENSOR, "ARROW:extension:metadata": shape}
         arrays.append(array)
@@ -187,13 +186,35 @@ def _write_rows(export: Export, episodes: list[Episode], file: Path) -> None:
     pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), file.with_suffix(".parquet"))
 
 
+def _common(export: Export, episodes: list[Episode]) -> dict[str, list[np.ndarray]]:
+    """Return the columns that all episodes have in one shape, with the values of each; counts the others."""
+    parts = [_columns(export, episode) for episode in episodes]
+    common = [name for name in parts[0] if all(_fits(parts[0][name], part.get(name)) for part in parts)]
+    for part in parts:
+        for name in part:
+            if name not in common:
+                export.losses.add(f"policy.{name}, which other episodes do not have in this shape")
+    return {name: [part[name] for part in parts] for name in common}
+
+
 def _fits(first: np.ndarray, other: np.ndarray | None) -> bool:
     return other is not None and other.shape[1:] == first.shape[1:]
 
 
 def _write_batches(export: Export, episodes: list[Episode], file: Path) -> None:
-    rows = [_listed(_columns(export, episode)) for episode in episodes]
-    pq.write_table(pa.Table.from_pylist(rows), file.with_suffix(".parquet"))
+    columns = {name: _batch_column(parts) for name, parts in _common(export, episodes).items()}
+    pq.write_table(pa.table(columns), file.with_suffix(".parquet"))
+
+
+def _batch_column(parts: list[np.ndarray]) -> pa.Array:
+    """Return a row for each episode: the list of its values, in their dtype."""
+    values = np.concatenate(parts)
+    array = pa.array(values.reshape(-1))
+    if values.ndim > 1:
+        array = pa.ListArray.from_arrays(
+            pa.array(np.arange(len(values) + 1) * values.shape[1], pa.int32()), array
+        )
+    return pa.ListArray.from_arrays(pa.array(np.cumsum([0, *map(len, parts)]), pa.int32()), array)
 
 
 def _write_json(export: Export, episodes: list[Episode], file: Path) -> None:

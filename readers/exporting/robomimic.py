@@ -19,10 +19,12 @@ from ...store.dynamic.column_groups import INFO, POLICY
 from ...store.errors import DatasetError
 from ..episode import Episode
 from ..episode_data import stack
-from .hdf5 import EXTRA, first_rows, flat, lose_facts, new_file
+from .flat import refuse_vector_rewards
+from .hdf5 import EXTRA, first_rows, flat, is_attribute, is_name, lose_facts, new_file
 from .target import Export
 
 _KEY = "observation_key"
+_ROWS, _TOTAL, _SPLITS = "num_samples", "total", "splits"
 _WRITTEN = frozenset({"obs", "next_obs", "actions", "rewards", "dones"})
 
 
@@ -39,11 +41,13 @@ class _Format:
         """Write the file."""
         manifest = export.context.snapshot.manifest
         _check("observations", manifest.observation_space)
+        refuse_vector_rewards(export.context, "robomimic")
         if not _is_array(manifest.action_space) or len(manifest.action_space.shape or ()) != 1:
             raise DatasetError(
                 f"robomimic holds actions of shape (n,); the store has {manifest.action_space} actions."
             )
         export.lose_columns(INFO, POLICY)
+        export.lose_spaces()
         masks: dict[str, list[str]] = {}
         total = count = 0
         with new_file(target, "robomimic") as file:
@@ -58,7 +62,7 @@ class _Format:
                 for split in _splits(episode):
                     masks.setdefault(split, []).append(name)
                 total, count = total + steps, count + 1
-            data.attrs["total"] = total
+            data.attrs[_TOTAL] = total
             for split, names in masks.items():
                 file[f"mask/{split}"] = np.array(names, dtype="S")
             _write_card(data, export)
@@ -76,48 +80,51 @@ def _write_demo(demo: Any, episode: Episode, count: int, export: Export) -> None
     dones = np.zeros(count, np.int64)
     dones[-1] = count == episode.length and episode.terminated
     demo["dones"] = dones
-    demo.attrs["num_samples"] = count
+    demo.attrs[_ROWS] = count
     if not dones[-1] and episode.end_reason != "cut":
         export.losses.add(f"that an episode was {episode.end_reason}, not cut")
     elif episode.terminated and episode.truncated:
         export.losses.add("that an episode that terminated was truncated as well")
-    for name, values in flat({key: stack(list(part)) for key, part in _first(episode.extra, count)}):
+    extra = episode.extra
+    if any(row is not None for _, part in flat(extra) if part is not None for row in part[count:]):
+        export.losses.add("the step columns of a last observation")
+    stacked = {key: None if part is None else stack(list(part[:count])) for key, part in flat(extra)}
+    for name, values in stacked.items():
         if isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and name not in _WRITTEN:
             demo[name] = values
         else:
             export.losses.add(f"the column {name}, which is not a number of one shape at every step", count)
     for key, value in episode.metadata.items():
-        if isinstance(value, bool | int | float | str):
+        if key == _SPLITS and isinstance(value, list):
+            export.losses.add(f"metadata.{key}", len(value) - len(_splits(episode)))
+        elif is_name(key) and is_attribute(value) and key != _ROWS:
             demo.attrs[key] = value
-        elif key != "splits":
+        else:
             export.losses.add(f"metadata.{key}")
 
 
-def _first(columns: Mapping[str, Any], count: int) -> list[tuple[str, Any]]:
-    """Return the first rows of columns, nested ones by their paths."""
-    return [(name, values[:count]) for name, values in flat(columns)]
-
-
 def _splits(episode: Episode) -> list[str]:
-    found = episode.metadata.get("splits", [])
-    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+    found = episode.metadata.get(_SPLITS, [])
+    texts = [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+    return list(filter(is_name, texts))
 
 
 def _write_card(data: Any, export: Export) -> None:
     for key, value in export.card.items():
         if key == "env_args":
             data.attrs[key] = value if isinstance(value, str) else json.dumps(value, indent=4)
-        elif isinstance(value, bool | int | float | str):
+        elif is_name(key) and is_attribute(value) and key != _TOTAL:
             data.attrs[key] = value
         else:
             export.losses.add(f"{key} of the card")
 
 
 def _check(what: str, space: Space) -> None:
-    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
-    if not all(map(_is_array, parts)):
+    parts = space.spaces if isinstance(space, spaces.Dict) else {_KEY: space}
+    if not (parts and all(map(is_name, parts)) and all(map(_is_array, parts.values()))):
         raise DatasetError(
-            f"robomimic holds {what} that are an array each, or a Dict of arrays; the store has {space}."
+            f"robomimic holds {what} that are an array each, or a Dict of arrays whose names have no '/'; "
+            f"the store has {space}."
         )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from ...store.dynamic.column_groups import EXTRA, METADATA, POLICY
+from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY
 from ...store.errors import InvalidArgumentError
 from ...store.layout import EPISODES, STEPS
 from ...store.reserved import EPISODE, EPISODE_ID, next_name
@@ -36,6 +36,7 @@ class TableExport:
     Attributes:
         schema: of the table.
         extra: the names of your own step columns.
+        dynamic: those, and the columns of infos, policy values and metadata.
     """
 
     def __init__(
@@ -67,6 +68,11 @@ class TableExport:
         self.extra = [field.name for field in self._steps if EXTRA.owns(field)]
         shown = snapshot.shown_schema(EPISODES)
         self._facts = [field for field in shown if field.name == _SEED or METADATA.owns(field)]
+        self.dynamic = [
+            field.name
+            for field in (*self._steps, *self._facts)
+            if any(group.owns(field) for group in (INFO, POLICY, EXTRA, METADATA))
+        ]
         self._following: dict[str, str] = {}
         if self._transitions:
             names = [field.name for field in self._steps if not POLICY.owns(field)]
@@ -94,14 +100,12 @@ class TableExport:
         counted = frame.select(
             (pl.col("end_reason") == "interrupted").sum().alias("interrupted"),
             pl.col("options").is_not_null().sum().alias("options"),
+            pl.col("wide_seed").is_not_null().sum().alias("seeds"),
         ).collect()
         losses.add("that an episode was interrupted, not cut", int(counted["interrupted"][0]))
         losses.add("options of the reset", int(counted["options"][0]))
+        losses.add("seeds beyond 64 bits", int(counted["seeds"][0]))
         losses.add(LOST_CARD, len(self._export.card))
-        if self._transitions:
-            for field in self._steps:
-                if POLICY.owns(field) or (field.name in self.extra and field.name not in self._following):
-                    losses.add(f"{field.name} at the last observation", len(context))
 
     def batches(self) -> Iterator[pa.Table]:
         """Yield the rows.
@@ -134,6 +138,8 @@ class TableExport:
         order = np.concatenate([np.arange(start, start + count) for _, start, count in members])
         owners = np.repeat(np.arange(len(members)), counts)
         found = self._block_rows(block)
+        if self._transitions:
+            self._count_last(found, [start + count - 1 for _, start, count in members])
         if self._encode is not None:
             found, order = self._encode(found.take(pa.array(order))), np.arange(len(order))
         if self._transitions:
@@ -150,6 +156,14 @@ class TableExport:
             facts = self._episodes([position for position, _, _ in members]).take(pa.array(owners))
             columns |= {field.name: facts.column(field.name) for field in self._facts}
         return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
+
+    def _count_last(self, rows: pa.Table, lasts: Sequence[int]) -> None:
+        """Count the values of last observations for which a transition has no column."""
+        for field in self._steps:
+            if POLICY.owns(field) or (field.name in self.extra and field.name not in self._following):
+                values = rows.column(field.name).take(pa.array(lasts, pa.int64()))
+                what = f"{field.name} at the last observation"
+                self._export.losses.add(what, len(values) - values.null_count)
 
     def _block_rows(self, block: Block) -> pa.Table:
         table = block.shown(self._stored, self._snapshot.overflow(STEPS), 0, block.count)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from gymnasium import Space, spaces
+
 from ...store.dynamic.column_groups import METADATA, ColumnGroup
 from ...store.layout import EPISODES, STEPS
 from ...store.losses import Losses
@@ -55,6 +58,12 @@ class Export:
         """The card of the store."""
         return read_card(self.context.snapshot.layout)
 
+    def lose_spaces(self) -> None:
+        """Count the spaces that values do not tell: all but a Box with the bounds of its dtype."""
+        manifest = self.context.snapshot.manifest
+        for space in (manifest.observation_space, manifest.action_space):
+            self.losses.add(LOST_SPACES, int(not _is_unbounded(space)))
+
     def lose_columns(self, *groups: ColumnGroup) -> None:
         """Count the columns of some groups as lost, each as often as there are episodes."""
         for group in groups:
@@ -64,9 +73,22 @@ class Export:
                     self.losses.add(f"the column {column.name}", len(self.context))
 
 
+#: A loss of formats that have values, and no spaces.
+LOST_SPACES = "spaces, which an import infers from the values"
 #: Losses of formats whose episodes have an observation after each transition.
 LOST_TRANSITION = "a last transition, whose next observation is missing"
 LOST_EPISODE = "an episode without a transition between two observations"
+
+
+def _is_unbounded(space: Space) -> bool:
+    if isinstance(space, spaces.Dict):
+        return all(map(_is_unbounded, space.spaces.values()))
+    if not isinstance(space, spaces.Box) or space.dtype is None:
+        return False
+    if space.dtype.kind == "f":
+        return bool(np.all(np.isneginf(space.low)) and np.all(np.isposinf(space.high)))
+    limits = np.iinfo(space.dtype) if space.dtype.kind in "iu" else None
+    return limits is not None and bool(np.all(space.low == limits.min) and np.all(space.high == limits.max))
 
 
 class TargetFormat(Protocol):

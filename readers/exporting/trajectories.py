@@ -23,7 +23,7 @@ from ..episode import Episode
 from ..loading.output.tree import map_leaves
 from .export import ExportReport, export_view
 from .flat import SIMPLE_SPACES, refuse_spaces, refuse_vector_rewards
-from .target import Export
+from .target import LOST_SPACES, Export
 
 
 def imitation_trajectories(types: Any, export: Export) -> list[Any]:
@@ -71,7 +71,7 @@ def d3rlpy_buffer(dataset: Any, context: ReadContext) -> tuple[Any, Mapping[str,
         action_space=kind.DISCRETE if discrete else kind.CONTINUOUS,
         action_size=int(space.n) if discrete else info.action_signature.shape[0][0],
     )
-    return found, report.lost
+    return found, {what: count for what, count in report.lost.items() if what != LOST_SPACES}
 
 
 def minari_dataset(minari: Any, context: ReadContext, data_format: str) -> tuple[Any, Mapping[str, int]]:

@@ -9,13 +9,14 @@ import datetime
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
 import numpy as np
 
-from ...store.errors import InvalidArgumentError
+from ...store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
 from ...store.losses import Losses
 from ...store.suggestions import suggest
 
@@ -167,6 +168,27 @@ def _pieces(part: Any) -> Iterator[bytes]:
         yield (repr(part) if plain else type(part).__qualname__).encode()
 
 
+@contextmanager
+def guard_source(place: str) -> Iterator[None]:
+    """Turn whatever a library raises at damaged data into a `DatasetError`.
+
+    Args:
+        place: the data set or the episode, for the message.
+
+    Raises:
+        DatasetError: the block failed with an error that is none of ours.
+    """
+    try:
+        yield
+    except (EpisodelakeError, MemoryError):
+        raise
+    except Exception as error:
+        raise DatasetError(
+            f"{place} cannot be read: {type(error).__name__}: {error!s:.500}. The source is damaged, or its "
+            "form is not supported."
+        ) from error
+
+
 class ForeignDataset(ABC):
     """An open source.
 
@@ -180,6 +202,7 @@ class ForeignDataset(ABC):
         card: the card of a new store.
         mapping: for the report, columns of ours and where they come from.
         losses: what does not come over; formats add to it while they read.
+        source: the source in messages; set by the importer.
         count: how many episodes there are; None if that is not known before reading.
     """
 
@@ -187,6 +210,7 @@ class ForeignDataset(ABC):
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
     reward_shape: tuple[int, ...] = ()
+    source: str = "The source"
     count: int | None = None
     settings: Any = None
 
@@ -202,6 +226,16 @@ class ForeignDataset(ABC):
         Raises:
             DatasetError: the source is damaged, so that nothing behind this place can be read.
         """
+
+    def guarded_parts(self) -> Iterator[Part]:
+        """Yield the parts, with errors as those of `parts`, whatever a library raises."""
+        parts = self.parts()
+        while True:
+            with guard_source(self.source):
+                part = next(parts, None)
+            if part is None:
+                return
+            yield part
 
     def close(self) -> None:  # noqa: B027 (most formats hold nothing open)
         """Close files; called once."""

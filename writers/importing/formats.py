@@ -70,6 +70,8 @@ def chosen_format(source: Any, name: str | None) -> tuple[SourceFormat, str]:
         return found, "as asked"
     if isinstance(source, str | PathLike) and "://" not in str(source) and not Path(source).exists():
         raise DatasetError(f"There is no file or folder {source} to import. Check the path.")
+    if isinstance(source, str | PathLike) and Path(source).is_file() and not Path(source).stat().st_size:
+        raise DatasetError(f"{source} is empty: it has 0 bytes. Copy or download it again.")
     found = {name: each.detect(source) for name, each in formats.items()}
     matches = [name for name, match in found.items() if match.lacks == 0]
     if len(matches) == 1:

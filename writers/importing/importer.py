@@ -11,13 +11,12 @@ import pyarrow.compute as pc
 
 from ...store.dynamic.column_groups import METADATA
 from ...store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
-from ...store.losses import Losses
 from ...store.progress import Progress
 from ...store.reserved import EPISODE
 from ..bulk.arrow_episodes import batches_of
 from ..episode_writer import EpisodeWriter
 from ..source_keys import SOURCE_KEY
-from .dataset import ForeignDataset, ForeignEpisode, ForeignTable, Part
+from .dataset import ForeignDataset, ForeignEpisode, ForeignTable, Part, guard_source
 from .ledger import LossLedger
 
 OnError = Literal["raise", "skip"]
@@ -72,9 +71,9 @@ def import_episodes(
         DatasetError, SpaceMismatchError: an episode cannot be read or written; those before it are written.
     """
     done = Imported()
-    run = _Import(dataset.losses, writer, present, ledger, on_error, done)
+    run = _Import(dataset, writer, present, ledger, on_error, done)
     seen = 0
-    for part in dataset.parts():
+    for part in dataset.guarded_parts():
         keys = [source_key(dataset, key) for key in part.keys]
         found = sum(key in present for key in keys)
         done.present += found
@@ -87,7 +86,7 @@ def import_episodes(
 
 @dataclass(frozen=True)
 class _Import:
-    losses: Losses
+    dataset: ForeignDataset
     writer: EpisodeWriter
     present: Collection[str]
     ledger: LossLedger
@@ -100,12 +99,13 @@ class _Import:
         known = self.ledger.find(keys)
         if known is not None and not any(fresh):
             for what, count in known.items():
-                self.losses.add(what, count)
+                self.dataset.losses.add(what, count)
             return
         try:
-            with self.losses.attempt() as before:
-                loaded = part.load()
-                self.ledger.add(keys, self.losses.since(before))
+            with self.dataset.losses.attempt() as before:
+                with guard_source(f"Episode {part.keys[0]} of {self.dataset.source}"):
+                    loaded = part.load()
+                self.ledger.add(keys, self.dataset.losses.since(before))
                 write_loaded(loaded, part, self.writer, keys, fresh)
         except EpisodelakeError as error:
             if self.on_error == "raise" or not isinstance(error, ValueError):

@@ -136,7 +136,7 @@ class _Dataset(ForeignDataset):
             found["rewards"],
             found["terminations"],
             found["truncations"],
-            infos=found["infos"] or None,
+            infos=_texts(found["infos"] or {}) or None,
             seed=None if said.get("seed") is None else int(said["seed"]),
             options=_plain(said.get("options")) or None,
             metadata={key: _plain(value) for key, value in said.items() if key not in _NOT_METADATA},
@@ -209,6 +209,19 @@ def _infos(values: pa.StructArray) -> dict[str, Any]:
             found[field.name] = _fixed(column).reshape(len(column), *(int(size) for size in shape if size))
         else:
             found[field.name] = column.to_pylist()
+    return found
+
+
+def _texts(infos: Mapping[str, Any]) -> dict[str, Any]:
+    """Return infos with the texts of HDF5, which Minari reads as bytes, as texts."""
+    found: dict[str, Any] = {}
+    for key, values in infos.items():
+        if isinstance(values, Mapping):
+            found[key] = _texts(values)
+        elif isinstance(values, np.ndarray) and values.dtype.kind == "O":
+            found[key] = [value.decode() if isinstance(value, bytes) else value for value in values]
+        else:
+            found[key] = values
     return found
 
 

@@ -186,7 +186,7 @@ def _json_lines(file: Path) -> Iterator[dict[str, Any]]:
                     yield json.loads(line)
                 except ValueError as error:
                     raise DatasetError(f"{file}, line {number + 1}: no JSON: {error}") from error
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise DatasetError(f"{file} cannot be read: {error}") from error
 
 
@@ -280,7 +280,7 @@ def video_frames(place: Place, times: np.ndarray, fps: float, shape: tuple[int, 
                 done += 1
                 if done == len(times):
                     return found
-    except (OSError, ValueError, av.FFmpegError) as error:
+    except (OSError, ValueError, LookupError, TypeError, av.FFmpegError) as error:
         if isinstance(error, DatasetError):
             raise
         raise DatasetError(f"{place.file} cannot be decoded: {error}") from error

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 from gymnasium import Space
 
-from ....store.errors import DatasetError, EpisodelakeError
+from ....store.errors import DatasetError
 from ....store.spaces import space_from_json
 from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
 from ..last_observation import completed
@@ -153,8 +153,19 @@ class _Dataset(ForeignDataset):
         return entries(self._folder, self._info, videos)
 
     def parts(self) -> Iterator[Part]:
+        found = 0
         for entry in self._entries():
+            found += 1
             yield Part((str(entry.index),), partial(self._load, entry))
+        if self.count is not None and found < self.count:
+            yield Part((f"missing {found}",), partial(self._lack, found))
+
+    def _lack(self, found: int) -> ForeignEpisode:
+        """Refuse a dataset with fewer episodes than it says."""
+        raise DatasetError(
+            f"{self._folder}: {INFO} counts {self.count} episodes; meta/episodes has {found}. A file is cut, "
+            "or is missing: get a whole copy, or leave them out with on_error='skip'."
+        )
 
     def close(self) -> None:
         self._rows.close()
@@ -162,9 +173,8 @@ class _Dataset(ForeignDataset):
     def _load(self, entry: EpisodeEntry) -> ForeignEpisode:
         try:
             return self._read(entry)
-        except EpisodelakeError as error:
-            error.add_note(f"Episode {entry.index} of {self._folder}.")
-            raise
+        except DatasetError as error:
+            raise DatasetError(f"Episode {entry.index} of {self._folder}: {error}") from error
 
     def _read(self, entry: EpisodeEntry) -> ForeignEpisode:
         table = self._rows.read(entry.data, entry.length)

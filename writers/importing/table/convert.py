@@ -16,8 +16,9 @@ from ..columns import flags_of
 from ..dataset import ForeignTable, LastObservation
 from ..episode_rows import FOLLOWS, STANDS, Layout
 from ..last_observation import LOST, NOTHING_LEFT
+from .differing import DifferingRows
 from .mapping import Leaf, ResolvedMapping, Tree, leaves
-from .spaces import values_of
+from .spaces import is_number, values_of
 from .spans import Span
 
 
@@ -72,23 +73,30 @@ def convert(
     mapping: ResolvedMapping,
     following: Mapping[str, str],
     endings: Endings,
+    losses: Losses,
 ) -> ForeignTable:
     """Return neighbouring episodes as `write_episodes` takes them.
 
     Args:
         rows: their rows.
         following: columns of ours, and the columns with their values one row on.
+        losses: where values are counted that other rows contradict.
 
     Raises:
         DatasetError: a value cannot be read.
     """
     layout = Layout([endings.of(span) for span in spans], [span.rows for span in spans])
+    differing = DifferingRows(spans, losses)
     names = pa.array([span.name for span in spans], pa.string())
     steps: dict[str, pa.Array] = {EPISODE: names.take(layout.numbers)}
     for leaf in leaves(mapping.observation):
         now = _column(leaf, rows)
         after = _next_of(leaf, mapping.following, rows) if layout.follows.any() else None
+        if after is not None:
+            differing.compare_next(now, after)
         steps[leaf.name] = layout.observed(now, after)
+    differing.count_next()
+    _check_last(steps[next(leaves(mapping.observation)).name], spans, endings, layout)
     layout.mark_missing(steps[next(leaves(mapping.observation)).name])
     for leaf in leaves(mapping.action):
         steps[leaf.name] = layout.acted(_column(leaf, rows))
@@ -105,7 +113,7 @@ def convert(
         values = _column(Leaf(name, (column,)), rows)
         after = _column(Leaf(name, (following[name],)), rows) if name in following else None
         steps[name] = layout.passed(values, after)
-    return ForeignTable(pa.table(steps), _episodes(rows, spans, mapping, layout))
+    return ForeignTable(pa.table(steps), _episodes(rows, spans, mapping, layout, differing))
 
 
 def _column(leaf: Leaf, rows: pa.Table) -> pa.Array:
@@ -119,7 +127,12 @@ def _column(leaf: Leaf, rows: pa.Table) -> pa.Array:
             raise DatasetError(
                 f"The column `{column}` of `{leaf.name}` is NULL in other rows than `{leaf.columns[0]}`."
             )
-    stacked = np.stack([part.fill_null(0).to_numpy(zero_copy_only=False) for part in parts], axis=1)
+        if not is_number(part.type):
+            raise DatasetError(
+                f"The column `{column}` of `{leaf.name}` has type {part.type}; expected numbers."
+            )
+    filled = [part.fill_null(False if pa.types.is_boolean(part.type) else 0) for part in parts]
+    stacked = np.stack([part.to_numpy(zero_copy_only=False) for part in filled], axis=1)
     values = pa.array(stacked.reshape(-1))
     return pa.FixedSizeListArray.from_arrays(
         values, len(parts), mask=None if valid.all() else pa.array(~valid)
@@ -130,6 +143,28 @@ def _next_of(leaf: Leaf, following: Tree | None, rows: pa.Table) -> pa.Array:
     assert following is not None
     found = next(each for each in leaves(following) if each.name == f"next_{leaf.name}")
     return _column(found, rows)
+
+
+def _seeds(values: pa.Array, column: str) -> pa.Array:
+    """Return seeds as whole numbers, also those that a missing one has made floats."""
+    if values.null_count == len(values):
+        return pa.nulls(len(values), pa.int64())
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        raise DatasetError(f"The seeds in `{column}` have type {values.type}; expected whole numbers.")
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowException as error:
+        raise DatasetError(f"The seeds in `{column}` are no whole numbers of 64 bits: {error}.") from error
+
+
+def _check_last(observations: pa.Array, spans: Sequence[Span], endings: Endings, layout: _Layout) -> None:
+    """Refuse a row with an action and without an observation that would be the last one."""
+    missing = observations.take(pa.array(layout.lasts)).is_null().to_numpy(zero_copy_only=False)
+    for index in np.flatnonzero(missing).tolist():
+        if endings.of(spans[index]) == "drop":
+            raise DatasetError(
+                f"Episode {spans[index].name}: its last row has an action, and NULL as its observation."
+            )
 
 
 def _rewards(values: pa.Array) -> pa.Array:
@@ -160,15 +195,25 @@ def _check_flags(rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping
             )
 
 
+<<<<<<< HEAD
 def _episodes(rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, layout: Layout) -> pa.Table:
+=======
+def _episodes(
+    rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, layout: _Layout, differing: DifferingRows
+) -> pa.Table:
+>>>>>>> e20a8fd (Import and export keep their promises: silent losses are counted, errors of libraries are DatasetErrors)
     first = pa.array(layout.first_rows)
     found: dict[str, Any] = {EPISODE: pa.array([span.name for span in spans], pa.string())}
     for key, column in mapping.metadata.items():
-        found[f"metadata.{key}"] = values_of(Leaf(key, (column,)), rows).take(first)
+        values = values_of(Leaf(key, (column,)), rows)
+        differing.count_changes(column, values)
+        found[f"metadata.{key}"] = values.take(first)
     if mapping.agent is not None:
         found["metadata.agent"] = pa.array([str(span.key[-1]) for span in spans])
     if mapping.seed is not None:
-        found["seed"] = values_of(Leaf("seed", (mapping.seed,)), rows).take(first)
+        values = values_of(Leaf("seed", (mapping.seed,)), rows)
+        differing.count_changes(mapping.seed, values)
+        found["seed"] = _seeds(values.take(first), mapping.seed)
     if layout.missing.any():
         found["last_observation"] = pa.array(
             ["missing" if each else None for each in layout.missing], pa.string()

@@ -105,7 +105,7 @@ class _Table(ForeignDataset):
     def _count_losses(self, spans: Sequence[Span], names: Sequence[str]) -> None:
         losses = self.losses
         for name in names:
-            if name not in self._read and not name.startswith("next_"):
+            if name not in self._read:
                 losses.add(
                     f"the column {name}, which the mapping leaves out", sum(span.rows for span in spans)
                 )
@@ -147,7 +147,7 @@ class _Table(ForeignDataset):
         rows = self._reader.read(spans[0].start, _end(spans[-1]))
         lasts = [_end(span) - 1 - spans[0].start for span in spans]
         rows = self._images.decode(rows, lasts, self.losses)
-        return convert(rows, spans, self._map, self._columns, self._endings)
+        return convert(rows, spans, self._map, self._columns, self._endings, self.losses)
 
     def close(self) -> None:
         """Delete the copies of rows."""

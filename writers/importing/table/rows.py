@@ -36,6 +36,8 @@ _SUFFIXES = {
     ".feather": "ipc",
 }
 _DELTA_LOG = "_delta_log"
+#: DATE is none of them, since DuckDB takes a column of "inf" for dates.
+_CSV_TYPES = ["BOOLEAN", "BIGINT", "DOUBLE", "TIMESTAMP", "VARCHAR"]
 
 
 class TableRows:
@@ -103,7 +105,9 @@ class TableRows:
         if kind == "csv":
             # All rows decide the types: pyarrow takes those of the first block, and fails later.
             with duckdb.connect() as connection:
-                connection.read_csv(str(path), sample_size=-1).write_parquet(target := self._spool())
+                connection.read_csv(str(path), sample_size=-1, auto_type_candidates=_CSV_TYPES).write_parquet(
+                    target := self._spool()
+                )
             return ds.dataset(target)
         if kind is None:
             raise DatasetError(f"{path} is no table. {EXPECTED}")

@@ -125,6 +125,8 @@ def infer_space(tree: Tree, rows: TableRows, ranges: LeafRanges, role: str) -> S
     kind = kind_of_leaf(tree, rows.schema)
     found = ranges.of(tree)
     if pa.types.is_integer(kind) and found.least is not None and found.greatest is not None:
+        if found.greatest - min(found.least, 0) >= 2**63 - 1:
+            raise _unclear(rows, str(tree), kind, role)
         return discrete_space(found.least, found.greatest)
     if kind in _TEXTS and found.greatest:
         return spaces.Text(
@@ -137,10 +139,19 @@ def infer_space(tree: Tree, rows: TableRows, ranges: LeafRanges, role: str) -> S
     return array_space(_dtype(rows, str(tree), inner, role), shape)
 
 
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a column of a type can be one number of a vector."""
+    return pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
 def _dtype(rows: TableRows, column: str, kind: pa.DataType, role: str) -> np.dtype:
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+    if is_number(kind):
         return np.dtype(kind.to_pandas_dtype())
-    raise DatasetError(
+    raise _unclear(rows, column, kind, role)
+
+
+def _unclear(rows: TableRows, column: str, kind: pa.DataType, role: str) -> DatasetError:
+    return DatasetError(
         f"{rows.name}: the column `{column}` of type {kind} suggests no space. Pass {role}_space=, or leave "
         "the column out of the mapping."
     )
