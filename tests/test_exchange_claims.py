@@ -107,6 +107,7 @@ def test_a_key_with_a_slash_is_no_path_of_hdf5(tmp_path: Path, name: str, option
         store.export(tmp_path / "out", format=name, **options)
 
 
+@FURTHER
 def test_metadata_do_not_overwrite_the_attributes_of_robomimic(tmp_path: Path) -> None:
     """`num_samples` of an episode and `total` of the card count what the file holds."""
     metadata = {"num_samples": 99, "level": 2, "big": 2**70, "splits": ["train", 3]}
@@ -148,7 +149,9 @@ def test_lerobot_counts_both_flags_and_wide_seeds(tmp_path: Path) -> None:
     assert report.lost["a seed beyond 64 bits"] == 1
 
 
-@pytest.mark.parametrize("kind", ["rows", "episodes", "batches", "json"])
+@pytest.mark.parametrize(
+    "kind", ["rows", *(pytest.param(kind, marks=FURTHER) for kind in ("episodes", "batches", "json"))]
+)
 def test_rllib_counts_what_its_rows_have_no_place_for(tmp_path: Path, kind: str) -> None:
     """Seeds, options and the card are lost in every kind."""
     facts: dict[str, Any] = {"seed": 3, "options": {"a": 1}, "card": {"title": "T"}}
@@ -162,6 +165,7 @@ def test_rllib_counts_what_its_rows_have_no_place_for(tmp_path: Path, kind: str)
     }
 
 
+@FURTHER
 def test_batches_of_rllib_keep_their_dtypes(tmp_path: Path) -> None:
     """So does an import; a policy value that one episode lacks is left out of all."""
     store = store_of(tmp_path / "store", BOX, spaces.Discrete(3), policy={"value": [1.0]})
@@ -251,6 +255,7 @@ def test_a_damaged_table_is_refused_with_its_place(
     assert not (tmp_path / "store").exists()
 
 
+@FURTHER
 def test_a_dataset_with_fewer_episodes_than_it_counts_is_refused(tmp_path: Path) -> None:
     """LeRobot's episodes.jsonl, cut at the end of a line; skipping lists what is missing."""
     shutil.copytree(DATA / "lerobot-v21", tmp_path / "source")
