@@ -48,6 +48,8 @@ class DifferingRows:
 
 def _differ(left: pa.Array, right: pa.Array) -> np.ndarray:
     """Return which values differ; NULL at the left states nothing, and NaN is NaN."""
+    if _are_vectors(left, right):
+        return _vectors_differ(left, right)
     stated = left.is_valid().to_numpy(zero_copy_only=False)
     if isinstance(left.type, _LISTS) and isinstance(right.type, _LISTS):
         return stated & _lists_differ(left, right)
@@ -60,6 +62,27 @@ def _differ(left: pa.Array, right: pa.Array) -> np.ndarray:
         return stated & np.array([one != other for one, other in pairs], bool)
     differ = pc.call_function("not_equal", [left, right]).fill_null(True)
     return stated & differ.to_numpy(zero_copy_only=False)
+
+
+def _are_vectors(left: pa.Array, right: pa.Array) -> bool:
+    if left.type != right.type or not isinstance(left.type, pa.FixedSizeListType):
+        return False
+    inner = left.type.value_type
+    nulls = left.null_count + right.null_count
+    numbers = pa.types.is_integer(inner) or pa.types.is_floating(inner)
+    return numbers and not nulls and not left.flatten().null_count + right.flatten().null_count
+
+
+def _vectors_differ(left: pa.Array, right: pa.Array) -> np.ndarray:
+    ours, theirs = (
+        each.flatten().to_numpy().reshape(len(each), each.type.list_size) for each in (left, right)
+    )
+    differ = (ours != theirs).any(axis=1)
+    # Few rows differ, so NaN is looked for in those alone.
+    rows = np.flatnonzero(differ)
+    ours, theirs = ours[rows], theirs[rows]
+    differ[rows] = ((ours != theirs) & ~((ours != ours) & (theirs != theirs))).any(axis=1)
+    return differ
 
 
 def _lists_differ(left: pa.Array, right: pa.Array) -> np.ndarray:
