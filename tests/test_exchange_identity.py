@@ -14,8 +14,8 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from episodelake.store.tfrecord import masked_crc
 from episodelake.writers.importing.dataset import fingerprint
-from episodelake.writers.importing.rlds.tfrecord import masked_crc
 
 FURTHER = pytest.mark.further
 DATA = Path(__file__).parent / "data" / "exchange"

@@ -157,7 +157,7 @@ def _seeds(values: pa.Array, column: str) -> pa.Array:
         raise DatasetError(f"The seeds in `{column}` are no whole numbers of 64 bits: {error}.") from error
 
 
-def _check_last(observations: pa.Array, spans: Sequence[Span], endings: Endings, layout: _Layout) -> None:
+def _check_last(observations: pa.Array, spans: Sequence[Span], endings: Endings, layout: Layout) -> None:
     """Refuse a row with an action and without an observation that would be the last one."""
     missing = observations.take(pa.array(layout.lasts)).is_null().to_numpy(zero_copy_only=False)
     for index in np.flatnonzero(missing).tolist():
@@ -195,13 +195,9 @@ def _check_flags(rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping
             )
 
 
-<<<<<<< HEAD
-def _episodes(rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, layout: Layout) -> pa.Table:
-=======
 def _episodes(
-    rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, layout: _Layout, differing: DifferingRows
+    rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, layout: Layout, differing: DifferingRows
 ) -> pa.Table:
->>>>>>> e20a8fd (Import and export keep their promises: silent losses are counted, errors of libraries are DatasetErrors)
     first = pa.array(layout.first_rows)
     found: dict[str, Any] = {EPISODE: pa.array([span.name for span in spans], pa.string())}
     for key, column in mapping.metadata.items():
