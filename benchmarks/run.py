@@ -19,6 +19,7 @@ import collecting
 import commit_latency
 import compaction
 import cookbook
+import exchange
 import exploring
 import filtering
 import growth
@@ -56,6 +57,7 @@ BENCHMARKS = {
     "vector-recording": vector_recording.run,
     "collecting": collecting.run,
     "sampling": sampling.run,
+    "exchange": exchange.run,
     "sampling-peers": sampling.run_peers,
 }
 ON_REQUEST = {"sampling-peers"}

@@ -7,7 +7,7 @@ This module is imported on both sides, so it needs only numpy and gymnasium.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gymnasium as gym
@@ -79,12 +79,14 @@ def load(folder: Path) -> Trajectories:
 
 
 def spaces(kind: str) -> tuple[gym.Space, gym.Space]:
-    """Return the observation and action space of a kind of data, `control` or `frames`."""
+    """Return the observation and action space of a kind of data: `control`, `frames` or `pictures`."""
     if kind == "control":
         observation = gym.spaces.Box(-np.inf, np.inf, (17,), np.float64)
         return observation, gym.spaces.Box(-1.0, 1.0, (6,), np.float32)
     if kind == "frames":
         return gym.spaces.Box(0, 255, (210, 160, 3), np.uint8), gym.spaces.Discrete(4)
+    if kind == "pictures":
+        return gym.spaces.Box(0, 255, (84, 84, 3), np.uint8), gym.spaces.Box(-1.0, 1.0, (6,), np.float32)
     raise ValueError(f"unknown kind of data: {kind!r}")
 
 
@@ -111,6 +113,17 @@ def control(episodes: int, length: int, seed: int = 0) -> Trajectories:
         terminated=np.zeros(episodes, bool),
         truncated=np.ones(episodes, bool),
     )
+
+
+def pictures(episodes: int, length: int) -> Trajectories:
+    """Make frames of 84x84x3 bytes, in which a square moves over a background with noise; other data drifts."""
+    data = control(episodes, length)
+    generator = np.random.default_rng(0)
+    background = generator.integers(0, 40, (84, 84, 3), np.uint8) + np.arange(84, dtype=np.uint8)[:, None, None]
+    frames = np.tile(background, (len(data.observations), 1, 1, 1))
+    for frame, place in zip(frames, generator.integers(0, 72, (len(frames), 2)), strict=True):
+        frame[place[0] : place[0] + 12, place[1] : place[1] + 12] = 230
+    return replace(data, kind="pictures", observations=frames)
 
 
 def play(env: gym.Env, kind: str, steps: int, seed: int = 0) -> Trajectories:

@@ -1,0 +1,175 @@
+"""Import and export beside the bare work on the same files.
+
+The bare side of an import reads everything in the source with the library of its files (h5py, pyarrow,
+msgpack, PyAV) and writes the columns of our steps with `write_table`. That of an export reads the files of
+our steps with pyarrow and writes everything in the target with that library; both sides of the bare work are
+from memory, and making their arrays and tables is not timed. The sources are those that we export, except
+where no format of ours writes them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+import episodelake as el
+from bare_files import files_of
+from bulk_writing import table_and_options
+from foreign_files import (
+    ARROW,
+    CSV,
+    HDF5,
+    JSON,
+    LEROBOT,
+    MSGPACK,
+    PARQUET,
+    TFRECORD,
+    Container,
+    write_rlds,
+)
+from measure import Row, interleave, scaled
+from setting import Setting, create, write_all
+from trajectories import Trajectories, control, pictures
+
+TARGET = 2.0
+CONTROL, PICTURES = "17 floats", "84x84x3 frames"
+BOTH = (CONTROL, PICTURES)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of a format.
+
+    Attributes:
+        format: as `import_dataset` and `export` take it.
+        container: of its files.
+        options: of the export.
+        data: the data that it takes.
+        suffix: of a file; "" for a folder.
+        source: writes the source, if no format of ours does.
+        imported: whether the import is measured too.
+    """
+
+    format: str
+    container: Container
+    options: Mapping[str, Any] = field(default_factory=dict)
+    data: tuple[str, ...] = BOTH
+    suffix: str = ""
+    source: Callable[[Trajectories, Path], None] | None = None
+    imported: bool = True
+
+    @property
+    def name(self) -> str:
+        """What the table calls it."""
+        return " ".join([self.format, *map(str, self.options.values())])
+
+
+FORMS = (
+    Form("minari", HDF5),
+    Form("minari", ARROW, {"data_format": "arrow"}, (CONTROL,)),
+    Form("d4rl", HDF5, suffix=".hdf5"),
+    Form("d3rlpy", HDF5, suffix=".h5"),
+    Form("robomimic", HDF5, suffix=".hdf5"),
+    Form("lerobot", LEROBOT),
+    Form("rlds", TFRECORD, data=(CONTROL,), source=write_rlds),
+    Form("rllib", PARQUET, {"kind": "rows"}, (CONTROL,)),
+    Form("rllib", MSGPACK, {"kind": "episodes"}),
+    Form("rllib", PARQUET, {"kind": "batches"}, (CONTROL,)),
+    Form("rllib", JSON, {"kind": "json"}, (CONTROL,)),
+    Form("parquet", PARQUET, suffix=".parquet"),
+    Form("csv", CSV, data=(CONTROL,), suffix=".csv"),
+)
+
+
+def run(setting: Setting) -> list[Row]:
+    """Measure every form of every format."""
+    made = {
+        CONTROL: control(episodes=setting.choose(500, 20), length=200),
+        PICTURES: pictures(episodes=setting.choose(20, 4), length=100),
+    }
+    rows: list[Row] = []
+    for name, data in made.items():
+        path = setting.fresh(f"exchanged-{data.kind}")
+        write_all(create(path, data.kind), data)
+        for form in FORMS:
+            if name in form.data:
+                rows += _measure(setting, form, name, data, path)
+    return rows
+
+
+def _measure(setting: Setting, form: Form, name: str, data: Trajectories, store: Path) -> list[Row]:
+    source = setting.fresh(f"source{form.suffix}")
+    sides: dict[str, Callable[[], tuple[float, float]]] = {}
+    if form.source is not None:
+        form.source(data, source)
+    else:
+        _export(form, store, source, data)
+        content = form.container.read(source)
+        sides["export"] = lambda: _cost(
+            lambda: _export(form, store, setting.fresh(f"exported{form.suffix}"), data)
+        )
+        sides["bare export"] = lambda: _cost(lambda: _bare_export(setting, form, store, content))
+    if form.imported:
+        table, options = table_and_options(_import(setting, form, source, data))
+        sides["import"] = lambda: _cost(lambda: _import(setting, form, source, data))
+        sides["bare import"] = lambda: _cost(lambda: _bare_import(setting, form, source, table, options))
+    measured = interleave(sides, setting.repeats)
+    rows: list[Row] = []
+    for work in ("import", "export"):
+        if work in measured:
+            what = f"{work} {form.name}, {name}"
+            peer = "bare read, write_table" if work == "import" else "pyarrow read, bare write"
+            rows += _rows(what, peer, measured[work], measured[f"bare {work}"], data.steps)
+    return rows
+
+
+def _rows(what: str, peer: str, ours: Sequence[Any], bare: Sequence[Any], steps: int) -> list[Row]:
+    """Return a row of the time and one of the processor time."""
+    rows = []
+    for index, suffix in enumerate(("", ", processor time")):
+        both = [scaled([cost[index] for cost in costs], 1e6 / steps) for costs in (ours, bare)]
+        rows.append(Row(what + suffix, "us/step", both[0], peer, both[1], ratio_target=TARGET))
+    return rows
+
+
+def _cost(work: Callable[[], Any]) -> tuple[float, float]:
+    """Return the seconds and the processor seconds of all threads that a piece of work takes."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def _import(setting: Setting, form: Form, source: Path, data: Trajectories) -> Path:
+    target = setting.fresh("imported")
+    format = "table" if form.format in ("parquet", "csv") else form.format
+    _check(el.import_dataset(source, target, format=format), data)
+    return target
+
+
+def _export(form: Form, store: Path, target: Path, data: Trajectories) -> None:
+    _check(el.open(store).export(target, format=form.format, overwrite=True, **form.options), data)
+
+
+def _check(report: Any, data: Trajectories) -> None:
+    """Raise unless all steps are there, or all but the last of each episode."""
+    if report.episodes != len(data) or report.steps not in (data.steps, data.steps - len(data)):
+        raise AssertionError(f"{report} Expected {len(data)} episodes with {data.steps} steps.")
+
+
+def _bare_import(setting: Setting, form: Form, source: Path, table: Any, options: dict[str, Any]) -> None:
+    form.container.read(source)
+    pq.write_table(table, setting.folder / "bare.parquet", **options)
+
+
+def _bare_export(setting: Setting, form: Form, store: Path, content: Any) -> None:
+    for file in files_of(store, "steps"):
+        pq.read_table(file)
+    target = setting.fresh("bare-exported")
+    target.unlink(missing_ok=True)
+    assert form.container.write is not None
+    form.container.write(content, target)

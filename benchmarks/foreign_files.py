@@ -1,0 +1,213 @@
+"""The bare files of other libraries: their contents read into memory and written again without Episodelake.
+
+A `Container` is a kind of file. `read` returns everything in the files at a path, decoded, and `write` writes
+it to another path with the compression of those files.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import av
+import h5py
+import msgpack
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from episodelake.readers.pictures.writing import video_encoding
+from episodelake.writers.importing.rlds.tfrecord import masked_crc
+from trajectories import Trajectories, Trajectory, spaces
+
+
+@dataclass(frozen=True)
+class Container:
+    """A kind of file; `write` is None where no format of ours writes it."""
+
+    read: Callable[[Path], Any]
+    write: Callable[[Any, Path], None] | None = None
+
+
+def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+
+    def take(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            arrays[name] = item[()]
+
+    for place in _files(path, ".hdf5", ".h5"):
+        with h5py.File(place) as file:
+            file.visititems(take)
+    return arrays
+
+
+def _write_hdf5(arrays: Mapping[str, np.ndarray], path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        for name, values in arrays.items():
+            file[name] = values
+
+
+def _read_parquet(path: Path) -> list[tuple[pa.Table, str]]:
+    """Return the tables with their compression."""
+    found = []
+    for place in _files(path, ".parquet"):
+        file = pq.ParquetFile(place)
+        found.append((file.read(), file.metadata.row_group(0).column(0).compression.lower()))
+    return found
+
+
+def _write_parquet(tables: list[tuple[pa.Table, str]], path: Path) -> None:
+    path.mkdir()
+    for number, (table, compression) in enumerate(tables):
+        pq.write_table(table, path / f"{number}.parquet", compression=compression)
+
+
+def _read_arrow(path: Path) -> list[pa.Table]:
+    return [pa.ipc.open_file(place).read_all() for place in _files(path, ".arrow")]
+
+
+def _write_arrow(tables: list[pa.Table], path: Path) -> None:
+    path.mkdir()
+    for number, table in enumerate(tables):
+        with pa.ipc.new_file(path / f"{number}.arrow", table.schema) as writer:
+            writer.write_table(table)
+
+
+def _read_csv(path: Path) -> pa.Table:
+    return pyarrow.csv.read_csv(path)
+
+
+def _write_csv(table: pa.Table, path: Path) -> None:
+    pyarrow.csv.write_csv(table, path)
+
+
+def _read_json(path: Path) -> list[Any]:
+    return [json.loads(line) for place in _files(path, ".json") for line in place.open()]
+
+
+def _write_json(items: list[Any], path: Path) -> None:
+    with path.open("w") as file:
+        for item in items:
+            file.write(json.dumps(item) + "\n")
+
+
+def _read_msgpack(path: Path) -> list[Any]:
+    """Read a column of packed items; arrays stay bytes, which is how msgpack gives them."""
+    tables = [pq.read_table(place) for place in _files(path, ".parquet")]
+    return [
+        msgpack.unpackb(item, strict_map_key=False)
+        for table in tables
+        for item in table.column(0).to_pylist()
+    ]
+
+
+def _write_msgpack(items: list[Any], path: Path) -> None:
+    packed = pa.array([msgpack.packb(item) for item in items], pa.binary())
+    pq.write_table(pa.table({"item": packed}), path)
+
+
+def _read_lerobot(path: Path) -> tuple[list[tuple[pa.Table, str]], list[np.ndarray]]:
+    videos = []
+    for place in _files(path, ".mp4"):
+        with av.open(str(place)) as video:
+            video.streams.video[0].thread_type = "AUTO"
+            videos.append(np.stack([frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]))
+    return _read_parquet(path), videos
+
+
+def _write_lerobot(content: tuple[list[tuple[pa.Table, str]], list[np.ndarray]], path: Path) -> None:
+    _write_parquet(content[0], path)
+    # The settings of our files, so that both sides encode alike.
+    codec, pixels, options = video_encoding(av, lossless=False)
+    for number, frames in enumerate(content[1]):
+        with av.open(str(path / f"{number}.mp4"), "w") as video:
+            stream = video.add_stream(codec, rate=30, options={**options, "g": "2"})
+            stream.height, stream.width, stream.pix_fmt = *frames.shape[1:3], pixels
+            for each in frames:
+                video.mux(stream.encode(av.VideoFrame.from_ndarray(each, format="rgb24")))
+            video.mux(stream.encode(None))
+
+
+def _read_tfrecord(path: Path) -> list[bytes]:
+    """Return the records, neither compared with their checksums nor parsed: less than any reader does."""
+    found = []
+    for place in path.glob("*.tfrecord-*"):
+        data, start = place.read_bytes(), 0
+        while start < len(data):
+            (length,) = struct.unpack_from("<Q", data, start)
+            found.append(data[start + 12 : start + 12 + length])
+            start += 16 + length
+    return found
+
+
+def _files(path: Path, *endings: str) -> list[Path]:
+    if path.is_file():
+        return [path]
+    return sorted(place for place in path.rglob("*") if place.name.endswith(endings))
+
+
+HDF5 = Container(_read_hdf5, _write_hdf5)
+PARQUET = Container(_read_parquet, _write_parquet)
+ARROW = Container(_read_arrow, _write_arrow)
+CSV = Container(_read_csv, _write_csv)
+JSON = Container(_read_json, _write_json)
+MSGPACK = Container(_read_msgpack, _write_msgpack)
+LEROBOT = Container(_read_lerobot, _write_lerobot)
+TFRECORD = Container(_read_tfrecord)
+
+
+def write_rlds(data: Trajectories, folder: Path) -> None:
+    """Write an RLDS dataset in the files of TFDS, which itself needs TensorFlow; values are float32."""
+    folder.mkdir()
+    kinds = {"observation": spaces(data.kind)[0].shape, "action": spaces(data.kind)[1].shape, "reward": ()}
+    features = {name: _tensor("float32", shape) for name, shape in kinds.items()}
+    features |= {name: _tensor("bool", ()) for name in ("is_first", "is_last", "is_terminal")}
+    steps = {"sequence": {"feature": {"featuresDict": {"features": features}}}}
+    (folder / "features.json").write_text(json.dumps({"featuresDict": {"features": {"steps": steps}}}))
+    split = {"name": "train", "shardLengths": [str(len(data))]}
+    information = {"name": "walk", "version": "1.0.0", "fileFormat": "tfrecord", "splits": [split]}
+    (folder / "dataset_info.json").write_text(json.dumps(information))
+    with (folder / "walk-train.tfrecord-00000-of-00001").open("wb") as file:
+        for episode in data:
+            record = _example(episode)
+            head = struct.pack("<Q", len(record))
+            sums = (struct.pack("<I", masked_crc(part)) for part in (head, record))
+            file.write(head + next(sums) + record + next(sums))
+
+
+def _tensor(dtype: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    return {"tensor": {"dtype": dtype, "encoding": "none", "shape": {"dimensions": [str(n) for n in shape]}}}
+
+
+def _example(episode: Trajectory) -> bytes:
+    count = len(episode.observations)
+    numbers = np.arange(count)
+    floats = {
+        "observation": episode.observations,
+        "action": np.concatenate([episode.actions, np.zeros_like(episode.actions[:1])]),
+        "reward": np.append(episode.rewards, 0.0),
+    }
+    flags = {
+        "is_first": numbers == 0,
+        "is_last": numbers == count - 1,
+        "is_terminal": (numbers == count - 1) & episode.terminations[-1],
+    }
+    lists = {name: _field(2, _field(1, values.astype("<f4").tobytes())) for name, values in floats.items()}
+    lists |= {name: _field(3, _field(1, values.astype(np.uint8).tobytes())) for name, values in flags.items()}
+    entries = (_field(1, f"steps/{name}".encode()) + _field(2, each) for name, each in lists.items())
+    return _field(1, b"".join(_field(1, entry) for entry in entries))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Return a field of a protocol buffer that holds bytes."""
+    length, size = bytearray(), len(content)
+    while size > 127:
+        length.append(size & 127 | 128)
+        size >>= 7
+    return bytes([number << 3 | 2, *length, size]) + content
