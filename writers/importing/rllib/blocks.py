@@ -86,11 +86,12 @@ def batch_blocks(source: Source) -> Iterator[Block]:
     Raises:
         DatasetError: a file cannot be read, or a batch has columns of different lengths.
     """
+    groups = _RowGroups(source)
     for path in source.files:
         file = parquet_file(path)
         for group in range(file.num_row_groups):
             for row in range(file.metadata.row_group(group).num_rows):
-                read = partial(_read_batch, source, path, group, row)
+                read = partial(_read_batch, groups, path, group, row)
                 yield Block(f"{path}, batch {row}", path, read(["rewards"]).num_rows, read)
 
 
@@ -146,8 +147,26 @@ def _read_rows(source: Source, path: Path, group: int, columns: Sequence[str] | 
     return pa.table(found, names=table.column_names)
 
 
-def _read_batch(source: Source, path: Path, group: int, row: int, columns: Sequence[str] | None) -> pa.Table:
-    table = _read_group(source, path, group, columns).slice(row, 1)
+class _RowGroups:
+    """Reads row groups and keeps the last one, whose batches are asked for one by one."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._last: tuple[Any, pa.Table] | None = None
+
+    def read(self, path: Path, group: int, columns: Sequence[str] | None) -> pa.Table:
+        """Return some columns of a row group; None for all."""
+        asked = (path, group, columns)
+        if self._last is None or self._last[0] != asked:
+            self._last = None
+            self._last = asked, _read_group(self.source, path, group, columns)
+        return self._last[1]
+
+
+def _read_batch(
+    groups: _RowGroups, path: Path, group: int, row: int, columns: Sequence[str] | None
+) -> pa.Table:
+    source, table = groups.source, groups.read(path, group, columns).slice(row, 1)
     place = f"{path}, batch {row}"
     found: dict[str, pa.Array] = {}
     for column, field in _columns(table):
