@@ -17,6 +17,7 @@ from ..pictures.writing import image_bytes, video_encoding
 
 FILES_IN_CHUNK = 1000
 DATA_MB, VIDEO_MB = 100, 200
+_GROUP_BYTES = 4 << 20
 _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 DATA_PATH = f"data/{_FILE}.parquet"
 VIDEO_PATH = f"videos/{{video_key}}/{_FILE}.mp4"
@@ -24,7 +25,7 @@ EPISODES_PATH = f"meta/episodes/{_FILE}.parquet"
 
 
 class ParquetFiles:
-    """Tables of the same columns, a row group for each, in files of limited size.
+    """Tables of the same columns in files of limited size, in row groups of some megabytes.
 
     Args:
         target: the folder of the dataset.
@@ -36,20 +37,31 @@ class ParquetFiles:
         self._pattern = pattern
         self._number = -1
         self._bytes = 0
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, table: pa.Table) -> dict[str, int]:
         """Append a table, and return the numbers of the chunk and the file."""
-        if self._writer is None or self._bytes + table.nbytes > DATA_MB * 1_000_000:
+        size = table.nbytes
+        if self._writer is None or self._bytes + size > DATA_MB * 1_000_000:
             self.close()
             self._number += 1
             self._bytes = 0
             path = self._target / self._pattern.format(**self.place)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = pq.ParquetWriter(path, table.schema, compression="snappy")
-        self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
-        self._bytes += table.nbytes
+        self._waiting.append(table)
+        self._bytes, self._waiting_bytes = self._bytes + size, self._waiting_bytes + size
+        if self._waiting_bytes >= _GROUP_BYTES:
+            self._write_group()
         return self.place
+
+    def _write_group(self) -> None:
+        if self._writer is not None and self._waiting:
+            rows = pa.concat_tables(self._waiting)
+            self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+        self._waiting, self._waiting_bytes = [], 0
 
     @property
     def place(self) -> dict[str, int]:
@@ -59,6 +71,7 @@ class ParquetFiles:
     def close(self) -> None:
         """Finish the file."""
         if self._writer is not None:
+            self._write_group()
             self._writer.close()
             self._writer = None
 
@@ -135,7 +148,9 @@ class Statistics:
     """Least, greatest, mean and standard deviation of each feature, as LeRobot names them."""
 
     def __init__(self) -> None:
-        self._all: dict[str, dict[str, np.ndarray]] = {}
+        self._numbers: dict[str, np.ndarray] = {}
+        self._pictures: dict[str, dict[str, np.ndarray]] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
 
     def add(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Add an episode, and return its own statistics as `stats/FEATURE/STATISTIC`.
@@ -143,34 +158,57 @@ class Statistics:
         Args:
             values: T numbers, vectors or arrays by feature; frames, uint8 (T, H, W, C), as they are.
         """
-        row: dict[str, Any] = {}
-        for name, each in values.items():
-            # Infinities have no mean.
-            with np.errstate(invalid="ignore", over="ignore"):
-                found = _statistics(each)
-                self._all[name] = _merged(self._all[name], found) if name in self._all else found
-            row.update((f"stats/{name}/{key}", value.tolist()) for key, value in found.items())
-        return row
+        pictures = {name: each for name, each in values.items() if each.ndim == 4 and each.dtype == np.uint8}
+        numbers = {name: each for name, each in values.items() if name not in pictures}
+        self._shapes = {name: each.shape[1:] or (1,) for name, each in numbers.items()}
+        # One matrix for all features, since a call costs more than the numbers of an episode.
+        wide = np.concatenate([each.reshape(len(each), -1) for each in numbers.values()], 1, dtype=np.float64)
+        # Infinities have no mean.
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = _statistics(wide, 0)
+            self._numbers = _merged(self._numbers, found) if self._numbers else found
+        own = self._features(found)
+        for name, each in pictures.items():
+            # Of each channel, from 0 to 1.
+            found = {
+                key: value if key == "count" else value.reshape(-1, 1, 1) / 255
+                for key, value in _statistics(each, (0, 1, 2)).items()
+            }
+            self._pictures[name] = _merged(self._pictures[name], found) if name in self._pictures else found
+            own[name] = found
+        return {
+            f"stats/{name}/{key}": value.tolist() for name in values for key, value in own[name].items()
+        }
+
+    def _features(self, found: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+        """Return the statistics of the matrix by feature."""
+        stops = np.cumsum([int(np.prod(shape)) for shape in self._shapes.values()])[:-1]
+        named: dict[str, dict[str, np.ndarray]] = {name: {} for name in self._shapes}
+        for key, values in found.items():
+            parts = [values] * len(named) if key == "count" else np.split(values, stops)
+            for (name, shape), part in zip(self._shapes.items(), parts, strict=True):
+                named[name][key] = part if key == "count" else part.reshape(shape)
+        return named
 
     def to_json(self) -> str:
         """Return the statistics of all episodes; LeRobot reads `NaN`."""
         return json.dumps(
-            {name: {key: value.tolist() for key, value in each.items()} for name, each in self._all.items()},
+            {
+                name: {key: value.tolist() for key, value in each.items()}
+                for name, each in (self._features(self._numbers) | self._pictures).items()
+            },
             indent=4,
         )
 
 
-def _statistics(values: np.ndarray) -> dict[str, np.ndarray]:
-    if values.ndim == 4 and values.dtype == np.uint8:
-        # Of each channel, from 0 to 1.
-        axes = (0, 1, 2)
-        found = [values.min(axes), values.max(axes), values.mean(axes), values.std(axes)]
-        found = [np.asarray(each, np.float64).reshape(-1, 1, 1) / 255 for each in found]
-    else:
-        wide = values.astype(np.float64)
-        found = [wide.min(0), wide.max(0), wide.mean(0), wide.std(0)]
-    named = dict(zip(("min", "max", "mean", "std"), map(np.atleast_1d, found), strict=True))
-    return {**named, "count": np.array([len(values)])}
+def _statistics(values: np.ndarray, axes: int | tuple[int, ...]) -> dict[str, np.ndarray]:
+    return {
+        "min": np.asarray(values.min(axes), np.float64),
+        "max": np.asarray(values.max(axes), np.float64),
+        "mean": values.mean(axes),
+        "std": values.std(axes),
+        "count": np.array([len(values)]),
+    }
 
 
 def _merged(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

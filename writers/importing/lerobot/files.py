@@ -25,6 +25,7 @@ INFO = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 #: What `pip install` takes to read videos and images.
 EXTRA = "'episodelake[explore]'"
+_GROUPS_BYTES = 8 << 20
 _NO_METADATA = ("data/", "videos/", "meta/", "stats/", "dataset_")
 
 
@@ -198,12 +199,16 @@ def _table(file: Path) -> pa.Table:
 
 
 class Rows:
-    """Reads rows of Parquet files; keeps one row group, since one may hold many episodes."""
+    """Reads rows of Parquet files, some megabytes of row groups at a time.
+
+    One may hold many episodes, or an episode only.
+    """
 
     def __init__(self) -> None:
         self._file: Path | None = None
         self._parquet: pq.ParquetFile | None = None
         self._starts = np.zeros(1, np.int64)
+        # The first row of the table in the file.
         self._kept: tuple[int, pa.Table] | None = None
 
     def read(self, place: Place, length: int) -> pa.Table:
@@ -219,16 +224,30 @@ class Rows:
                 raise DatasetError(
                     f"{place.file} has {self._starts[-1]} rows; expected at least {stop} by meta/episodes."
                 )
-            first = int(np.searchsorted(self._starts, place.start, "right")) - 1
-            tables = []
-            for group in range(first, int(np.searchsorted(self._starts, stop))):
-                if self._kept is None or self._kept[0] != group:
-                    self._kept = group, parquet.read_row_group(group)
-                begin = max(place.start - int(self._starts[group]), 0)
-                tables.append(self._kept[1].slice(begin, stop - int(self._starts[group]) - begin))
+            tables, row = [], place.start
+            while row < stop:
+                first, kept = self._around(parquet, row)
+                tables.append(kept.slice(row - first, stop - row))
+                if not tables[-1].num_rows:
+                    raise DatasetError(f"{place.file} has fewer rows than its footer lists.")
+                row += tables[-1].num_rows
         except (OSError, pa.ArrowException) as error:
             raise DatasetError(f"{place.file} cannot be read: {error}") from error
         return pa.concat_tables(tables)
+
+    def _around(self, parquet: pq.ParquetFile, row: int) -> tuple[int, pa.Table]:
+        """Return rows of the file that begin at or before a row, and the number of the first of them."""
+        if self._kept is None or not self._kept[0] <= row < self._kept[0] + self._kept[1].num_rows:
+            self._kept = None
+            first = int(np.searchsorted(self._starts, row, "right")) - 1
+            groups, size = [first], parquet.metadata.row_group(first).total_byte_size
+            for group in range(first + 1, parquet.num_row_groups):
+                size += parquet.metadata.row_group(group).total_byte_size
+                if size > _GROUPS_BYTES:
+                    break
+                groups.append(group)
+            self._kept = int(self._starts[first]), parquet.read_row_groups(groups)
+        return self._kept
 
     def _opened(self, file: Path) -> pq.ParquetFile:
         if self._parquet is None or self._file != file:
