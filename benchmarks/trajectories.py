@@ -119,7 +119,9 @@ def pictures(episodes: int, length: int) -> Trajectories:
     """Make frames of 84x84x3 bytes, in which a square moves over a background with noise; other data drifts."""
     data = control(episodes, length)
     generator = np.random.default_rng(0)
-    background = generator.integers(0, 40, (84, 84, 3), np.uint8) + np.arange(84, dtype=np.uint8)[:, None, None]
+    background = (
+        generator.integers(0, 40, (84, 84, 3), np.uint8) + np.arange(84, dtype=np.uint8)[:, None, None]
+    )
     frames = np.tile(background, (len(data.observations), 1, 1, 1))
     for frame, place in zip(frames, generator.integers(0, 72, (len(frames), 2)), strict=True):
         frame[place[0] : place[0] + 12, place[1] : place[1] + 12] = 230

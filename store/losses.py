@@ -20,6 +20,12 @@ class Losses(Mapping[str, int]):
         if count:
             self._counts[what] = self._counts.get(what, 0) + count
 
+    def take_back(self, what: str, count: int) -> None:
+        """Undo an `add`."""
+        self._counts[what] -= count
+        if not self._counts[what]:
+            del self._counts[what]
+
     @contextmanager
     def attempt(self) -> Iterator[dict[str, int]]:
         """Yield the counts before the block, which are restored if the block fails."""

@@ -217,6 +217,7 @@ from episodelake.writers.importing import flat, importer
 source, target, place = sys.argv[1:]
 written, flat._PART_BYTES = 0, 1
 write = importer.write_loaded
+importer._BATCH_BYTES = 1  # each episode is written by itself
 
 def strike(*arguments, **keywords):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -6,24 +6,20 @@ For imports, for robots, for anything that has its own loop. A thin front for a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, overload
 
 from ..store.batches import single_value
-from ..store.dynamic.column_groups import check_extra
 from ..store.handle import OpenStore
 from ..store.maintenance.reopening import reopening
 from ..store.segments.episode_columns import EpisodeColumns
 from ..store.segments.episode_record import (
     EpisodeFacts,
     EpisodeRecord,
-    add_in_order,
-    end_reason_of,
-    timestamp_now,
 )
 from .bulk.arrow_episodes import write_arrow
 from .bulk.bulk_episodes import BulkEpisodes
 from .bulk.last_observation import LastObservation, is_last_missing
+from .bulk.many_episodes import record_of, write_many
 from .bulk.whole_episode import WholeEpisode, arrivals_batches
 from .open_episode import EpisodeRow, OpenEpisode, ReopenedEpisode
 from .options import SessionOptions
@@ -251,22 +247,19 @@ class EpisodeWriter(RunOwner[WholeRows]):
         if not self._sources.is_new(source_key):
             return None
         metadata = with_source_key(metadata, source_key)
-        last_missing = is_last_missing(self._schema, last_observation)
-        if extra:
-            check_extra(extra)
-        whole = WholeEpisode.of(
+        whole = WholeEpisode.checked(
             self._schema,
-            observations,
-            actions,
-            rewards,
-            terminations,
-            truncations,
-            infos,
-            policy,
-            extra,
-            last_missing=last_missing,
+            observations=observations,
+            actions=actions,
+            rewards=rewards,
+            terminations=terminations,
+            truncations=truncations,
+            infos=infos,
+            policy=policy,
+            extra=extra,
+            last_observation=last_observation,
         )
-        if whole.length < _FEWEST_BULK_STEPS and not last_missing:
+        if whole.length < _FEWEST_BULK_STEPS and not whole.last_missing:
             record = self._write_steps(whole, seed, options, metadata, env_index)
         else:
             record = self._write_bulk(whole, seed, options, metadata, env_index)
@@ -316,6 +309,11 @@ class EpisodeWriter(RunOwner[WholeRows]):
             self._session, self._schema, steps, episodes, lengths, self._sources, last_missing=missing
         )
 
+    def _write_many(self, episodes: Sequence[Mapping[str, Any]]) -> int | None:
+        """Write several episodes in one batch, for imports; see `write_many`."""
+        self._session.check_usable()
+        return write_many(self._session, self._schema, self._sources, episodes)
+
     def _write_steps(
         self, whole: WholeEpisode, seed: Any, options: Any, metadata: Any, env_index: int | None
     ) -> EpisodeRecord:
@@ -360,20 +358,7 @@ class EpisodeWriter(RunOwner[WholeRows]):
     ) -> EpisodeRecord:
         number = self._session.take_numbers()
         batches = arrivals_batches(self._schema, number, whole, self._session.columns)
-        now = timestamp_now()
-        total = [0.0] * self._schema.reward_shape[0] if self._schema.reward_shape else 0.0
-        record = EpisodeRecord(
-            number=number,
-            env_index=env_index,
-            started_at=now,
-            ended_at=now,
-            length=whole.length,
-            episode_return=add_in_order(total, whole.rewards),
-            terminated=whole.terminated,
-            truncated=whole.truncated,
-            end_reason=end_reason_of(whole.terminated, whole.truncated, "cut"),
-            facts=replace(EpisodeFacts.of(seed, options, metadata), last_missing=whole.last_missing),
-        )
+        record = record_of(self._schema, number, env_index, whole, EpisodeFacts.of(seed, options, metadata))
         self._rows.add(BulkEpisodes(EpisodeColumns.of([record]), batches))
         return record
 

@@ -176,9 +176,7 @@ class Statistics:
             }
             self._pictures[name] = _merged(self._pictures[name], found) if name in self._pictures else found
             own[name] = found
-        return {
-            f"stats/{name}/{key}": value.tolist() for name in values for key, value in own[name].items()
-        }
+        return {f"stats/{name}/{key}": value.tolist() for name in values for key, value in own[name].items()}
 
     def _features(self, found: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
         """Return the statistics of the matrix by feature."""

@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from ...store.batches import single_value, slice_batch
-from ...store.dynamic.column_groups import ColumnSet
+from ...store.dynamic.column_groups import ColumnSet, check_extra
 from ...store.dynamic.rows import DynamicRows
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.schema import LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
 from ..buffers.arrivals import with_dynamic_columns
+from .last_observation import LastObservation, is_last_missing
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,24 @@ class WholeEpisode:
     def late(self) -> Mapping | None:
         """The policy values that belong to the last observation."""
         return self.policies[-1] if self.policies and len(self.policies) > self.length else None
+
+    @staticmethod
+    def checked(
+        schema: StepSchema,
+        *,
+        infos: Any = None,
+        policy: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        last_observation: LastObservation = "present",
+        **arrays: Any,
+    ) -> WholeEpisode:
+        """Check the arguments of `EpisodeWriter.write_episode` that are about steps; see there."""
+        last_missing = is_last_missing(schema, last_observation)
+        if extra:
+            check_extra(extra)
+        return WholeEpisode.of(
+            schema, infos=infos, policy=policy, extra=extra, last_missing=last_missing, **arrays
+        )
 
     @staticmethod
     def of(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,6 +21,8 @@ from .dataset import ForeignDataset, ForeignEpisode, ForeignTable, Part, guard_s
 from .ledger import LossLedger
 
 OnError = Literal["raise", "skip"]
+#: How much waits, and what a step takes beside its observation.
+_BATCH_BYTES, _STEP_BYTES = 4 << 20, 128
 
 
 @dataclass
@@ -81,42 +84,109 @@ def import_episodes(
             run.add(part, keys)
         seen += len(keys)
         progress(seen, dataset.count or seen)
+    run.write()
     return done
 
 
-@dataclass(frozen=True)
 class _Import:
-    dataset: ForeignDataset
-    writer: EpisodeWriter
-    present: Collection[str]
-    ledger: LossLedger
-    on_error: OnError
-    done: Imported
+    """Writes parts; episodes of arrays wait for more, since many short ones are written faster together."""
+
+    def __init__(
+        self,
+        dataset: ForeignDataset,
+        writer: EpisodeWriter,
+        present: Collection[str],
+        ledger: LossLedger,
+        on_error: OnError,
+        done: Imported,
+    ) -> None:
+        self._losses, self._source = dataset.losses, dataset.source
+        self._writer = writer
+        self._present = present
+        self._ledger = ledger
+        self._on_error = on_error
+        self._done = done
+        # With the losses of each.
+        self._waiting: list[tuple[Part, str, ForeignEpisode, Mapping[str, int]]] = []
+        self._bytes = 0
 
     def add(self, part: Part, keys: Sequence[str]) -> None:
-        """Write the new episodes of a part; leave out those that cannot be, unless they raise."""
-        fresh = [not (key in self.present or self.writer.has_source_key(key)) for key in keys]
-        known = self.ledger.find(keys)
+        """Take the new episodes of a part; leave out those that cannot be written, unless they raise."""
+        fresh = [not (key in self._present or self._writer.has_source_key(key)) for key in keys]
+        known = self._ledger.find(keys)
         if known is not None and not any(fresh):
             for what, count in known.items():
-                self.dataset.losses.add(what, count)
+                self._losses.add(what, count)
             return
         try:
-            with self.dataset.losses.attempt() as before:
-                with guard_source(f"Episode {part.keys[0]} of {self.dataset.source}"):
+            with self._losses.attempt() as before:
+                with guard_source(f"Episode {part.keys[0]} of {self._source}"):
                     loaded = part.load()
-                self.ledger.add(keys, self.dataset.losses.since(before))
-                write_loaded(loaded, part, self.writer, keys, fresh)
         except EpisodelakeError as error:
-            if self.on_error == "raise" or not isinstance(error, ValueError):
-                raise
-            if part.singles is None or len(keys) == 1:
-                self.done.skipped += [(key, str(error)) for key in part.keys]
-                return
-            # Some of them may be written already; their losses are not counted yet.
-            for single, key in zip(part.singles(), keys, strict=True):
-                if key not in self.present:
-                    self.add(single, [key])
+            self.write()
+            self._failed(part, keys, error)
+            return
+        lost = self._losses.since(before)
+        self._ledger.add(keys, lost)
+        if isinstance(loaded, ForeignEpisode) and any(fresh):
+            self._waiting.append((part, keys[0], loaded, lost))
+            self._bytes += _nbytes(loaded.observations) + len(loaded.rewards) * _STEP_BYTES
+            if self._bytes >= _BATCH_BYTES:
+                self.write()
+            return
+        self.write()
+        self._write_loaded(part, loaded, keys, fresh, lost)
+
+    def write(self) -> None:
+        """Write the episodes that wait."""
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        if len(waiting) > 1:
+            given = [_arguments(episode) | {"source_key": key} for _, key, episode, _ in waiting]
+            try:
+                if self._writer._write_many(given):
+                    return
+            except EpisodelakeError as error:
+                # One of them does not fit; the loop finds it.
+                if not isinstance(error, ValueError):
+                    raise
+        for part, key, episode, lost in waiting:
+            self._write_loaded(part, episode, [key], [True], lost)
+
+    def _write_loaded(
+        self,
+        part: Part,
+        loaded: ForeignEpisode | ForeignTable,
+        keys: Sequence[str],
+        fresh: Sequence[bool],
+        lost: Mapping[str, int],
+    ) -> None:
+        try:
+            write_loaded(loaded, part, self._writer, keys, fresh)
+        except EpisodelakeError as error:
+            for what, count in lost.items():
+                self._losses.take_back(what, count)
+            self._failed(part, keys, error)
+
+    def _failed(self, part: Part, keys: Sequence[str], error: EpisodelakeError) -> None:
+        """Raise the error, or leave out the episodes of a part that cannot be read or written."""
+        if self._on_error == "raise" or not isinstance(error, ValueError):
+            raise error
+        if part.singles is None or len(keys) == 1:
+            self._done.skipped += [(key, str(error)) for key in part.keys]
+            return
+        # Some of them may be written already; their losses are not counted yet.
+        for single, key in zip(part.singles(), keys, strict=True):
+            if key not in self._present:
+                self.add(single, [key])
+
+
+def _nbytes(values: Any) -> int:
+    if isinstance(values, Mapping):
+        values = tuple(values.values())
+    if isinstance(values, tuple):
+        return sum(map(_nbytes, values))
+    # A list cannot be joined with others.
+    return values.nbytes if isinstance(values, np.ndarray) else _BATCH_BYTES
 
 
 def write_loaded(

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from ....store.errors import DatasetError
 
 _BATCH_BYTES = 8 << 20
+_BUFFER_BYTES = 1 << 20
 _MOST_ROWS = 1 << 16
 _SORT_MEMORY = "1GB"
 _HEAD_ROWS = 16
@@ -156,8 +157,10 @@ class TableRows:
             # A scanner reads far ahead, and reads to the end when it is given up.
             schema = pa.schema([self.schema.field(name) for name in columns])
             for fragment in fragments:
-                with fragment.open() as file:
-                    for batch in pq.ParquetFile(file).iter_batches(size, columns=columns):
+                with fragment.open() as source:
+                    # A buffer for each column, in place of the whole file.
+                    file = pq.ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+                    for batch in file.iter_batches(size, columns=columns):
                         yield batch.select(columns).cast(schema)
             return
         yield from self._data.to_batches(

@@ -1,0 +1,102 @@
+"""Imports write many short episodes in one batch: the store is that of episodes written one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import gymnasium
+import numpy as np
+import pytest
+
+import episodelake as el
+from episodelake.writers.importing.dataset import ForeignDataset, ForeignEpisode, Part
+from episodelake.writers.importing.importer import import_episodes
+
+SPACE = gymnasium.spaces.Dict(
+    {"arm": gymnasium.spaces.Box(-9, 9, (2, 2), np.float32), "on": gymnasium.spaces.MultiBinary(3)}
+)
+ACTIONS = gymnasium.spaces.Tuple((gymnasium.spaces.Discrete(5), gymnasium.spaces.Box(0, 1, (2,))))
+
+
+def episode(length: int, number: int, **others: Any) -> dict[str, Any]:
+    """Return arguments of `write_episode` for an episode with seeded values."""
+    random = np.random.default_rng(number)
+    rows = length + (others.get("last_observation") != "missing")
+    return {
+        "observations": {
+            "arm": random.random((rows, 2, 2), np.float32),
+            "on": random.integers(0, 2, (rows, 3), np.int8),
+        },
+        "actions": (random.integers(0, 5, length), random.random((length, 2), np.float32)),
+        "rewards": random.normal(size=length),
+        "terminations": number % 3 == 0,
+        "truncations": number % 3 == 1,
+        **others,
+    }
+
+
+EPISODES = [
+    episode(2, 0, infos=[{"x": 1}, {}, {"x": 3, "y": "z"}], seed=2**70, options={"hard": True}),
+    episode(90, 1, policy={"value": np.arange(90.0)}, metadata={"task": "push", "deep": {"er": [1, 2]}}),
+    episode(1, 2, last_observation="missing", extra={"mark": np.array([7])}),
+    episode(70, 3, last_observation="missing", seed=4),
+    episode(5, 4, extra={"mark": np.arange(6)}, infos={"x": np.arange(6)}),
+]
+
+
+class _Dataset(ForeignDataset):
+    identity = "seeded"
+
+    def __init__(self, episodes: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self._episodes = episodes
+
+    def parts(self) -> Iterator[Part]:
+        for number, given in enumerate(self._episodes):
+            yield Part((str(number),), partial(ForeignEpisode, **given))
+
+
+def imported(path: Path, episodes: list[dict[str, Any]], on_error: Any = "raise") -> Any:
+    """Import episodes into a new store and return the counts."""
+    store = el.create(path, observation_space=SPACE, action_space=ACTIONS)
+    with store.writer() as writer:
+        return import_episodes(
+            _Dataset(episodes), writer, (), on_error=on_error, progress=lambda done, total: None
+        )
+
+
+def test_a_batch_of_episodes_is_what_single_ones_are(tmp_path: Path) -> None:
+    """Values, infos, policies, own columns, seeds, metadata and missing last observations; by DuckDB."""
+    done = imported(tmp_path / "many", EPISODES)
+    assert (done.episodes, done.steps) == (5, 168)
+    with el.create(tmp_path / "single", observation_space=SPACE, action_space=ACTIONS).writer() as writer:
+        for number, each in enumerate(EPISODES):
+            writer.write_episode(**each, source_key=f"seeded/{number}")
+    for table, left_out in (
+        ("steps", "episode_id"),
+        ("episodes", "episode_id, run_id, started_at, ended_at, segment"),
+    ):
+        query = f"SELECT * EXCLUDE ({left_out}) FROM read_parquet('{{}}/{table}/*.parquet')"
+        many, single = (duckdb.sql(query.format(tmp_path / name)) for name in ("many", "single"))
+        assert (many.columns, many.types) == (single.columns, single.types)
+        assert str(many.fetchall()) == str(single.fetchall())  # as text, in which NaN is NaN
+
+
+@pytest.mark.parametrize("wrong", ["shape", "dtype"])
+def test_an_episode_that_does_not_fit_is_found_in_its_batch(tmp_path: Path, wrong: str) -> None:
+    """The error names it and those before it are kept; skipping leaves out it alone."""
+    arm = np.zeros((4, 2, 3), np.float32) if wrong == "shape" else np.zeros((4, 2, 2))
+    odd = episode(3, 9)
+    odd["observations"]["arm"] = arm
+    episodes = [*EPISODES[:2], odd, *EPISODES[3:]]
+    with pytest.raises(el.SpaceMismatchError, match=r"arm") as caught:
+        imported(tmp_path / "raised", episodes)
+    assert caught.value.__notes__ == ["Episode 2 of the source."]
+    assert len(el.open(tmp_path / "raised")) == 2
+    done = imported(tmp_path / "skipped", episodes, "skip")
+    assert [key for key, _ in done.skipped] == ["2"] and done.episodes == 4
+    assert [each.length for each in el.open(tmp_path / "skipped")] == [2, 90, 70, 5]
