@@ -349,6 +349,8 @@ class EpisodeData:
         return self._block.table(fields, self._start, count)
 
     def _by_key(self, family: ColumnGroup) -> dict[str, Any]:
+        if not any(map(family.owns, self._columns)):
+            return {}
         rows = merge_rows(family, self._dynamic(family))
         keys = dict.fromkeys(key for row in rows for key in row)
         stacked = {key: [row.get(key) for row in rows] for key in keys}

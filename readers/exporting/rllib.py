@@ -74,9 +74,10 @@ def rllib_episodes(module: Any, export: Export) -> list[Any]:
     """
     refuse_vector_rewards(export.context, "RLlib's SingleAgentEpisode")
     export.lose_columns(EXTRA, METADATA)
+    spaces = _spaces(export)
     # What the store hands out may share its memory.
     return [
-        module.SingleAgentEpisode.from_state(copy.deepcopy(_state(export, episode)))
+        module.SingleAgentEpisode.from_state(copy.deepcopy(_state(export, episode, spaces)))
         for episode in _whole(export)
     ]
 
@@ -229,16 +230,20 @@ def _listed(columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 def _write_episodes(export: Export, episodes: list[Episode], file: Path) -> None:
     msgpack = require("msgpack", "Exporting episodes to RLlib", _EXTRA_PACKAGES)
-    items = [msgpack.packb(_state(export, episode), default=_encoded) for episode in episodes]
+    spaces = _spaces(export)
+    items = [msgpack.packb(_state(export, episode, spaces), default=_encoded) for episode in episodes]
     pq.write_table(pa.table({"item": pa.array(items, pa.binary())}), file.with_suffix(".parquet"))
 
 
-def _state(export: Export, episode: Episode) -> dict[str, Any]:
+def _spaces(export: Export) -> tuple[dict[str, Any], dict[str, Any]]:
+    schema = export.context.snapshot.schema
+    return space_to_dict(schema.observation_space), space_to_dict(schema.action_space)
+
+
+def _state(export: Export, episode: Episode, spaces: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
     """Return the state of a `SingleAgentEpisode`, with stacked values."""
     steps = _steps(episode)
     terminated, truncated = _flags(export, episode, steps)
-    schema = export.context.snapshot.schema
-    spaces = space_to_dict(schema.observation_space), space_to_dict(schema.action_space)
     outputs = _outputs(export, episode, steps)
     return {
         "id_": episode.id,

@@ -105,9 +105,11 @@ class TableRows:
             return DeltaTable(path).to_pyarrow_dataset()
         if kind == "csv":
             # All rows decide the types: pyarrow takes those of the first block, and fails later.
+            # One statement reads the file twice; a relation of Python's reads it once more for each question.
+            source = f"read_csv({_literal(str(path))}, sample_size=-1, auto_type_candidates={_CSV_TYPES})"
             with duckdb.connect() as connection:
-                connection.read_csv(str(path), sample_size=-1, auto_type_candidates=_CSV_TYPES).write_parquet(
-                    target := self._spool()
+                connection.execute(
+                    f"COPY (FROM {source}) TO {_literal(target := self._spool())} (FORMAT parquet)"
                 )
             return ds.dataset(target)
         if kind is None:
