@@ -108,16 +108,16 @@ def _measure(setting: Setting, form: Form, name: str, data: Trajectories, store:
     if form.source is not None:
         form.source(data, source)
     else:
-        _export(form, store, source, data)
+        export_to(form, store, source, data)
         content = form.container.read(source)
-        sides["export"] = lambda: _cost(
-            lambda: _export(form, store, setting.fresh(f"exported{form.suffix}"), data)
+        sides["export"] = lambda: cost(
+            lambda: export_to(form, store, setting.fresh(f"exported{form.suffix}"), data)
         )
-        sides["bare export"] = lambda: _cost(lambda: _bare_export(setting, form, store, content))
+        sides["bare export"] = lambda: cost(lambda: _bare_export(setting, form, store, content))
     if form.imported:
-        table, options = table_and_options(_import(setting, form, source, data))
-        sides["import"] = lambda: _cost(lambda: _import(setting, form, source, data))
-        sides["bare import"] = lambda: _cost(lambda: _bare_import(setting, form, source, table, options))
+        table, options = table_and_options(import_from(setting, form, source, data))
+        sides["import"] = lambda: cost(lambda: import_from(setting, form, source, data))
+        sides["bare import"] = lambda: cost(lambda: _bare_import(setting, form, source, table, options))
     measured = interleave(sides, setting.repeats)
     rows: list[Row] = []
     for work in ("import", "export"):
@@ -137,21 +137,23 @@ def _rows(what: str, peer: str, ours: Sequence[Any], bare: Sequence[Any], steps:
     return rows
 
 
-def _cost(work: Callable[[], Any]) -> tuple[float, float]:
+def cost(work: Callable[[], Any]) -> tuple[float, float]:
     """Return the seconds and the processor seconds of all threads that a piece of work takes."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def _import(setting: Setting, form: Form, source: Path, data: Trajectories) -> Path:
+def import_from(setting: Setting, form: Form, source: Path, data: Trajectories) -> Path:
+    """Import a source into a new store and return its path."""
     target = setting.fresh("imported")
-    format = "table" if form.format in ("parquet", "csv") else form.format
-    _check(el.import_dataset(source, target, format=format), data)
+    known = "table" if form.format in ("parquet", "csv") else form.format
+    _check(el.import_dataset(source, target, format=known), data)
     return target
 
 
-def _export(form: Form, store: Path, target: Path, data: Trajectories) -> None:
+def export_to(form: Form, store: Path, target: Path, data: Trajectories) -> None:
+    """Export a store to a path, in place of what is there."""
     _check(el.open(store).export(target, format=form.format, overwrite=True, **form.options), data)
 
 

@@ -1,7 +1,8 @@
 """Run the benchmarks and print one table: `python benchmarks/run.py [NAME ...] [--quick] [--markdown FILE]`.
 
 Peers get virtual environments of their own, made on the first run in `.venv` beside this file. Those of
-`sampling-peers` take some gigabytes, so it runs only where it is named.
+`sampling-peers` and `exchange-peers` take some gigabytes, and the data of `exchange-memory` 25 GB, so these
+run only where they are named.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import commit_latency
 import compaction
 import cookbook
 import exchange
+import exchange_memory
+import exchange_peers
 import exploring
 import filtering
 import growth
@@ -58,9 +61,11 @@ BENCHMARKS = {
     "collecting": collecting.run,
     "sampling": sampling.run,
     "exchange": exchange.run,
+    "exchange-peers": exchange_peers.run,
+    "exchange-memory": exchange_memory.run,
     "sampling-peers": sampling.run_peers,
 }
-ON_REQUEST = {"sampling-peers"}
+ON_REQUEST = {"exchange-peers", "exchange-memory", "sampling-peers"}
 WIDTH_OF_A_FILE = 170
 ENVIRONMENTS = Path(__file__).resolve().parent / ".venv"
 

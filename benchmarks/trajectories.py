@@ -116,7 +116,7 @@ def control(episodes: int, length: int, seed: int = 0) -> Trajectories:
 
 
 def pictures(episodes: int, length: int) -> Trajectories:
-    """Make frames of 84x84x3 bytes, in which a square moves over a background with noise; other data drifts."""
+    """Make frames of 84x84x3 bytes, a square that moves over a noisy background; actions as in `control`."""
     data = control(episodes, length)
     generator = np.random.default_rng(0)
     background = (

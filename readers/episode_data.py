@@ -264,6 +264,8 @@ class EpisodeData:
     @cached_property
     def infos(self) -> list[dict[Any, Any]]:
         """T+1 info mappings as recorded: row t came with observation t; absent keys are absent."""
+        if not any(map(INFO.owns, self._columns)):
+            return [{} for _ in range(self.length + 1)]
         return merge_rows(INFO, self._dynamic(INFO))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""d3rlpy's side of the sampling benchmarks: a process that does one job per line of JSON.
+"""d3rlpy's side of the sampling and exchange benchmarks: a process that does one job per line of JSON.
 
 It runs in a virtual environment of its own; see `peer_process`. Observations, actions and rewards are
 float32. An episode has no last observation there, so the last transition of a truncated episode cannot be
@@ -8,10 +8,12 @@ sampled.
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from d3rlpy.dataset import Episode, InfiniteBuffer, ReplayBuffer
 
 import sampling_data
+import trajectories
 from peer_side import Memory, serve, timed, versions
 
 FILE = "buffer.h5"
@@ -32,6 +34,26 @@ def build(steps: int, length: int) -> dict:
         buffer.dump(file)
     _buffers[:] = [buffer]
     return {"seconds": seconds, "steps": buffer.transition_count, "held": _bytes(buffer)}
+
+
+def dump(arrays: str) -> dict:
+    """Hold saved episodes in a buffer and dump it to a file; the reading of the arrays is not timed."""
+    data = [
+        Episode(each.observations[:-1], each.actions, each.rewards[:, None], bool(each.terminations[-1]))
+        for each in trajectories.load(Path(arrays))
+    ]
+    start = time.perf_counter()
+    with open(FILE, "w+b") as file:
+        ReplayBuffer(InfiniteBuffer(), episodes=data).dump(file)
+    return {"seconds": time.perf_counter() - start}
+
+
+def load(arrays: str) -> dict:
+    """Load what `dump` wrote."""
+    start = time.perf_counter()
+    with open(FILE, "rb") as file:
+        ReplayBuffer.load(file, InfiniteBuffer())
+    return {"seconds": time.perf_counter() - start}
 
 
 def transitions(batches: int, size: int) -> dict:
@@ -81,6 +103,8 @@ def _bytes(buffer: ReplayBuffer) -> int:
 COMMANDS = {
     "versions": versions("d3rlpy", "torch", "numpy", "gymnasium"),
     "build": build,
+    "dump": dump,
+    "load": load,
     "transitions": transitions,
     "windows": windows,
     "first_batch": first_batch,

@@ -19,6 +19,8 @@ from .target import Export
 
 EXTRA = "'episodelake[hdf5]'"
 _BLOCK_BYTES = 4 << 20
+#: Some of them fit into HDF5's cache.
+_CHUNK_BYTES = 256 << 10
 _SINGLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -46,8 +48,10 @@ class ColumnWriter:
         self._bytes: dict[str, int] = {}
 
     def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
-        """Create an empty array for rows of a shape."""
-        self._file.create_dataset(name, (0, *shape), dtype, maxshape=(None, *shape), chunks=True)
+        """Create an empty array for rows of a shape, with whole rows in each chunk."""
+        row_bytes = max(1, np.dtype(dtype).itemsize * int(np.prod(shape)))
+        chunk = (max(1, _CHUNK_BYTES // row_bytes), *(max(1, size) for size in shape))
+        self._file.create_dataset(name, (0, *shape), dtype, maxshape=(None, *shape), chunks=chunk)
         self._waiting[name], self._bytes[name] = [], 0
 
     def append(self, name: str, rows: np.ndarray) -> None:

@@ -165,15 +165,11 @@ class Statistics:
         wide = np.concatenate([each.reshape(len(each), -1) for each in numbers.values()], 1, dtype=np.float64)
         # Infinities have no mean.
         with np.errstate(invalid="ignore", over="ignore"):
-            found = _statistics(wide, 0)
+            found = _statistics(wide)
             self._numbers = _merged(self._numbers, found) if self._numbers else found
         own = self._features(found)
         for name, each in pictures.items():
-            # Of each channel, from 0 to 1.
-            found = {
-                key: value if key == "count" else value.reshape(-1, 1, 1) / 255
-                for key, value in _statistics(each, (0, 1, 2)).items()
-            }
+            found = _picture_statistics(each)
             self._pictures[name] = _merged(self._pictures[name], found) if name in self._pictures else found
             own[name] = found
         return {f"stats/{name}/{key}": value.tolist() for name in values for key, value in own[name].items()}
@@ -199,14 +195,25 @@ class Statistics:
         )
 
 
-def _statistics(values: np.ndarray, axes: int | tuple[int, ...]) -> dict[str, np.ndarray]:
-    return {
-        "min": np.asarray(values.min(axes), np.float64),
-        "max": np.asarray(values.max(axes), np.float64),
-        "mean": values.mean(axes),
-        "std": values.std(axes),
-        "count": np.array([len(values)]),
-    }
+def _statistics(values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the statistics of each column."""
+    found = [values.min(0), values.max(0), values.mean(0), values.std(0), np.array([len(values)])]
+    return dict(zip(("min", "max", "mean", "std", "count"), found, strict=True))
+
+
+def _picture_statistics(frames: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the statistics of each channel, from 0 to 1, shape (C, 1, 1), by the counts of its levels."""
+    channels = [frames[..., channel].reshape(-1) for channel in range(frames.shape[-1])]
+    shares = np.stack([np.bincount(values, minlength=256) for values in channels]) / len(channels[0])
+    levels = np.arange(256) / 255
+    low, high = (shares > 0).argmax(1), 255 - (shares[:, ::-1] > 0).argmax(1)
+    mean = shares @ levels
+    deviation = np.sqrt((shares * (levels - mean[:, None]) ** 2).sum(1))
+    found = dict(
+        zip(("min", "max", "mean", "std"), (levels[low], levels[high], mean, deviation), strict=True)
+    )
+    shaped = {key: value.reshape(-1, 1, 1) for key, value in found.items()}
+    return {**shaped, "count": np.array([len(frames)])}
 
 
 def _merged(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
