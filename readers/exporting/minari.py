@@ -81,7 +81,10 @@ class _Format:
             data_format,
             jpeg_encoding=bool(export.options.get("jpeg_encoding", False)),
         )
+        # Minari measures all files of the dataset after each episode; the metadata below have the size.
+        storage.get_size = lambda: 0.0
         storage.update_episodes(_buffers(export, hdf5))
+        del storage.get_size
         storage.update_episode_metadata(_metadata(export, hdf5))
         storage.update_metadata(_dataset_metadata(export))
 

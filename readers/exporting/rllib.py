@@ -31,6 +31,7 @@ _FILE_STEPS = 1 << 16
 _EXTRA_PACKAGES = "'episodelake[rllib]'"
 _TENSOR = "ray.data.arrow_tensor_v2"
 _COLUMNS = frozenset({"eps_id", "t", "obs", "new_obs", "actions", "rewards", "terminateds", "truncateds"})
+_Space = dict[str, Any] | None
 _NOT_POLICY = _COLUMNS | {"agent_id", "module_id", "infos", "agent_index", "dones", "unroll_id", "type"}
 
 
@@ -235,12 +236,12 @@ def _write_episodes(export: Export, episodes: list[Episode], file: Path) -> None
     pq.write_table(pa.table({"item": pa.array(items, pa.binary())}), file.with_suffix(".parquet"))
 
 
-def _spaces(export: Export) -> tuple[dict[str, Any], dict[str, Any]]:
+def _spaces(export: Export) -> tuple[_Space, _Space]:
     schema = export.context.snapshot.schema
     return space_to_dict(schema.observation_space), space_to_dict(schema.action_space)
 
 
-def _state(export: Export, episode: Episode, spaces: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
+def _state(export: Export, episode: Episode, spaces: tuple[_Space, _Space]) -> dict[str, Any]:
     """Return the state of a `SingleAgentEpisode`, with stacked values."""
     steps = _steps(episode)
     terminated, truncated = _flags(export, episode, steps)
