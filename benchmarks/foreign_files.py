@@ -22,7 +22,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from episodelake.readers.pictures.writing import video_encoding
-from episodelake.writers.importing.rlds.tfrecord import masked_crc
+from episodelake.store.tfrecord import write_record
 from trajectories import Trajectories, Trajectory, spaces
 
 
@@ -175,10 +175,7 @@ def write_rlds(data: Trajectories, folder: Path) -> None:
     (folder / "dataset_info.json").write_text(json.dumps(information))
     with (folder / "walk-train.tfrecord-00000-of-00001").open("wb") as file:
         for episode in data:
-            record = _example(episode)
-            head = struct.pack("<Q", len(record))
-            sums = (struct.pack("<I", masked_crc(part)) for part in (head, record))
-            file.write(head + next(sums) + record + next(sums))
+            write_record(file, _example(episode))
 
 
 def _tensor(dtype: str, shape: tuple[int, ...]) -> dict[str, Any]:
