@@ -3,8 +3,7 @@
 The bare side of an import reads everything in the source with the library of its files (h5py, pyarrow,
 msgpack, PyAV) and writes the columns of our steps with `write_table`. That of an export reads the files of
 our steps with pyarrow and writes everything in the target with that library; both sides of the bare work are
-from memory, and making their arrays and tables is not timed. The sources are those that we export, except
-where no format of ours writes them.
+from memory, and making their arrays and tables is not timed. The sources are those that we export.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from foreign_files import (
     PARQUET,
     TFRECORD,
     Container,
-    write_rlds,
 )
 from measure import Row, interleave, scaled
 from setting import Setting, create, write_all
@@ -51,7 +49,6 @@ class Form:
         options: of the export.
         data: the data that it takes.
         suffix: of a file; "" for a folder.
-        source: writes the source, if no format of ours does.
         imported: whether the import is measured too.
     """
 
@@ -60,7 +57,6 @@ class Form:
     options: Mapping[str, Any] = field(default_factory=dict)
     data: tuple[str, ...] = BOTH
     suffix: str = ""
-    source: Callable[[Trajectories, Path], None] | None = None
     imported: bool = True
 
     @property
@@ -76,7 +72,7 @@ FORMS = (
     Form("d3rlpy", HDF5, suffix=".h5"),
     Form("robomimic", HDF5, suffix=".hdf5"),
     Form("lerobot", LEROBOT),
-    Form("rlds", TFRECORD, data=(CONTROL,), source=write_rlds),
+    Form("rlds", TFRECORD, data=(CONTROL,)),
     Form("rllib", PARQUET, {"kind": "rows"}, (CONTROL,)),
     Form("rllib", MSGPACK, {"kind": "episodes"}),
     Form("rllib", PARQUET, {"kind": "batches"}, (CONTROL,)),
@@ -104,26 +100,22 @@ def run(setting: Setting) -> list[Row]:
 
 def _measure(setting: Setting, form: Form, name: str, data: Trajectories, store: Path) -> list[Row]:
     source = setting.fresh(f"source{form.suffix}")
-    sides: dict[str, Callable[[], tuple[float, float]]] = {}
-    if form.source is not None:
-        form.source(data, source)
-    else:
-        export_to(form, store, source, data)
-        content = form.container.read(source)
-        sides["export"] = lambda: cost(
-            lambda: export_to(form, store, setting.fresh(f"exported{form.suffix}"), data)
-        )
-        sides["bare export"] = lambda: cost(lambda: _bare_export(setting, form, store, content))
+    export_to(form, store, source, data)
+    content = form.container.read(source)
+    target = setting.folder / f"exported{form.suffix}"
+    sides = {
+        "export": lambda: cost(lambda: export_to(form, store, target, data)),
+        "bare export": lambda: cost(lambda: _bare_export(setting, form, store, content)),
+    }
     if form.imported:
         table, options = table_and_options(import_from(setting, form, source, data))
         sides["import"] = lambda: cost(lambda: import_from(setting, form, source, data))
         sides["bare import"] = lambda: cost(lambda: _bare_import(setting, form, source, table, options))
     measured = interleave(sides, setting.repeats)
     rows: list[Row] = []
-    for work in ("import", "export"):
+    for work, peer in (("import", "bare read, write_table"), ("export", "pyarrow read, bare write")):
         if work in measured:
             what = f"{work} {form.name}, {name}"
-            peer = "bare read, write_table" if work == "import" else "pyarrow read, bare write"
             rows += _rows(what, peer, measured[work], measured[f"bare {work}"], data.steps)
     return rows
 
@@ -173,5 +165,4 @@ def _bare_export(setting: Setting, form: Form, store: Path, content: Any) -> Non
         pq.read_table(file)
     target = setting.fresh("bare-exported")
     target.unlink(missing_ok=True)
-    assert form.container.write is not None
     form.container.write(content, target)

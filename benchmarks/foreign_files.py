@@ -22,16 +22,14 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from episodelake.readers.pictures.writing import video_encoding
-from episodelake.store.tfrecord import write_record
-from trajectories import Trajectories, Trajectory, spaces
 
 
 @dataclass(frozen=True)
 class Container:
-    """A kind of file; `write` is None where no format of ours writes it."""
+    """A kind of file."""
 
     read: Callable[[Path], Any]
-    write: Callable[[Any, Path], None] | None = None
+    write: Callable[[Any, Path], None]
 
 
 def _read_hdf5(path: Path) -> dict[str, np.ndarray]:
@@ -137,13 +135,19 @@ def _write_lerobot(content: tuple[list[tuple[pa.Table, str]], list[np.ndarray]],
 def _read_tfrecord(path: Path) -> list[bytes]:
     """Return the records, neither compared with their checksums nor parsed: less than any reader does."""
     found = []
-    for place in path.glob("*.tfrecord-*"):
+    for place in path.rglob("*.tfrecord-*"):
         data, start = place.read_bytes(), 0
         while start < len(data):
             (length,) = struct.unpack_from("<Q", data, start)
             found.append(data[start + 12 : start + 12 + length])
             start += 16 + length
     return found
+
+
+def _write_tfrecord(records: list[bytes], path: Path) -> None:
+    with path.open("wb") as file:
+        for record in records:
+            file.write(record)
 
 
 def _files(path: Path, *endings: str) -> list[Path]:
@@ -159,52 +163,4 @@ CSV = Container(_read_csv, _write_csv)
 JSON = Container(_read_json, _write_json)
 MSGPACK = Container(_read_msgpack, _write_msgpack)
 LEROBOT = Container(_read_lerobot, _write_lerobot)
-TFRECORD = Container(_read_tfrecord)
-
-
-def write_rlds(data: Trajectories, folder: Path) -> None:
-    """Write an RLDS dataset in the files of TFDS, which itself needs TensorFlow; values are float32."""
-    folder.mkdir()
-    kinds = {"observation": spaces(data.kind)[0].shape, "action": spaces(data.kind)[1].shape, "reward": ()}
-    features = {name: _tensor("float32", shape) for name, shape in kinds.items()}
-    features |= {name: _tensor("bool", ()) for name in ("is_first", "is_last", "is_terminal")}
-    steps = {"sequence": {"feature": {"featuresDict": {"features": features}}}}
-    (folder / "features.json").write_text(json.dumps({"featuresDict": {"features": {"steps": steps}}}))
-    split = {"name": "train", "shardLengths": [str(len(data))]}
-    information = {"name": "walk", "version": "1.0.0", "fileFormat": "tfrecord", "splits": [split]}
-    (folder / "dataset_info.json").write_text(json.dumps(information))
-    with (folder / "walk-train.tfrecord-00000-of-00001").open("wb") as file:
-        for episode in data:
-            write_record(file, _example(episode))
-
-
-def _tensor(dtype: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    return {"tensor": {"dtype": dtype, "encoding": "none", "shape": {"dimensions": [str(n) for n in shape]}}}
-
-
-def _example(episode: Trajectory) -> bytes:
-    count = len(episode.observations)
-    numbers = np.arange(count)
-    floats = {
-        "observation": episode.observations,
-        "action": np.concatenate([episode.actions, np.zeros_like(episode.actions[:1])]),
-        "reward": np.append(episode.rewards, 0.0),
-    }
-    flags = {
-        "is_first": numbers == 0,
-        "is_last": numbers == count - 1,
-        "is_terminal": (numbers == count - 1) & episode.terminations[-1],
-    }
-    lists = {name: _field(2, _field(1, values.astype("<f4").tobytes())) for name, values in floats.items()}
-    lists |= {name: _field(3, _field(1, values.astype(np.uint8).tobytes())) for name, values in flags.items()}
-    entries = (_field(1, f"steps/{name}".encode()) + _field(2, each) for name, each in lists.items())
-    return _field(1, b"".join(_field(1, entry) for entry in entries))
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """Return a field of a protocol buffer that holds bytes."""
-    length, size = bytearray(), len(content)
-    while size > 127:
-        length.append(size & 127 | 128)
-        size >>= 7
-    return bytes([number << 3 | 2, *length, size]) + content
+TFRECORD = Container(_read_tfrecord, _write_tfrecord)
