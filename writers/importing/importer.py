@@ -119,9 +119,9 @@ class _Import:
                 self._losses.add(what, count)
             return
         try:
-            with self._losses.attempt() as before:
-                with guard_source(f"Episode {part.keys[0]} of {self._source}"):
-                    loaded = part.load()
+            place = f"Episode {part.keys[0]} of {self._source}"
+            with self._losses.attempt() as before, guard_source(place):
+                loaded = part.load()
         except EpisodelakeError as error:
             self.write()
             self._failed(part, keys, error)
