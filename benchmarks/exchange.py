@@ -27,6 +27,7 @@ from foreign_files import (
     LEROBOT,
     MSGPACK,
     PARQUET,
+    TAR,
     TFRECORD,
     Container,
 )
@@ -77,6 +78,8 @@ FORMS = (
     Form("rllib", MSGPACK, {"kind": "episodes"}),
     Form("rllib", PARQUET, {"kind": "batches"}, (CONTROL,)),
     Form("rllib", JSON, {"kind": "json"}, (CONTROL,)),
+    Form("webdataset", TAR, imported=False),
+    Form("huggingface", PARQUET, data=(CONTROL,)),
     Form("parquet", PARQUET, suffix=".parquet"),
     Form("csv", CSV, data=(CONTROL,), suffix=".csv"),
 )
@@ -85,7 +88,7 @@ FORMS = (
 def run(setting: Setting) -> list[Row]:
     """Measure every form of every format."""
     made = {
-        CONTROL: control(episodes=setting.choose(500, 20), length=200),
+        CONTROL: control(episodes=setting.choose(1000, 20), length=200),
         PICTURES: pictures(episodes=setting.choose(20, 4), length=100),
     }
     rows: list[Row] = []
@@ -139,7 +142,7 @@ def cost(work: Callable[[], Any]) -> tuple[float, float]:
 def import_from(setting: Setting, form: Form, source: Path, data: Trajectories) -> Path:
     """Import a source into a new store and return its path."""
     target = setting.fresh("imported")
-    known = "table" if form.format in ("parquet", "csv") else form.format
+    known = "table" if form.format in ("huggingface", "parquet", "csv") else form.format
     _check(el.import_dataset(source, target, format=known), data)
     return target
 

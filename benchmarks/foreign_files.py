@@ -6,8 +6,10 @@ it to another path with the compression of those files.
 
 from __future__ import annotations
 
+import io
 import json
 import struct
+import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,6 +152,32 @@ def _write_tfrecord(records: list[bytes], path: Path) -> None:
             file.write(record)
 
 
+def _read_tar(path: Path) -> dict[str, np.ndarray | bytes]:
+    """Return the members of all shards by name: arrays, and other files as bytes."""
+    found: dict[str, np.ndarray | bytes] = {}
+    for place in _files(path, ".tar"):
+        with tarfile.open(place) as shard:
+            for member in shard:
+                file = shard.extractfile(member)
+                assert file is not None
+                content = file.read()
+                is_array = member.name.endswith(".npy")
+                found[member.name] = np.load(io.BytesIO(content)) if is_array else content
+    return found
+
+
+def _write_tar(members: Mapping[str, np.ndarray | bytes], path: Path) -> None:
+    with tarfile.open(path, "w") as shard:
+        for name, content in members.items():
+            file = io.BytesIO(content) if isinstance(content, bytes) else io.BytesIO()
+            if isinstance(content, np.ndarray):
+                np.save(file, content)
+            member = tarfile.TarInfo(name)
+            member.size = file.seek(0, io.SEEK_END)
+            file.seek(0)
+            shard.addfile(member, file)
+
+
 def _files(path: Path, *endings: str) -> list[Path]:
     if path.is_file():
         return [path]
@@ -164,3 +192,4 @@ JSON = Container(_read_json, _write_json)
 MSGPACK = Container(_read_msgpack, _write_msgpack)
 LEROBOT = Container(_read_lerobot, _write_lerobot)
 TFRECORD = Container(_read_tfrecord, _write_tfrecord)
+TAR = Container(_read_tar, _write_tar)
