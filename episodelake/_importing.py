@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
@@ -18,9 +18,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium
+import numpy as np
 import polars as pl
 
-from ._store import EpisodeStore, copy_view, create, merge, open_store
+from ._store import EpisodeStore, copy_views, create, merge, open_store
 from .readers.view import EpisodeView
 from .store.creation import check_free_for_copy
 from .store.errors import InvalidArgumentError, SpaceMismatchError, StoreAccessError, StoreNotFoundError
@@ -216,12 +217,13 @@ def _import(
         added: EpisodeView = staging.refresh()
         if others:
             added = staging.filter(~pl.col(_SOURCE_KEY).is_in(list(others)))
+        ordered = _in_order(added, done.order)
         if target is None:
-            copy_view(
-                added, staging, into, link=True, storage_options=storage_options, progress=lambda *_: None
+            copy_views(
+                ordered, staging, into, link=True, storage_options=storage_options, progress=lambda *_: None
             )
         elif len(added):
-            merge([added], target)
+            merge(ordered, target)
         steps = int(added.episodes.select(pl.col("length").sum()).collect().item() or 0)
         return done, len(added), steps
 
@@ -240,6 +242,26 @@ def _keys_of_others(staging: EpisodeStore, target: EpisodeStore | None, present:
         present -= others
         return set()
     return others
+
+
+def _in_order(view: EpisodeView, keys: Sequence[str]) -> list[EpisodeView]:
+    """Return views that, one behind the other, have the order of these source keys.
+
+    A killed process loses whole episodes in memory, but not later ones that were in the journal. The next
+    call then writes them behind those.
+
+    Args:
+        view: the episodes.
+        keys: empty if they are in order.
+    """
+    if not keys or not len(view):
+        return [view]
+    ranks = {key: rank for rank, key in enumerate(keys)}
+    staged = view.episodes.select(_SOURCE_KEY).collect()[_SOURCE_KEY]
+    places = np.array([ranks.get(key, len(ranks)) for key in staged])
+    order = np.argsort(places, kind="stable")
+    runs = np.split(order, np.flatnonzero(np.diff(order) < 0) + 1)
+    return [view] if len(runs) == 1 else [view[run] for run in runs]
 
 
 def _check_source(source: Any, into: EpisodeStore | str | PathLike[str]) -> None:

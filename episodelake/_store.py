@@ -174,7 +174,7 @@ class EpisodeStore(RecordingStore, SavingStore, MaintainedStore):
         """
         view = self if filter is None else self.filter(filter)
         with progress_meter(progress, "Copying", "segments") as tell:
-            return copy_view(view, self, into, link=link, storage_options=storage_options, progress=tell)
+            return copy_views([view], self, into, link=link, storage_options=storage_options, progress=tell)
 
     def history(self) -> pl.DataFrame:
         """Return the commits up to this version, newest first, back to the oldest one that was not vacuumed.
@@ -317,8 +317,8 @@ def open_store(
     return store
 
 
-def copy_view(
-    view: EpisodeView,
+def copy_views(
+    views: Sequence[EpisodeView],
     store: EpisodeStore,
     into: str | PathLike[str],
     *,
@@ -326,7 +326,7 @@ def copy_view(
     storage_options: Mapping[str, str] | None,
     progress: Progress,
 ) -> EpisodeStore:
-    """Return a new store with the episodes of a view."""
+    """Return a new store with the episodes of views of a store, one view behind the other."""
     own = store.handle.layout.root
     check_outside(into, store.handle.layout)
     if storage_options is None and str(into).partition("://")[0] == str(own).partition("://")[0]:
@@ -335,7 +335,8 @@ def copy_view(
     card = card_bytes(store.card) if store.card else None
     check_free_for_copy(target.layout)
     within = made_whole(target, card)
-    merge_stores(target, [view.selection()], link=link, progress=progress, within=within)
+    selections = [view.selection() for view in views]
+    merge_stores(target, selections, link=link, progress=progress, within=within)
     return EpisodeStore(target.layout.of_store(target.manifest.store_id), target.manifest)
 
 

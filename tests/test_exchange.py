@@ -27,7 +27,7 @@ from minari.dataset.minari_storage import MinariStorage
 import episodelake as el
 from episodelake.readers.exporting import export as exporting
 from episodelake.store.batches import slice_batch
-from episodelake.writers.importing import formats
+from episodelake.writers.importing import flat, formats, importer
 from test_cli import printed, refused
 from waiting import PATIENCE
 
@@ -237,9 +237,9 @@ def after(function):
 if place in ("written", "sealed"):
     importer.write_loaded = struck
 elif place == "read":
-    _importing.copy_view = _importing.merge = strike
+    _importing.copy_views = _importing.merge = strike
 elif place == "merged":
-    _importing.copy_view, _importing.merge = after(_importing.copy_view), after(_importing.merge)
+    _importing.copy_views, _importing.merge = after(_importing.copy_views), after(_importing.merge)
 elif place == "deleted":
     _importing.Path.rename = after(_importing.Path.rename)
 el.import_dataset(source, target, on_error="skip")
@@ -267,6 +267,38 @@ def test_a_killed_import_is_invisible_and_goes_on(tmp_path: Path, place: str, in
     ours, theirs = el.open(target), el.open(expected)
     assert [each.rewards.tolist() for each in ours] == [each.rewards.tolist() for each in theirs]
     assert sorted(os.listdir(tmp_path)) == ["expected", "store", "walk.hdf5"]
+
+
+@pytest.mark.parametrize("into_existing", [False, pytest.param(True, marks=FURTHER)])
+def test_a_resumed_import_keeps_the_order_of_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, into_existing: bool
+) -> None:
+    """Episodes that a crash lost, though later ones were kept, stand in their places all the same."""
+    source = d4rl_file(tmp_path / "walk.hdf5", lengths := [3, 80, 9, 4, 70, 6])
+    target = tmp_path / "store"
+    if into_existing:
+        observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+        el.create(target, observation_space=observation_space, action_space=action_space)
+    write = importer.write_loaded
+
+    def partly(loaded: Any, part: Any, *arguments: Any) -> None:
+        """Keep every other episode, then stop."""
+        if (number := int(part.keys[0])) % 2:
+            write(loaded, part, *arguments)
+        if number == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patches:
+        patches.setattr(flat, "_PART_BYTES", 1)
+        patches.setattr(importer, "write_loaded", partly)
+        with pytest.raises(KeyboardInterrupt):
+            el.import_dataset(source, target, last_observation="missing")
+    report = el.import_dataset(source, target, last_observation="missing")
+    assert report.episodes == len(lengths)
+    assert [each.length for each in el.open(target)] == lengths
+    firsts = np.cumsum(lengths) - lengths
+    assert [each.rewards[0] for each in el.open(target)] == firsts.tolist()
 
 
 @pytest.mark.further

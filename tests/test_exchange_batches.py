@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -108,3 +109,46 @@ def test_an_episode_that_does_not_fit_is_found_in_its_batch(tmp_path: Path, wron
     done = imported(tmp_path / "skipped", episodes, "skip")
     assert [key for key, _ in done.skipped] == ["2"]
     assert [each.length for each in el.open(tmp_path / "skipped")] == [2, 90, 70, 5]
+
+
+def test_infos_count_as_what_waits(tmp_path: Path) -> None:
+    """Episodes with small observations and large infos do not gather in memory."""
+    given_out: list[weakref.ref] = []
+    most = 0
+
+    class Large(_Dataset):
+        def _load(self, given: dict[str, Any]) -> ForeignEpisode:
+            nonlocal most
+            frames = np.zeros((5, 1 << 16), np.float32)
+            given_out.append(weakref.ref(frames))
+            most = max(most, sum(each() is not None for each in given_out))
+            return super()._load(given | {"infos": [{}, *({"frame": frame} for frame in frames[1:])]})
+
+    store = el.create(tmp_path / "store", observation_space=SPACE, action_space=ACTIONS)
+    dataset = Large([episode(4, number) for number in range(20)])
+    with store.writer() as writer:
+        ledger = LossLedger(tmp_path / "ledger")
+        import_episodes(dataset, writer, (), ledger, on_error="raise", progress=lambda done, total: None)
+    assert len(store.refresh()) == 20
+    assert most <= 6
+
+
+def test_episodes_before_a_damaged_place_are_written(tmp_path: Path) -> None:
+    """Where a source cannot be read on, the episodes that wait are written first."""
+
+    class Torn(_Dataset):
+        def parts(self) -> Iterator[Part]:
+            yield from super().parts()
+            raise OSError("torn")
+
+    store = el.create(tmp_path / "store", observation_space=SPACE, action_space=ACTIONS)
+    with store.writer() as writer, pytest.raises(el.DatasetError, match="torn"):
+        dataset, ledger = Torn(EPISODES), LossLedger(tmp_path / "ledger")
+        import_episodes(dataset, writer, (), ledger, on_error="raise", progress=lambda done, total: None)
+    assert len(store.refresh()) == len(EPISODES)
+
+
+def test_losses_that_cannot_be_written_are_an_error_of_access(tmp_path: Path) -> None:
+    """The error names the file, as for the rest of a store."""
+    with pytest.raises(el.StoreAccessError, match=r"write the losses at .*gone"):
+        LossLedger(tmp_path / "gone" / "ledger").add(["a"], {})

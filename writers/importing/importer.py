@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -32,10 +32,12 @@ class Imported:
     Attributes:
         present: episodes that the store had already.
         skipped: episodes that could not be read, and why.
+        order: where an interrupted import goes on, the source keys in the order of the source; else empty.
     """
 
     present: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
+    order: list[str] = field(default_factory=list)
 
 
 def check_on_error(on_error: Any) -> None:
@@ -76,8 +78,10 @@ def import_episodes(
     done = Imported()
     run = _Import(dataset, writer, present, ledger, on_error, done)
     seen = 0
-    for part in dataset.guarded_parts():
+    for part in run.parts(dataset):
         keys = [source_key(dataset, key) for key in part.keys]
+        if ledger.resumes:
+            done.order += keys
         found = sum(key in present for key in keys)
         done.present += found
         if found < len(keys):
@@ -110,6 +114,14 @@ class _Import:
         self._waiting: list[tuple[Part, str, ForeignEpisode, Mapping[str, int]]] = []
         self._bytes = 0
 
+    def parts(self, dataset: ForeignDataset) -> Iterator[Part]:
+        """Yield the parts of a data set; where the next cannot be found, write the episodes before it."""
+        try:
+            yield from dataset.guarded_parts()
+        except EpisodelakeError:
+            self.write()
+            raise
+
     def add(self, part: Part, keys: Sequence[str]) -> None:
         """Take the new episodes of a part; leave out those that cannot be written, unless they raise."""
         fresh = [not (key in self._present or self._writer.has_source_key(key)) for key in keys]
@@ -130,7 +142,8 @@ class _Import:
         self._ledger.add(keys, lost)
         if isinstance(loaded, ForeignEpisode) and any(fresh):
             self._waiting.append((part, keys[0], loaded, lost))
-            self._bytes += _nbytes(loaded.observations) + len(loaded.rewards) * _STEP_BYTES
+            self._bytes += _nbytes((loaded.observations, loaded.actions)) + len(loaded.rewards) * _STEP_BYTES
+            self._bytes += sum(map(_row_bytes, (loaded.infos, loaded.policy, loaded.extra)))
             if self._bytes >= _BATCH_BYTES:
                 self.write()
             return
@@ -187,6 +200,17 @@ def _nbytes(values: Any) -> int:
         return sum(map(_nbytes, values))
     # A list cannot be joined with others.
     return values.nbytes if isinstance(values, np.ndarray) else _BATCH_BYTES
+
+
+def _row_bytes(values: Any) -> int:
+    """Return the size of the arrays in the infos, policy values or extras of an episode."""
+    if isinstance(values, Mapping):
+        return sum(map(_row_bytes, values.values()))
+    if isinstance(values, list | tuple):
+        # Rows are alike, but for empty infos of resets.
+        some = (values[0], values[len(values) // 2], values[-1]) if values else ()
+        return len(values) * max(map(_row_bytes, some), default=0)
+    return values.nbytes if isinstance(values, np.ndarray) else 0
 
 
 def write_loaded(

@@ -95,8 +95,13 @@ class _Dataset(Hdf5Dataset):
 
     def parts(self) -> Iterator[Part]:
         for name in self._demos:
-            demo = self._demo(name)
-            if "next_obs" in demo or is_left(len(demo["rewards"]), self._options, self.losses):
+            demo = self._data[name]
+            # Without rewards, loading it raises.
+            if (
+                missing_names(demo, "rewards")
+                or "next_obs" in demo
+                or is_left(len(demo["rewards"]), self._options, self.losses)
+            ):
                 yield Part((name,), partial(self._load, name))
 
     def _demo(self, name: str) -> Any:
