@@ -119,6 +119,22 @@ def sparse(folder: Path, **columns: Any) -> Path:
     return folder
 
 
+def test_an_episode_of_one_frame_has_no_transition(tmp_path: Path) -> None:
+    """It is counted as lost where last transitions are dropped, as in other formats."""
+    folder = sparse(tmp_path / "a")
+    first = pq.read_table(folder / "data/chunk-000/episode_000000.parquet").slice(0, 1)
+    place = first.column_names.index("episode_index")
+    second = first.set_column(place, "episode_index", pa.array([1]))
+    pq.write_table(second, folder / "data/chunk-000/episode_000001.parquet")
+    with (folder / "meta/episodes.jsonl").open("a") as file:
+        file.write('{"episode_index": 1, "tasks": [], "length": 1}\n')
+    report = el.import_dataset(folder, tmp_path / "store")
+    assert report.episodes == 1
+    assert report.lost["an episode of one transition, whose next observation is missing"] == 1
+    whole = el.import_dataset(folder, tmp_path / "whole", last_observation="missing")
+    assert (whole.episodes, whole.steps) == (2, 4)
+
+
 @pytest.mark.further
 def test_rewards_and_ends_that_are_not_there_are_not_invented(tmp_path: Path) -> None:
     """Rewards are NaN and counted; the episode is cut; tasks that change are a column."""

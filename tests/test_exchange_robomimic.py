@@ -96,6 +96,9 @@ def test_damaged_files_are_refused(
     with pytest.raises(el.DatasetError, match=message):
         el.import_dataset(path, tmp_path / "store")
     assert not (tmp_path / "store").exists()
+    report = el.import_dataset(path, tmp_path / "store", on_error="skip")
+    assert report.episodes == 2
+    assert [key for key, _ in report.skipped] == ["demo_2"]
 
 
 @pytest.mark.further

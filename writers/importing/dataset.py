@@ -25,6 +25,8 @@ from ...store.suggestions import suggest
 LastObservation = Literal["drop", "repeat", "missing"]
 #: What the action of the last step of an RLDS episode means.
 LastStep = Literal["auto", "observation", "transition"]
+#: The loss of sources without rewards.
+NO_REWARDS = "rewards, which the source does not have: NaN"
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 
 from ...store.errors import DatasetError
-from .dataset import ForeignDataset, ImportOptions, Match, Part
+from .dataset import NO_REWARDS, ForeignDataset, ImportOptions, Match, Part
 from .flat import FlatEpisodes, FlatRows, extra_column
 from .hdf5 import as_flags, box_of, check_lengths, discrete_of, fingerprint, is_discrete
 from .npy import NpyFile, NpzFile, closed_on_error, look_into_npz, npz_path
 
 _COLUMNS = ("observations", "actions", "terminals")
 _REWARDS = "rewards"
-_NO_REWARDS = "rewards, which the source does not have: NaN"
 
 
 class _Format:
@@ -64,7 +63,7 @@ class _Dataset(ForeignDataset):
         self.identity = f"ogbench:{fingerprint(*heads, rows=first)}"
         rewards = arrays.pop(_REWARDS, None)
         if rewards is None:
-            self.losses.add(_NO_REWARDS, total - int(lasts.sum()))
+            self.losses.add(NO_REWARDS, total - int(lasts.sum()))
         self.observation_space = options.observation_space or box_of(observations, "observation_space")
         self.action_space = options.action_space or _action_space(actions)
         extras = {extra_column(name, "ogbench"): array for name, array in arrays.items()}

@@ -22,7 +22,7 @@ import numpy as np
 
 from ...store.dynamic.column_groups import INFO, POLICY
 from ...store.errors import DatasetError, InvalidArgumentError
-from .dataset import ForeignDataset, ImportOptions, Match, Part
+from .dataset import NO_REWARDS, ForeignDataset, ImportOptions, Match, Part
 from .flat import FlatEpisodes, FlatRows, Tree
 from .hdf5 import flags_of, space_of
 from .objects import BEGUN, action_space_of, class_names, tree_leaves
@@ -100,7 +100,7 @@ class _Data(ForeignDataset):
         self.losses.add(BEGUN, len(lanes) * found.is_wrapped)
         self.losses.add(_ORDER, len(lanes) * (found.is_full and found.cursor is None))
         if rows.reward is None:
-            self.losses.add("rewards, which the data lack: they are NaN", len(order))
+            self.losses.add(NO_REWARDS, len(order))
         elif rows.reward.shape[1:] not in ((), (1,)):
             self.reward_shape = rows.reward.shape[1:]
         self.mapping = {

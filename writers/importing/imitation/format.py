@@ -24,7 +24,7 @@ from gymnasium import Space
 
 from ....store.errors import DatasetError
 from ....store.optional_packages import require
-from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
+from ..dataset import NO_REWARDS, ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
 from ..hdf5 import discrete_of, is_discrete, space_of
 from ..npy import closed_on_error, compared, look_into_npz, npz_path
 from .forms import NEEDED, Folder, Npz, Objects, Trajectories, folder_features, is_trajectory, unpickled
@@ -118,7 +118,7 @@ class _Dataset(ForeignDataset):
         terminated, truncated = self._end(found["terminal"], infos, place)
         rewards = found.get("rews")
         if rewards is None:
-            self.losses.add("rewards, which the source does not have: NaN", total)
+            self.losses.add(NO_REWARDS, total)
             rewards = np.full(total, np.nan)
         return ForeignEpisode(found["obs"], found["acts"], rewards, terminated, truncated, infos=infos)
 

@@ -29,8 +29,8 @@ from gymnasium import Space
 
 from ....store.errors import DatasetError
 from ....store.spaces import space_from_json
-from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
-from ..last_observation import completed
+from ..dataset import NO_REWARDS, ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
+from ..last_observation import completed, is_left
 from .features import (
     PICTURES,
     column_names,
@@ -156,7 +156,8 @@ class _Dataset(ForeignDataset):
         found = 0
         for entry in self._entries():
             found += 1
-            yield Part((str(entry.index),), partial(self._load, entry))
+            if entry.length != 1 or is_left(1, self._options, self.losses):
+                yield Part((str(entry.index),), partial(self._load, entry))
         if self.count is not None and found < self.count:
             yield Part((f"missing {found}",), partial(self._lack, found))
 
@@ -266,7 +267,7 @@ class _Dataset(ForeignDataset):
         if _REWARD in self._features:
             found = self._column(table, _REWARD, entry, np.empty(0))
             return found.reshape(entry.length, *self.reward_shape).astype(np.float64)
-        self.losses.add("rewards, which the source does not have: NaN", entry.length)
+        self.losses.add(NO_REWARDS, entry.length)
         return np.full(entry.length, np.nan)
 
     def _ends(self, table: pa.Table, entry: EpisodeEntry) -> tuple[bool, bool]:

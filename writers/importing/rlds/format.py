@@ -22,7 +22,7 @@ from gymnasium import Space
 
 from ....store.errors import DatasetError, EpisodelakeError
 from ....store.tfrecord import read_example, read_record, record_offsets
-from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
+from ..dataset import NO_REWARDS, ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
 from ..last_observation import completed
 from ..lerobot.features import (
     extra_names,
@@ -217,7 +217,7 @@ class _Dataset(ForeignDataset):
         actions = joined(values, self._actions, "action")
         rewards = values.get("reward")
         if rewards is None:
-            self.losses.add("rewards, which the source does not have: NaN", length)
+            self.losses.add(NO_REWARDS, length)
             rewards = np.full(length, np.nan)
         metadata = self._episode_metadata(example, key)
         extra = self._extra(values, metadata)
@@ -243,7 +243,10 @@ class _Dataset(ForeignDataset):
         if not self._ends_with_observation(actions):
             return completed(episode, self._options, self.losses)
         if len(rewards) == 1:
-            raise DatasetError("The episode has one step, so no transition is left of it.")
+            raise DatasetError(
+                "The episode has one step, which is an observation alone, so it has no transition. Pass "
+                "on_error='skip' to leave such episodes out."
+            )
         return replace(episode, actions=map_leaves(actions, lambda each: each[:-1]), rewards=rewards[:-1])
 
     def _ends_with_observation(self, actions: Any) -> bool:

@@ -24,7 +24,7 @@ from ....store.errors import DatasetError
 from ....store.losses import Losses
 from ....store.names import SPACES_KEY
 from ....store.spaces import space_from_json
-from ..dataset import ForeignDataset, ForeignTable, ImportOptions, Match, Part, fingerprint
+from ..dataset import NO_REWARDS, ForeignDataset, ForeignTable, ImportOptions, Match, Part, fingerprint
 from .convert import Endings, convert
 from .images import ImageColumns
 from .mapping import default_mapping, leaves, resolve
@@ -111,9 +111,7 @@ class _Table(ForeignDataset):
                 )
         self._endings.count(spans, losses)
         if self._map.reward is None:
-            losses.add(
-                "rewards, which the table lacks: they are NaN", sum(map(self._endings.length, self._spans))
-            )
+            losses.add(NO_REWARDS, sum(map(self._endings.length, self._spans)))
         _count_flags(self._map, self._spans, self._endings, losses)
         if self._map.agent is not None:
             losses.add("that agents acted together: each has episodes of its own", len(self._spans))
