@@ -160,11 +160,7 @@ def import_dataset(
     with guard_source(_name(source)):
         opened = chosen.open(source, options)
     opened.source = _name(source)
-    with closing(opened) as dataset:
-        if target is not None:
-            _check_target(target, dataset)
-            dataset.observation_space = target.observation_space
-            dataset.action_space = target.action_space
+    with closing(opened) as dataset, _spaces_of(target, dataset):
         told = {
             "source": _name(source),
             "format": chosen.name,
@@ -295,6 +291,31 @@ def _check_target(target: EpisodeStore, dataset: ForeignDataset) -> None:
             f"The rewards of {dataset.identity!r} have the shape {dataset.reward_shape}; {target.url} has "
             f"{schema.reward_shape}. Import them into a store of their own."
         )
+
+
+@contextmanager
+def _spaces_of(target: EpisodeStore | None, dataset: ForeignDataset) -> Iterator[None]:
+    """Give a source the spaces of the store it goes to; where a value does not fit, name those of both."""
+    if target is None:
+        yield
+        return
+    _check_target(target, dataset)
+    found = dataset.observation_space, dataset.action_space
+    wanted = target.observation_space, target.action_space
+    dataset.observation_space, dataset.action_space = wanted
+    try:
+        yield
+    except SpaceMismatchError as error:
+        if [_kind(each) for each in found] == [_kind(each) for each in wanted]:
+            raise
+        raise SpaceMismatchError(
+            f"{error} The store {target.url} has the spaces {wanted[0]!s:.300} and {wanted[1]!s:.300}, the "
+            f"source {found[0]!s:.300} and {found[1]!s:.300}: import another kind of data into another store."
+        ) from error
+
+
+def _kind(space: gymnasium.Space) -> tuple[Any, ...]:
+    return type(space), space.shape, space.dtype
 
 
 def _opened(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> EpisodeStore | None:

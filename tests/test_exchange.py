@@ -169,10 +169,41 @@ def test_unknown_sources_and_formats_are_told(tmp_path: Path) -> None:
         el.import_dataset(tmp_path / "nothing", tmp_path / "store", format="minari")
     with pytest.raises(el.DatasetError, match="There is no file or folder"):
         el.import_dataset(tmp_path / "nothing", tmp_path / "store")
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(el.DatasetError, match="bare is an empty folder"):
+        el.import_dataset(tmp_path / "bare", tmp_path / "store")
+    (tmp_path / "bare").rmdir()
     folder, _ = dataset(tmp_path / "walk", "hdf5", [3])
     with pytest.raises(el.InvalidArgumentError, match="cast='all' is unknown"):
         el.import_dataset(folder, tmp_path / "store", cast="all")  # type: ignore[arg-type]
     assert sorted(os.listdir(tmp_path)) == ["data", "walk"]
+
+
+def test_a_store_of_other_spaces_is_told(tmp_path: Path) -> None:
+    """The error names the spaces of both, and its class is the public one; the store is as it was."""
+    rows = {"episode": [0, 0], "action": [0, 1], "reward": [1.0, 2.0]}
+    el.import_dataset(pl.DataFrame(rows | {"obs": [[1.0, 2.0]] * 2}), tmp_path / "store")
+    for dry_run in (True, False):
+        with pytest.raises(
+            el.SpaceMismatchError, match=r"\(2,\), float64\) and .* the source Box.*\(3,\)"
+        ) as raised:
+            el.import_dataset(
+                pl.DataFrame(rows | {"obs": [[1.0, 2.0, 3.0]] * 2}), tmp_path / "store", dry_run=dry_run
+            )
+        assert type(raised.value) is el.SpaceMismatchError
+    assert len(el.open(tmp_path / "store")) == 1
+    missing = {"obs": [[1.0, 2.0]] * 3, "episode": [0] * 3, "action": [0, 1, 4], "reward": [1.0, None, 2.0]}
+    with pytest.raises(el.SpaceMismatchError, match="`reward` is NULL") as raised:
+        el.import_dataset(pl.DataFrame(missing), tmp_path / "store")
+    assert type(raised.value) is el.SpaceMismatchError and "the source" not in str(raised.value)
+
+
+def test_formats_in_memory_only_are_told(tmp_path: Path) -> None:
+    """An export to a format that can only be read names the method that makes its objects."""
+    folder, _ = dataset(tmp_path / "walk", "hdf5", [3])
+    el.import_dataset(folder, tmp_path / "store")
+    with pytest.raises(el.InvalidArgumentError, match=r"'tianshou' is unknown.*view\.to\.tianshou\(\)"):
+        el.open(tmp_path / "store").export(tmp_path / "out", format="tianshou")
 
 
 def test_the_command_line_imports_and_exports(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ class Conversions:
         Args:
             data_format: "hdf5", "arrow" or "parquet".
         """
-        minari = require("minari", "view.to.minari()", "'minari[hdf5]'")
+        minari = require("minari", "view.to.minari()", "'episodelake[minari]'")
         from .trajectories import minari_dataset
 
         found, lost = minari_dataset(minari, self._view.context, data_format)

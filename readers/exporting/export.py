@@ -26,6 +26,8 @@ from ..context import ReadContext
 from ..frames import episodes_frame
 from .target import LOST_EPISODE, LOST_TRANSITION, Export, TargetFormat
 
+#: Names of formats of import that are methods of `view.to`.
+_ONLY_IN_MEMORY = ("tianshou", "sb3", "torchrl", "imitation")
 #: The module of each format of ours.
 _MODULES = (
     "minari",
@@ -145,11 +147,16 @@ def _check_apart(path: Path, context: ReadContext) -> None:
         )
 
 
+def _in_memory(name: str) -> str:
+    return f" view.to.{name}() returns an object in memory." if name in _ONLY_IN_MEMORY else ""
+
+
 def _chosen(name: str, options: dict[str, Any]) -> TargetFormat:
     formats = target_formats()
     if name not in formats:
         raise InvalidArgumentError(
-            f"format={name!r} is unknown.{suggest(str(name), list(formats))} Formats: {', '.join(formats)}."
+            f"format={name!r} is unknown.{suggest(str(name), list(formats))} Formats of export: "
+            f"{', '.join(formats)}.{_in_memory(name)}"
         )
     chosen = formats[name]
     for option in options:

@@ -46,7 +46,7 @@ _CARD_NAMES = {
 
 class _Format:
     name = "minari"
-    extra = "'minari[hdf5]'"
+    extra = "'episodelake[minari]'"
     folder = True
     agents = False
     options: ClassVar[dict[str, str]] = {

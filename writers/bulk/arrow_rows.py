@@ -336,7 +336,7 @@ class ArrowRows:
             try:
                 self._check_row(piece.rows.slice(row, 1), last=last, seen=seen)
             except EpisodelakeError as found:
-                return _Located(f"{piece.place(row)}: {_problem(found)}")
+                return SpaceMismatchError(f"{piece.place(row)}: {_problem(found)}")
         return error
 
     def _check_row(self, row: pa.Table, *, last: bool, seen: bool) -> None:

@@ -185,8 +185,9 @@ def guard_source(place: str) -> Iterator[None]:
     except (EpisodelakeError, MemoryError):
         raise
     except Exception as error:
+        told = str(error)[:500].rstrip(".")
         raise DatasetError(
-            f"{place} cannot be read: {type(error).__name__}: {error!s:.500}. The source is damaged, or its "
+            f"{place} cannot be read: {type(error).__name__}: {told}. The source is damaged, or its "
             "form is not supported."
         ) from error
 

@@ -36,7 +36,7 @@ _NOT_CARD = frozenset(
 
 class _Format:
     name = "minari"
-    extra = "'minari[hdf5]'"
+    extra = "'episodelake[minari]'"
     rule = "a folder whose metadata.json names a data_format, or a MinariDataset"
 
     def detect(self, source: Any) -> Match:

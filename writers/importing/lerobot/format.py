@@ -165,7 +165,7 @@ class _Dataset(ForeignDataset):
         """Refuse a dataset with fewer episodes than it says."""
         raise DatasetError(
             f"{self._folder}: {INFO} counts {self.count} episodes; meta/episodes has {found}. A file is cut, "
-            "or is missing: get a whole copy, or leave them out with on_error='skip'."
+            "or is missing: get a whole copy, or leave them out with on_error='skip' (--skip-errors)."
         )
 
     def close(self) -> None:

@@ -140,7 +140,8 @@ class _Table(ForeignDataset):
     def _load(self, spans: Sequence[Span]) -> ForeignTable:
         if spans[0].fault:
             raise DatasetError(
-                f"{spans[0].fault} Repair the table, or pass on_error='skip' to leave out such episodes."
+                f"{spans[0].fault} Repair the table, or pass on_error='skip' (--skip-errors) to leave out "
+                "such episodes."
             )
         rows = self._reader.read(spans[0].start, _end(spans[-1]))
         lasts = [_end(span) - 1 - spans[0].start for span in spans]
