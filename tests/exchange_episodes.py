@@ -26,8 +26,13 @@ FORMATS: list[tuple[str, dict[str, Any]]] = [
     ("parquet", {"layout": "steps"}),
     ("csv", {}),
     *(("rllib", {"kind": kind}) for kind in ("rows", "episodes", "batches", "json")),
+    ("rlds", {}),
+    ("rlds", {"images": "raw"}),
+    ("huggingface", {}),
+    ("huggingface", {"layout": "steps", "images": "array"}),
 ]
-_STATE_SPACES = ("minari", "lerobot", "parquet")
+_STATE_SPACES = ("minari", "lerobot", "parquet", "rlds", "huggingface")
+_SUFFIXES = {"parquet": ".parquet", "csv": ".csv", "d4rl": ".h5", "d3rlpy": ".h5", "robomimic": ".h5"}
 _LAST = "last transition|next observation|without a transition"
 #: The words of a loss that explains a difference.
 _WORDS = {
@@ -94,8 +99,7 @@ def unexplained(store: el.EpisodeStore, folder: Path, name: str, options: dict[s
 
     A format that refuses the store explains all.
     """
-    suffix = {"parquet": ".parquet", "csv": ".csv", "minari": "", "lerobot": "", "rllib": ""}.get(name, ".h5")
-    target = folder / f"target{suffix}"
+    target = folder / f"target{_SUFFIXES.get(name, '')}"
     try:
         report = store.export(target, format=name, **options)
     except el.DatasetError as error:

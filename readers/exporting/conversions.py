@@ -234,7 +234,9 @@ class Conversions:
 
     def _export(self, target: str) -> Export:
         refuse_agents(self._view.context, target)
-        return Export(self._view.context, Losses(), {}, lambda done: None)
+        export = Export(self._view.context, Losses(), {}, lambda done: None)
+        export.lose_annotations(of_steps=True)
+        return export
 
 
 def _warn(target: str, losses: Mapping[str, int]) -> None:

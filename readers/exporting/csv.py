@@ -29,6 +29,7 @@ class _Format:
     extra = None
     folder = False
     agents = False
+    annotations = True
     options: ClassVar[dict[str, str]] = OPTIONS
 
     def write(self, export: Export, target: Path) -> None:

@@ -110,6 +110,7 @@ def export_view(
         raise DatasetError(_agents_message(chosen.name, context))
     with progress_meter(progress, "Exporting", "episodes") as tell, _drafted(path) as draft:
         export = Export(context, losses, options, lambda done: tell(done, total), path)
+        export.lose_annotations(of_steps=not getattr(chosen, "annotations", False))
         with _writing(draft, path, chosen.name):
             chosen.write(export, draft)
         lost = losses.get(LOST_EPISODE, 0)

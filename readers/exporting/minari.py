@@ -124,7 +124,7 @@ def _buffers(export: Export, hdf5: bool) -> Iterator[Any]:
             export.losses.add("that an episode was interrupted, not cut")
         yield EpisodeBuffer(
             id=index,
-            seed=episode.seed,
+            seed=_seed(episode, export, hdf5),
             options=_attributes(episode.options or {}, "options", export, hdf5) or None,
             observations=episode.observations,
             actions=slice_batch(episode.actions, 0, steps),
@@ -134,6 +134,15 @@ def _buffers(export: Export, hdf5: bool) -> Iterator[Any]:
             infos=_infos(slice_batch(episode.info_arrays, 0, steps + 1), export) or None,
         )
         index += 1
+
+
+def _seed(episode: Episode, export: Export, hdf5: bool) -> int | None:
+    """Return the seed of an episode; None if it is none that HDF5 holds as a number."""
+    seed = episode.seed
+    if hdf5 and seed is not None and not -(2**63) <= seed < 2**64:
+        export.losses.add("a seed beyond 64 bits")
+        return None
+    return seed
 
 
 def _has_transitions(episode: Episode) -> bool:

@@ -51,6 +51,7 @@ class _Format:
     extra = _EXTRA
     folder = True
     agents = False
+    annotations = True
     options: ClassVar[dict[str, str]] = {
         "images": "png, which is lossless (the default), jpeg, or raw, without compression",
         "time": "the column of steps with seconds or times, such as info.time, for the timeline `time`",
@@ -101,8 +102,10 @@ class _Folder:
 
     def _count_losses(self) -> None:
         context, losses = self._export.context, self._export.losses
-        options = episodes_frame(context.snapshot, context.positions).select(pl.col("options").count())
-        losses.add("options of the reset", int(options.collect().item()))
+        frame = episodes_frame(context.snapshot, context.positions)
+        options, seeds = frame.select(pl.col("options", "wide_seed").count()).collect().row(0)
+        losses.add("options of the reset", options)
+        losses.add("seeds beyond 64 bits", seeds)
         losses.add(LOST_CARD, len(self._export.card))
         losses.add("the spaces, whose dtypes and bounds Rerun lacks", 2)
 

@@ -88,7 +88,8 @@ def _write_demo(demo: Any, episode: Episode, count: int, export: Export) -> None
     extra = episode.extra
     if any(row is not None for _, part in flat(extra) if part is not None for row in part[count:]):
         export.losses.add("the step columns of a last observation")
-    stacked = {key: None if part is None else stack(list(part[:count])) for key, part in flat(extra)}
+    rows = {key: None if part is None else part[:count] for key, part in flat(extra)}
+    stacked = {key: stack(part) if isinstance(part, list) else part for key, part in rows.items()}
     for name, values in stacked.items():
         if isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and name not in _WRITTEN:
             demo[name] = values

@@ -13,7 +13,6 @@ from ...store.dynamic import logical_types as kinds
 from ...store.dynamic.column_groups import INFO, POLICY, STEP_FAMILIES, ColumnGroup
 from ...store.errors import DatasetError, InvalidArgumentError
 from ...store.spaces.arrow import elements_of
-from ...store.tables.annotation_files import episode_annotations
 from ..episode import Episode
 from .target import Export
 
@@ -132,14 +131,6 @@ def is_picture(values: Any) -> bool:
         and values.shape[3] in (1, 3)
         and 0 not in values.shape[1:]
     )
-
-
-def lose_annotations(export: Export) -> None:
-    """Count the columns that episodes and steps got later as lost."""
-    snapshot = export.context.snapshot
-    of_episodes = [field.name for field in episode_annotations(snapshot.episodes_schema)]
-    for name in (*snapshot.annotation_files.annotations, *of_episodes):
-        export.losses.add(f"the annotation {name}", len(export.context))
 
 
 def shard_bytes(export: Export) -> int:

@@ -14,6 +14,7 @@ from ...store.dynamic.column_groups import METADATA, ColumnGroup
 from ...store.layout import EPISODES, STEPS
 from ...store.losses import Losses
 from ...store.manifest import read_card
+from ...store.tables.annotation_files import episode_annotations
 from ..context import ReadContext
 from ..episode import Episode
 from ..iteration import iterate
@@ -72,6 +73,13 @@ class Export:
                 if group.owns(column):
                     self.losses.add(f"the column {column.name}", len(self.context))
 
+    def lose_annotations(self, *, of_steps: bool) -> None:
+        """Count the annotations of episodes as lost, and those of steps on request."""
+        snapshot = self.context.snapshot
+        steps = snapshot.annotation_files.annotations if of_steps else ()
+        for name in (*steps, *(field.name for field in episode_annotations(snapshot.episodes_schema))):
+            self.losses.add(f"the annotation {name}", len(self.context))
+
 
 #: A loss of formats that have values, and no spaces.
 LOST_SPACES = "spaces, which an import infers from the values"
@@ -100,6 +108,9 @@ class TargetFormat(Protocol):
         folder: whether the target is a folder, not a file.
         options: the keyword arguments that it takes, by name, with what they mean.
         agents: whether it can hold several agents.
+
+    A format with the attribute `annotations`, True, writes the annotations of steps. Otherwise these count as
+    lost, and those of episodes always do.
     """
 
     name: str

@@ -40,6 +40,7 @@ class _Format:
     extra = EXPLORE
     folder = True
     agents = False
+    annotations = True
     options: ClassVar[dict[str, str]] = {
         **OPTIONS,
         **IMAGES_OPTION,

@@ -19,14 +19,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ....store import names
-from ....store.dynamic.column_groups import EXTRA, POLICY
+from ....store.dynamic.column_groups import EXTRA, INFO, POLICY
 from ....store.dynamic.values import dump_json
 from ....store.errors import DatasetError, InvalidArgumentError
 from ....store.optional_packages import EXPLORE
 from ....store.spaces import space_to_json
 from ....store.tfrecord import write_example
 from ...episode import Episode
-from ..step_arrays import StepColumns, check_space, leaves, lose_annotations, shard_bytes, text_keys
+from ..step_arrays import StepColumns, check_space, leaves, shard_bytes, text_keys
 from ..target import Export
 from .files import Features, Shards, write_features, write_json
 
@@ -58,7 +58,6 @@ class _Format:
         check_space(manifest.action_space, "action", "RLDS")
         if not len(export.context):
             raise DatasetError("TFDS cannot read a dataset without episodes; the view is empty.")
-        lose_annotations(export)
         columns = StepColumns(export)
         steps, episodes = Features(images == "png"), Features(False)
         target.mkdir(parents=True)
@@ -66,9 +65,10 @@ class _Format:
             for episode in export.episodes():
                 shards.append(_record(episode, columns, export, steps, episodes), episode)
         for what, count in steps.lost().items():
-            column = ".".join(what.split("/"))
+            column = what.replace("/", ".")
+            own = "" if column.startswith((INFO.prefix, POLICY.prefix)) else "the column "
             export.losses.add(
-                f"{column}, which is not a number, image or text of one form at every step", count
+                f"{own}{column}, which is not a number, image or text of one form at every step", count
             )
         write_features(target / "features.json", steps, episodes)
         card = export.card

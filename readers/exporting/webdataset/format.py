@@ -28,7 +28,6 @@ from ..step_arrays import (
     check_space,
     is_picture,
     leaves,
-    lose_annotations,
     shard_bytes,
     text_keys,
 )
@@ -65,7 +64,6 @@ class _Format:
         manifest = export.context.snapshot.manifest
         check_space(manifest.observation_space, "observation", "WebDataset")
         check_space(manifest.action_space, "action", "WebDataset")
-        lose_annotations(export)
         target.mkdir(parents=True)
         columns = StepColumns(export)
         with TarShards(target, limit) as shards:
