@@ -368,7 +368,9 @@ def stack(values: list[Any]) -> Any:
     """Values of one kind as an array, dicts with the same keys as a dict of these, others as the list."""
     kinds = {type(value) for value in values}
     if kinds <= {float} or kinds == {int} or kinds == {bool}:
-        return np.array(values)
+        found = np.array(values)
+        # Of integers beyond 64 bits NumPy makes floats or objects.
+        return values if kinds == {int} and found.dtype.kind not in "iu" else found
     if kinds == {np.ndarray} and len({(value.shape, value.dtype) for value in values}) == 1:
         return np.stack(values)
     if kinds == {dict} and values[0] and len({frozenset(value) for value in values}) == 1:

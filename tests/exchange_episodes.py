@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import random
 import re
+import tarfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 from gymnasium import spaces
 
 import episodelake as el
+from episodelake.store.dynamic.values import load_json
 from strategies import same, stack, value_of
 
 #: Formats with the options of an export.
@@ -121,6 +125,56 @@ def unexplained(store: el.EpisodeStore, folder: Path, name: str, options: dict[s
     lost = "\n".join([*report.lost, *again.lost])
     found = dict(_differences(store, back))
     return [(part, what, lost) for part, what in found.items() if not re.search(_WORDS[part], lost)]
+
+
+def webdataset_differences(store: el.EpisodeStore, folder: Path) -> list[Any]:
+    """Return what samples of episodes, read by tarfile and NumPy, have otherwise than the store."""
+    try:
+        store.export(folder / "target", format="webdataset", strict=True)
+    except el.DatasetError as error:
+        assert re.search("WebDataset cannot hold|cannot hold the name", str(error)), error
+        return []
+    found: dict[str, dict[Any, Any]] = {}
+    for file in sorted((folder / "target").glob("*.tar")):
+        with tarfile.open(file) as shard:
+            for member in shard:
+                key, name, suffix = re.fullmatch(r"(\d+)\.(.*?)\.?(npy|json)", member.name).groups()  # type: ignore[union-attr]
+                content = shard.extractfile(member).read()  # type: ignore[union-attr]
+                value = np.load(io.BytesIO(content)) if suffix == "npy" else load_json(content.decode(), name)
+                found.setdefault(key, {})[_path(name)] = value
+    assert len(found) == len(store)
+    return [
+        (episode.id, path, value, parts.get(path))
+        for parts, episode in zip(found.values(), store, strict=True)
+        for path, value in _sample(episode, parts.pop(("",)), parts)
+        if not same(value, parts.get(path)) and _plain(value) != _plain(parts.get(path))
+    ]
+
+
+def _sample(episode: el.Episode, facts: dict[str, Any], parts: dict[Any, Any]) -> Any:
+    """Yield what the sample of an episode must have; adds the columns of its facts to the parts."""
+    parts.update((_path(name), values) for name, values in facts.pop("steps", {}).items())
+    for name, value in facts.items():
+        parts["fact", name] = value
+        yield ("fact", name), getattr(episode, name)
+    for side in ("observation", "action"):
+        yield from _flat(getattr(episode, f"{side}s"), (side,))
+    yield ("reward",), episode.rewards
+    yield ("terminated",), episode.terminations
+    yield ("truncated",), episode.truncations
+    yield from _flat({"info": episode.info_arrays, "policy": episode.policy, **episode.extra})
+
+
+def _path(name: str) -> tuple[str, ...]:
+    return tuple(unquote(part) for part in name.split("."))
+
+
+def _flat(values: Any, path: tuple[str, ...] = ()) -> Any:
+    if isinstance(values, dict | tuple):
+        for key, part in values.items() if isinstance(values, dict) else enumerate(values):
+            yield from _flat(part, (*path, str(key)))
+    else:
+        yield path, values
 
 
 def _differences(store: el.EpisodeStore, back: el.EpisodeStore) -> Any:

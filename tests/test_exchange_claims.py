@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from effort import examples
-from exchange_episodes import FORMATS, unexplained, write_random
+from exchange_episodes import FORMATS, unexplained, webdataset_differences, write_random
 
 FURTHER = pytest.mark.further
 DATA = Path(__file__).parent / "data" / "exchange"
@@ -90,6 +90,23 @@ def test_whatever_an_export_does_not_hold_is_in_its_losses(
     round_trip()
 
 
+@FURTHER
+def test_samples_of_webdataset_hold_whatever_episodes_have(tmp_path: Path) -> None:
+    """Odd stores, read by tarfile and NumPy: every array, column, seed and metadata are in a sample."""
+
+    @settings(max_examples=examples(15), deadline=None)
+    @given(st.integers(0, 10**6))
+    def written(seed: int) -> None:
+        folder = tmp_path / str(time.monotonic_ns())
+        store = write_random(folder / "store", random.Random(seed))
+        try:
+            assert not webdataset_differences(store, folder)
+        finally:
+            shutil.rmtree(folder)
+
+    written()
+
+
 @pytest.mark.parametrize("data_format", ["arrow", pytest.param("parquet", marks=FURTHER)])
 def test_arrays_without_items_do_not_crash_arrow(tmp_path: Path, data_format: str) -> None:
     """Minari divides by their size inside Arrow, which ends the process; they are refused before."""
@@ -105,6 +122,63 @@ def test_a_key_with_a_slash_is_no_path_of_hdf5(tmp_path: Path, name: str, option
     store = store_of(tmp_path / "store", spaces.Dict({"arm/left": BOX, "b": BOX}), BOX)
     with pytest.raises(el.DatasetError, match="arm/left"):
         store.export(tmp_path / "out", format=name, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("csv", True),
+        ("d4rl", False),
+        *(pytest.param(name, False, marks=FURTHER) for name in ("rlds", "minari")),
+    ],
+)
+def test_annotations_are_kept_or_counted(tmp_path: Path, name: str, kept: bool) -> None:
+    """Tables have those of steps; no format has those of episodes."""
+    store = store_of(tmp_path / "store", BOX, BOX)
+    store.annotate(store.episodes.select("episode_id", label=pl.lit("good")).collect())
+    store.annotate(
+        store.steps.select("episode_id", "t", quality=pl.col("t") / 2).collect(), ("episode_id", "t")
+    )
+    lost = store.refresh().export(tmp_path / "out", format=name).lost
+    assert lost["the annotation label"] == 1
+    assert ("the annotation quality" not in lost) is kept
+    if kept:
+        assert pl.read_csv(tmp_path / "out")["quality"].to_list() == [0.0]
+
+
+def test_integers_beyond_64_bits_are_kept_or_counted(tmp_path: Path) -> None:
+    """Neither rounded to floats, nor written as the addresses of Python's objects."""
+    infos = [{"big": 2**70, "mixed": 2**63}, {"big": 2**70, "mixed": 1}]
+    store = store_of(tmp_path / "store", BOX, BOX, infos=infos, seed=2**70)
+    assert not webdataset_differences(store, tmp_path)
+    assert store[0].info_arrays == {"big": [2**70] * 2, "mixed": [2**63, 1]}
+    report = store.export(tmp_path / "out", format="minari")
+    assert report.lost["a seed beyond 64 bits"] == 1
+    assert report.lost["info.big, which is not a number or text at every step"] == 2
+
+
+def test_robomimic_keeps_columns_of_single_numbers(tmp_path: Path) -> None:
+    """The number at the last observation is lost."""
+    store = store_of(tmp_path / "store", BOX, BOX, extra={"own": np.array([3, 4])})
+    report = store.export(tmp_path / "out.hdf5", format="robomimic")
+    assert dict(report.lost) == {"the step columns of a last observation": 1}
+    with h5py.File(tmp_path / "out.hdf5") as file:
+        assert file["data/demo_0/own"][:].tolist() == [3]
+
+
+def test_minari_refuses_a_text_with_nul(tmp_path: Path) -> None:
+    """HDF5 ends a text there; the message has the part of the space."""
+    store = el.create(tmp_path / "store", observation_space=spaces.Dict(say=spaces.Text(3)), action_space=BOX)
+    with store.writer() as writer:
+        writer.write_episode(
+            observations={"say": ["a", "b\0"]},
+            actions=np.zeros((1, 2), np.float32),
+            rewards=[1.0],
+            terminations=True,
+            truncations=False,
+        )
+    with pytest.raises(el.DatasetError, match=r"observation\.say of episode 0: a text has"):
+        store.refresh().export(tmp_path / "out", format="minari")
 
 
 @FURTHER

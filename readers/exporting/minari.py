@@ -22,6 +22,7 @@ from ..episode import Episode
 from ..iteration import iterate
 from .flat import refuse_vector_rewards
 from .hdf5 import flat, is_attribute, is_name
+from .step_arrays import leaves
 from .target import Export
 
 _RESERVED = frozenset({"id", "total_steps", "seed", "options"})
@@ -120,6 +121,8 @@ def _buffers(export: Export, hdf5: bool) -> Iterator[Any]:
         steps = export.transitions_of(episode)
         if not steps:
             continue
+        if hdf5:
+            _check_texts(episode, index)
         if episode.end_reason == "interrupted":
             export.losses.add("that an episode was interrupted, not cut")
         yield EpisodeBuffer(
@@ -134,6 +137,21 @@ def _buffers(export: Export, hdf5: bool) -> Iterator[Any]:
             infos=_infos(slice_batch(episode.info_arrays, 0, steps + 1), export) or None,
         )
         index += 1
+
+
+def _check_texts(episode: Episode, index: int) -> None:
+    """Refuse texts that HDF5 does not hold.
+
+    Raises:
+        DatasetError: names the episode, and the part of the space.
+    """
+    for side, values in (("observation", episode.observations), ("action", episode.actions)):
+        for path, part in leaves(values):
+            if isinstance(part, list) and any("\0" in text for text in part):
+                raise DatasetError(
+                    f"HDF5 cannot hold {'.'.join((side, *path))} of episode {index}: a text has a "
+                    "NUL character. Pass data_format='arrow'."
+                )
 
 
 def _seed(episode: Episode, export: Export, hdf5: bool) -> int | None:
