@@ -126,6 +126,8 @@ class Conversions:
 
         target = "SB3's ReplayBuffer"
         flat, export = self._flat(target)
+        both = int((flat.terminated & flat.truncated).sum())
+        export.losses.add("that an episode that terminated was truncated as well", both)
         found = sb3_buffer(buffers, flat, export.context, buffer_size, device)
         _warn(target, export.losses)
         return found

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from ...store.batches import slice_batch
+from ...store.dynamic.column_groups import INFO
 from ...store.errors import DatasetError
 from ...store.optional_packages import require
 from ..episode import Episode
@@ -89,9 +90,12 @@ class InfoColumns:
         self._export = export
         self._episodes = 0
         self._kept: dict[str, tuple[Any, ...]] = {}
+        self._any = any(map(INFO.owns, export.context.snapshot.steps_schema))
 
     def append(self, episode: Episode, transitions: int) -> None:
         """Append the infos of the first rows of an episode."""
+        if not self._any:
+            return
         found = dict(numeric_infos(episode, transitions, self._export))
         for name in [name for name in self._kept if name not in found]:
             self._drop(name)
