@@ -109,7 +109,7 @@ class TargetFormat(Protocol):
         options: the keyword arguments that it takes, by name, with what they mean.
         agents: whether it can hold several agents.
 
-    A format with the attribute `annotations`, True, writes the annotations of steps. Otherwise these count as
+    A format with an attribute `annotations` that is True writes those of steps. Otherwise these count as
     lost, and those of episodes always do.
     """
 
