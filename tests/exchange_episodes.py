@@ -134,7 +134,10 @@ def unexplained_transitions(store: el.EpisodeStore, folder: Path, name: str) -> 
     Replay buffers hold no facts of whole episodes, and those of two libraries have rewards and actions of
     float32. A conversion or an import that refuses explains all.
     """
-    spaces_ = {"observation_space": store.observation_space, "action_space": store.action_space}
+    spaces_: dict[str, Any] = {
+        "observation_space": store.observation_space,
+        "action_space": store.action_space,
+    }
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
