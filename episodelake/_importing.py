@@ -1,4 +1,4 @@
-"""`import_dataset`: data sets of other libraries become episodes of a store, whole or not at all.
+"""`import_dataset`: datasets of other libraries become episodes of a store, whole or not at all.
 
 Episodes first go to a store of their own beside the target, `.NAME.importing-DIGEST`. When all of them are
 there, they are brought into the target in one commit. The next call goes on with an interrupted import.
@@ -111,12 +111,12 @@ def import_dataset(
     storage_options: Mapping[str, str] | None = None,
     progress: bool | Progress = False,
 ) -> ImportReport:
-    """Bring a data set of another library into a store, in one commit.
+    """Bring a dataset of another library into a store, in one commit.
 
-    Every episode has a source key, so importing a data set again adds only what is new in it. Until all its
+    Every episode has a source key, so importing a dataset again adds only what is new in it. Until all its
     episodes are read, they are in a store beside the target, `.NAME.importing-DIGEST`; after an interrupt or
     an error the same call goes on from there, and reports what an undisturbed one does. Do not import the
-    same data set twice at a time.
+    same dataset twice at a time.
 
     Args:
         source: a file, a folder, or an object of the library; `formats()` lists what is known.
@@ -265,7 +265,7 @@ def _check_source(source: Any, into: EpisodeStore | str | PathLike[str]) -> None
     path = Path(source).expanduser().resolve() if isinstance(source, str | PathLike) else None
     if isinstance(source, EpisodeView) or (path is not None and (path / MANIFEST).is_file()):
         raise InvalidArgumentError(
-            f"{_name(source)} is a store already, no data set of another library. Bring its episodes into "
+            f"{_name(source)} is a store already, no dataset of another library. Bring its episodes into "
             "another store with el.merge([...], into)."
         )
     target = (into.handle.layout if isinstance(into, EpisodeStore) else Layout.at(into)).root.local
@@ -359,7 +359,7 @@ def _staged(dataset: ForeignDataset, into: str | PathLike[str]) -> Iterator[Epis
         if path.exists():
             raise
         raise StoreAccessError(
-            f"{path} was deleted during the import, as at the end of another import of the same data set. "
+            f"{path} was deleted during the import, as at the end of another import of the same dataset. "
             "Import again; that adds what is missing."
         ) from error
     except Exception as error:

@@ -346,7 +346,7 @@ class EpisodeView(FeedingView, QueriedView):
         progress: bool | Progress = False,
         **options: Any,
     ) -> ExportReport:
-        """Write these episodes as a data set of another library; the target appears whole or not at all.
+        """Write these episodes as a dataset of another library; the target appears whole or not at all.
 
         Args:
             target: a file or folder of this machine that does not exist yet.

@@ -14,7 +14,7 @@
     ├── InvalidArgumentError    (ValueError)              an argument makes no sense
     ├── NothingToDrawError      (ValueError)              no picture can be made of this
     ├── QueryError              (ValueError)              a filter or an SQL text cannot be run
-    ├── DatasetError            (ValueError)              a foreign data set cannot be read, or not written
+    ├── DatasetError            (ValueError)              a foreign dataset cannot be read, or not written
     ├── EnvUnavailableError     (RuntimeError)            a run's environment cannot be made again
     │   └── UntrustedEnvError                             ... without trusting the writer of the store
     ├── UnitNotFoundError       (IndexError)              a dataset has no unit of that number
@@ -99,7 +99,7 @@ class QueryError(EpisodelakeError, ValueError):
 
 
 class DatasetError(EpisodelakeError, ValueError):
-    """A data set of another library has no known format, is damaged, or cannot hold what was exported.
+    """A dataset of another library has no known format, is damaged, or cannot hold what was exported.
 
     The message names the file and the row or episode.
     """

@@ -172,7 +172,7 @@ def test_truncated_and_unknown_files_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.further
 def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    """Two data sets in files of the same name both come in."""
+    """Two datasets in files of the same name both come in."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
     d4rl_file(tmp_path / "a" / "data.hdf5")

@@ -1,4 +1,4 @@
-"""Source keys tell data sets apart by what they hold, not by their names."""
+"""Source keys tell datasets apart by what they hold, not by their names."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def recorded(folder: Path, start: float) -> el.EpisodeStore:
     ["parquet", *(pytest.param(each, marks=FURTHER) for each in EXPORTED if each != "parquet")],
 )
 def test_copies_are_recognised_and_other_data_are_not_confused(tmp_path: Path, kind: str) -> None:
-    """A data set of the same name with another value adds its episodes; a renamed copy adds none."""
+    """A dataset of the same name with another value adds its episodes; a renamed copy adds none."""
     format, name, options = EXPORTED[kind]
     target = el.create(
         tmp_path / "target", observation_space=BOX, action_space=spaces.Box(-1, 1, (1,), np.float32)

@@ -127,7 +127,7 @@ def test_lists_of_trajectories_with_dict_observations(tmp_path: Path) -> None:
 
 
 def rewritten(folder: Path, change: Callable[[dict[str, list[Any]]], None]) -> None:
-    """Change the columns of the copied data set."""
+    """Change the columns of the copied dataset."""
     path = folder / "data-00000-of-00001.arrow"
     table = pa.ipc.open_stream(path.read_bytes()).read_all()
     columns = table.to_pydict()

@@ -168,8 +168,11 @@ def test_missing_last_observations_and_what_cannot_be_held(tmp_path: Path) -> No
             store.export(tmp_path / "out", format="webdataset", **options)
     graph = spaces.Graph(spaces.Box(-1, 1, (2,)), None)
     other = el.create(tmp_path / "other", observation_space=graph, action_space=spaces.Discrete(3))
+    with other.writer() as writer:
+        episode = writer.begin(graph.sample())
+        episode.append(0, 0.0, graph.sample())
     with pytest.raises(el.DatasetError, match="WebDataset cannot hold observation, which is Graph"):
-        other.export(tmp_path / "out", format="webdataset")
+        other.refresh().export(tmp_path / "out", format="webdataset")
     assert not (tmp_path / "out").exists()
 
 

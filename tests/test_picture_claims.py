@@ -56,7 +56,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, el.EpisodeStor
 
 
 def rows_of(chart: Any) -> list[list[dict]]:
-    """The data sets that a chart carries, after strict JSON."""
+    """The datasets that a chart carries, after strict JSON."""
     return list(json.loads(chart.to_json(), parse_constant=_refuse)["datasets"].values())
 
 
@@ -65,7 +65,7 @@ def _refuse(word: str) -> None:
 
 
 def rows_with(chart: Any, *keys: str) -> list[dict]:
-    """The rows of the one data set of a chart that has these columns."""
+    """The rows of the one dataset of a chart that has these columns."""
     (rows,) = (rows for rows in rows_of(chart) if set(keys) <= set(rows[0]))
     return rows
 

@@ -1,4 +1,4 @@
-"""`source_key`: an episode of a data set is written once, however often it is handed over."""
+"""`source_key`: an episode of a dataset is written once, however often it is handed over."""
 
 import subprocess
 import sys

@@ -115,7 +115,7 @@ class EpisodeWriter(RunOwner[WholeRows]):
         """Start an episode with its first observation.
 
         Args:
-            source_key: names the episode in the data set it comes from; kept as metadata `source_key`.
+            source_key: names the episode in the dataset it comes from; kept as metadata `source_key`.
 
         Returns:
             The episode; None if there is one with this source key and `on_duplicate` is "skip".
@@ -225,7 +225,7 @@ class EpisodeWriter(RunOwner[WholeRows]):
             actions: T stacked values.
             rewards: shape (T,), or (T, 1) of arrays of one item; (T, k) for vector rewards.
             terminations, truncations: bool, shape (T,), or one bool for the last transition.
-            source_key: names the episode in the data set it comes from; kept as metadata `source_key`.
+            source_key: names the episode in the dataset it comes from; kept as metadata `source_key`.
             last_observation: "missing" if the source has T observations only. Readers then show T of them,
                 and loaders leave out what needs the last one.
             infos: T+1 mappings, or one mapping of arrays of length T+1; T if the last observation is missing.

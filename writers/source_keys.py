@@ -1,4 +1,4 @@
-"""Source keys: text that names an episode in the data set it was imported from, so that it is written once.
+"""Source keys: text that names an episode in the dataset it was imported from, so that it is written once.
 
 The key of an episode is its metadata `source_key`. `EpisodeWriter` asks here before it writes an episode.
 """

@@ -1,4 +1,4 @@
-"""Exporting: episodes of a view become a data set of another library, one module per format.
+"""Exporting: episodes of a view become a dataset of another library, one module per format.
 
 `target.py` has the protocol, `export.py` writes a target whole or not at all. What a format cannot hold is
 counted in the report.

@@ -165,7 +165,7 @@ class Conversions:
     def minari(self, *, data_format: str = "hdf5") -> Any:
         """Return a `minari.MinariDataset`, as `view.export(format="minari")` writes it.
 
-        Its folder is temporary: it is deleted with the data set, or when the program ends. Export to keep it.
+        Its folder is temporary: it is deleted with the dataset, or when the program ends. Export to keep it.
 
         Args:
             data_format: "hdf5", "arrow" or "parquet".

@@ -1,4 +1,4 @@
-"""d3rlpy data sets: an HDF5 file for `ReplayBuffer.load` of d3rlpy 2.
+"""d3rlpy datasets: an HDF5 file for `ReplayBuffer.load` of d3rlpy 2.
 
 d3rlpy makes a transition of each row of an episode that terminated, and has no last observation of it. Of any
 other episode its last row is the last observation alone, so that is appended, with zeros beside it as action

@@ -1,4 +1,4 @@
-"""D4RL data sets: one HDF5 file with flat rows, with `next_observations`, `timeouts` and `infos/*`.
+"""D4RL datasets: one HDF5 file with flat rows, with `next_observations`, `timeouts` and `infos/*`.
 
 An episode ends at a terminal or a timeout. One that was cut or interrupted ends at a timeout, since the rows
 of the next episode follow. The observation after the last action is in `next_observations` alone.

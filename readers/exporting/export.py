@@ -1,4 +1,4 @@
-"""`export_view`: write a view as a data set of another library, whole or not at all."""
+"""`export_view`: write a view as a dataset of another library, whole or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""robomimic data sets: an HDF5 file for `SequenceDataset`, with a group `data/demo_N` for each episode.
+"""robomimic datasets: an HDF5 file for `SequenceDataset`, with a group `data/demo_N` for each episode.
 
 `dones` is set in the last row of an episode that terminated. The observation after the last action is the
 last row of `next_obs`. Step columns of your own, such as `states`, become arrays beside these, the metadata

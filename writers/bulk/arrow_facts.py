@@ -42,7 +42,7 @@ class EpisodeSays:
         env_index: the environment it came from.
         end_reason: why it ended, which counts where no flag is set.
         length: its transitions, to be compared with the steps.
-        source_key: names it in the data set that it comes from.
+        source_key: names it in the dataset that it comes from.
     """
 
     facts: EpisodeFacts = NO_FACTS

@@ -1,4 +1,4 @@
-"""d3rlpy data sets: HDF5 files that `ReplayBuffer.dump` of d3rlpy 2 or `MDPDataset.dump` of d3rlpy 1 wrote.
+"""d3rlpy datasets: HDF5 files that `ReplayBuffer.dump` of d3rlpy 2 or `MDPDataset.dump` of d3rlpy 1 wrote.
 
 d3rlpy has no last observation of an episode that terminated: it is missing. Of any other episode the last row
 is the last observation; d3rlpy makes no transition of the action and reward beside it

@@ -1,4 +1,4 @@
-"""D4RL data sets: one HDF5 file with flat rows, of which `terminals` and `timeouts` end the episodes.
+"""D4RL datasets: one HDF5 file with flat rows, of which `terminals` and `timeouts` end the episodes.
 
 Row k holds observation, action, reward and flags of one transition, and `infos/*` of its observation
 (`qlearning_dataset` and `sequence_dataset` of D4RL read it so). `terminals` are terminated, `timeouts`

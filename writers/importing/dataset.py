@@ -1,4 +1,4 @@
-"""The protocol between a source format and the importer: a data set, and its parts in order.
+"""The protocol between a source format and the importer: a dataset, and its parts in order.
 
 A format's module has one object with `name`, `extra`, `rule`, `detect` and `open`; see `SourceFormat`.
 """
@@ -119,7 +119,7 @@ class Part:
     """One or more episodes of a source that can be read by themselves.
 
     Attributes:
-        keys: the name of each episode within the data set; never the same twice.
+        keys: the name of each episode within the dataset; never the same twice.
         load: reads them; raises `DatasetError` where they are damaged.
         singles: yields a part for each of them, so that one that is damaged can be left out.
     """
@@ -130,9 +130,9 @@ class Part:
 
 
 def fingerprint(*parts: Any) -> str:
-    """Return a digest of what the first episode of a data set holds, which tells data sets apart.
+    """Return a digest of what the first episode of a dataset holds, which tells datasets apart.
 
-    It must not change when the data set is copied, renamed, or grows at its end.
+    It must not change when the dataset is copied, renamed, or grows at its end.
 
     Args:
         parts: arrays, bytes, texts, numbers, and mappings and sequences of these; of others only the class
@@ -175,7 +175,7 @@ def guard_source(place: str) -> Iterator[None]:
     """Turn whatever a library raises at damaged data into a `DatasetError`.
 
     Args:
-        place: the data set or the episode, for the message.
+        place: the dataset or the episode, for the message.
 
     Raises:
         DatasetError: the block failed with an error that is none of ours.
@@ -196,7 +196,7 @@ class ForeignDataset(ABC):
     """An open source.
 
     Attributes:
-        identity: names the data set in the source keys of its episodes, the same at every import: the
+        identity: names the dataset in the source keys of its episodes, the same at every import: the
             format, a name that the data themselves state, if they do, and a `fingerprint`.
         settings: whatever else decides what its episodes hold, as plain JSON: an import that was interrupted
             goes on only with the same settings.

@@ -1,6 +1,6 @@
 """Flat rows of transitions, whose flags end the episodes: parts of many episodes as Arrow data.
 
-A format gives the columns as `FlatRows`, and `FlatEpisodes` yields the parts of its data set. An episode ends
+A format gives the columns as `FlatRows`, and `FlatEpisodes` yields the parts of its dataset. An episode ends
 at a row with a flag, at rows that the format names, and where a lane ends. Its last observation is the next
 observation of its last row; where the source lacks that one, `last_observation=` decides.
 """
@@ -207,7 +207,7 @@ class FlatEpisodes:
 
     @cached_property
     def _leaves(self) -> dict[str, Any]:
-        """The arrays by column of `steps`; once the data set has the spaces of the store."""
+        """The arrays by column of `steps`; once the dataset has the spaces of the store."""
         rows, dataset = self._rows, self._dataset
         found = leaf_columns(dataset.observation_space, rows.observation, OBSERVATION, rows.place)
         found |= leaf_columns(dataset.action_space, rows.action, ACTION, rows.place)

@@ -64,7 +64,7 @@ class Hdf5Dataset(ForeignDataset):
         h5py = require("h5py", f"Importing from {name}", EXTRA)
         path = _file(source)
         if path is None:
-            raise DatasetError(f"{source} is no HDF5 file, so it is no {name} data set.")
+            raise DatasetError(f"{source} is no HDF5 file, so it is no {name} dataset.")
         self.path = path
         with reading(path):
             self.file = h5py.File(path)
@@ -76,7 +76,7 @@ class Hdf5Dataset(ForeignDataset):
 
 @contextmanager
 def reading(place: Any) -> Iterator[None]:
-    """Turn errors of HDF5 into those of a damaged data set.
+    """Turn errors of HDF5 into those of a damaged dataset.
 
     Raises:
         DatasetError: the block failed in h5py; the message names the place.

@@ -1,4 +1,4 @@
-"""Writes the episodes of a foreign data set through an `EpisodeWriter`, each of them once."""
+"""Writes the episodes of a foreign dataset through an `EpisodeWriter`, each of them once."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class _Import:
         self._bytes = 0
 
     def parts(self, dataset: ForeignDataset) -> Iterator[Part]:
-        """Yield the parts of a data set; where the next cannot be found, write the episodes before it."""
+        """Yield the parts of a dataset; where the next cannot be found, write the episodes before it."""
         try:
             yield from dataset.guarded_parts()
         except EpisodelakeError:
@@ -130,11 +130,12 @@ class _Import:
             for what, count in known.items():
                 self._losses.add(what, count)
             return
+        place = f"Episode {part.keys[0]} of {self._source}"
         try:
-            place = f"Episode {part.keys[0]} of {self._source}"
             with self._losses.attempt() as before, guard_source(place):
                 loaded = part.load()
         except EpisodelakeError as error:
+            error.add_note(f"{place}.")
             self.write()
             self._failed(part, keys, error)
             return

@@ -175,7 +175,7 @@ def closed_on_error(files: Closable) -> Iterator[None]:
 
 @contextmanager
 def unpacking(place: str) -> Iterator[None]:
-    """Turn errors of gzip, zip and NumPy, which are of many kinds, into those of a damaged data set.
+    """Turn errors of gzip, zip and NumPy, which are of many kinds, into those of a damaged dataset.
 
     Raises:
         DatasetError: the block failed; the message names the place.

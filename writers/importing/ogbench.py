@@ -1,4 +1,4 @@
-"""OGBench data sets: an `.npz` file with flat rows, of which `terminals` are the last of each trajectory.
+"""OGBench datasets: an `.npz` file with flat rows, of which `terminals` are the last of each trajectory.
 
 A row has an observation and the action taken there. The row with a terminal holds the last observation of its
 trajectory; OGBench's `load_dataset` leaves out its action, whose next observation is not stored, and takes no
@@ -43,7 +43,7 @@ class _Format:
         """Open a file."""
         path = npz_path(source)
         if path is None:
-            raise DatasetError(f"{source!s:.200} is no .npz file, so it is no OGBench data set.")
+            raise DatasetError(f"{source!s:.200} is no .npz file, so it is no OGBench dataset.")
         file = NpzFile(path)
         with closed_on_error(file):
             return _Dataset(file, options)

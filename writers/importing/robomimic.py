@@ -1,4 +1,4 @@
-"""robomimic data sets: an HDF5 file with a group `data/demo_N` for each episode.
+"""robomimic datasets: an HDF5 file with a group `data/demo_N` for each episode.
 
 The last observation is the last row of `next_obs`; where a file has none it is missing. The learners of
 robomimic treat `dones` as terminals: an episode whose last row is done is terminated, and any other is cut.

@@ -124,7 +124,7 @@ def _episodes(
     state: Mapping[str, Any],
     options: ImportOptions,
 ) -> FlatEpisodes:
-    """Give a data set what a buffer states, and return its episodes."""
+    """Give a dataset what a buffer states, and return its episodes."""
     lacking = missing_names(values, *_NEEDED)
     lanes = _lanes(state)
     if lacking or not any(filled for _, _, filled, _ in lanes):

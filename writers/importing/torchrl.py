@@ -8,7 +8,7 @@ TensorDict of several dimensions has time in the last one, a storage of several 
 an episode is cut where `traj_ids` change, unless a flag is set there.
 
 The last observation comes from `next`. It is missing where it is NaN, and where all of those that follow a
-flag are zeros, as in the D4RL data sets of TorchRL. Folders need neither TorchRL nor torch, and nothing in
+flag are zeros, as in the D4RL datasets of TorchRL. Folders need neither TorchRL nor torch, and nothing in
 them is unpickled.
 """
 

@@ -62,7 +62,7 @@ def rows_in_memory(source: Any) -> FoundRows:
         writer = source._writer
         if not class_names(writer, "torchrl") & {"RoundRobinWriter", "ImmutableDatasetWriter"}:
             raise DatasetError(f"{place} has a {type(writer).__name__}, which does not keep the order.")
-        # Nothing is written to a data set of TorchRL.
+        # Nothing is written to a dataset of TorchRL.
         cursor, source = int(getattr(writer, "_cursor", 0)), source._storage
     if "Storage" in class_names(source, "torchrl"):
         filled, source = len(source), source._storage

@@ -1,4 +1,4 @@
-"""Commands that bring data sets of other libraries in and write episodes for them."""
+"""Commands that bring datasets of other libraries in and write episodes for them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def import_(
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
-    """Import a data set of another library.
+    """Import a dataset of another library.
 
     The store is created if there is none. An import is visible whole or not at all; importing again adds only
     what is new.
@@ -100,7 +100,7 @@ def export(
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
-    """Write episodes as a data set of another library."""
+    """Write episodes as a dataset of another library."""
     from ..reports.exchange import export_store
 
     export_store(

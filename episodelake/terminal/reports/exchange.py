@@ -35,7 +35,7 @@ class Import:
 
 
 def import_source(wanted: Import, path: str, storage: Sequence[str] | None, *, as_json: bool) -> None:
-    """Import a data set; see `episodelake import`."""
+    """Import a dataset; see `episodelake import`."""
     page = Page()
     with interruptible(lambda: "The store is as it was; the same command goes on from here."):
         report = import_dataset(
@@ -141,7 +141,7 @@ def export_store(
     strict: bool,
     as_json: bool,
 ) -> None:
-    """Write episodes as a data set of another library; see `episodelake export`."""
+    """Write episodes as a dataset of another library; see `episodelake export`."""
     page = Page()
     with interruptible(lambda: f"There is nothing new at {target}."):
         store = open_store_at(path, storage)

@@ -21,7 +21,7 @@ import numpy as np
 from ....store import names
 from ....store.dynamic.column_groups import EXTRA, INFO, POLICY
 from ....store.dynamic.values import dump_json
-from ....store.errors import DatasetError, InvalidArgumentError
+from ....store.errors import InvalidArgumentError
 from ....store.optional_packages import EXPLORE
 from ....store.spaces import space_to_json
 from ....store.tfrecord import write_example
@@ -56,8 +56,6 @@ class _Format:
         manifest = export.context.snapshot.manifest
         check_space(manifest.observation_space, "observation", "RLDS")
         check_space(manifest.action_space, "action", "RLDS")
-        if not len(export.context):
-            raise DatasetError("TFDS cannot read a dataset without episodes; the view is empty.")
         columns = StepColumns(export)
         steps, episodes = Features(images == "png"), Features(False)
         target.mkdir(parents=True)

@@ -1,7 +1,7 @@
 """Write the folders for tests/test_exchange_dopamine.py with the replay buffer of dopamine-rl 4.1.
 
 `dopamine-ring` has the checkpoints of a full ring, of which the second has rows of the first; some episodes
-end at a time limit. `dopamine-logged` is logged as `batch_rl` logs the DQN replay data set: whenever one slot
+end at a time limit. `dopamine-logged` is logged as `batch_rl` logs the DQN replay dataset: whenever one slot
 is left in the ring, and at the end with the cursor as `add_count`. `dopamine-NAME.npz` has the rows as they
 were added, and for the ring all transitions that Dopamine samples from its last checkpoint.
 
@@ -81,7 +81,7 @@ def logged() -> None:
             number += 1
     buffer.add_count = np.array(buffer.cursor())
     buffer.save(str(folder), number)
-    # The data set is older than these.
+    # The dataset is older than these.
     for path in folder.glob("episode_end_indices*"):
         path.unlink()
     np.savez_compressed(FOLDER / "dopamine-logged.npz", **added)

@@ -1,4 +1,4 @@
-"""Write small data sets with LeRobot, and `expected.npz` with what LeRobot reads from the first.
+"""Write small datasets with LeRobot, and `expected.npz` with what LeRobot reads from the first.
 
 LeRobot 0.4.4 writes v3.0 (`python make_lerobot.py lerobot-v3`), LeRobot 0.3.3 the same frames in v2.1
 (`lerobot-v21`). The statistics of each episode, which are large and not read, are left out.

@@ -97,7 +97,7 @@ def find_checkpoints(folder: Path) -> list[Checkpoint]:
 def read_counters(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Return checkpoints with their counters.
 
-    The last log of a DQN replay data set has its cursor as `add_count`. It is counted on from the one before,
+    The last log of a DQN replay dataset has its cursor as `add_count`. It is counted on from the one before,
     with a full ring for each log between them.
 
     Raises:

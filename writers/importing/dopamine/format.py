@@ -1,4 +1,4 @@
-"""Dopamine: folders with the checkpoints of its circular replay buffer, such as the DQN replay data set.
+"""Dopamine: folders with the checkpoints of its circular replay buffer, such as the DQN replay dataset.
 
 A row has an observation (one frame of the stack), and the action, reward and terminal that followed. Rows
 with `terminal` are terminated; the agents in TensorFlow set it at a time limit as well. Rows of

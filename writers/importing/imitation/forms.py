@@ -87,7 +87,7 @@ class Objects(Trajectories):
 
 
 class Folder(Trajectories):
-    """A folder of `imitation.data.serialize.save`: a data set of Hugging Face `datasets`, memory-mapped.
+    """A folder of `imitation.data.serialize.save`: a dataset of Hugging Face `datasets`, memory-mapped.
 
     Raises:
         DatasetError: it is damaged, or its rows were chosen by an index file.
@@ -101,7 +101,7 @@ class Folder(Trajectories):
             files = [folder / each["filename"] for each in state["_data_files"]]
             if state.get("_indices_files") or state.get("_indices_data_files"):
                 raise DatasetError(
-                    f"{folder / _STATE} names indices; save the data set again to write its rows."
+                    f"{folder / _STATE} names indices; save the dataset again to write its rows."
                 )
             self._table = pa.concat_tables(
                 pa.ipc.open_stream(pa.memory_map(str(path))).read_all() for path in files
@@ -235,7 +235,7 @@ def is_trajectory(value: Any) -> bool:
 
 
 def folder_features(source: Any) -> Mapping[str, Any] | None:
-    """Return the columns of a Hugging Face data set on disk; None for any other source."""
+    """Return the columns of a Hugging Face dataset on disk; None for any other source."""
     if not isinstance(source, str | Path) or not (Path(source) / _STATE).is_file():
         return None
     try:
