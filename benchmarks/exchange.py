@@ -38,6 +38,8 @@ from trajectories import Trajectories, control, pictures
 TARGET = 2.0
 CONTROL, PICTURES = "17 floats", "84x84x3 frames"
 BOTH = (CONTROL, PICTURES)
+#: A million steps, beside which the fixed cost of an import is small.
+MILLION = "17 floats, a million steps"
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Form:
 FORMS = (
     Form("minari", HDF5),
     Form("minari", ARROW, {"data_format": "arrow"}, (CONTROL,)),
-    Form("d4rl", HDF5, suffix=".hdf5"),
+    Form("d4rl", HDF5, data=(*BOTH, MILLION), suffix=".hdf5"),
     Form("d3rlpy", HDF5, suffix=".h5"),
     Form("robomimic", HDF5, suffix=".hdf5"),
     Form("lerobot", LEROBOT),
@@ -79,8 +81,8 @@ FORMS = (
     Form("rllib", PARQUET, {"kind": "batches"}, (CONTROL,)),
     Form("rllib", JSON, {"kind": "json"}, (CONTROL,)),
     Form("webdataset", TAR, imported=False),
-    Form("huggingface", PARQUET, data=(CONTROL,)),
-    Form("parquet", PARQUET, suffix=".parquet"),
+    Form("huggingface", PARQUET, data=(CONTROL, MILLION)),
+    Form("parquet", PARQUET, data=(*BOTH, MILLION), suffix=".parquet"),
     Form("csv", CSV, data=(CONTROL,), suffix=".csv"),
 )
 
@@ -88,12 +90,13 @@ FORMS = (
 def run(setting: Setting) -> list[Row]:
     """Measure every form of every format."""
     made = {
-        CONTROL: control(episodes=setting.choose(1000, 20), length=200),
+        CONTROL: control(episodes=setting.choose(500, 20), length=200),
+        MILLION: control(episodes=setting.choose(5000, 20), length=200),
         PICTURES: pictures(episodes=setting.choose(20, 4), length=100),
     }
     rows: list[Row] = []
     for name, data in made.items():
-        path = setting.fresh(f"exchanged-{data.kind}")
+        path = setting.fresh(f"exchanged-{data.kind}-{len(data)}")
         write_all(create(path, data.kind), data)
         for form in FORMS:
             if name in form.data:
