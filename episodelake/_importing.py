@@ -32,7 +32,7 @@ from .store.progress import Progress, progress_meter
 from .store.spaces import space_to_json
 from .store.spaces.coerce import Cast
 from .writers.importing.dataset import ForeignDataset, ImportOptions, LastObservation, LastStep, guard_source
-from .writers.importing.formats import chosen_format
+from .writers.importing.formats import chosen_format, source_formats
 from .writers.importing.importer import Imported, OnError, check_on_error, import_episodes, write_loaded
 from .writers.importing.ledger import LossLedger
 from .writers.importing.table.mapping import names_columns
@@ -149,7 +149,8 @@ def import_dataset(
     """
     check_on_error(on_error)
     options = ImportOptions(mapping, observation_space, action_space, last_observation, last_step, trust)
-    if format is None and names_columns(mapping):
+    # A mapping for TorchRL names observations too.
+    if format is None and names_columns(mapping) and source_formats()["torchrl"].detect(source).lacks:
         format = "table"
     _check_source(source, into)
     chosen, reason = chosen_format(source, format)

@@ -255,13 +255,8 @@ def resolve(mapping: Any, schema: pa.Schema, place: str) -> ResolvedMapping:
 
 
 def names_columns(mapping: Any) -> bool:
-    """Return whether a mapping is one of tables: a `ColumnMapping`, or a dict of its arguments.
-
-    A dict of observations alone is one of TorchRL.
-    """
-    if isinstance(mapping, ColumnMapping):
-        return True
-    return isinstance(mapping, Mapping) and OBSERVATION in mapping and len(mapping) > 1
+    """Return whether a mapping is one of tables: a `ColumnMapping`, or a dict of its arguments."""
+    return isinstance(mapping, ColumnMapping) or (isinstance(mapping, Mapping) and OBSERVATION in mapping)
 
 
 def _from_mapping(given: Mapping[str, Any]) -> ColumnMapping:
