@@ -359,6 +359,41 @@ def test_statistics_are_those_of_all_frames(tmp_path: Path) -> None:
 
 
 @pytest.mark.further
+def test_stacks_of_frames_have_the_statistics_of_numbers(tmp_path: Path) -> None:
+    """LeRobot reads arrays of uint8 that are no pictures as they are, not from 0 to 1."""
+    stacks = spaces.Box(0, 255, (4, 8, 6), np.uint8)
+    store = el.create(tmp_path / "store", observation_space=stacks, action_space=ACTIONS)
+    with store.writer() as writer:
+        for _ in range(2):
+            episode = writer.begin(stacks.sample())
+            for _ in range(3):
+                episode.append(np.zeros(1), 0.0, stacks.sample())
+            episode.end()
+    store.refresh().export(tmp_path / "out", format="lerobot")
+    stats = json.loads((tmp_path / "out/meta/stats.json").read_text())["observation.state"]
+    frames = np.concatenate([episode.observations[:3] for episode in store])
+    for key in ("min", "max", "mean", "std"):
+        assert np.allclose(stats[key], getattr(frames, key)(0))
+
+
+@pytest.mark.further
+def test_places_and_times_are_those_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of episodes name their own file, and videos keep the time of odd rates."""
+    monkeypatch.setattr("episodelake.readers.exporting.lerobot_files.DATA_MB", 1e-6)
+    monkeypatch.setattr("episodelake.readers.exporting.lerobot._BATCH", 1)
+    store = recorded(tmp_path / "store")
+    store.export(tmp_path / "out", format="lerobot", fps=3.3333)
+    files = sorted((tmp_path / "out/meta/episodes").rglob("*.parquet"))
+    assert len(files) == len(store)
+    start = 0
+    for number, (file, episode) in enumerate(zip(files, store, strict=True)):
+        (row,) = pq.read_table(file).to_pylist()
+        assert (row["meta/episodes/chunk_index"], row["meta/episodes/file_index"]) == (0, number)
+        assert row["videos/observation.camera/from_timestamp"] == pytest.approx(start / 3.3333, abs=1e-6)
+        start += episode.length
+
+
+@pytest.mark.further
 def test_what_lerobot_cannot_hold_is_refused(tmp_path: Path) -> None:
     """Texts, names with dots, unknown frames; nothing is left behind."""
     for number, (space, message) in enumerate(

@@ -88,7 +88,9 @@ class _Dataset:
         for name in ("frame_index", "episode_index", "index", "task_index"):
             self._features[name] = {"dtype": "int64", "shape": [1], "names": None}
         self._tasks: dict[str, int] = {}
-        self._statistics = Statistics()
+        self._statistics = Statistics(
+            [name for name, feature in self._features.items() if feature["dtype"] in ("image", "video")]
+        )
         self._data = ParquetFiles(target, DATA_PATH)
         self._videos = {
             name: VideoFiles(target, name, fps)
@@ -111,10 +113,15 @@ class _Dataset:
                 rows.append(self._episode(index - 1, episode, total))
                 total += episode.length
                 if len(rows) == _BATCH or index == len(self._export.context):
-                    place = {f"meta/episodes/{key}": value for key, value in episodes.place.items()}
+                    place = {f"meta/episodes/{key}": 0 for key in episodes.place}
                     table = pa.Table.from_pylist([{**row, **place} for row in rows], schema=schema)
                     schema = schema or _with_texts(table.schema)
-                    episodes.write(table.cast(schema))
+                    table = table.cast(schema)
+                    for key, value in episodes.place_of_next(table.nbytes).items():
+                        at = schema.get_field_index(f"meta/episodes/{key}")
+                        numbers = pa.array([value] * len(rows), schema.field(at).type)
+                        table = table.set_column(at, schema.field(at), numbers)
+                    episodes.write(table)
                     rows.clear()
         finally:
             for each in (episodes, self._data, *self._videos.values()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class ParquetFiles:
     def write(self, table: pa.Table) -> dict[str, int]:
         """Append a table, and return the numbers of the chunk and the file."""
         size = table.nbytes
-        if self._writer is None or self._bytes + size > DATA_MB * 1_000_000:
+        if not self._has_room(size):
             self.close()
             self._number += 1
             self._bytes = 0
@@ -56,6 +56,13 @@ class ParquetFiles:
         if self._waiting_bytes >= _GROUP_BYTES:
             self._write_group()
         return self.place
+
+    def place_of_next(self, size: int) -> dict[str, int]:
+        """Return the numbers of the chunk and the file that a table of so many bytes will come into."""
+        return self.place if self._has_room(size) else place_of(self._number + 1)
+
+    def _has_room(self, size: int) -> bool:
+        return self._writer is not None and self._bytes + size <= DATA_MB * 1_000_000
 
     def _write_group(self) -> None:
         if self._writer is not None and self._waiting:
@@ -88,7 +95,8 @@ class VideoFiles:
     def __init__(self, target: Path, key: str, fps: float) -> None:
         self._target = target
         self._key = key
-        self._fps = Fraction(fps).limit_denominator(1001)
+        # The largest that MPEG-4 can state.
+        self._fps = Fraction(fps).limit_denominator(65_535)
         self._number = -1
         self._container: Any = None
         self._stream: Any = None
@@ -145,9 +153,14 @@ def place_of(number: int) -> dict[str, int]:
 
 
 class Statistics:
-    """Least, greatest, mean and standard deviation of each feature, as LeRobot names them."""
+    """Least, greatest, mean and standard deviation of each feature, as LeRobot names them.
 
-    def __init__(self) -> None:
+    Args:
+        pictures: the features that are images or videos, which LeRobot reads as numbers from 0 to 1.
+    """
+
+    def __init__(self, pictures: Collection[str]) -> None:
+        self._names_of_pictures = frozenset(pictures)
         self._numbers: dict[str, np.ndarray] = {}
         self._pictures: dict[str, dict[str, np.ndarray]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -156,9 +169,9 @@ class Statistics:
         """Add an episode, and return its own statistics as `stats/FEATURE/STATISTIC`.
 
         Args:
-            values: T numbers, vectors or arrays by feature; frames, uint8 (T, H, W, C), as they are.
+            values: T numbers, vectors or arrays by feature; pictures, uint8 (T, H, W, C), as they are.
         """
-        pictures = {name: each for name, each in values.items() if each.ndim == 4 and each.dtype == np.uint8}
+        pictures = {name: each for name, each in values.items() if name in self._names_of_pictures}
         numbers = {name: each for name, each in values.items() if name not in pictures}
         self._shapes = {name: each.shape[1:] or (1,) for name, each in numbers.items()}
         # One matrix for all features, since a call costs more than the numbers of an episode.
