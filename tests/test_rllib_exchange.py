@@ -171,6 +171,6 @@ def test_episodes_in_memory(store: el.EpisodeStore, tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="RLlib's SingleAgentEpisode does not hold") as caught:
         first, second = other.refresh().to.rllib()
     assert "the column metadata.driver (3)" in str(caught[-1].message)
-    assert "an episode of one transition, whose next observation is missing (1)" in str(caught[-1].message)
+    assert "an episode without a transition between two observations (1)" in str(caught[-1].message)
     assert "a last transition, whose next observation is missing (2)" in str(caught[-1].message)
     assert (len(first), first.is_done, len(second), second.is_done) == (3, False, 2, False)
