@@ -64,7 +64,7 @@ class Form:
 
     @property
     def name(self) -> str:
-        """What the table calls it."""
+        """Its name in the table."""
         return " ".join([self.format, *map(str, self.options.values())])
 
 

@@ -273,7 +273,7 @@ def test_sb3_rollouts_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["tianshou", "sb3", "torchrl"])
 @pytest.mark.parametrize("spaces_of", ["box", "dict"])
 def test_conversions_come_back(tmp_path: Path, kind: str, spaces_of: str) -> None:
-    """What `view.to` makes of a store has its transitions again."""
+    """A buffer of `view.to` comes back with the transitions of its store."""
     store = written_store(tmp_path / "store", spaces_of)
     buffer = getattr(store.to, kind)()
     spaces_given = {"observation_space": store.observation_space, "action_space": store.action_space}

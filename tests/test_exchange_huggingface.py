@@ -147,7 +147,7 @@ def test_images_of_others_come_in(tmp_path: Path) -> None:
     ],
 )
 def test_images_that_do_not_fit_are_refused(tmp_path: Path, second: dict[str, Any], message: str) -> None:
-    """The error names the column; there is no store."""
+    """The error names the column, and no store appears."""
     images = [png(np.zeros((9, 8, 3), np.uint8)), second]
     table = {"observation": images, "action": [0, 1], "reward": [0.0, 1.0], "episode": [0, 0]}
     frame = pl.DataFrame(

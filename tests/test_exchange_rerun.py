@@ -150,7 +150,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, 
 
 @PEERS
 def test_a_step_without_its_time_is_named(tmp_path: Path) -> None:
-    """The error has the episode and the step; there is no folder."""
+    """The error names the episode and the step, and no folder appears."""
     pytest.importorskip("rerun")
     store = walks(tmp_path / "store", (2,))
     with store.writer() as writer:

@@ -181,7 +181,7 @@ def test_the_command_line_exports(tmp_path: Path) -> None:
 @pytest.mark.further
 @pytest.mark.parametrize("change", ["card", "spaces", "facts"])
 def test_a_damaged_export_is_told(tmp_path: Path, change: str) -> None:
-    """What the file beside the records says of spaces must fit them."""
+    """The spaces in the file beside the records must fit the records."""
     rich_store(tmp_path / "store").export(tmp_path / "out", format="rlds")
     file = tmp_path / "out" / ("features.json" if change == "facts" else "episodelake.json")
     content = json.loads(file.read_text())

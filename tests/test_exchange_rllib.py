@@ -151,7 +151,7 @@ def test_damaged_rows_are_named_and_skipped(tmp_path: Path) -> None:
 def test_an_import_that_failed_goes_on_with_the_same_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, regrouped: bool
 ) -> None:
-    """What the failed call wrote and lost is in the report of the next call, once; in other parts too."""
+    """The next call reports once what the failed call wrote and lost, in other parts too."""
     columns = rows([4, 4, 4, 4])
     columns["new_obs"][1] = columns["new_obs"][9] = [5.0, 5.0]
     columns["rewards"][6] = None

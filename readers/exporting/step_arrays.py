@@ -137,7 +137,7 @@ def shard_bytes(export: Export) -> int:
     """Return the option `shard_bytes`, 256 MiB by default.
 
     Raises:
-        InvalidArgumentError: it is no number above 0.
+        InvalidArgumentError: it is not a number above 0.
     """
     size = export.options.get("shard_bytes", 256 << 20)
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:

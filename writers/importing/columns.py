@@ -1,8 +1,9 @@
-"""Columns of Arrow data that tell the episode and step of a row, and whether it ends the episode: checked."""
+"""Columns that formats share: checked ids, steps and flags of Arrow data, and names that are paths."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -62,3 +63,15 @@ def flags_of(column: pa.Array, name: str) -> pa.Array:
         wrong = given[(given != 0) & (given != 1)][0]
         raise DatasetError(f"The flag `{name}` has the value {wrong}; expected booleans, or 0 and 1.")
     raise DatasetError(f"The flag `{name}` has type {column.type}; expected booleans, or 0 and 1.")
+
+
+def nested(columns: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
+    """Return columns named by path as nested dicts."""
+    found: dict[str, Any] = {}
+    for path, values in columns.items():
+        *groups, name = path.split(separator)
+        inner = found
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[name] = values
+    return found

@@ -110,18 +110,6 @@ def leaves(group: Any, prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def nested(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return columns named by path as nested dicts."""
-    found: dict[str, Any] = {}
-    for path, values in columns.items():
-        *groups, name = path.split("/")
-        inner = found
-        for group in groups:
-            inner = inner.setdefault(group, {})
-        inner[name] = values
-    return found
-
-
 def check_lengths(place: Any, arrays: Mapping[str, Any]) -> int:
     """Return how many rows arrays have.
 

@@ -21,6 +21,7 @@ from gymnasium import spaces
 
 from ...store.batches import slice_batch
 from ...store.errors import DatasetError
+from .columns import nested
 from .dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
 from .hdf5 import (
     EXTRA,
@@ -32,7 +33,6 @@ from .hdf5 import (
     leaves,
     looked_into,
     missing_names,
-    nested,
     plain,
     reading,
     space_of,
@@ -117,7 +117,7 @@ class _Dataset(Hdf5Dataset):
         with reading(place):
             arrays = leaves(demo)
             total = check_lengths(place, {path: arrays[path] for path in sorted(arrays, key=_order)})
-            values = nested({path: np.asarray(array[()]) for path, array in arrays.items()})
+            values = nested({path: np.asarray(array[()]) for path, array in arrays.items()}, "/")
         claimed = demo.attrs.get("num_samples", total)
         if int(claimed) != total:
             raise DatasetError(f"{place} has {total} rows; its num_samples is {claimed}.")

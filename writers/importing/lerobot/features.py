@@ -11,6 +11,7 @@ from gymnasium import Space, spaces
 
 from ....store.errors import DatasetError
 from ....store.reserved import RESERVED
+from ..columns import nested
 from ..spaces import array_space
 from .files import INFO, VERSIONS, read_json
 
@@ -92,7 +93,7 @@ def nested_space(leaves: Mapping[str, Any], side: str) -> Any:
     """Return the space of spaces by the names of our columns."""
     if list(leaves) == [side]:
         return leaves[side]
-    return _dicts(nested_values({path[len(side) + 1 :]: space for path, space in leaves.items()}))
+    return _dicts(nested({path[len(side) + 1 :]: space for path, space in leaves.items()}))
 
 
 def _dicts(tree: Any) -> Any:
@@ -103,19 +104,7 @@ def joined(values: Mapping[str, Any], named: Mapping[str, str], side: str) -> An
     """Return the observations or actions of values by feature."""
     if list(named.values()) == [side]:
         return values[next(iter(named))]
-    return nested_values({path[len(side) + 1 :]: values[name] for name, path in named.items()})
-
-
-def nested_values(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by dotted names as nested mappings."""
-    tree: dict[str, Any] = {}
-    for path, value in leaves.items():
-        *outer, last = path.split(".")
-        place = tree
-        for name in outer:
-            place = place.setdefault(name, {})
-        place[last] = value
-    return tree
+    return nested({path[len(side) + 1 :]: values[name] for name, path in named.items()})
 
 
 def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:

@@ -29,6 +29,7 @@ from gymnasium import Space
 
 from ....store.errors import DatasetError
 from ....store.spaces import space_from_json
+from ..columns import nested
 from ..dataset import NO_REWARDS, ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
 from ..last_observation import completed, is_left
 from .features import (
@@ -42,7 +43,6 @@ from .features import (
     joined,
     map_leaves,
     nested_space,
-    nested_values,
     plain_texts,
     read_features,
     shape_of,
@@ -202,7 +202,7 @@ class _Dataset(ForeignDataset):
             rewards,
             terminated,
             truncated,
-            extra=map_leaves(nested_values(extra), plain_texts) or None,
+            extra=map_leaves(nested(extra), plain_texts) or None,
             metadata=metadata,
             seed=seed,
             options=options,

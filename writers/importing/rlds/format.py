@@ -22,6 +22,7 @@ from gymnasium import Space
 
 from ....store.errors import DatasetError, EpisodelakeError
 from ....store.tfrecord import read_example, read_record, record_offsets
+from ..columns import nested
 from ..dataset import NO_REWARDS, ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
 from ..last_observation import completed
 from ..lerobot.features import (
@@ -30,7 +31,6 @@ from ..lerobot.features import (
     joined,
     map_leaves,
     nested_space,
-    nested_values,
     plain_texts,
 )
 from ..lerobot.files import EXTRA, image_frames, read_json
@@ -221,7 +221,7 @@ class _Dataset(ForeignDataset):
             rewards = np.full(length, np.nan)
         metadata = self._episode_metadata(example, key)
         extra = self._extra(values, metadata)
-        rows = {"seen": joined(values, self._observations, "observation"), "extra": nested_values(extra)}
+        rows = {"seen": joined(values, self._observations, "observation"), "extra": nested(extra)}
         return self._settled(rows, actions, rewards.astype(np.float64), ends, metadata)
 
     def _settled(
@@ -283,7 +283,7 @@ class _Dataset(ForeignDataset):
             if found is not None and leaf.kind != "image":
                 value = found.tolist()[0]
                 metadata[_dotted(name.removeprefix("episode_metadata/"))] = value
-        return nested_values(metadata)
+        return nested(metadata)
 
     def _values(self, example: Mapping[str, Any], name: str, leaf: _Leaf, length: int) -> Any:
         """Return the values of a feature, one for each step; None, and a loss, if they cannot be held."""
