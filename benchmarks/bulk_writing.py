@@ -34,7 +34,7 @@ def run(setting: Setting) -> list[Row]:
     table, options = table_and_options(setting.folder / "bulk")
     sides: dict[str, Any] = {
         "ours": lambda: _seconds_ours(data, setting),
-        "arrow": lambda: _seconds_arrow(data, table, setting),
+        "write_episodes": lambda: _seconds_arrow(data, table, setting),
         "pyarrow": lambda: _seconds_pyarrow(table, options, setting.folder / "bulk.parquet"),
     }
     for form in FORMATS:
@@ -52,7 +52,7 @@ def run(setting: Setting) -> list[Row]:
         Row(
             ARROW,
             "us/step",
-            measured["arrow"],
+            measured["write_episodes"],
             "pyarrow write_table",
             measured["pyarrow"],
             ratio_target=ARROW_TARGET,

@@ -5,8 +5,11 @@ DuckDB computes them from the store's files, so memory holds a few numbers per e
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -55,6 +58,50 @@ class QualityOptions:
     samples: int
     seed: int
 
+    def __post_init__(self) -> None:
+        checked = {
+            "gamma": _number("gamma", self.gamma, 0, 1),
+            "alpha": _number("alpha", self.alpha, 0),
+            "neighbours": _integer("neighbours", self.neighbours, 2),
+            "samples": _integer("samples", self.samples, 2),
+            "seed": _integer("seed", self.seed, 0),
+            "scores": None if self.scores is None else _scores(self.scores),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+
+def _number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
+    """Return a finite number from `least` to `most`, which may come as a scalar of NumPy."""
+    if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iuf":
+        number = float(value)
+        if math.isfinite(number) and least <= number <= most:
+            return number
+    bounds = "" if least == -math.inf else f" from {least} " + ("on" if most == math.inf else f"to {most}")
+    raise InvalidArgumentError(f"{name}={value!r:.200}: expected a finite number{bounds}.")
+
+
+def _integer(name: str, value: Any, least: int) -> int:
+    """Return an integer from `least` to the largest of 64 bits, which may come as a scalar of NumPy."""
+    try:
+        number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        number = -1
+    if not least <= number < 1 << 63:
+        raise InvalidArgumentError(f"{name}={value!r:.200}: expected an integer from {least} to 2**63 - 1.")
+    return number
+
+
+def _scores(value: Any) -> tuple[float, float]:
+    """Return the scores of a random and of an expert policy."""
+    if isinstance(value, tuple | list | np.ndarray) and len(value) == 2:
+        low, high = _number("scores[0]", value[0]), _number("scores[1]", value[1])
+        if low < high:
+            return low, high
+    raise InvalidArgumentError(
+        f"scores={value!r:.200}: expected the returns of a random and of a better, expert policy."
+    )
+
 
 def measure_quality(context: ReadContext, options: QualityOptions) -> pl.DataFrame:
     """Return one row for each group of episodes; see `EpisodeView.quality`."""
@@ -86,8 +133,10 @@ class _Measures:
         self._options = options
         self._groups = _groups(context, options.by)
         fields = context.snapshot.schema.observation.fields
-        self._state = options.state or ", ".join(quote(field.name) for field in fields)
-        self._action = ", ".join(quote(field.name) for field in context.snapshot.schema.action.fields)
+        self._state = options.state or ", ".join(quote(field.name) for field in fields) or "NULL"
+        self._action = (
+            ", ".join(quote(field.name) for field in context.snapshot.schema.action.fields) or "NULL"
+        )
 
     def _query(self, text: str) -> pl.DataFrame:
         return self._session.query(f"WITH _groups AS ({self._groups}) {text}")
@@ -168,9 +217,9 @@ class _Measures:
             GROUP BY grouped"""
         )
         values = [
-            None
-            if vector is None or not states
-            else behavioural_entropy(np.array(states), options.alpha, options.neighbours)
+            behavioural_entropy(np.array(states), options.alpha, options.neighbours)
+            if vector is not None and _are_points(states)
+            else None
             for states in drawn["states"].to_list()
         ]
         return drawn.select("group").with_columns(pl.Series("behavioural_entropy", values, pl.Float64))
@@ -189,7 +238,13 @@ class _Measures:
             if not (pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)):
                 return None
             found.append(f"{text}::DOUBLE[]" if inner is not kind else f"[{text}::DOUBLE]")
-        return f"flatten([{', '.join(found)}])"
+        return f"flatten([{', '.join(found)}])" if found else None
+
+
+def _are_points(states: list[list[float | None]] | None) -> bool:
+    """Return whether states are numbers of one shape, none of them NULL."""
+    lengths = {len(state) for state in states or ()}
+    return len(lengths) == 1 and 0 not in lengths and not any(None in state for state in states or ())
 
 
 def _groups(context: ReadContext, by: Sequence[str]) -> str:

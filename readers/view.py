@@ -281,12 +281,12 @@ class EpisodeView(FeedingView, QueriedView):
             state: an SQL expression over `transitions` for what counts as a state, such as
                 `"round(observation[1], 1)"`; by default all of the observation. Continuous observations are
                 hardly ever equal, so coverage means something only if you round them.
-            gamma: the discount factor of returns.
+            gamma: the discount factor of returns, from 0 to 1.
             reference: the episodes whose distinct pairs of state and action are the full coverage; by default
                 this view.
             scores: the returns of a random and of an expert policy; by default `ref_min_score` and
                 `ref_max_score` of the card.
-            alpha, neighbours: of the entropy.
+            alpha, neighbours: of the entropy; from 0 and from 2 (a state is its own nearest neighbour).
             samples: how many states of each group the entropy is estimated from, drawn with `seed`.
             seed: the same seed and the same episodes give the same entropy.
 
@@ -305,12 +305,12 @@ class EpisodeView(FeedingView, QueriedView):
             - `duplicates`: episodes whose steps are those of an earlier one of the group.
             - `near_duplicates`: episodes that share about 90 % or more of their distinct pairs of state and
               action with an earlier one of the group, duplicates included (MinHash of 64 values).
-            - `behavioural_entropy`: see `readers.quality.behavioural_entropy`; NULL unless the state is
-              numbers.
+            - `behavioural_entropy`: see `readers.quality.behavioural_entropy`; NULL unless the states are
+              numbers, of one shape and none NULL.
 
         Raises:
-            InvalidArgumentError: there is no such column; the view has no episode; the store has several
-                agents or objectives.
+            InvalidArgumentError: an argument is out of its range; there is no such column; the view has no
+                episode; the store has several agents or objectives.
             QueryError: `state` is no SQL expression over `transitions`.
         """
         options = QualityOptions(

@@ -298,3 +298,14 @@ def test_a_moved_loader_ends_iterations_that_were_begun(store: el.EpisodeStore) 
     loader.set_epoch(0)
     assert places([next(iter(loader))]) == places([first]) != places([second])
     assert "19 batches of 4" in repr(loader) and "position 4" in repr(loader)
+
+
+@pytest.mark.parametrize("scale", [2.0**1020, 2.0**-1070])
+def test_the_scale_of_weights_does_not_matter(store: el.EpisodeStore, scale: float) -> None:
+    """Weights whose sum overflows, or is next to nothing, draw the units that ones draw."""
+    drawn = [
+        np.concatenate([batch["episode"] for batch in store.loader(16, weights=weights, columns=["episode"])])
+        for weights in (np.ones(len(store)), np.full(len(store), scale))
+    ]
+    assert len(set(drawn[0])) > 1
+    np.testing.assert_array_equal(*drawn)

@@ -200,3 +200,63 @@ def test_what_cannot_be_measured_is_refused(store: el.EpisodeStore, tmp_path: Pa
     )
     with pytest.raises(el.InvalidArgumentError, match="several objectives"):
         many.quality()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("gamma", value) for value in (-0.1, 1.1, math.nan, True, "1", None, [0.9], np.float64("inf"))],
+        *[("alpha", value) for value in (-1.0, math.nan, math.inf, np.bool_(True), "0.7", None)],
+        *[("neighbours", value) for value in (0, 1, -3, 2.0, True, "2", None, 2**63)],
+        *[("samples", value) for value in (0, 1, 2.5, False, np.float32(9), "9", 10**30)],
+        *[("seed", value) for value in (-1, 0.0, True, "0", None)],
+        *[("scores", value) for value in ((5, 5), (9, 1), (1,), (0, math.nan), "01", 3, ("0", "1"))],
+    ],
+)
+def test_arguments_out_of_range_are_refused(tmp_path: Path, name: str, value: object) -> None:
+    """A wrong argument is refused by its name before anything is computed."""
+    with pytest.raises(el.InvalidArgumentError, match=name):
+        fill(tmp_path / "store").quality(**{name: value})  # pyright: ignore[reportArgumentType]
+
+
+def test_numpy_scalars_are_numbers(tmp_path: Path) -> None:
+    """Scalars of NumPy give what Python's numbers give."""
+    store = fill(tmp_path / "store")
+    given = store.quality(
+        gamma=np.float64(GAMMA),
+        alpha=np.float64(0.5),
+        neighbours=np.int8(3),  # pyright: ignore[reportArgumentType]
+        samples=np.uint16(50),
+        seed=np.int64(2),
+        scores=tuple(np.array([0.0, 2.0])),  # pyright: ignore[reportArgumentType]
+    )
+    expected = store.quality(gamma=GAMMA, alpha=0.5, neighbours=3, samples=50, seed=2, scores=(0.0, 2.0))
+    assert given.equals(expected) and given["behavioural_entropy"].item() > 0
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Sequence(spaces.Discrete(3)),
+        spaces.OneOf((spaces.Discrete(3), spaces.Box(0, 1, (2,)))),
+        spaces.Dict({}),
+        spaces.Box(0, 1, (0,)),
+    ],
+)
+def test_states_that_are_no_points_have_no_entropy(tmp_path: Path, space: spaces.Space) -> None:
+    """States of no, of several and of unequal dimensions give NULL."""
+    store = el.create(tmp_path / "store", observation_space=space, action_space=spaces.Discrete(2))
+    space.seed(0)
+    with store.writer() as writer:
+        episode = writer.begin(space.sample())
+        for _ in range(6):
+            episode.append(0, 1.0, space.sample())
+        episode.end()
+    measured = store.refresh().quality()
+    assert measured.select("transitions", "behavioural_entropy").row(0) == (6, None)
+
+
+def test_null_states_have_no_entropy(tmp_path: Path) -> None:
+    """A state that is NULL at times gives NULL."""
+    measured = fill(tmp_path / "store").quality(state="CASE WHEN t = 0 THEN NULL ELSE t END")
+    assert measured["behavioural_entropy"].item() is None

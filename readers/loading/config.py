@@ -33,6 +33,8 @@ from .units.transitions import Transitions
 from .units.unit import Units, source_of
 from .units.windows import Windows
 
+#: Of a weight, as a power of two: the sum over 2**63 units stays within float64, either way.
+_LARGEST_EXPONENT = 512
 Weights = Literal["steps", "episodes"] | pl.Expr | Sequence[float] | np.ndarray
 
 
@@ -243,7 +245,9 @@ def _checked(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
         raise InvalidArgumentError(
             "All weights are zero, so no unit can be drawn. Give one episode a weight above zero."
         )
-    return values
+    exponent = int(np.frexp(values.max())[1])
+    # Sums over all units must neither overflow nor underflow; a power of two keeps the shares exact.
+    return np.ldexp(values, -exponent) if abs(exponent) > _LARGEST_EXPONENT else values
 
 
 def check_selection(units: Units, index: EpisodeIndex, edges: np.ndarray) -> None:
