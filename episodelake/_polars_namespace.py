@@ -37,22 +37,33 @@ def _namespace(name: str, owner: Any) -> Any:
 
 
 class _OnceImported(MetaPathFinder):
-    """Registers the namespace right after the module `polars` has run; finds nothing itself."""
+    """Registers the namespace right after the module `polars` has run; finds nothing itself.
+
+    It stays until then: a program may look for Polars, for example by `importlib.util.find_spec`, without
+    importing it.
+    """
+
+    def __init__(self) -> None:
+        self._searching = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec that the other finders have for Polars."""
-        if fullname != "polars":
+        if fullname != "polars" or self._searching:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
+        self._searching = True
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._searching = False
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_register(module: ModuleType) -> None:
                 execute(module)
                 _register(module)
+                sys.meta_path.remove(self)
 
             spec.loader.exec_module = execute_and_register
         return spec

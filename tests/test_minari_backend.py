@@ -224,6 +224,29 @@ def test_a_stored_episode_cannot_grow(datasets: Path) -> None:
     assert [episode["id"] for episode in storage.get_episodes([2, 0, 2])] == [2, 0, 2]
 
 
+@pytest.mark.parametrize("part", ["observations", "actions"])
+def test_an_integer_beyond_the_dtype_of_the_space_is_refused(datasets: Path, part: str) -> None:
+    """An integer that fits is stored, and one that does not is never stored as another one."""
+    space = spaces.Box(-(2**31), 2**31 - 1, (1,), np.int32)
+    for value in (2**31 - 1, 2**40 + 7, -(2**40)):
+        values = {"observations": np.zeros((3, 1), np.int64), "actions": np.zeros((2, 1), np.int64)}
+        values[part][1] = value
+        buffer = EpisodeBuffer(
+            id=None, rewards=[0.0, 0.0], terminations=[False, True], truncations=[False, False], **values
+        )
+
+        def create(buffer: EpisodeBuffer = buffer, name: str = f"ints/{part}{value}-v0") -> Any:
+            return minari.create_dataset_from_buffers(
+                name, [buffer], observation_space=space, action_space=space, data_format="episodelake"
+            )
+
+        if value < 2**31 and value > 0:
+            assert getattr(create()[0], part)[1, 0] == value
+        else:
+            with pytest.raises(el.SpaceMismatchError, match=str(abs(value))):
+                create()
+
+
 def test_episodes_survive_a_kill(datasets: Path) -> None:
     """Those in the journal are in the dataset when it is opened next."""
     code = f"""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 import episodelake as el
 from effort import examples
 from plain_returns import close, n_step_returns, returns_to_go
+from waiting import PATIENCE
 
 GAMMAS = st.sampled_from([0.0, 1e-300, 1e-9, 0.04, 0.5, 0.9, 0.99, 1 - 1e-9, 1 - 1e-15, 1.0]) | st.floats(
     0, 1
@@ -260,3 +263,23 @@ def test_long_episodes_are_exact(gamma: float, seed: int) -> None:
     found = steps_of([rewards]).select(pl.col("reward").rl.discounted(gamma)).to_series().to_list()
     wanted = returns_to_go(rewards, gamma)
     assert np.allclose(found[:-1], wanted, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import episodelake, importlib.util; importlib.util.find_spec('polars')",
+        "import importlib.util; importlib.util.find_spec('polars'); import episodelake",
+        "import polars, episodelake",
+        "import episodelake; importlib.util.find_spec('polars'); importlib.util.find_spec('polars')",
+    ],
+)
+def test_the_namespace_is_there_however_polars_is_imported(before: str) -> None:
+    """Looking for Polars without importing it changes nothing."""
+    program = (
+        f"import importlib.util; {before}; import polars as pl; print(pl.col('reward').rl.discounted(0.9))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert ran.returncode == 0 and "reward" in ran.stdout, ran.stderr

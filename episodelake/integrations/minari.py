@@ -27,7 +27,7 @@ from .._store import EpisodeStore, create, open_store
 from ..readers.episode import Episode
 from ..store.batches import single_value, slice_batch
 from ..store.dynamic.values import dump_json, load_json
-from ..store.errors import InvalidArgumentError
+from ..store.errors import InvalidArgumentError, SpaceMismatchError
 from ..store.files import replacing
 from ..store.optional_packages import require
 from ..writers.bulk.whole_episode import batch_lengths
@@ -224,16 +224,23 @@ def _as_dict(index: int, episode: Episode) -> dict[str, Any]:
 
 
 def _batch(space: Space, values: Any) -> Any:
-    """Return a batch of values of a space: its arrays in the space's dtype where a safe cast leads there."""
+    """Return a batch of values of a space: its arrays in the space's dtype where the cast keeps integers."""
     if isinstance(space, spaces.Dict):
         return {key: _batch(part, values[key]) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(map(_batch, space.spaces, values))
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete):
         return list(values)
-    found = np.asarray(values)
-    fits = np.can_cast(found.dtype, space.dtype, "same_kind")
-    return found.astype(space.dtype, copy=False) if fits else found
+    array = np.asarray(values)
+    if not np.can_cast(array.dtype, space.dtype, "same_kind"):
+        return array
+    cast = array.astype(space.dtype, copy=False)
+    if cast.dtype.kind in "iu" and not np.array_equal(cast, array):
+        raise SpaceMismatchError(
+            f"The value {array[cast != array].flat[0]} does not fit {cast.dtype}, the dtype of {space}. "
+            "Declare the dataset's space with a wider dtype."
+        )
+    return cast
 
 
 def _info_rows(infos: Mapping[str, Any] | None, count: int) -> list[dict[str, Any]] | None:
