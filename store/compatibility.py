@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from gymnasium import vector
 from gymnasium.spaces import Discrete
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from .errors import UnsupportedSpaceError
 
@@ -45,8 +45,8 @@ masks_resets = _NAMES_MODES
 def metadata_of(envs: VectorEnv) -> Mapping[str, Any]:
     """Return the metadata of a vector environment with its autoreset mode. Goes with gymnasium>=1.1."""
     metadata = envs.metadata or {}
-    if not _NAMES_MODES and isinstance(envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
-        # Gymnasium 1.0 has no other mode for these two, and does not name it.
+    if not _NAMES_MODES:
+        # Gymnasium 1.0 has no other mode, and does not name it.
         return {"autoreset_mode": AutoresetMode.NEXT_STEP, **metadata}
     return metadata
 

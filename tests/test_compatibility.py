@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv, VectorWrapper
+from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
 import episodelake as el
 from checkout import REPOSITORY
@@ -23,6 +23,40 @@ def test_constraints_are_the_bounds() -> None:
     pinned = (REPOSITORY / "tests" / "lowest.txt").read_text("utf-8").splitlines()
     assert pinned == [f"{bound[1]}=={bound[2]}" for bound in bounds if bound]
     assert all(bounds)
+
+
+class _OtherEnvs(VectorEnv):
+    """A vector environment of another package, as it is under Gymnasium 1.0."""
+
+    def __init__(self) -> None:
+        self.num_envs, self.metadata, self.count = 2, {}, 0
+        self.single_observation_space = self.single_action_space = spaces.Discrete(2)
+        self.observation_space = self.action_space = spaces.MultiDiscrete([2, 2])
+
+    def reset(self, **_: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        """Begin all episodes."""
+        return np.zeros(2, np.int64), {}
+
+    def step(self, actions: Any) -> tuple[np.ndarray, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Take two transitions; the third call resets."""
+        self.count = (self.count + 1) % 3
+        ended = np.full(2, self.count == 2)
+        return np.full(2, int(self.count > 0)), np.ones(2), ended, np.zeros(2, bool), {}  # pyright: ignore[reportReturnType]
+
+
+def test_other_environments_of_gymnasium_1_0_reset_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any vector environment without an autoreset mode is NextStep there."""
+    monkeypatch.setattr(compatibility, "_NAMES_MODES", False)
+    envs = _OtherEnvs()
+    store = el.create(tmp_path, envs)
+    with store.record(envs) as recorded:
+        recorded.reset()
+        for _ in range(6):
+            recorded.step(np.zeros(2, np.int64))
+    whole = [each for each in store.refresh() if each.terminated]
+    assert [each.observations.tolist() for each in whole] == [[0, 1, 1]] * 4
 
 
 def _without_mode(envs: SyncVectorEnv) -> SyncVectorEnv:

@@ -308,4 +308,4 @@ def test_the_scale_of_weights_does_not_matter(store: el.EpisodeStore, scale: flo
         for weights in (np.ones(len(store)), np.full(len(store), scale))
     ]
     assert len(set(drawn[0])) > 1
-    np.testing.assert_array_equal(*drawn)
+    np.testing.assert_array_equal(drawn[0], drawn[1])

@@ -226,8 +226,8 @@ def test_numpy_scalars_are_numbers(tmp_path: Path) -> None:
         gamma=np.float64(GAMMA),
         alpha=np.float64(0.5),
         neighbours=np.int8(3),  # pyright: ignore[reportArgumentType]
-        samples=np.uint16(50),
-        seed=np.int64(2),
+        samples=np.uint16(50),  # pyright: ignore[reportArgumentType]
+        seed=np.int64(2),  # pyright: ignore[reportArgumentType]
         scores=tuple(np.array([0.0, 2.0])),  # pyright: ignore[reportArgumentType]
     )
     expected = store.quality(gamma=GAMMA, alpha=0.5, neighbours=3, samples=50, seed=2, scores=(0.0, 2.0))
