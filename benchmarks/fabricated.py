@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from episodelake.store.places import locate
-from episodelake.store.tables.checkpoints import write_checkpoint
-from episodelake.store.tables.checksums import commit_name, commit_text
+from episodelake.store.delta.cleaning import write_checkpoint
+from episodelake.store.delta.log import commit_name, commit_text
+from episodelake.store.files import locate
 
 TABLES = ("steps", "episodes")
 #: A table gets a checkpoint at every multiple of this version.

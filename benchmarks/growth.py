@@ -19,15 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import episodelake as el
-from episodelake.store.places import locate
-from episodelake.store.tables.checkpoints import _made
-from episodelake.store.tables.checksums import (
+from episodelake.store.delta.cleaning import _made
+from episodelake.store.delta.log import (
     checkpoint_name,
     commit_name,
     commit_text,
     read_commit,
     summed_checkpoint,
 )
+from episodelake.store.files import locate
 from fabricated import Segment
 from measure import Row, scaled
 from opening import build

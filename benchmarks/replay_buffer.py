@@ -74,7 +74,7 @@ def _repeated(call: Task, count: int = CALLS) -> Task:
 def ours(steps: int, folder: Path, open_until_the_end: ExitStack) -> dict[str, dict[str, Task]]:
     """Return our tasks, by what they measure."""
     store = el.create(folder / "store", Fixed())
-    buffer, ranked = store.replay_buffer(steps), store.replay_buffer(steps, prioritised=el.Prioritised())
+    buffer, ranked = store.replay_buffer(steps), store.replay_buffer(steps, prioritized=el.Prioritized())
     for one in (buffer, ranked):
         with store.record(Fixed(), replay=one) as env:
             _play(env, steps, after=one.__len__, every=1_000)
@@ -96,7 +96,7 @@ def ours(steps: int, folder: Path, open_until_the_end: ExitStack) -> dict[str, d
         "uniform": {"Episodelake": _repeated(lambda: buffer.sample(BATCH))},
         "5 steps": {"Episodelake": _repeated(lambda: buffer.sample(BATCH, n_step=5))},
         "sequences": {"Episodelake": _repeated(lambda: buffer.sample_sequences(SEQUENCES, LENGTH))},
-        "prioritised": {"Episodelake": _repeated(update)},
+        "prioritized": {"Episodelake": _repeated(update)},
     }
 
 
@@ -144,7 +144,7 @@ def tianshou(steps: int) -> dict[str, dict[str, Task]]:
     return {
         "add": {"Tianshou": _repeated(lambda: buffer.add(row, buffer_ids=[0]), ADDED)},
         "uniform": {"Tianshou": _repeated(lambda: buffer.sample(BATCH))},
-        "prioritised": {"Tianshou": _repeated(update)},
+        "prioritized": {"Tianshou": _repeated(update)},
     }
 
 
@@ -175,7 +175,7 @@ def torchrl(steps: int) -> dict[str, dict[str, Task]]:
         sampler = PrioritizedSampler(steps, **RULE)
     except RuntimeError as error:
         # Its extension in C++ is not built for every torch.
-        print(f"TorchRL has no prioritised sampler here: {error}")
+        print(f"TorchRL has no prioritized sampler here: {error}")
         sampler = None
     ranked = TensorDictReplayBuffer(
         storage=LazyTensorStorage(steps), sampler=sampler, batch_size=BATCH, priority_key="error"
@@ -206,7 +206,7 @@ def torchrl(steps: int) -> dict[str, dict[str, Task]]:
         "add": {"TorchRL": _repeated(lambda: buffer.add(row), ADDED)},
         "uniform": {"TorchRL": _repeated(buffer.sample)},
     }
-    return tasks if sampler is None else {**tasks, "prioritised": {"TorchRL": _repeated(update)}}
+    return tasks if sampler is None else {**tasks, "prioritized": {"TorchRL": _repeated(update)}}
 
 
 def cpprb(steps: int) -> dict[str, dict[str, Task]]:
@@ -235,7 +235,7 @@ def cpprb(steps: int) -> dict[str, dict[str, Task]]:
     return {
         "add": {"cpprb": _repeated(lambda: add(buffer), ADDED)},
         "uniform": {"cpprb": _repeated(lambda: buffer.sample(BATCH))},
-        "prioritised": {"cpprb": _repeated(update)},
+        "prioritized": {"cpprb": _repeated(update)},
     }
 
 
@@ -249,7 +249,7 @@ def main(steps: int) -> None:
             sides.append(peer)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         measured = [ours(steps, Path(folder), stack), *(side(steps) for side in sides)]
-        for work in ("add", "uniform", "5 steps", "sequences", "prioritised"):
+        for work in ("add", "uniform", "5 steps", "sequences", "prioritized"):
             tasks = {name: task for tasks in measured for name, task in tasks.get(work, {}).items()}
             times: dict[str, list[float]] = {name: [] for name in tasks}
             for _ in range(ROUNDS):

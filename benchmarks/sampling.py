@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 import episodelake as el
 import sampling_data
-from episodelake.readers.loading.order.priorities import Priorities
+from episodelake.readers.loading.priorities import Priorities
 from measure import Row, Samples, interleave, scaled
 from sampling_peers import (
     CONTENDERS,
@@ -35,7 +35,7 @@ from sampling_peers import (
     FrameLimit,
     Peers,
     frames,
-    prioritised,
+    prioritized,
 )
 from setting import Setting
 
@@ -255,9 +255,9 @@ def _priorities(setting: Setting, peers: Peers) -> list[Row]:
     rows = []
     for count in (setting.choose(1_000_000, 10_000), setting.choose(10_000_000, 100_000)):
         powers = np.random.default_rng(0).random(count)
-        ours, cumulated = Priorities(el.Prioritised(), seed=0), powers.copy()
+        ours, cumulated = Priorities(el.Prioritized(), seed=0), powers.copy()
         ours.restore(powers)
-        torchrl = prioritised(peers.of(CONTENDERS["torchrl-tensor"]), count)
+        torchrl = prioritized(peers.of(CONTENDERS["torchrl-tensor"]), count)
         found = interleave(
             {
                 "ours": lambda ours=ours: _drawn(ours, 500),

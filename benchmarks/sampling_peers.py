@@ -133,12 +133,12 @@ class Peers:
         return Peer(self._environments, self._folder, contender.recipe)
 
 
-def prioritised(torchrl: Peer, steps: int, batches: int = 400) -> dict[str, float] | None:
-    """Return TorchRL's seconds of a prioritised batch with its update, and of the sampler alone.
+def prioritized(torchrl: Peer, steps: int, batches: int = 400) -> dict[str, float] | None:
+    """Return TorchRL's seconds of a prioritized batch with its update, and of the sampler alone.
 
     None where its compiled part does not load beside the installed torch.
     """
-    answer = torchrl.ask("prioritised", steps=steps, batches=batches, size=SIZE)
+    answer = torchrl.ask("prioritized", steps=steps, batches=batches, size=SIZE)
     if "unavailable" in answer:
         return None
     return {name: answer[name] / batches for name in ("seconds", "sampler")}

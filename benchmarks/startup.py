@@ -40,7 +40,7 @@ def run(setting: Setting) -> list[Row]:
         "import": lambda: _seconds(["-c", "import episodelake"]),
         "info": lambda: _seconds(_words(["info", str(path)])),
         "ls": lambda: _seconds(_words(listing)),
-        "sorted": lambda: _seconds(_words([*listing, "--sort", "episode_return"])),
+        "sorted": lambda: _seconds(_words([*listing, "--order-by", "episode_return"])),
         "show": lambda: _seconds(_words(["show", str(path), "-1"])),
     }
     costs = {name: scaled(values, 1.0) for name, values in interleave(sides, setting.repeats).items()}
@@ -50,7 +50,7 @@ def run(setting: Setting) -> list[Row]:
         Row("import episodelake, a process", "s", costs["import"], *peer, limit=IMPORT_SECONDS),
         Row(f"episodelake info, {many}", "s", costs["info"], *peer, limit=INFO_SECONDS),
         Row(f"episodelake ls, {many}", "s", costs["ls"], *peer),
-        Row(f"episodelake ls --sort, {many}", "s", costs["sorted"], *peer),
+        Row(f"episodelake ls --order-by, {many}", "s", costs["sorted"], *peer),
         Row(f"episodelake show, {many}", "s", costs["show"], *peer),
     ]
 

@@ -108,8 +108,11 @@ def name_role(
     target.
     """
     if _NAME.fullmatch(text):
-        if text.partition(".")[0].removesuffix("()") in episodelake.__all__:
-            text = f"{text} <episodelake.{text.removesuffix('()')}>"
+        first = text.partition(".")[0].removesuffix("()")
+        for room in (episodelake, episodelake.types, episodelake.errors):
+            if first in room.__all__:
+                text = f"{text} <{room.__name__}.{text.removesuffix('()')}>"
+                break
         return PyXRefRole()("py:obj", rawtext, text, lineno, inliner, options or {}, content or [])
     return [nodes.literal(rawtext, utils.unescape(text))], []
 

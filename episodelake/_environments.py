@@ -1,4 +1,4 @@
-"""What `create` asks of an environment: whose spaces it has."""
+"""Spaces and specs that `create` takes from an environment."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from .store.agents.agents import AgentGroup, group_agents
+from .store.common.arguments import is_integer
 from .store.errors import InvalidArgumentError
 from .store.manifest import Manifest
-from .writers.recorders.pettingzoo_api import agent_spaces, pettingzoo_api
+from .store.spaces import own_classes
+from .writers.recorders.env_checks import agent_spaces, pettingzoo_api
 from .writers.recorders.pool_recorder import is_pool, pool_spaces
 
 AgentSpaces = Mapping[str, tuple[gymnasium.Space, gymnasium.Space]]
 
 
-def agent_groups(env: object, agents: AgentSpaces | None) -> tuple[AgentGroup, ...]:
-    """Return the groups of the agents given, or of a PettingZoo environment's; empty for a single agent.
+def spaces_of_agents(
+    env: object, agents: AgentSpaces | None
+) -> dict[str, tuple[gymnasium.Space, gymnasium.Space]]:
+    """Return the spaces of the agents given, or of a PettingZoo environment's; empty for a single agent.
 
     Raises:
         InvalidArgumentError: the agents are no mapping from names to pairs of spaces, or cannot be found.
     """
     if agents is None:
-        return group_agents(agent_spaces(env)) if pettingzoo_api(env) else ()
+        return agent_spaces(env) if pettingzoo_api(env) else {}
     spaces = gymnasium.Space
     if not isinstance(agents, Mapping) or not all(
         isinstance(pair, tuple | list) and len(pair) == 2 and all(isinstance(each, spaces) for each in pair)
@@ -35,7 +38,7 @@ def agent_groups(env: object, agents: AgentSpaces | None) -> tuple[AgentGroup, .
             f"agents={agents!r}: expected a mapping from each agent's name to its observation space and its "
             "action space."
         )
-    return group_agents({agent: (pair[0], pair[1]) for agent, pair in agents.items()})
+    return {agent: (pair[0], pair[1]) for agent, pair in agents.items()}
 
 
 def renewed(manifest: Manifest) -> Manifest:
@@ -50,8 +53,8 @@ def checked_reward_shape(shape: object) -> tuple[int, ...]:
     Raises:
         InvalidArgumentError: it is neither () nor (k,).
     """
-    if isinstance(shape, tuple | list) and len(shape) <= 1 and all(type(k) is int and k > 0 for k in shape):
-        return tuple(shape)
+    if isinstance(shape, tuple | list) and len(shape) <= 1 and all(is_integer(k) and k > 0 for k in shape):
+        return tuple(map(int, shape))
     raise InvalidArgumentError(f"reward_shape={shape!r}: expected () or (k,) with k >= 1.")
 
 
@@ -75,6 +78,19 @@ def spaces_of(
     return observation, action
 
 
+def base_notes(parts: Mapping[str, tuple[gymnasium.Space, gymnasium.Space]]) -> dict[str, Any]:
+    """Return a card's note of the spaces that are stored as the Gymnasium space they derive from.
+
+    Args:
+        parts: observation and action space by agent; the only agent has the name "".
+    """
+    classes: dict[str, str] = {}
+    for agent, spaces in parts.items():
+        for side, space in zip(("observation", "action"), spaces, strict=True):
+            classes.update(own_classes(space, f"{agent}.{side}" if agent else side))
+    return {"space_classes": classes} if classes else {}
+
+
 def _own_spaces(env: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
     if is_pool(env):
         return pool_spaces(env)
@@ -82,7 +98,7 @@ def _own_spaces(env: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
         return env.single_observation_space, env.single_action_space
     if not isinstance(env, gymnasium.Env):
         raise InvalidArgumentError(
-            f"env is {type(env).__name__}; expected a gymnasium.Env, as gymnasium.make gives it, or an "
-            "environment of PettingZoo."
+            f"env is {type(env).__name__}; expected a gymnasium.Env, as gymnasium.make gives it, an "
+            "environment of PettingZoo, or an environment's id."
         )
     return env.observation_space, env.action_space

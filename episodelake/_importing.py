@@ -10,8 +10,8 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,25 +21,50 @@ import gymnasium
 import numpy as np
 import polars as pl
 
-from ._store import EpisodeStore, copy_views, create, merge, open_store
+from ._import_meeting import Met, meet
+from ._store import EpisodeStore, copy_views, create, open_store
 from .readers.view import EpisodeView
-from .store.creation import check_free_for_copy
-from .store.errors import InvalidArgumentError, SpaceMismatchError, StoreAccessError, StoreNotFoundError
+from .store.common.arguments import flag
+from .store.common.losses import Losses
+from .store.common.progress import Progress, progress_meter
+from .store.errors import (
+    DatasetError,
+    InvalidArgumentError,
+    SpaceMismatchError,
+    StoreAccessError,
+    StoreNotFoundError,
+)
 from .store.files import guard_access
 from .store.layout import MANIFEST, Layout
-from .store.losses import Losses
-from .store.progress import Progress, progress_meter
+from .store.maintenance.creation import check_free_for_copy
+from .store.maintenance.merging import merge as merge_stores
 from .store.spaces import space_to_json
 from .store.spaces.coerce import Cast
-from .writers.importing.dataset import ForeignDataset, ImportOptions, LastObservation, LastStep, guard_source
-from .writers.importing.formats import chosen_format, source_formats
-from .writers.importing.importer import Imported, OnError, check_on_error, import_episodes, write_loaded
-from .writers.importing.ledger import LossLedger
+from .writers.episodes.source_keys import committed_sources
+from .writers.importing.boundary import Files, bounded, located, reading
+from .writers.importing.formats import (
+    ForeignDataset,
+    ImportOptions,
+    LastObservation,
+    LastStep,
+    chosen_format,
+    source_formats,
+)
+from .writers.importing.importer import (
+    Imported,
+    Keyed,
+    OnChanged,
+    OnError,
+    SourceChangedError,
+    check_choice,
+    import_episodes,
+    read_part,
+    source_identity,
+    write_loaded,
+)
 from .writers.importing.table.mapping import names_columns
-from .writers.source_keys import committed_keys
 
 _PREVIEWED_ROWS = 5
-_LEDGER = "losses.jsonl"
 _SOURCE_KEY = "metadata.source_key"
 
 
@@ -51,8 +76,10 @@ class ImportReport:
         source, format, reason: what was imported, its format, and how that was recognised.
         store: the path or URL of the store; it does not exist after a `dry_run` into a new one.
         episodes, steps: what was added, in episodes and transitions, with what interrupted calls had read;
-            0 after a `dry_run`.
-        present: episodes that the store had already.
+            0 after a `dry_run`. The counts below are those of the import that it rehearses.
+        present: episodes that the store had already, with the same content.
+        replaced, kept: for `on_changed="replace"` and `"keep"`, episodes that the store had with other
+            content; they do not count as added.
         skipped: for `on_error="skip"`, the episodes that could not be read, and why.
         lost: what does not come over: counts, by a sentence that says what.
         observation_space, action_space: of the store.
@@ -71,6 +98,8 @@ class ImportReport:
     episodes: int = 0
     steps: int = 0
     present: int = 0
+    replaced: int = 0
+    kept: int = 0
     skipped: tuple[tuple[str, str], ...] = ()
     lost: Mapping[str, int] = field(default_factory=Losses)
     preview: pl.DataFrame | None = None
@@ -89,9 +118,33 @@ class ImportReport:
             lines.append(f"{self.episodes:,} episodes with {self.steps:,} steps added to {self.store}")
         if self.present:
             lines.append(f"{self.present:,} episodes were there already")
+        if self.replaced:
+            lines.append(f"{self.replaced:,} episodes with other content were replaced")
+        if self.kept:
+            lines.append(f"{self.kept:,} episodes with other content were kept as they were")
         lines += [f"skipped: {key}: {why}" for key, why in self.skipped]
         lines += [f"lost: {what}: {count:,}" for what, count in self.lost.items()]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where an import goes, and what it does there.
+
+    Attributes:
+        into: the path or URL.
+        store: that is there; None if there is none.
+        storage_options: how to reach it.
+        on_error, on_changed, cast, progress: as for `import_dataset`.
+    """
+
+    into: str | PathLike[str]
+    store: EpisodeStore | None
+    storage_options: Mapping[str, str] | None
+    on_error: OnError
+    on_changed: OnChanged
+    cast: Cast
+    progress: Progress | bool
 
 
 def import_dataset(
@@ -102,30 +155,42 @@ def import_dataset(
     mapping: Any = None,
     dry_run: bool = False,
     on_error: OnError = "raise",
+    on_changed: OnChanged = "error",
+    name: str | None = None,
     last_observation: LastObservation = "drop",
     last_step: LastStep = "auto",
     observation_space: gymnasium.Space | None = None,
     action_space: gymnasium.Space | None = None,
     cast: Cast = "no",
     trust: bool = False,
+    max_bytes: int | None = None,
     storage_options: Mapping[str, str] | None = None,
     progress: bool | Progress = False,
 ) -> ImportReport:
     """Bring a dataset of another library into a store, in one commit.
 
-    Every episode has a source key, so importing a dataset again adds only what is new in it. Until all its
+    Every episode has a source key and a digest of its content, so importing a dataset again adds only what is
+    new in it, and says what has changed. Until all its
     episodes are read, they are in a store beside the target, `.NAME.importing-DIGEST`; after an interrupt or
     an error the same call goes on from there, and reports what an undisturbed one does. Do not import the
     same dataset twice at a time.
 
     Args:
-        source: a file, a folder, or an object of the library; `formats()` lists what is known.
+        source: a file, a folder, or an object of the library; `formats()` lists what is known. Of tables also
+            a list of files, a pattern such as `"logs/*.csv"` (a path that exists is none), a dict of arrays,
+            and a list of dicts.
         into: an open store or a path; a path without a store is created with the spaces of the source.
         format: the name of the format; None to recognise it. "parquet", "csv", "arrow", "delta" and
             "huggingface" stand for "table".
         mapping: for tables, a `ColumnMapping` or a dict of its arguments; for RLlib, its column names to
             those of the source.
-        dry_run: write nothing; report the format, spaces, mapping and first rows.
+        dry_run: write nothing; report the format, spaces, mapping and first rows. If there is a store `into`,
+            read all episodes and report what `on_changed` would do, and raise the errors of reading. A new
+            episode is not written, so a value that does not fit the spaces shows only in the import.
+        on_changed: for episodes that the store has from this source with other content: "error", "keep" those
+            of the store, or "replace" them in the same commit.
+        name: what names the dataset in the source keys, in place of the file's name and place, so that a file
+            that was moved, or an object that was made anew, meets the episodes of its last import.
         on_error: "raise", or "skip" episodes that cannot be read or do not fit the spaces, and list them.
         last_observation: for sources that lack the observation after the last action: "drop" the last
             transition, "repeat" the last observation, or state that it is "missing".
@@ -133,13 +198,18 @@ def import_dataset(
             "auto" looks at its action.
         observation_space, action_space: for sources that do not state them; otherwise they are inferred.
         cast: as for `EpisodeStore.writer`: which dtypes are cast to those of the spaces.
-        trust: read what can only be read by running code of the source, such as pickled columns.
+        trust: read what can only be read by running code of the source, such as pickled columns, and files
+            outside of the source that it links to.
+        max_bytes: the most bytes in memory of an episode, or of an array that has to be there whole; None for
+            256 MiB, or 200 times the bytes of the source where that is more. 8 MiB are always read; objects
+            have no limit.
         storage_options: how to reach the object store `into`.
         progress: True for a bar on the terminal, or a function called with the episodes done and all of
             them.
 
     Raises:
-        DatasetError: the source has no known format, or is damaged; the store is unchanged.
+        DatasetError: the source has no known format, is damaged, leads outside itself or needs more memory
+            than `max_bytes`; the store is unchanged.
         SpaceMismatchError: a value does not fit the spaces, or rewards have another shape; the store is
             unchanged.
         InvalidArgumentError: an argument is not valid, the store has several agents, the source is a store,
@@ -147,98 +217,183 @@ def import_dataset(
         StoreExistsError: there is something else than a store at `into`.
         MissingPackageError: the format needs a package that is not installed.
     """
-    check_on_error(on_error)
+    dry_run = flag("dry_run", dry_run)
+    trust = flag("trust", trust)
+    check_choice("on_error", on_error, OnError)
+    check_choice("on_changed", on_changed, OnChanged)
+    if name is not None and (not isinstance(name, str) or not name):
+        raise InvalidArgumentError(f"name={name!r}; expected text that names the dataset.")
+    shown, source = _name(source), located(source)
+    if isinstance(source, Files):
+        shown = str(source)
     options = ImportOptions(mapping, observation_space, action_space, last_observation, last_step, trust)
+    with bounded(source, trust=trust, max_bytes=max_bytes), _named(source, shown):
+        _check_source(source, into)
+        where = into.url if isinstance(into, EpisodeStore) else into
+        store = into if isinstance(into, EpisodeStore) else _opened(into, storage_options)
+        target = _Target(where, store, storage_options, on_error, on_changed, cast, progress)
+        return _imported(source, shown, name, target, options, format, dry_run=dry_run)
+
+
+@contextmanager
+def _named(source: Any, shown: str) -> Iterator[None]:
+    """Add the name of the source to errors of its content that do not have it."""
+    try:
+        yield
+    except (DatasetError, SpaceMismatchError) as error:
+        name = source.name if isinstance(source, Path) else shown
+        if not any(name in each for each in (str(error), *getattr(error, "__notes__", ()))):
+            error.add_note(f"The source is {shown}.")
+        raise
+
+
+def _imported(
+    source: Any,
+    shown: str,
+    key_name: str | None,
+    target: _Target,
+    options: ImportOptions,
+    format: str | None,
+    *,
+    dry_run: bool,
+) -> ImportReport:
     # A mapping for TorchRL names observations too.
-    if format is None and names_columns(mapping) and source_formats()["torchrl"].detect(source).lacks:
+    if format is None and names_columns(options.mapping) and source_formats()["torchrl"].detect(source).lacks:
         format = "table"
-    _check_source(source, into)
     chosen, reason = chosen_format(source, format)
-    where = into.url if isinstance(into, EpisodeStore) else into
-    target = into if isinstance(into, EpisodeStore) else _opened(into, storage_options)
-    if target is None:
-        check_free_for_copy(Layout.at(where, storage_options))
-    with guard_source(_name(source)):
+    if target.store is None:
+        check_free_for_copy(Layout.at(target.into, target.storage_options))
+    with reading(shown):
         opened = chosen.open(source, options)
-    opened.source = _name(source)
-    with closing(opened) as dataset, _spaces_of(target, dataset):
+    opened.source = shown
+    with closing(opened) as dataset, _spaces_of(target.store, dataset):
         told = {
-            "source": _name(source),
+            "source": shown,
             "format": chosen.name,
             "reason": reason,
-            "store": str(where),
+            "store": str(target.into),
             "observation_space": dataset.observation_space,
             "action_space": dataset.action_space,
         }
-        if dry_run:
-            preview = _preview(dataset, cast)
-            return ImportReport(
-                **told, mapping=dataset.mapping, lost=dataset.losses, preview=preview, dry_run=True
-            )
-        with progress_meter(progress, "Importing", "episodes") as tell:
-            done, episodes, steps = _import(
-                dataset, where, target, storage_options, on_error=on_error, cast=cast, progress=tell
-            )
-        return ImportReport(
-            **told,
-            mapping=dataset.mapping,
-            lost=dataset.losses,
-            episodes=episodes,
-            steps=steps,
-            present=done.present,
-            skipped=tuple(done.skipped),
-        )
+        dataset.identity = source_identity(dataset, chosen.name, source, key_name)
+        with progress_meter(target.progress, "Importing", "episodes") as tell:
+            counts = (_rehearse if dry_run else _import)(dataset, replace(target, progress=tell))
+        return ImportReport(**told, mapping=dataset.mapping, lost=dataset.losses, **counts)
 
 
-def _import(
-    dataset: ForeignDataset,
-    into: str | PathLike[str],
-    target: EpisodeStore | None,
-    storage_options: Mapping[str, str] | None,
-    *,
-    on_error: OnError,
-    cast: Cast,
-    progress: Progress,
-) -> tuple[Imported, int, int]:
-    """Import into a store, or a new one; return what happened, and the episodes and steps that were added."""
-    present = set(committed_keys(target.handle.layout)) if target is not None else set()
-    with _staged(dataset, into) as staging:
-        others = _keys_of_others(staging, target, present)
-        metadata = {"imported_from": dataset.identity}
-        with staging.writer(
-            run=dataset.identity, metadata=metadata, on_duplicate="skip", cast=cast, durability="none"
-        ) as writer:
-            ledger = LossLedger(staging.path / _LEDGER)
-            done = import_episodes(dataset, writer, present, ledger, on_error=on_error, progress=progress)
-        # With what an interrupted import had written.
-        added: EpisodeView = staging.refresh()
-        if others:
-            added = staging.filter(~pl.col(_SOURCE_KEY).is_in(list(others)))
-        ordered = _in_order(added, done.order)
-        if target is None:
-            copy_views(
-                ordered, staging, into, link=True, storage_options=storage_options, progress=lambda *_: None
-            )
-        elif len(added):
-            merge(ordered, target)
-        steps = int(added.episodes.select(pl.col("length").sum()).collect().item() or 0)
-        return done, len(added), steps
+def _rehearse(dataset: ForeignDataset, target: _Target) -> dict[str, Any]:
+    """Return the first rows, and for a target that exists the counts of an import, for the report.
 
-
-def _keys_of_others(staging: EpisodeStore, target: EpisodeStore | None, present: set[str]) -> set[str]:
-    """Return the source keys of staged episodes that other imports brought into the target meanwhile.
-
-    If it was this one, before it crashed, `present` loses the keys: they are what it adds.
+    These need all episodes; only those that seem to have changed are written, to a temporary store.
     """
-    if target is None or not len(staging):
-        return set()
-    staged = staging.episodes.select("episode_id", _SOURCE_KEY).collect()
-    others = present & set(staged[_SOURCE_KEY])
-    merged = target.episodes.filter(pl.col("episode_id").is_in(staged["episode_id"].implode()))
-    if others and merged.head(1).collect().height:
-        present -= others
-        return set()
-    return others
+    before = dict(dataset.losses)
+    shown = {"preview": _preview(dataset, target.cast), "dry_run": True}
+    if target.store is None:
+        return shown
+    dataset.losses.restore(before)
+    with TemporaryDirectory(prefix="episodelake-") as folder:
+        store = create(
+            Path(folder, "changed"),
+            observation_space=dataset.observation_space,
+            action_space=dataset.action_space,
+            reward_shape=dataset.reward_shape,
+        )
+        done = _write(dataset, store, target, new=False)
+        met = meet(store.refresh(), target.store, str(dataset.identity))
+        return shown | _counts(dataset, done, met, target)
+
+
+def _import(dataset: ForeignDataset, target: _Target) -> dict[str, Any]:
+    """Import into a store, or a new one; return the counts for the report.
+
+    An interrupted import whose source has changed since begins anew.
+    """
+    before = dict(dataset.losses)
+    for anew in (False, True):
+        with suppress(SourceChangedError), _staged(dataset, target.into, anew=anew) as staging:
+            return _bring(dataset, staging, _write(dataset, staging, target), target)
+        dataset.losses.restore(before)
+    raise AssertionError("an import that begins anew meets no staged episodes")
+
+
+def _write(dataset: ForeignDataset, staging: EpisodeStore, target: _Target, *, new: bool = True) -> Imported:
+    """Write the episodes that the target does not have into the staging store.
+
+    Args:
+        new: also those of which it has no other version.
+    """
+    known = {} if target.store is None else _digests_of(target.store)
+    identity = str(dataset.identity)
+    with staging.writer(
+        run=identity,
+        metadata={"imported_from": identity},
+        on_duplicate="skip",
+        cast=target.cast,
+        durability="none",
+    ) as writer:
+        rules: Any = {"on_error": target.on_error, "progress": target.progress, "new": new}
+        return import_episodes(dataset, writer, known, _digests_of(staging), **rules)
+
+
+def _digests_of(store: EpisodeStore) -> dict[str, str | None]:
+    return {source.key: source.digest for source in committed_sources(store.handle.layout)}
+
+
+def _bring(dataset: ForeignDataset, staging: EpisodeStore, done: Imported, target: _Target) -> dict[str, Any]:
+    """Bring the staged episodes into the target in one commit; return the counts for the report."""
+    # With what an interrupted import had written.
+    added: EpisodeView = staging.refresh()
+    met = Met() if target.store is None else meet(staging, target.store, str(dataset.identity))
+    counts = _counts(dataset, done, met, target)
+    dropped = [*met.present, *(met.changed if target.on_changed == "keep" else ())]
+    if dropped:
+        added = staging.filter(~pl.col("episode_id").is_in(dropped))
+    ordered = [view.selection() for view in _in_order(added, done.order)]
+    replaced = list(met.changed.values()) if target.on_changed == "replace" else []
+    if target.store is None:
+        copy_views(
+            _in_order(added, done.order),
+            target.into,
+            link=True,
+            storage_options=target.storage_options,
+            progress=lambda *_: None,
+        )
+    elif len(added):
+        merge_stores(target.store.handle, ordered, replaced=replaced)
+        target.store.refresh()
+    new = added.filter(~pl.col("episode_id").is_in(list(met.changed))) if replaced else added
+    return {
+        "episodes": len(new),
+        "steps": int(new.episodes.select(pl.col("length").sum()).collect().item() or 0),
+        **counts,
+    }
+
+
+def _counts(dataset: ForeignDataset, done: Imported, met: Met, target: _Target) -> dict[str, Any]:
+    """Return the counts of the episodes that the target has, and of those left out.
+
+    Raises:
+        DatasetError: some have changed, and `on_changed` is "error".
+    """
+    if met.changed and target.on_changed == "error":
+        raise DatasetError(_changed(dataset, met, target.into))
+    return {
+        "present": len(done.present - met.merged) + len(met.present),
+        "replaced": len(met.changed) if target.on_changed == "replace" else 0,
+        "kept": len(met.changed) if target.on_changed == "keep" else 0,
+        "skipped": tuple(done.skipped),
+    }
+
+
+def _changed(dataset: ForeignDataset, met: Met, into: str | PathLike[str]) -> str:
+    shown = ", ".join(met.changed_keys[:3])
+    more = len(met.changed) - 3
+    return (
+        f"{dataset.source}: episodes with other values than in {into!s} ({len(met.changed):,}): {shown}"
+        f"{f' and {more} more' if more > 0 else ''}. Pass on_changed='replace' (--on-changed replace) to "
+        "take the new ones, or 'keep' to keep those of the store. If the import has other arguments than the "
+        "last, repeat those; if this is another dataset, give it a name with name= (--name)."
+    )
 
 
 def _in_order(view: EpisodeView, keys: Sequence[str]) -> list[EpisodeView]:
@@ -263,7 +418,7 @@ def _in_order(view: EpisodeView, keys: Sequence[str]) -> list[EpisodeView]:
 
 def _check_source(source: Any, into: EpisodeStore | str | PathLike[str]) -> None:
     """Refuse stores as sources, and sources that the target holds or lies in."""
-    path = Path(source).expanduser().resolve() if isinstance(source, str | PathLike) else None
+    path = source.resolve() if isinstance(source, Path) else None
     if isinstance(source, EpisodeView) or (path is not None and (path / MANIFEST).is_file()):
         raise InvalidArgumentError(
             f"{_name(source)} is a store already, no dataset of another library. Bring its episodes into "
@@ -284,12 +439,12 @@ def _check_target(target: EpisodeStore, dataset: ForeignDataset) -> None:
     schema = target.handle.schema
     if schema.groups:
         raise InvalidArgumentError(
-            f"{target.url} is a store of several agents, and the episodes of {dataset.identity!r} have one. "
+            f"{target.url} is a store of several agents, and the episodes of {dataset.source} have one. "
             "Import them into a store of their own."
         )
     if schema.reward_shape != dataset.reward_shape:
         raise SpaceMismatchError(
-            f"The rewards of {dataset.identity!r} have the shape {dataset.reward_shape}; {target.url} has "
+            f"The rewards of {dataset.source} have the shape {dataset.reward_shape}; {target.url} has "
             f"{schema.reward_shape}. Import them into a store of their own."
         )
 
@@ -328,10 +483,13 @@ def _opened(path: str | PathLike[str], storage_options: Mapping[str, str] | None
 
 
 @contextmanager
-def _staged(dataset: ForeignDataset, into: str | PathLike[str]) -> Iterator[EpisodeStore]:
+def _staged(dataset: ForeignDataset, into: str | PathLike[str], *, anew: bool) -> Iterator[EpisodeStore]:
     """Yield the store for the episodes of an import.
 
     It is deleted when the block ends without an error, or before an episode is in it.
+
+    Args:
+        anew: delete what an interrupted import left there.
     """
     spaces = space_to_json(dataset.observation_space), space_to_json(dataset.action_space)
     told = json.dumps([dataset.identity, dataset.settings, spaces, dataset.reward_shape], sort_keys=True)
@@ -343,6 +501,8 @@ def _staged(dataset: ForeignDataset, into: str | PathLike[str]) -> Iterator[Epis
     else:
         path = folder.parent / f".{folder.name}.importing-{digest}"
     try:
+        if anew:
+            shutil.rmtree(path, ignore_errors=True)
         staging = open_store(path)
     except StoreNotFoundError:
         # A crash may have left a part of an empty store.
@@ -367,6 +527,11 @@ def _staged(dataset: ForeignDataset, into: str | PathLike[str]) -> Iterator[Epis
         # Where the disk is full, the writer still holds its journal, from which the next call goes on.
         if not isinstance(error, StoreAccessError) and not len(staging.refresh()):
             shutil.rmtree(path, ignore_errors=True)
+        else:
+            error.add_note(
+                f"The episodes before it wait in {path}: the same import goes on from there. Delete that "
+                "folder to give them up."
+            )
         raise
     # A store that is deleted in part cannot be opened; under another name it is not looked for.
     deleted = path.with_name(f"{path.name}.deleted")
@@ -378,11 +543,14 @@ def _staged(dataset: ForeignDataset, into: str | PathLike[str]) -> Iterator[Epis
 
 def _preview(dataset: ForeignDataset, cast: Cast) -> pl.DataFrame | None:
     """Return the first rows of the first episode, as they would stand in `steps`."""
-    part = next(dataset.guarded_parts(), None)
-    if part is None:
+    loaded = part = None
+    digests: list[str | None] = []
+    for part in dataset.guarded_parts():
+        loaded, digests = read_part(dataset, part)
+        if loaded is not None:
+            break
+    if part is None or loaded is None:
         return None
-    with guard_source(f"Episode {part.keys[0]} of {dataset.source}"):
-        loaded = part.load()
     with TemporaryDirectory(prefix="episodelake-") as folder:
         store = create(
             Path(folder, "preview"),
@@ -391,7 +559,7 @@ def _preview(dataset: ForeignDataset, cast: Cast) -> pl.DataFrame | None:
             reward_shape=dataset.reward_shape,
         )
         with store.writer(cast=cast, durability="none") as writer:
-            write_loaded(loaded, part, writer, part.keys, [True] * len(part.keys))
+            write_loaded(loaded, part, writer, Keyed(part.keys, digests, [True] * len(part.keys)))
         return store.refresh().steps.head(_PREVIEWED_ROWS).drop("episode_id").collect()
 
 

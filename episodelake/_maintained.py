@@ -13,25 +13,28 @@ from typing import Any, Self
 import polars as pl
 import pyarrow as pa
 
-from .readers.loading.columns.cache_folder import CacheFolder, chosen_folder
-from .readers.loading.columns.mapped import forget_vacuumed
+from .readers.columns.cache_folder import CacheFolder, chosen_folder
+from .readers.columns.mapped import forget_vacuumed
+from .readers.context import Parameters, SqlCondition
 from .readers.view import EpisodeView
-from .store.errors import InvalidArgumentError
+from .store.common.arguments import flag, is_integer
+from .store.common.progress import Progress, progress_meter
+from .store.errors import InvalidArgumentError, StoreAccessError
+from .store.files import access_class
 from .store.handle import StoreHandle
 from .store.maintenance.annotations import (
     annotate_episodes,
     annotate_steps,
-    annotation_list,
     drop_annotation,
+    parts_of,
 )
 from .store.maintenance.compaction import CompactReport, compact
-from .store.maintenance.deletion import DeleteReport, delete
 from .store.maintenance.operation import Operation
-from .store.maintenance.splitting import parts_of
-from .store.maintenance.tags import read_tags, remove_tag, write_tag
+from .store.maintenance.renaming import rename
+from .store.maintenance.rewriting import DeleteReport, delete
+from .store.maintenance.tags import remove_tag, write_tag
 from .store.maintenance.vacuum import VacuumReport, vacuum
 from .store.maintenance.verification import VerifyReport, verify
-from .store.progress import Progress, progress_meter
 from .store.snapshot import Snapshot
 
 _WEEK = timedelta(days=7)
@@ -45,6 +48,15 @@ class MaintainedStore(EpisodeView):
     def refresh(self) -> Self:
         """Move to the newest version and return this object."""
         raise NotImplementedError
+
+    def _show_newest(self) -> None:
+        """Refresh after a commit, which an error does not undo."""
+        try:
+            self.refresh()
+        except StoreAccessError as error:
+            raise access_class(error)(
+                f"The change is committed, but the store could not be read again: {error} Call refresh()."
+            ) from error
 
     def compact(
         self,
@@ -66,23 +78,30 @@ class MaintainedStore(EpisodeView):
 
         Raises:
             InvalidArgumentError: there is no such column.
-            CorruptStoreError: a file is damaged; nothing was changed.
-            StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
+            CorruptStoreError: a file is damaged; no segment was changed.
+            StoreAccessError, ConcurrentCommitError: no segment was changed, unless the message says that it
+                is committed; call again.
         """
+        descending = flag("descending", descending)
         with progress_meter(progress, "Compacting", "rows") as tell:
             report = compact(self.handle, segment_bytes, order_by, descending=descending, progress=tell)
-        self.refresh()
+        self._show_newest()
         return report
 
     def delete(
-        self, filter: pl.Expr | str, *, dry_run: bool = False, progress: bool | Progress = False
+        self,
+        filter: pl.Expr | str | SqlCondition,
+        parameters: Parameters | None = None,
+        *,
+        dry_run: bool = False,
+        progress: bool | Progress = False,
     ) -> DeleteReport:
         """Take the episodes that fulfil a condition out of the newest version.
 
         Older versions show them until `vacuum`, which deletes the files.
 
         Args:
-            filter: as for `EpisodeView.filter`.
+            filter, parameters: as for `EpisodeView.filter`.
             dry_run: only say what would go.
             progress: True for a bar on the terminal, or a function called with the rows written so far and
                 all rows.
@@ -90,15 +109,17 @@ class MaintainedStore(EpisodeView):
         Raises:
             QueryError: the condition is not valid.
             CorruptStoreError: a file is damaged; nothing was changed.
-            StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
+            StoreAccessError, ConcurrentCommitError: nothing was changed, unless the message says that it
+                is committed; call again.
         """
+        dry_run = flag("dry_run", dry_run)
         if not dry_run:
             self.refresh()
-        ids = self.filter(filter).episodes.select("episode_id").collect()["episode_id"].to_list()
+        ids = self.filter(filter, parameters).episodes.select("episode_id").collect()["episode_id"].to_list()
         with progress_meter(progress, "Deleting", "rows") as tell:
             report = delete(self.handle, ids, dry_run=dry_run, progress=tell)
         if not dry_run:
-            self.refresh()
+            self._show_newest()
         return report
 
     def vacuum(
@@ -121,6 +142,7 @@ class MaintainedStore(EpisodeView):
             CorruptStoreError: a log or a tag is damaged; nothing was deleted.
             StoreAccessError: a file could not be deleted; call again.
         """
+        dry_run = flag("dry_run", dry_run)
         with progress_meter(progress, "Deleting", "files") as tell:
             report = vacuum(self.handle, older_than, dry_run=dry_run, progress=tell)
         if not dry_run:
@@ -138,18 +160,14 @@ class MaintainedStore(EpisodeView):
         Raises:
             StoreAccessError: a file may not be read or cannot be reached.
         """
+        repair = flag("repair", repair)
         with progress_meter(progress, "Reading", "segments") as tell:
             report = verify(self.handle, repair=repair, progress=tell)
         if any(fault.mended for fault in report.faults):
-            self.refresh()
+            self._show_newest()
         return report
 
     # Versions
-
-    @property
-    def tags(self) -> dict[str, int]:
-        """The tags of the store with the versions that they name."""
-        return read_tags(self.handle.layout)
 
     def tag(self, name: str, version: int | None = None) -> None:
         """Give a version a name that `open` takes, and keep it from being vacuumed.
@@ -159,12 +177,14 @@ class MaintainedStore(EpisodeView):
             version: which one; None for the one that this object shows.
 
         Raises:
-            InvalidArgumentError: the name is none.
+            InvalidArgumentError: the name is none, or the version no whole number.
             StoreExistsError: another version has this name.
             VersionNotFoundError: there is no such version, or it was vacuumed.
         """
         with Operation.begin(self.handle, "tag"):
             wanted = self.context.snapshot.version if version is None else version
+            if not is_integer(wanted):
+                raise InvalidArgumentError(f"version={version!r:.200}: expected a whole number.")
             snapshot = Snapshot(self.handle.layout, self.handle.manifest, wanted)
             snapshot.check_retained()
             write_tag(self.handle.layout, name, snapshot.version)
@@ -178,14 +198,6 @@ class MaintainedStore(EpisodeView):
         remove_tag(self.handle.layout, name)
 
     # Columns that come later
-
-    @property
-    def annotations(self) -> pl.DataFrame:
-        """The annotations of this version: name, table (`episodes` or `steps`) and type."""
-        snapshot = self.context.snapshot
-        rows = annotation_list(snapshot.episodes_schema, snapshot.annotation_files.annotations)
-        schema = {"name": pl.String, "table": pl.String, "type": pl.String}
-        return pl.DataFrame(rows, schema=schema, orient="row")
 
     def annotate(self, frame: Any, on: str | tuple[str, ...] = "episode_id") -> None:
         """Add columns to episodes or steps, or overwrite their values, without rewriting any step.
@@ -201,7 +213,8 @@ class MaintainedStore(EpisodeView):
         Raises:
             InvalidArgumentError: a key is missing, unknown or there twice; a column's name or type cannot be
                 stored, or differs from what the annotation has.
-            StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
+            StoreAccessError, ConcurrentCommitError: nothing was changed, unless the message says that it
+                is committed; call again.
         """
         keys = (on,) if isinstance(on, str) else on
         step_keys = tuple(name for name, _ in self.handle.schema.step_keys)
@@ -212,17 +225,40 @@ class MaintainedStore(EpisodeView):
             annotate_steps(self.handle, table)
         else:
             raise InvalidArgumentError(f"on={on!r}: expected 'episode_id' or {step_keys!r}.")
-        self.refresh()
+        self._show_newest()
 
     def drop_annotation(self, name: str) -> None:
         """Take an annotation away; older versions still show it.
 
         Raises:
             InvalidArgumentError: there is no such annotation; the message lists those that are.
-            StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
+            StoreAccessError, ConcurrentCommitError: nothing was changed, unless the message says that it
+                is committed; call again.
         """
         drop_annotation(self.handle, name)
-        self.refresh()
+        self._show_newest()
+
+    def rename(self, names: Mapping[str, str], *, progress: bool | Progress = False) -> None:
+        """Give columns of your own other names: annotations, and what was recorded of steps.
+
+        The cure for a store in which two columns share a name. Of an annotation and a recorded column of one
+        name, the annotation is renamed. Segments with recorded columns are written anew, and `steps` keeps an
+        empty column of the old name; older versions show the old one. Writers that are open go on with the
+        names that they know.
+
+        Args:
+            names: new names by old ones, as `steps` and `episodes` have them: `{"info.cost": "info.price"}`.
+            progress: True for a bar on the terminal, or a function called with the rows written so far and
+                all rows.
+
+        Raises:
+            InvalidArgumentError: there is no such column, or a name is taken; nothing was changed.
+            CorruptStoreError: a file is damaged; nothing was changed.
+            StoreAccessError, ConcurrentCommitError: call again; each kind of column has one commit.
+        """
+        with progress_meter(progress, "Renaming", "rows") as tell:
+            rename(self.handle, names, progress=tell)
+        self._show_newest()
 
     def split(
         self, shares: Mapping[str, float], by: str = "episode", seed: int = 0, name: str = "split"
@@ -242,7 +278,7 @@ class MaintainedStore(EpisodeView):
             InvalidArgumentError: the shares or the column are not valid.
         """
         self.refresh()
-        column = {"episode": "episode_id", "run": "run_id"}.get(by, by)
+        column = {"episode": "episode_id", "run": "run_id"}.get(by, by) if isinstance(by, str) else ""
         known = self.context.snapshot.episodes_schema.names
         if column not in known:
             raise InvalidArgumentError(

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Unpack, overload
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from .readers.loading.order.priorities import Prioritised
-from .readers.loading.output.outputs import Output, OutputName
+from .readers.loading.outputs import Output, OutputName
+from .readers.loading.priorities import Prioritized
 from .readers.view import EpisodeView
 from .replay_buffer.buffer import ReplayBuffer
-from .store.compatibility import AutoresetMode
+from .store.common.compatibility import AutoresetMode
 from .store.handle import StoreHandle
-from .writers.episode_writer import EpisodeWriter
-from .writers.options import SessionKeywords, SessionOptions
-from .writers.recorders.aec_recorder import AECRecorder
+from .writers.episodes.episode_writer import EpisodeWriter
+from .writers.episodes.source_keys import OnDuplicate
+from .writers.episodes.team_writer import TeamWriter
 from .writers.recorders.callbacks import EpisodeCallback, StepCallback
 from .writers.recorders.choice import (
     AnyRecorder,
@@ -27,13 +28,12 @@ from .writers.recorders.choice import (
     VectorOptions,
     recorder_of,
 )
-from .writers.recorders.info_choice import RecordInfos
-from .writers.recorders.parallel_recorder import ParallelRecorder
-from .writers.recorders.pettingzoo_api import PettingZooEnv
+from .writers.recorders.env_checks import PettingZooEnv
+from .writers.recorders.pettingzoo_recorders import AECRecorder, ParallelRecorder
 from .writers.recorders.recorder import Recorder
 from .writers.recorders.vector_recorder import VectorRecorder
-from .writers.source_keys import OnDuplicate
-from .writers.team_writer import TeamWriter
+from .writers.recorders.vector_values import RecordInfos
+from .writers.session.run import SessionKeywords, SessionOptions
 
 
 class RecordingStore(EpisodeView):
@@ -42,7 +42,11 @@ class RecordingStore(EpisodeView):
     handle: StoreHandle
 
     @overload
-    def record(self, env: gymnasium.Env, **options: Unpack[RecordOptions]) -> Recorder: ...
+    def record(
+        self,
+        env: gymnasium.Env | str | EnvSpec | Callable[[], gymnasium.Env],
+        **options: Unpack[RecordOptions],
+    ) -> Recorder: ...
 
     @overload
     def record(self, env: VectorEnv, **options: Unpack[VectorOptions]) -> VectorRecorder: ...
@@ -74,6 +78,8 @@ class RecordingStore(EpisodeView):
         PettingZoo a `ParallelRecorder` or an `AECRecorder`; see these and `SessionOptions`.
 
         Args:
+            env: the environment; or an id, a spec or a function without arguments to make one from, such as
+                `"CartPole-v1"`. Closing the recorder closes it.
             run: a readable name for the run.
             metadata: of the run.
             step_callback, episode_callback: see `StepData` and `EpisodeSummary`.
@@ -88,8 +94,9 @@ class RecordingStore(EpisodeView):
 
         Raises:
             SpaceMismatchError: the environment's spaces are not the store's.
-            InvalidArgumentError: an option is for another kind of environment; the store is for one agent and
-                the environment has several, or vice versa; a file cannot be kept.
+            InvalidArgumentError: there is no environment of that id; an option is for another kind of
+                environment; the store is for one agent and the environment has several, or vice versa; a file
+                cannot be kept.
             StoreAccessError: the store cannot be written.
         """
         return recorder_of(
@@ -99,7 +106,7 @@ class RecordingStore(EpisodeView):
             metadata=metadata,
             step_callback=step_callback,
             episode_callback=episode_callback,
-            options=SessionOptions(**options),
+            options=SessionOptions.of(options),
             files=files,
             packages=packages,
             record_infos=record_infos,
@@ -113,7 +120,7 @@ class RecordingStore(EpisodeView):
         capacity: int,
         *,
         seed: int = 0,
-        prioritised: Prioritised | None = None,
+        prioritized: Prioritized | None = None,
         output: OutputName | Output = "numpy",
     ) -> ReplayBuffer:
         """Return a replay buffer with the newest transitions of this version, for recorders to go on with.
@@ -124,7 +131,7 @@ class RecordingStore(EpisodeView):
         Args:
             capacity: transitions. Memory for them is allocated at once.
             seed: of the draws.
-            prioritised: draw by priority; None to draw all transitions alike.
+            prioritized: draw by priority; None to draw all transitions alike.
             output: "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict"; `Output` for a device.
 
         Raises:
@@ -133,7 +140,7 @@ class RecordingStore(EpisodeView):
             MissingPackageError: the package of the output is not installed.
             CorruptStoreError: a file of the store is damaged.
         """
-        return ReplayBuffer(self.context, capacity, seed=seed, prioritised=prioritised, output=output)
+        return ReplayBuffer(self.context, capacity, seed=seed, prioritized=prioritized, output=output)
 
     def writer(
         self,
@@ -150,7 +157,7 @@ class RecordingStore(EpisodeView):
             StoreAccessError: the store cannot be written.
         """
         return EpisodeWriter(
-            self, run=run, metadata=metadata, options=SessionOptions(**options), on_duplicate=on_duplicate
+            self, run=run, metadata=metadata, options=SessionOptions.of(options), on_duplicate=on_duplicate
         )
 
     def team_writer(
@@ -166,4 +173,4 @@ class RecordingStore(EpisodeView):
             InvalidArgumentError: the store is for a single agent.
             StoreAccessError: the store cannot be written.
         """
-        return TeamWriter(self, run=run, metadata=metadata, options=SessionOptions(**options))
+        return TeamWriter(self, run=run, metadata=metadata, options=SessionOptions.of(options))

@@ -26,9 +26,10 @@ from .store.environments.records import (
 )
 from .store.environments.saving import add_artifact, find_artifact, save, write_artifact
 from .store.errors import EnvUnavailableError, InvalidArgumentError
+from .store.files import user_path
 from .store.handle import StoreHandle
 from .store.layout import Layout
-from .writers.environment import keep_env
+from .writers.session.environment import keep_env
 
 
 class Artifacts:
@@ -82,7 +83,7 @@ class Artifacts:
         file = find_artifact(self._layout, name)
         if into is None:
             return b"".join(artifact_chunks(self._layout, file))
-        path = Path(into)
+        path = user_path(into)
         write_artifact(self._layout, file, path)
         return path
 
@@ -115,34 +116,6 @@ class SavingStore(EpisodeView):
     def artifacts(self) -> Artifacts:
         """The named artifacts of the store."""
         return Artifacts(self.handle.layout)
-
-    def environments(self) -> pl.DataFrame:
-        """Return the saved environments, by name and version.
-
-        Columns: name, version, description, difficulty, env_id (the id of its spec), content_hash, files and
-        bytes (how many files it has, and their size), created (UTC). The content hash is the SHA-256 of the
-        spec, its arguments and the hashes of its files.
-
-        Raises:
-            CorruptStoreError: a saved environment is damaged.
-        """
-        rows = [
-            (
-                each.name,
-                each.version,
-                each.description,
-                each.difficulty,
-                of_saved(each).env_id,
-                each.content_hash,
-                len(each.files),
-                sum(file.size for file in each.files),
-                each.created_at,
-            )
-            for each in Records(self.handle.layout, SavedEnvironment).all()
-        ]
-        text, number = pl.String, pl.Int64
-        columns = {"name": text, "version": number, "description": text, "difficulty": text, "env_id": text}
-        return _frame(rows, {**columns, "content_hash": text, "files": number, "bytes": number})
 
     def save_environment(
         self,

@@ -5,44 +5,51 @@ Only this package knows both sides; it forwards, and decides nothing.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import gymnasium
-import polars as pl
 
-from ._environments import AgentSpaces, agent_groups, checked_reward_shape, renewed, spaces_of
+from ._environments import (
+    AgentSpaces,
+    base_notes,
+    checked_reward_shape,
+    renewed,
+    spaces_of,
+    spaces_of_agents,
+)
 from ._maintained import MaintainedStore
 from ._recording import RecordingStore
 from ._saved import SavingStore
-from ._targets import check_outside, check_sources
 from .readers.context import ReadContext
-from .readers.intact import intact
+from .readers.damaged_files import intact
 from .readers.view import EpisodeView
-from .store.agents.agents import AgentGroup
-from .store.creation import check_free, check_free_for_copy, made_whole, make_tables
+from .store.agents import group_agents
+from .store.common.arguments import flag, integer
+from .store.common.progress import Progress, progress_meter
 from .store.errors import (
     InvalidArgumentError,
+    StoreAccessError,
     StoreNotFoundError,
     VersionNotFoundError,
 )
+from .store.files import access_class, user_path
 from .store.handle import StoreHandle
-from .store.identity import check_identity
-from .store.journal.recovery import RecoveredRun
-from .store.journal.recovery import recover as recover_journals
 from .store.layout import Layout
+from .store.maintenance.creation import check_free, check_free_for_copy, made_whole, make_tables
+from .store.maintenance.merge_sources import check_spaces
 from .store.maintenance.merging import MergeReport
 from .store.maintenance.merging import merge as merge_stores
 from .store.maintenance.operation import settle
+from .store.maintenance.recovery import RecoveredRun
+from .store.maintenance.recovery import recover as recover_journals
 from .store.maintenance.tags import tagged_version
-from .store.manifest import Manifest, card_bytes, read_card, read_manifest, write_card, write_manifest
-from .store.progress import Progress, progress_meter
+from .store.manifest import Manifest, card_bytes, check_identity, read_manifest, write_card, write_manifest
 from .store.snapshot import Snapshot
-from .writers.recorders.pettingzoo_api import reward_shape as found_reward_shape
+from .writers.recorders.choice import made
+from .writers.recorders.env_checks import reward_shape as found_reward_shape
 
 
 class EpisodeStore(RecordingStore, SavingStore, MaintainedStore):
@@ -55,63 +62,12 @@ class EpisodeStore(RecordingStore, SavingStore, MaintainedStore):
         self.handle = StoreHandle(layout, manifest)
         super().__init__(ReadContext.of(Snapshot(layout, manifest, version)))
 
-    @property
-    def path(self) -> Path:
-        """The store's folder.
-
-        Raises:
-            InvalidArgumentError: it is on an object store and has none; see `url`.
-        """
-        local = self.handle.layout.root.local
-        if local is None:
-            raise InvalidArgumentError(f"{self.url} is no folder of this machine. Use the property url.")
-        return local
-
-    @property
-    def url(self) -> str:
-        """Where the store is: the absolute path of its folder, or its URL."""
-        return str(self.handle.layout.root)
-
-    @property
-    def id(self) -> str:
-        """The store's identity, a random UUID in hexadecimal."""
-        return self.handle.manifest.store_id
-
-    @property
-    def observation_space(self) -> gymnasium.Space:
-        """The space of every observation; where groups of agents differ, a Dict with one entry per group."""
-        return self.handle.manifest.observation_space
-
-    @property
-    def action_space(self) -> gymnasium.Space:
-        """The space of every action; where groups of agents differ, a Dict with one entry per group."""
-        return self.handle.manifest.action_space
-
-    @property
-    def reward_shape(self) -> tuple[int, ...]:
-        """() for scalar rewards, (k,) for k objectives."""
-        return self.handle.manifest.reward_shape
-
-    @property
-    def agent_groups(self) -> tuple[AgentGroup, ...]:
-        """The agents of a multi-agent store, by their spaces; empty for a single agent."""
-        return self.handle.manifest.groups
-
-    @property
-    def version(self) -> int:
-        """The version that this object shows; grows with every commit of episodes."""
-        return self.context.snapshot.version
-
-    @property
-    def card(self) -> dict[str, Any]:
-        """The dataset card: whatever its makers say of the store, as plain JSON.
-
-        Assigning replaces it as a whole, atomically.
-        """
-        return read_card(self.handle.layout)
-
-    @card.setter
+    @EpisodeView.card.setter
     def card(self, card: Mapping[str, Any]) -> None:
+        """Replace the card."""
+        self._write_card(card)
+
+    def _write_card(self, card: Mapping[str, Any]) -> None:
         check_identity(self.handle.layout)
         write_card(self.handle.layout, card_bytes(card))
 
@@ -136,6 +92,7 @@ class EpisodeStore(RecordingStore, SavingStore, MaintainedStore):
         Returns:
             For each file that is left out, what is wrong with it; empty if every one can be read.
         """
+        steps = flag("steps", steps)
         snapshot, told = intact(self.context.snapshot, steps=steps)
         self._show(snapshot)
         return told
@@ -144,67 +101,6 @@ class EpisodeStore(RecordingStore, SavingStore, MaintainedStore):
         self.context = ReadContext.of(snapshot)
         # Their connections belong to the snapshot that was shown.
         self.__dict__.pop("_queries", None)
-
-    def copy(
-        self,
-        into: str | PathLike[str],
-        filter: pl.Expr | str | None = None,
-        *,
-        link: bool = False,
-        storage_options: Mapping[str, str] | None = None,
-        progress: bool | Progress = False,
-    ) -> EpisodeStore:
-        """Make a new store with the episodes of this version, under their ids, with their runs and card.
-
-        Segments whose episodes are all wanted are taken over as files.
-
-        Args:
-            into: where; as for `create`.
-            filter: only the episodes that fulfil this condition, as for `EpisodeView.filter`.
-            link: share files on the same file system instead of copying them.
-            storage_options: how to reach the object store `into`; if they are not given, this store's own for
-                a URL of the same kind.
-            progress: True for a bar on the terminal, or a function called with the segments done and all
-                segments.
-
-        Raises:
-            StoreExistsError: there is a store already, or other files.
-            InvalidArgumentError: `into` lies in this store.
-            QueryError: the condition is not valid; nothing was created.
-        """
-        view = self if filter is None else self.filter(filter)
-        with progress_meter(progress, "Copying", "segments") as tell:
-            return copy_views([view], self, into, link=link, storage_options=storage_options, progress=tell)
-
-    def history(self) -> pl.DataFrame:
-        """Return the commits up to this version, newest first, back to the oldest one that was not vacuumed.
-
-        Columns: version, timestamp (UTC), operation, and how many episodes and steps (transitions) the
-        commit added; null where it added none.
-        """
-        rows = [
-            {
-                "version": entry["version"],
-                "timestamp": entry["timestamp"],
-                "operation": entry.get("episodelake.operation") or entry["operation"].lower(),
-                "episodes": _count(entry.get("episodelake.episodes")),
-                "steps": _count(entry.get("episodelake.steps")),
-            }
-            for entry in self.context.snapshot.history()
-        ]
-        moment = pl.Datetime("ms", "UTC")
-        schema = {
-            "version": pl.Int64,
-            "timestamp": moment,
-            "operation": pl.String,
-            "episodes": pl.Int64,
-            "steps": pl.Int64,
-        }
-        return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-def _count(text: str | None) -> int | None:
-    return None if text is None else int(text)
 
 
 def create(
@@ -224,6 +120,8 @@ def create(
         path: a folder that does not exist yet, or is empty; or a URL of an object store: `s3://`, `gs://`,
             `az://`; or `memory://name`, which ends with the process.
         env: take the spaces from this environment; if it is one of PettingZoo, those of its possible agents.
+            An id, a spec or a function without arguments makes one, which is closed again. Spaces of classes
+            that derive from Gymnasium's are stored as those, which the card notes under `space_classes`.
         observation_space, action_space: the spaces of every episode; they override the environment's.
         reward_shape: () for scalar rewards, (k,) for k objectives; None asks the environment, as
             MO-Gymnasium's say it with `reward_space`.
@@ -239,18 +137,23 @@ def create(
             several were; the card is not plain JSON.
         StoreAccessError: the directory cannot be written.
     """
-    shape = checked_reward_shape(found_reward_shape(env) if reward_shape is None else reward_shape)
-    groups = agent_groups(env, agents)
-    if groups and (observation_space is not None or action_space is not None):
-        raise InvalidArgumentError(
-            "observation_space and action_space are those of a single agent; give those of several as "
-            'agents={"red": (observation_space, action_space), ...}.'
-        )
-    if groups:
-        manifest = Manifest.of_agents(groups, shape)
-    else:
-        manifest = Manifest.new(*spaces_of(env, observation_space, action_space), shape)
-    return _made(path, manifest, card, storage_options)
+    with made(env) as own:
+        shape = checked_reward_shape(found_reward_shape(own) if reward_shape is None else reward_shape)
+        parts = spaces_of_agents(own, agents)
+        groups = group_agents(parts) if parts or agents is not None else ()
+        if groups and (observation_space is not None or action_space is not None):
+            raise InvalidArgumentError(
+                "observation_space and action_space are those of a single agent; give those of several as "
+                'agents={"red": (observation_space, action_space), ...}.'
+            )
+        if groups:
+            manifest = Manifest.of_agents(groups, shape)
+        else:
+            spaces = spaces_of(own, observation_space, action_space)
+            manifest, parts = Manifest.new(*spaces, shape), {"": spaces}
+        notes = base_notes(parts)
+    noted = {**notes, **(card or {})} if notes and isinstance(card, Mapping | None) else card
+    return _made(path, manifest, noted, storage_options)
 
 
 def _made(
@@ -267,7 +170,12 @@ def _made(
     make_tables(store)
     write_manifest(store.layout, manifest)
     if card:
-        write_card(store.layout, data)
+        try:
+            write_card(store.layout, data)
+        except StoreAccessError as error:
+            raise access_class(error)(
+                f"The store {path} was created, but without its card: {error} Open it and set `store.card`."
+            ) from error
     return EpisodeStore(store.layout.of_store(manifest.store_id), manifest)
 
 
@@ -303,12 +211,13 @@ def open_store(
         CorruptStoreError: a file is damaged; the message names it.
         VersionNotFoundError: there is no such version.
     """
+    check_pages = flag("check_pages", check_pages)
     layout = replace(Layout.at(path, storage_options), check_pages=check_pages)
     manifest = read_manifest(layout)
     if isinstance(version, str):
         version = tagged_version(layout, version)
     try:
-        wanted = None if version is None else operator.index(version)
+        wanted = None if version is None else integer(version)
     except TypeError as error:
         raise VersionNotFoundError(f"There is no version {version!r}: expected a whole number.") from error
     store = EpisodeStore(layout.of_store(manifest.store_id), manifest, wanted)
@@ -319,25 +228,27 @@ def open_store(
 
 def copy_views(
     views: Sequence[EpisodeView],
-    store: EpisodeStore,
     into: str | PathLike[str],
     *,
     link: bool,
     storage_options: Mapping[str, str] | None,
     progress: Progress,
 ) -> EpisodeStore:
-    """Return a new store with the episodes of views of a store, one view behind the other."""
-    own = store.handle.layout.root
-    check_outside(into, store.handle.layout)
+    """Return a new store with the episodes of views of one store, one view behind the other."""
+    snapshot = views[0].context.snapshot
+    own = snapshot.layout.root
     if storage_options is None and str(into).partition("://")[0] == str(own).partition("://")[0]:
         storage_options = own.options
-    target = _new(into, renewed(store.handle.manifest), storage_options)
-    card = card_bytes(store.card) if store.card else None
+    target = _new(into, renewed(snapshot.manifest), storage_options)
+    card = card_bytes(views[0].card) if views[0].card else None
     check_free_for_copy(target.layout)
     within = made_whole(target, card)
     selections = [view.selection() for view in views]
     merge_stores(target, selections, link=link, progress=progress, within=within)
     return EpisodeStore(target.layout.of_store(target.manifest.store_id), target.manifest)
+
+
+EpisodeView.copier = staticmethod(copy_views)
 
 
 def merge(
@@ -364,9 +275,14 @@ def merge(
     Raises:
         SpaceMismatchError: a source has other spaces; nothing was changed.
         InvalidArgumentError: there is no source; an annotation has another type in a source; a new store
-            would lie in a source.
-        StoreNotFoundError, CorruptStoreError, StoreAccessError, ConcurrentCommitError: nothing was changed.
+            would lie in a source; nothing was changed.
+        StoreExistsError: a saved environment or named artifact has other content in a source; nothing was
+            changed.
+        StoreNotFoundError, CorruptStoreError, ConcurrentCommitError: no episode was brought; a new store was
+            not made.
+        StoreAccessError: the same, unless the message says that the episodes are there.
     """
+    link = flag("link", link)
     if isinstance(sources, str | PathLike | EpisodeView):
         sources = [sources]
     views = [
@@ -379,13 +295,15 @@ def merge(
     with progress_meter(progress, "Merging", "segments") as tell:
         if isinstance(into, EpisodeStore):
             report = merge_stores(into.handle, selections, link=link, progress=tell)
-            into.refresh()
+            into._show_newest()
             return report
         target = _opened(into, storage_options)
         if target is not None:
             return merge_stores(target, selections, link=link, progress=tell)
         snapshots = [selection.snapshot for selection in selections]
-        check_sources(into, snapshots)
+        first = StoreHandle(snapshots[0].layout, snapshots[0].manifest)
+        for snapshot in snapshots:
+            check_spaces(first, snapshot)
         target = _new(into, renewed(snapshots[0].manifest), storage_options)
         check_free_for_copy(target.layout)
         within = made_whole(target, None)
@@ -405,28 +323,33 @@ def recover(
     *,
     storage_options: Mapping[str, str] | None = None,
     journals: str | PathLike[str] | None = None,
+    other_hosts: bool = False,
 ) -> list[RecoveredRun]:
     """Seal what dead writers left in their journals; live writers are not touched.
 
     The tables agree again afterwards if a maintenance operation was killed between its commits. The next
-    writer on the store does the same by itself.
+    writer on the store does the same by itself. A journal of a host whose locks do not reach this one is left
+    alone, and a warning names it.
 
     Args:
         path: the store's folder or URL.
         storage_options: how to reach an object store.
         journals: the folder with the journals of another store with the same spaces, such as one that was
             deleted or replaced while a writer lived; None for the store's own.
+        other_hosts: recover also what was left on such hosts. No writer and no maintenance may run there: the
+            run of a live writer ends with an error, and what it records afterwards is lost.
 
     Raises:
         StoreNotFoundError, FormatVersionError, CorruptStoreError: as for `open`.
         StoreAccessError, ConcurrentCommitError: nothing is lost; call again.
     """
+    other_hosts = flag("other_hosts", other_hosts)
     layout = Layout.at(path, storage_options)
     manifest = read_manifest(layout)
     layout = layout.of_store(manifest.store_id)
     if journals is not None:
-        layout = replace(layout, journals=Path(journals).absolute(), former_journals=None)
+        layout = replace(layout, journals=user_path(journals).absolute(), former_journals=None)
     store = StoreHandle(layout, manifest)
-    runs = recover_journals(store)
-    settle(store)
+    runs = recover_journals(store, other_hosts=other_hosts)
+    settle(store, other_hosts=other_hosts)
     return runs

@@ -13,14 +13,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..store.agents.lanes import Lanes, lanes_of
-from ..store.dynamic.column_groups import EXTRA, merge_rows
+from ..store.agents import Lanes, lanes_of
+from ..store.dynamic.column_groups import EXTRA
 from ..store.errors import InvalidArgumentError
 from ..store.schema import ENV_STEP, StepSchema
 from .blocks import Block, BlockPart, BlockReader
+from .context import EpisodeRowReader
 from .episode import Episode
 from .episode_data import stack
-from .episode_rows import EpisodeRowReader
 from .replaying.replay import ReplayReport
 from .replaying.team_replay import replay_team
 
@@ -84,9 +84,9 @@ class AgentEpisode(Episode):
     def env_steps(self) -> np.ndarray:
         """int64, shape (T+1,): the step of the environment at each observation; read-only."""
         field = self._rows.snapshot.schema.steps.field(ENV_STEP)
-        found = self._block.table([field], 0, self.length + 1).column(0).to_numpy()
-        found.flags.writeable = False
-        return found
+        steps = self._block.table([field], 0, self.length + 1).column(0).to_numpy()
+        steps.flags.writeable = False
+        return steps
 
     @property
     def agent_schema(self) -> StepSchema:
@@ -123,9 +123,9 @@ class AgentEpisode(Episode):
 
 def _by_agent(name: str, doc: str) -> Any:
     """Return a property of a multi-agent episode: an attribute of each agent, by agent."""
-    found = cached_property(lambda episode: episode._each(attrgetter(name)))
-    found.__doc__ = doc
-    return found
+    by_agent = cached_property(lambda episode: episode._each(attrgetter(name)))
+    by_agent.__doc__ = doc
+    return by_agent
 
 
 class MultiAgentEpisode(Episode):
@@ -146,8 +146,8 @@ class MultiAgentEpisode(Episode):
 
     @classmethod
     def _restored(cls, rows: EpisodeRowReader, position: int) -> Self:
-        block = BlockReader(rows.snapshot).episode_block(position)
-        return cls(rows, position, block, 0, block.count)
+        blocks = BlockReader(rows.snapshot)
+        return cls(rows, position, *blocks.single(position), blocks.place(position)[2])
 
     @property
     def _row_count(self) -> int:
@@ -169,12 +169,12 @@ class MultiAgentEpisode(Episode):
     def _members(self) -> dict[str, AgentEpisode]:
         schema = self._rows.snapshot.schema
         table, index = self._rows.find(self.position)
-        lanes, found = lanes_of(table.slice(index, 1), schema), {}
+        lanes, members = lanes_of(table.slice(index, 1), schema.groups), {}
         for index, name in enumerate(lanes.agent.to_pylist()):
             start, count = self._start + int(lanes.offset[index]), int(lanes.length[index]) + 1
             block = BlockPart(self._block, slice(start, start + count))
-            found[name] = AgentEpisode(self, index, lanes, block)
-        return found
+            members[name] = AgentEpisode(self, index, lanes, block)
+        return members
 
     def flattened(self, column: str = "observation") -> dict[str, Any]:
         """By agent, its observations or actions as vectors; see `Episode.flattened`."""
@@ -209,16 +209,13 @@ class MultiAgentEpisode(Episode):
 
         Stacked where the values are arrays of one shape, else a list; None if it was not recorded.
         """
-        fields = [field for field in self._columns if EXTRA.owns(field)]
-        if not fields:
-            return None
+        extras = self._dynamic(EXTRA, 0, self._count)
         schema = self._rows.snapshot.schema
         steps = self._block.table([schema.steps.field(ENV_STEP)], self._start, self._count).column(0)
-        extras = merge_rows(EXTRA, self._block.table(fields, self._start, self._count))
-        found = {
+        states = {
             step: row["state"] for step, row in zip(steps.to_pylist(), extras, strict=True) if "state" in row
         }
-        return stack([found[step] for step in sorted(found)]) if found else None
+        return stack([states[step] for step in sorted(states)]) if states else None
 
     def replay(self, env: Any = None, *, rtol: float = 0.0, atol: float = 0.0) -> ReplayReport:
         """Reset an environment of PettingZoo as the episode was, and let all agents act as they did.

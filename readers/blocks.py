@@ -16,16 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..store.dynamic.alignment import columns_or_nulls
-from ..store.dynamic.overflow import Overflow
+from ..store.dynamic.columns import columns_or_nulls
 from ..store.errors import CorruptStoreError
-from ..store.places import Place
-from ..store.segments.parquet import open_parquet, reading_error
+from ..store.files import Place
+from ..store.parquet.files import open_parquet, reading_error
 from ..store.snapshot import Snapshot
 from ..store.spaces import SpaceCodec
 from ..store.tables.annotation_files import StepAnnotation
+from ..store.tables.overflow import Overflow
 
 _OPEN_FILES = 64
+#: Blocks that are kept for other episodes: so many, and as many bytes of what was read and decoded of them.
+_KEPT_BLOCKS, _KEPT_BYTES = 64, 256 << 20
 
 
 class SegmentFile:
@@ -73,12 +75,12 @@ class SegmentFile:
         except IndexError:
             reader = open_parquet(self.path, self.parquet.metadata)
         try:
-            found = reader.read_row_groups(list(groups), columns=wanted, use_threads=threads)
+            table = reader.read_row_groups(list(groups), columns=wanted, use_threads=threads)
             rows = sum(int(self.starts[group + 1] - self.starts[group]) for group in groups)
             # Arrow takes the number of values from the headers of pages, which have no checksum.
-            if found.column_names != wanted or any(len(column) != rows for column in found.columns):
+            if table.column_names != wanted or any(len(column) != rows for column in table.columns):
                 raise ValueError(f"a column does not have the {rows} values that the file's footer lists")
-            return found
+            return table
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise reading_error(self.path, error) from error
         finally:
@@ -103,6 +105,17 @@ class Block:
         self._decoded: dict[str, Any] = {}
         self._added: dict[str, pa.ChunkedArray] = {}
         self.touched: set[str] = set()
+        #: About how many bytes its columns hold, read and decoded, if it is `kept` for other episodes. A sum,
+        #: since each look-up asks each block.
+        self.nbytes = 0
+        self.kept = False
+
+    def _keep(self, columns: dict[str, Any], name: str, values: Any) -> Any:
+        """Add to `_raw`, `_decoded` or `_added`, and return the values."""
+        columns[name] = values
+        if self.kept:
+            self.nbytes += _size(values)
+        return values
 
     def load(self, columns: Iterable[str], *, threads: bool = True) -> None:
         """Read the columns that are not here yet, in one go; `threads` as for `SegmentFile.read`."""
@@ -115,7 +128,7 @@ class Block:
         whole = offset == 0 and table.num_rows == self.count
         for name in missing:
             column = table.column(name)
-            self._raw[name] = column if whole else column.slice(offset, self.count)
+            self._keep(self._raw, name, column if whole else column.slice(offset, self.count))
 
     def table(self, columns: Sequence[pa.Field], start: int, count: int) -> pa.Table:
         """Return some rows as an Arrow table; columns that the file lacks are NULL."""
@@ -153,7 +166,7 @@ class Block:
             CorruptStoreError: the annotation's file is damaged.
         """
         if annotation.name not in self._added:
-            self._added[annotation.name] = self._read_added(snapshot, annotation)
+            self._keep(self._added, annotation.name, self._read_added(snapshot, annotation))
         return self._added[annotation.name].slice(start, count)
 
     def _read_added(self, snapshot: Snapshot, annotation: StepAnnotation) -> pa.ChunkedArray:
@@ -184,7 +197,7 @@ class Block:
             valid = self.stepped if of_transitions else self.observed(codec)
             if valid is not None:
                 arrays = [_without_nulls(array, valid) for array in arrays]
-            self._decoded[codec.root] = codec.decode(arrays)
+            self._keep(self._decoded, codec.root, codec.decode(arrays))
         return self._decoded[codec.root]
 
     def observed(self, codec: SpaceCodec) -> np.ndarray | None:
@@ -200,7 +213,7 @@ class Block:
             lacking = any(column.null_count for column in columns)
             # A row before the last one that lacks its observation is damaged, which decoding reports.
             valid = columns[0].is_valid().to_numpy() | self.stepped if lacking else None
-            self._decoded[key] = None if valid is None or valid.all() else valid
+            self._keep(self._decoded, key, None if valid is None or valid.all() else valid)
         return self._decoded[key]
 
     def observations_before(self, codec: SpaceCodec, row: int) -> int:
@@ -210,7 +223,7 @@ class Block:
             return row
         key = f"{codec.root} before"
         if key not in self._decoded:
-            self._decoded[key] = np.concatenate([[0], np.cumsum(observed)])
+            self._keep(self._decoded, key, np.concatenate([[0], np.cumsum(observed)]))
         return int(self._decoded[key][row])
 
     def flags(self, name: str) -> np.ndarray:
@@ -219,7 +232,7 @@ class Block:
             self.load([name])
             flags = self._column(name).drop_null().to_numpy()
             flags.flags.writeable = False
-            self._decoded[name] = flags
+            self._keep(self._decoded, name, flags)
         return self._decoded[name]
 
     @property
@@ -227,13 +240,13 @@ class Block:
         """Bool, one per row: True where the row has a transition."""
         if "stepped" not in self._decoded:
             self.load(["terminated"])
-            self._decoded["stepped"] = self._column("terminated").is_valid().to_numpy()
+            self._keep(self._decoded, "stepped", self._column("terminated").is_valid().to_numpy())
         return self._decoded["stepped"]
 
     def transitions_before(self, row: int) -> int:
         """Return how many transitions stand before a row of this block."""
         if "before" not in self._decoded:
-            self._decoded["before"] = np.concatenate([[0], np.cumsum(self.stepped)])
+            self._keep(self._decoded, "before", np.concatenate([[0], np.cumsum(self.stepped)]))
         return int(self._decoded["before"][row])
 
     def _column(self, name: str) -> pa.ChunkedArray:
@@ -292,19 +305,21 @@ def _single(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return column.chunk(0) if column.num_chunks == 1 else column
 
 
-class LostBlock:
-    """Placeholder for the rows of a file that cannot be read; any access raises the reason."""
-
-    def __init__(self, error: CorruptStoreError) -> None:
-        self._error = error
-
-    def __getattr__(self, name: str) -> Any:
-        """Raise the error."""
-        raise self._error
+def _size(values: Any) -> int:
+    """Return about how many bytes columns hold: arrays, or trees and lists of them."""
+    if isinstance(values, np.ndarray | pa.ChunkedArray):
+        return values.nbytes
+    if isinstance(values, Mapping):
+        return sum(map(_size, values.values()))
+    if isinstance(values, tuple):
+        return sum(map(_size, values))
+    # Values without a common shape: the first one stands for all.
+    return 64 + len(values) * (64 + _size(values[0])) if isinstance(values, list) and values else 64
 
 
 class BlockReader:
-    """Opens the segments of one snapshot and makes blocks; keeps the most recently used files open.
+    """Opens the segments of one snapshot and makes blocks; keeps the most recently used files open, and the
+    most recently used blocks of `shared`.
 
     Safe to use from several threads.
     """
@@ -312,6 +327,7 @@ class BlockReader:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self._files: OrderedDict[str, SegmentFile] = OrderedDict()
+        self._blocks: OrderedDict[tuple[str, int, int], Block] = OrderedDict()
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -332,13 +348,52 @@ class BlockReader:
                 self._files.popitem(last=False)
         return opened
 
-    def block(self, file: SegmentFile, groups: range, first: int, count: int) -> Block:
-        """Return a block of rows of an open file."""
-        return Block(file, groups, first, count)
+    def single(self, position: int) -> tuple[Block, int]:
+        """Return the same as `shared`; a part with the episode alone if its row group was not asked for yet.
 
-    def episode_block(self, position: int) -> Block:
-        """Return a block that holds exactly one episode."""
+        A program that looks at one episode decodes no others.
+        """
+        block, start, known = self._kept(position)
+        if known:
+            return block, start
+        count = self.place(position)[2]
+        return BlockPart(block, slice(start, start + count)), 0
+
+    def shared(self, position: int) -> tuple[Block, int]:
+        """Return a block that holds an episode, and its first row there: its row group, or it alone where it
+        reaches over several.
+
+        Blocks are shared by those who ask for episodes one by one in any order, so that row groups are read
+        and decoded once as long as they fit into memory that is bounded.
+        """
+        return self._kept(position)[:2]
+
+    def _kept(self, position: int) -> tuple[Block, int, bool]:
+        """Return the block and the row of `shared`, and whether it was kept before."""
+        block, start = self.fresh(position)
+        key = (block.file.path.name, block.first, block.count)
+        with self._lock:
+            known = key in self._blocks
+            block = self._blocks.setdefault(key, block)
+            block.kept = True
+            self._blocks.move_to_end(key)
+            size = sum(each.nbytes for each in self._blocks.values())
+            while len(self._blocks) > 1 and (size > _KEPT_BYTES or len(self._blocks) > _KEPT_BLOCKS):
+                size -= self._blocks.popitem(last=False)[1].nbytes
+        return block, start, known
+
+    def fresh(self, position: int) -> tuple[Block, int]:
+        """Return the same, of which nothing was read yet and which is not kept."""
+        name, start, count = self.place(position)
+        file = self.file(name)
+        groups = file.groups_of(start, count)
+        first, stop = int(file.starts[groups[0]]), int(file.starts[groups[-1] + 1])
+        if len(groups) > 1:
+            first, stop = start, start + count
+        return Block(file, groups, first, stop - first), start - first
+
+    def place(self, position: int) -> tuple[str, int, int]:
+        """Return the segment of an episode, its first row there, and how many it has."""
         pointers = self.snapshot.pointers
-        start, count = int(pointers.row_start[position]), int(pointers.row_count[position])
-        file = self.file(pointers.segments[pointers.segment[position]])
-        return Block(file, file.groups_of(start, count), start, count)
+        name = pointers.segments[pointers.segment[position]]
+        return name, int(pointers.row_start[position]), int(pointers.row_count[position])

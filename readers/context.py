@@ -6,18 +6,26 @@ holds one and delegates to all of them.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
-from ..store.errors import InvalidArgumentError
+from ..store.agents import lanes_of
+from ..store.dynamic.columns import align_to_schema
+from ..store.errors import CorruptStoreError, InvalidArgumentError
+from ..store.layout import EPISODES
+from ..store.parquet.files import open_parquet, reading_error
+from ..store.segments.file_checks import check_listed
 from ..store.snapshot import Snapshot
+from .amounts import counted
 from .blocks import BlockReader
-from .episode_rows import EpisodeRowReader
 
 #: Values of `?` and `$1` in order, or of `$name` by name.
 Parameters = Sequence[Any] | Mapping[str, Any]
@@ -93,16 +101,82 @@ class ReadContext:
             why = "the store has none."
         elif self.conditions:
             filters = " and ".join(str(each) for each in self.conditions)
-            why = f"of {self.snapshot.episode_count:,} episodes none has {filters}. Check the filter."
+            why = (
+                f"of {counted(self.snapshot.episode_count, 'episode')} none has {filters}. Check the filter."
+            )
         else:
-            why = f"the view has none of the store's {self.snapshot.episode_count:,} episodes."
-        raise InvalidArgumentError(f"There is no episode {purpose}: {why}{self.refresh_hint()}")
+            why = f"the view has none of the store's {counted(self.snapshot.episode_count, 'episode')}."
+        raise InvalidArgumentError(f"There is no episode {purpose}: {why}{refresh_hint(self.snapshot)}")
 
-    def refresh_hint(self) -> str:
-        """Return a hint that a newer version exists, for errors about something not found; else nothing."""
-        newer = self.snapshot.newer_version()
-        if newer is None:
-            return ""
-        return (
-            f" This shows version {self.snapshot.version} of the store; refresh() moves to version {newer}."
-        )
+
+def refresh_hint(snapshot: Snapshot) -> str:
+    """Return a hint that a newer version exists, for errors about a missing name; else nothing."""
+    newer = snapshot.newer_version()
+    if newer is None:
+        return ""
+    return f" This shows version {snapshot.version} of the store; refresh() moves to version {newer}."
+
+
+_KEPT_FILES = 4
+
+
+class EpisodeRowReader:
+    """Finds the row of an episode in the files of one snapshot; keeps the last few files in memory.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._stops = np.cumsum([file.rows for file in snapshot.episode_files], dtype=np.int64)
+        self._tables: OrderedDict[int, pa.Table] = OrderedDict()
+        self._lock = Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Rows in memory stay in this process."""
+        return EpisodeRowReader, (self.snapshot,)
+
+    def find(self, position: int) -> tuple[pa.Table, int]:
+        """Return the table of one file, with every column of the snapshot, and the episode's row in it.
+
+        Raises:
+            CorruptStoreError: the file is damaged or has another number of rows than was committed.
+        """
+        index = int(np.searchsorted(self._stops, position, side="right"))
+        first = int(self._stops[index - 1]) if index else 0
+        with self._lock:
+            if index not in self._tables:
+                self._tables[index] = self._read(index)
+                while len(self._tables) > _KEPT_FILES:
+                    self._tables.popitem(last=False)
+            self._tables.move_to_end(index)
+            return self._tables[index], position - first
+
+    def _read(self, index: int) -> pa.Table:
+        file = self.snapshot.episode_files[index]
+        path = self.snapshot.layout.table(EPISODES) / file.name
+        try:
+            rows = open_parquet(path).read()
+        except (pa.ArrowException, OSError) as error:
+            raise reading_error(path, error) from error
+        if rows.num_rows != file.rows:
+            raise CorruptStoreError(f"{path} has {rows.num_rows} rows; {file.rows} were committed.")
+        missing = {field.name for field in self.snapshot.schema.episodes}.difference(rows.column_names)
+        if missing:
+            raise CorruptStoreError(
+                f"{path} has no column {', '.join(sorted(missing))}. The file is damaged."
+            )
+        check_listed(path, file, self.snapshot.episodes_schema)
+        if rows.column("episode_id").null_count or not self._fitting(rows):
+            raise CorruptStoreError(f"{path} has an episode without an id, or with an impossible length.")
+        try:
+            return align_to_schema(rows, self.snapshot.episodes_schema)
+        except pa.ArrowException as error:
+            raise reading_error(path, error) from error
+
+    def _fitting(self, rows: pa.Table) -> bool:
+        """Return whether the lengths go with the numbers of rows."""
+        schema = self.snapshot.schema
+        if schema.groups:
+            return not lanes_of(rows, schema.groups).bad.any()
+        return np.array_equal(rows.column("length").to_numpy() + 1, rows.column("row_count").to_numpy())

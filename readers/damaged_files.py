@@ -1,4 +1,7 @@
-"""Find the damaged file behind an error of DuckDB or Polars, whose message may not name it."""
+"""Find the damaged file behind an error of DuckDB or Polars, whose message may not name it.
+
+An engine that could not read a file for now has no damaged one behind its error.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,17 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import duckdb
 import polars as pl
 
-from ..store.compatibility import duckdb_error
-from ..store.errors import CorruptStoreError
-from ..store.layout import STEPS, TABLES
-from ..store.places import Place
-from ..store.segments import page_checks
-from ..store.segments.file_checks import check_pages
-from ..store.segments.page_checks import FilePages
-from ..store.segments.parquet import open_parquet
+from ..store.common.compatibility import duckdb_error
+from ..store.delta.files import TableFile
+from ..store.errors import CorruptStoreError, StoreAccessError, StoreUnavailableError
+from ..store.files import Place, access_error, is_denied, is_passing
+from ..store.layout import EPISODES, RUNS, STEPS, TABLES
+from ..store.parquet import page_checks
+from ..store.parquet.files import open_parquet
+from ..store.parquet.page_checks import FilePages
+from ..store.segments.file_checks import check_listed, check_pages
 from ..store.snapshot import Snapshot
+from .amounts import counted
 
 #: Errors that do not depend on the content of files.
 _OF_THE_TEXT = (
@@ -49,7 +54,10 @@ def check_files(snapshot: Snapshot, table: str, error: Exception | None = None) 
 
     Raises:
         CorruptStoreError: a file is damaged; the message names it.
+        StoreAccessError: the engine could not read a file.
     """
+    if error is not None:
+        _check_reachable(snapshot, error)
     check_readable(snapshot, [table])
     if isinstance(error, pl.exceptions.ComputeError | pl.exceptions.PanicException):
         check_pages(table_places(snapshot, table))
@@ -117,14 +125,25 @@ def name_damaged(
 
     Raises:
         CorruptStoreError: a file is damaged; the message names it, and says how to go on without.
+        StoreAccessError: the engine could not read a file.
     """
     if isinstance(error, _OF_THE_TEXT):
         return
+    reason = str(error)
+    # The text of a query may quote anything.
+    if isinstance(error, duckdb.IOException) or any(words in reason for words in _OF_FILES):
+        _check_reachable(snapshot, error)
     check_readable(snapshot, tables, segments)
-    told = str(error)
     if isinstance(error, _OF_THE_QUERY):
         return
-    if isinstance(error, duckdb.InvalidInputException) and not any(words in told for words in _OF_FILES):
+    places = [place for table in tables for place in table_places(snapshot, table, segments)]
+    if isinstance(error, duckdb.IOException) and any(str(place) in reason for place in places):
+        # DuckDB takes a file whose state it could not get for one moment for a missing one.
+        root = snapshot.layout.root
+        raise StoreUnavailableError(
+            f"Could not read {root}: {reason}. Its files are whole: call again."
+        ) from error
+    if isinstance(error, duckdb.InvalidInputException) and not any(words in reason for words in _OF_FILES):
         return
     for table in tables:
         for place in table_places(snapshot, table, segments):
@@ -132,10 +151,17 @@ def name_damaged(
                 check_pages([place])
 
 
+def _check_reachable(snapshot: Snapshot, error: Exception) -> None:
+    """Raise the error of our tree for an engine's that says that a file could not be read."""
+    if is_passing(error) or is_denied(error):
+        root = snapshot.layout.root
+        raise access_error(f"Could not read {root}", error, root) from error
+
+
 def table_places(snapshot: Snapshot, table: str, segments: frozenset[str] | None = None) -> list[Place]:
     """Return the files of a table; of the steps, those of some segments."""
-    found = [place for group in snapshot.groups(table) for place in group.places]
-    return [place for place in found if table != STEPS or segments is None or place.name in segments]
+    places = [place for group in snapshot.groups(table) for place in group.places]
+    return [place for place in places if table != STEPS or segments is None or place.name in segments]
 
 
 @contextlib.contextmanager
@@ -150,3 +176,44 @@ def _advised(table: str, place: Place) -> Iterator[None]:
         raise CorruptStoreError(
             f"{error} Queries and charts go on without its episodes: {without}."
         ) from error
+
+
+def intact(snapshot: Snapshot, *, steps: bool = False) -> tuple[Snapshot, list[str]]:
+    """Return the same version without the files of episodes and runs that cannot be read.
+
+    Every page of these files is read. Positions count the episodes that are left.
+
+    Args:
+        snapshot: a version of a store.
+        steps: leave out files of steps too; the episodes in them stay, without rows of steps.
+
+    Raises:
+        StoreUnavailableError: a file cannot be read for now, which says nothing about it.
+
+    Returns:
+        The snapshot, and for each file that was left out its fault and its number of rows.
+    """
+    whole = Snapshot(snapshot.layout, snapshot.manifest, snapshot.version)
+    faults = {**_damaged(whole, EPISODES, whole.episode_files), **_damaged(whole, RUNS, whole.run_files)}
+    readable = Snapshot(snapshot.layout, snapshot.manifest, snapshot.version, frozenset(faults))
+    if not steps:
+        return readable, list(faults.values())
+    # Only readable episodes list the files of steps.
+    lost = _damaged(readable, STEPS, readable.step_files)
+    rest = Snapshot(snapshot.layout, snapshot.manifest, snapshot.version, frozenset(faults), frozenset(lost))
+    return rest, [*faults.values(), *lost.values()]
+
+
+def _damaged(snapshot: Snapshot, table: str, files: Sequence[TableFile]) -> dict[str, str]:
+    """Return the fault of each file that cannot be read, by its name."""
+    folder, schema = snapshot.layout.table(table), snapshot.table_schema(table)
+    faults = {}
+    for file in files:
+        try:
+            check_listed(folder / file.name, file, schema)
+            check_pages([folder / file.name])
+        except StoreUnavailableError:
+            raise
+        except (CorruptStoreError, StoreAccessError) as error:
+            faults[file.name] = f"{error} Left out: {counted(file.rows, 'row')} of {table}."
+    return faults

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..store.common.optional_packages import EXPLORE, require
 from ..store.errors import InvalidArgumentError
-from ..store.optional_packages import EXPLORE, require
 from .episode_data import EpisodeData
-from .pictures.steps import Steps
+from .pictures.images import Steps
 from .replaying.replay import ReplayReport, replay
 
 if TYPE_CHECKING:

@@ -14,9 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
-from ..store.batches import slice_batch
 from ..store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnGroup, merge_rows
 from ..store.dynamic.values import load_json
 from ..store.errors import CorruptStoreError, InvalidArgumentError
@@ -24,10 +22,10 @@ from ..store.layout import STEPS
 from ..store.reserved import ACTION, OBSERVATION, POSITIONAL
 from ..store.schema import StepSchema
 from ..store.spaces import SpaceCodec
-from ..store.spaces.flattening import check_flattened, flatten_values
+from ..store.spaces.batches import check_flattened, flatten_values, slice_batch
 from ..store.tables.annotation_files import episode_annotations
 from .blocks import Block, BlockReader
-from .episode_rows import EpisodeRowReader
+from .context import EpisodeRowReader
 
 
 class EpisodeData:
@@ -61,8 +59,8 @@ class EpisodeData:
 
     @classmethod
     def _restored(cls, rows: EpisodeRowReader, position: int) -> Self:
-        block = BlockReader(rows.snapshot).episode_block(position)
-        return cls(rows, position, block, 0, block.count - 1)
+        blocks = BlockReader(rows.snapshot)
+        return cls(rows, position, *blocks.single(position), blocks.place(position)[2] - 1)
 
     @property
     def _row_count(self) -> int:
@@ -253,20 +251,18 @@ class EpisodeData:
 
     def _flags(self, name: str) -> np.ndarray:
         first = self._block.transitions_before(self._start)
-        found = self._block.flags(name)[first : first + self.length]
-        if len(found) < self.length:
+        flags = self._block.flags(name)[first : first + self.length]
+        if len(flags) < self.length:
             raise CorruptStoreError(
-                f"{self._block.file.path} has {len(found)} flags where {self.id!r} has {self.length} "
+                f"{self._block.file.path} has {len(flags)} flags where {self.id!r} has {self.length} "
                 "transitions."
             )
-        return found
+        return flags
 
     @cached_property
     def infos(self) -> list[dict[Any, Any]]:
         """T+1 info mappings as recorded: row t came with observation t; absent keys are absent."""
-        if not any(map(INFO.owns, self._columns)):
-            return [{} for _ in range(self.length + 1)]
-        return merge_rows(INFO, self._dynamic(INFO))
+        return self._dynamic(INFO)
 
     @cached_property
     def info_arrays(self) -> dict[str, Any]:
@@ -315,11 +311,11 @@ class EpisodeData:
         Where a value is missing in between, a list with None there.
         """
         snapshot = self._rows.snapshot
-        found = {}
+        columns = {}
         for name, annotation in snapshot.annotation_files.annotations.items():
             values = self._block.added(snapshot, annotation, self._start, self.length + 1).to_pylist()
-            found[name] = stack(values[:-1] if values[-1] is None else values)
-        return found
+            columns[name] = stack(values[:-1] if values[-1] is None else values)
+        return columns
 
     @cached_property
     def extra(self) -> dict[str, Any]:
@@ -343,34 +339,39 @@ class EpisodeData:
         assert isinstance(frame, pl.DataFrame)
         return frame
 
-    def _dynamic(self, family: ColumnGroup) -> pa.Table:
-        fields = [field for field in self._columns if family.owns(field)]
-        count = self.length + 1
-        if not fields:
-            return pa.table({"t": pa.nulls(count)})
-        return self._block.table(fields, self._start, count)
+    def _dynamic(self, group: ColumnGroup, first: int = 0, count: int | None = None) -> list[dict[Any, Any]]:
+        """Return the values of a group of columns by key, for some of its rows; absent keys are absent.
 
-    def _by_key(self, family: ColumnGroup) -> dict[str, Any]:
-        if not any(map(family.owns, self._columns)):
-            return {}
-        rows = merge_rows(family, self._dynamic(family))
+        Args:
+            group: infos, policy outputs or own columns.
+            first: the first row.
+            count: how many; None for T+1.
+        """
+        count = self.length + 1 if count is None else count
+        fields = [field for field in self._columns if group.owns(field)]
+        if not fields:
+            return [{} for _ in range(count)]
+        return merge_rows(group, self._block.table(fields, self._start + first, count))
+
+    def _by_key(self, group: ColumnGroup) -> dict[str, Any]:
+        rows = self._dynamic(group)
         keys = dict.fromkeys(key for row in rows for key in row)
         stacked = {key: [row.get(key) for row in rows] for key in keys}
-        if family is POLICY or not self.has_last_observation:
+        if group is POLICY or not self.has_last_observation:
             stacked = {key: values if key in rows[-1] else values[:-1] for key, values in stacked.items()}
-        found = {key: stack(values) for key, values in stacked.items()}
-        if family is POLICY:
-            found |= {key: positional(found[key]) for key in POSITIONAL if key in found}
-        return found
+        by_key = {key: stack(values) for key, values in stacked.items()}
+        if group is POLICY:
+            by_key |= {key: positional(by_key[key]) for key in POSITIONAL if key in by_key}
+        return by_key
 
 
 def stack(values: list[Any]) -> Any:
     """Values of one kind as an array, dicts with the same keys as a dict of these, others as the list."""
     kinds = {type(value) for value in values}
     if kinds <= {float} or kinds == {int} or kinds == {bool}:
-        found = np.array(values)
+        array = np.array(values)
         # Of integers beyond 64 bits NumPy makes floats or objects.
-        return values if kinds == {int} and found.dtype.kind not in "iu" else found
+        return values if kinds == {int} and array.dtype.kind not in "iu" else array
     if kinds == {np.ndarray} and len({(value.shape, value.dtype) for value in values}) == 1:
         return np.stack(values)
     if kinds == {dict} and values[0] and len({frozenset(value) for value in values}) == 1:
@@ -384,6 +385,6 @@ def positional(value: Any) -> Any:
         return [positional(item) for item in value]
     if not isinstance(value, dict):
         return value
-    found = {key: positional(part) for key, part in value.items()}
-    places = [str(place) for place in range(len(found))]
-    return tuple(found[place] for place in places) if found and set(found) == set(places) else found
+    parts = {key: positional(part) for key, part in value.items()}
+    places = [str(place) for place in range(len(parts))]
+    return tuple(parts[place] for place in places) if parts and set(parts) == set(places) else parts

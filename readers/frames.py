@@ -11,12 +11,12 @@ import polars as pl
 import polars.exceptions
 import pyarrow as pa
 
-from ..store.dynamic.overflow import Overflow
+from ..store.delta.files import TableFile
+from ..store.delta.state import check_process
+from ..store.files import Place
 from ..store.layout import EPISODES, RUNS, STEPS
-from ..store.places import Place
 from ..store.snapshot import Snapshot
-from ..store.tables.listed_files import TableFile
-from ..store.tables.opening import check_process
+from ..store.tables.overflow import Overflow
 from .damaged_files import check_files, steps_places
 from .page_guard import guarded_scan
 
@@ -42,6 +42,11 @@ def table_frame(snapshot: Snapshot, table: str, files: Sequence[TableFile] | Non
     return _table(snapshot, table, places)
 
 
+def stored_frame(snapshot: Snapshot, table: str) -> pl.LazyFrame:
+    """Return all rows of one table with the values and types of its files; not for steps."""
+    return _scan(snapshot, table, snapshot.places(table), polars_schema(snapshot.table_schema(table)))
+
+
 def _table(snapshot: Snapshot, table: str, places: list[Place]) -> pl.LazyFrame:
     """Return some files of a table, all numbers of a column in it."""
     frame = _scan(snapshot, table, places, polars_schema(snapshot.table_schema(table)))
@@ -54,9 +59,9 @@ def _filled(overflow: Overflow) -> pl.Expr:
     kind = polars_schema(pa.schema([(overflow.column.name, overflow.type)]))[overflow.column.name]
 
     def numbers(texts: pl.Series) -> pl.Series:
-        found = pl.from_arrow(overflow.numbers(texts.to_arrow()))
-        assert isinstance(found, pl.Series)
-        return found
+        values = pl.from_arrow(overflow.numbers(texts.to_arrow()))
+        assert isinstance(values, pl.Series)
+        return values
 
     others = pl.col(overflow.json_column).map_batches(numbers, return_dtype=kind, is_elementwise=True)
     return pl.coalesce(pl.col(overflow.column.name).cast(kind), others).alias(overflow.column.name)
@@ -111,21 +116,28 @@ def positioned_episodes(snapshot: Snapshot, positions: np.ndarray | None) -> pl.
 
 
 def collect_episodes(snapshot: Snapshot, frame: pl.LazyFrame) -> pl.DataFrame:
-    """Collect a frame over the episodes table.
+    """Collect a frame over the episodes table; see `collect_table`."""
+    return collect_table(snapshot, EPISODES, frame)
+
+
+def collect_table(snapshot: Snapshot, table: str, frame: pl.LazyFrame) -> pl.DataFrame:
+    """Collect a frame over a table.
 
     Raises:
         CorruptStoreError: a file of the table is damaged; the message names it.
+        StoreAccessError: a file of the table cannot be read.
         polars.exceptions.PolarsError: the frame itself fails.
     """
     try:
         return frame.collect()
-    except polars.exceptions.PolarsError as error:
-        check_files(snapshot, EPISODES, error)
+    except (polars.exceptions.PolarsError, OSError) as error:
+        check_files(snapshot, table, error)
         raise
 
 
 def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFrame:
-    """Return the steps of the episodes at `positions` (None: all of the snapshot), in the files' order.
+    """Return the steps of the episodes at `positions` (None: all of the snapshot), in the files' order, or in
+    that of positions which do not ascend.
 
     Only the files that these episodes point at are scanned; rows of other episodes in them are left out.
     """
@@ -136,8 +148,14 @@ def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFram
     used = np.unique(pointers.segment[chosen])
     segments = snapshot.readable(pointers.segments[index] for index in used)
     places = steps_places(snapshot, segments)
-    ids = positioned_episodes(snapshot, chosen).select("episode_id")
-    steps = _table(snapshot, STEPS, places).join(ids, on="episode_id", how="semi", maintain_order="left")
+    steps = _table(snapshot, STEPS, places)
+    if positions is None or (np.diff(positions) > 0).all():
+        ids = positioned_episodes(snapshot, chosen).select("episode_id")
+        steps = steps.join(ids, on="episode_id", how="semi", maintain_order="left")
+    else:
+        columns = steps.collect_schema().names()
+        ids = positioned_episodes(snapshot, positions).select("episode_id")
+        steps = ids.join(steps, on="episode_id", how="inner", maintain_order="left_right").select(columns)
     return _annotated(snapshot, steps, segments)
 
 

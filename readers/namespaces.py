@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import polars as pl
 
+from ..store.common.arguments import discount_factor, is_real, whole_number
+from ..store.common.suggestions import suggest
 from ..store.errors import InvalidArgumentError, QueryError
 from ..store.reserved import next_name
-from ..store.suggestions import suggest
-from .loading.arguments import discount_factor
 
 _FOLLOWED = "_followed"
 
@@ -65,7 +65,7 @@ class EpisodeExpr:
         Raises:
             InvalidArgumentError: n or gamma is out of range.
         """
-        gamma, n = discount_factor("gamma", gamma), _at_least_one("n", n)
+        gamma, n = discount_factor("gamma", gamma), whole_number("n", n, 1)
         values = self._expression.cast(pl.Float64)
         return pl.when(values.is_not_null()).then(_window_sums(values.fill_null(0.0), n, gamma))
 
@@ -81,7 +81,7 @@ class EpisodeExpr:
         Raises:
             InvalidArgumentError: alpha is no such number.
         """
-        if not isinstance(alpha, int | float) or not 0 < alpha <= 1:
+        if not is_real(alpha) or not 0 < alpha <= 1:
             raise InvalidArgumentError(f"alpha={alpha!r}: expected a number above 0 and at most 1.")
         values = self._expression.cast(pl.Float64)
         average = values.ewm_mean(alpha=alpha, adjust=False, ignore_nulls=True)
@@ -89,11 +89,11 @@ class EpisodeExpr:
 
     def next(self, n: int = 1) -> pl.Expr:
         """Return the value n rows later; null where the episode has ended."""
-        return self._expression.shift(-_at_least_one("n", n))
+        return self._expression.shift(-whole_number("n", n, 1))
 
     def previous(self, n: int = 1) -> pl.Expr:
         """Return the value n rows earlier; null where the episode had not begun."""
-        return self._expression.shift(_at_least_one("n", n))
+        return self._expression.shift(whole_number("n", n, 1))
 
     def first_hit(self, t: str = "t") -> pl.Expr:
         """Return the first `t` at which a condition holds, for `group_by(...).agg(...)`; null if never."""
@@ -215,7 +215,7 @@ class EpisodeLazyFrame:
         Args:
             episodes: over how many, itself included; at the beginning of a run over those that there are.
         """
-        count = _at_least_one("episodes", episodes)
+        count = whole_number("episodes", episodes, 1)
         self._need("run_id", "number", "episode_return")
         mean = self._each_objective(
             lambda value: value.rolling_mean(count, min_samples=1).over("run_id", order_by="number"),
@@ -324,9 +324,3 @@ def _all_followed(followed: pl.Series) -> pl.Series:
             "Take it of store.steps, not of store.transitions or of parts of episodes, and filter afterwards."
         )
     return followed
-
-
-def _at_least_one(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidArgumentError(f"{name}={value!r}: expected a whole number of at least 1.")
-    return value

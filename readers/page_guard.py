@@ -19,9 +19,9 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from ..store.errors import CorruptStoreError
+from ..store.files import Place
 from ..store.layout import STEPS
-from ..store.places import Place
-from ..store.segments.page_checks import FilePages, all_checked, check, unchecked
+from ..store.parquet.page_checks import FilePages, all_checked, check, unchecked
 from ..store.snapshot import Snapshot
 from .damaged_files import check_column_pages, table_places
 

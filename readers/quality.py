@@ -6,7 +6,6 @@ DuckDB computes them from the store's files, so memory holds a few numbers per e
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +14,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from ..store.card import reference_scores
+from ..store.card import MAX_SCORE, MIN_SCORE, reference_scores
+from ..store.common.arguments import discount_factor, real_number, whole_number
+from ..store.common.suggestions import suggest
 from ..store.errors import InvalidArgumentError
 from ..store.manifest import read_card
-from ..store.suggestions import suggest
 from .context import ReadContext
+from .described import DescribedView
 from .sql.session import QuerySession
 from .sql.text import quote
 
@@ -28,6 +29,7 @@ _HASHES, _BAND = 64, 4
 #: The share of state-action pairs that near duplicates have in common.
 _SIMILAR = 0.9
 _DISTANCE_BYTES = 32 << 20
+_LARGEST = 2**63 - 1
 MEASURES = frozenset(
     {
         "average_return",
@@ -60,42 +62,21 @@ class QualityOptions:
 
     def __post_init__(self) -> None:
         checked = {
-            "gamma": _number("gamma", self.gamma, 0, 1),
-            "alpha": _number("alpha", self.alpha, 0),
-            "neighbours": _integer("neighbours", self.neighbours, 2),
-            "samples": _integer("samples", self.samples, 2),
-            "seed": _integer("seed", self.seed, 0),
+            "gamma": discount_factor("gamma", self.gamma),
+            "alpha": real_number("alpha", self.alpha),
+            "neighbours": whole_number("neighbours", self.neighbours, 2, _LARGEST),
+            "samples": whole_number("samples", self.samples, 2, _LARGEST),
+            "seed": whole_number("seed", self.seed, 0, _LARGEST),
             "scores": None if self.scores is None else _scores(self.scores),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
 
-def _number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:
-    """Return a finite number from `least` to `most`, which may come as a scalar of NumPy."""
-    if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iuf":
-        number = float(value)
-        if math.isfinite(number) and least <= number <= most:
-            return number
-    bounds = "" if least == -math.inf else f" from {least} " + ("on" if most == math.inf else f"to {most}")
-    raise InvalidArgumentError(f"{name}={value!r:.200}: expected a finite number{bounds}.")
-
-
-def _integer(name: str, value: Any, least: int) -> int:
-    """Return an integer from `least` to the largest of 64 bits, which may come as a scalar of NumPy."""
-    try:
-        number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
-    except TypeError:
-        number = -1
-    if not least <= number < 1 << 63:
-        raise InvalidArgumentError(f"{name}={value!r:.200}: expected an integer from {least} to 2**63 - 1.")
-    return number
-
-
 def _scores(value: Any) -> tuple[float, float]:
     """Return the scores of a random and of an expert policy."""
     if isinstance(value, tuple | list | np.ndarray) and len(value) == 2:
-        low, high = _number("scores[0]", value[0]), _number("scores[1]", value[1])
+        low, high = (real_number(f"scores[{i}]", value[i], least=-math.inf) for i in range(2))
         if low < high:
             return low, high
     raise InvalidArgumentError(
@@ -147,9 +128,10 @@ class _Measures:
             self._options.gamma,
             self._options.scores or reference_scores(read_card(self._context.snapshot.layout)),
         )
+        # The order of a sum decides its last digit, and threads finish in any order.
         discounted = "SELECT episode_id, episode_return AS value FROM episodes"
         if gamma != 1:
-            value = f"sum(reward * pow({gamma!r}, t))"
+            value = f"sum(reward * pow({gamma!r}, t) ORDER BY t)"
             discounted = f"SELECT episode_id, {value} AS value FROM transitions GROUP BY episode_id"
         mean, least = pl.col("average_return"), pl.col("_least")
         span = None if scores is None else scores[1] - scores[0]
@@ -157,7 +139,7 @@ class _Measures:
         return (
             self._query(
                 f"""SELECT any_value(grouped) AS "group", count(*) AS episodes, sum(length) AS transitions,
-                avg(value) AS average_return, min(value) AS _least, max(value) AS _most
+                avg(value ORDER BY episode_id) AS average_return, min(value) AS _least, max(value) AS _most
                 FROM _groups JOIN ({discounted}) USING (episode_id) GROUP BY grouped"""
             )
             .with_columns(
@@ -317,3 +299,34 @@ def behavioural_entropy(states: np.ndarray, alpha: float = 0.7, neighbours: int 
     radii /= mean
     weight = np.log(dimensions) ** (1 - alpha) * np.log1p(radii) ** alpha
     return float(np.mean(radii * np.exp(-weight) * weight))
+
+
+def normalized_score(view: DescribedView, returns: Any = None) -> np.ndarray:
+    """Place returns on a scale where a random policy has 0 and an expert policy has 1.
+
+    That is `(return - ref_min_score) / (ref_max_score - ref_min_score)` with the scores of the card, as
+    in D4RL and Minari.
+
+    Args:
+        view: a store, or a view of it.
+        returns: what to place; None for the undiscounted return of every episode of the view, in its order.
+
+    Returns:
+        float64, shaped like `returns`.
+
+    Raises:
+        InvalidArgumentError: the card lacks the scores, or the store has several objectives and no returns
+            are given.
+    """
+    scores = reference_scores(read_card(view.context.snapshot.layout))
+    if scores is None:
+        raise InvalidArgumentError(
+            f"The card has no {MIN_SCORE} and {MAX_SCORE}. Set them: store.card = {{**store.card, "
+            f"{MIN_SCORE!r}: ..., {MAX_SCORE!r}: ...}}."
+        )
+    if returns is None:
+        if view.context.snapshot.schema.reward_shape:
+            raise InvalidArgumentError("The episodes have several returns each: pass the ones to place.")
+        returns = view.episodes.select("episode_return").collect().to_series()
+    low, high = scores
+    return (np.asarray(returns, np.float64) - low) / (high - low)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..store.dynamic.column_groups import STEP_FAMILIES
+from ..store.dynamic.column_groups import EXTRA, INFO, POLICY, STEP_FAMILIES
 from ..store.reserved import is_observation
 from ..store.schema import ACTION, OBSERVATION, REWARD
 from .episode_data import EpisodeData
@@ -59,12 +60,12 @@ def signals_of(episode: EpisodeData, roots: Sequence[str] = ROOTS, widest: int =
     """
     if not episode.agents:
         return list(_of_one(episode, roots, widest))
-    found = []
+    signals = []
     for name, member in episode._members.items():
-        found += [
+        signals += [
             replace(signal, name=f"{name}: {signal.name}") for signal in signals_of(member, roots, widest)
         ]
-    return found
+    return signals
 
 
 def _of_one(episode: EpisodeData, roots: Sequence[str], widest: int) -> Iterator[Signal]:
@@ -96,8 +97,8 @@ def _narrow(episode: EpisodeData, widest: int) -> list[pa.Field]:
 
 def _chosen(fields: Iterable[pa.Field], roots: Sequence[str]) -> list[pa.Field]:
     fields = list(fields)
-    found = [field for root in roots for field in fields if _belongs(field.name, root)]
-    return list({field.name: field for field in found}.values())
+    chosen = [field for root in roots for field in fields if _belongs(field.name, root)]
+    return list({field.name: field for field in chosen}.values())
 
 
 def _belongs(name: str, root: str) -> bool:
@@ -121,10 +122,10 @@ def _parts(column: pa.ChunkedArray, widest: int) -> list[np.ndarray]:
     sizes = lengths.unique().drop_null().to_pylist()
     if len(sizes) != 1 or not 0 < sizes[0] <= widest:
         return []
-    found = np.full((len(column), sizes[0]), np.nan)
+    numbers = np.full((len(column), sizes[0]), np.nan)
     there = column.is_valid().to_numpy()
-    found[there] = _floats(pc.call_function("list_flatten", [column])).reshape(-1, sizes[0])
-    return list(found.T)
+    numbers[there] = _floats(pc.call_function("list_flatten", [column])).reshape(-1, sizes[0])
+    return list(numbers.T)
 
 
 def _floats(column: pa.ChunkedArray) -> np.ndarray:
@@ -153,3 +154,32 @@ def reduced(values: np.ndarray, most: int) -> np.ndarray:
         else:
             kept.update((int(start + np.nanargmin(part)), int(start + np.nanargmax(part))))
     return np.array(sorted(kept))
+
+
+_KEYS = {"episode_id", "agent_id", "t"}
+
+
+def row_values(episode: EpisodeData, t: int) -> tuple[dict[str, Any], dict[Any, Any], dict[Any, Any]]:
+    """Return the values at t: the step's columns without images, the infos, and all others.
+
+    The others are policy outputs, own columns and annotations. Of several agents, take one agent's episode.
+
+    Raises:
+        CorruptStoreError: the steps are damaged; the message names the file.
+    """
+    snapshot, start = episode._rows.snapshot, episode._start + t
+    annotations = snapshot.annotation_files.annotations
+    fields = [
+        field
+        for field in episode._columns
+        if field.name not in _KEYS
+        and field.name not in annotations
+        and not pa.types.is_binary(field.type)
+        and not any(family.owns(field) for family in STEP_FAMILIES)
+    ]
+    step = episode._block.table(fields, start, 1).to_pylist()[0] if fields else {}
+    (infos,), (policy,), (extra,) = (episode._dynamic(group, t, 1) for group in (INFO, POLICY, EXTRA))
+    others = {**policy, **extra}
+    for name, annotation in annotations.items():
+        (others[name],) = episode._block.added(snapshot, annotation, start, 1).to_pylist()
+    return step, infos, others

@@ -8,50 +8,54 @@ The top of this package: a view holds a `ReadContext` and hands it to what does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import gymnasium
 import numpy as np
 import polars as pl
 
-from ..store.progress import Progress
+from ..store.common.arguments import flag
+from ..store.common.progress import Progress, progress_meter
 from ..store.snapshot import Selection
+from .amounts import counted
+from .choosing import check_episodes, filter_episodes, sort_episodes
+from .columns.column_stats import Stats
+from .columns.measuring import QUANTILES, compute_stats
 from .context import Parameters, ReadContext, SqlCondition
+from .described import DescribedView
 from .episode import Episode
-from .exporting.conversions import Conversions
-from .exporting.export import ExportReport, export_view
-from .filtering import check_episodes, filter_episodes
-from .iteration import iterate
-from .loading.feeding import FeedingView
-from .loading.stats.column_stats import Stats
-from .loading.stats.compute import QUANTILES, compute_stats
-from .lookup import (
+from .episodes import (
     checked_positions,
     checked_slice,
     describe_episode,
     find_episode,
     has_episode,
+    iterate,
+    replay_all,
     sample_episodes,
     selection_of,
 )
-from .ordering import sort_episodes
+from .exporting.conversions import Conversions
+from .exporting.export import ExportReport, export_view
+from .loading.feeding import FeedingView
 from .plots.accessor import Plots
 from .quality import QualityOptions, measure_quality
-from .queries import QueriedView
 from .replaying.environment import remake_env
 from .replaying.replay import ReplayReport
-from .replaying.replay_all import replay_all
 from .replaying.run_envs import chosen_env, run_envs_of
 
 
-class EpisodeView(FeedingView, QueriedView):
+class EpisodeView(DescribedView, FeedingView):
     """Some episodes of a snapshot, in an order, with length, positions, slices and iteration.
 
     Attributes:
         context: the episodes, as the rest of the library reads them.
     """
+
+    #: Copies views to a new store, which the package of open stores knows how to make.
+    copier: ClassVar[Callable[..., Any]]
 
     def __init__(self, context: ReadContext) -> None:
         self.context = context
@@ -64,20 +68,22 @@ class EpisodeView(FeedingView, QueriedView):
     def __getitem__(self, key: int | str) -> Episode: ...
 
     @overload
-    def __getitem__(self, key: slice | np.ndarray) -> EpisodeView: ...
+    def __getitem__(self, key: slice | list[int] | np.ndarray | pl.Series) -> EpisodeView: ...
 
-    def __getitem__(self, key: int | str | slice | np.ndarray) -> Episode | EpisodeView:
+    def __getitem__(
+        self, key: int | str | slice | list[int] | np.ndarray | pl.Series
+    ) -> Episode | EpisodeView:
         """Return an episode by position in this view (negative: from the end) or by id; another view by
-        slice, or by an array of positions, in its order.
+        slice, by a list or array of positions, in its order, or by a mask: True for each episode to keep.
 
         Raises:
             EpisodeNotFoundError: there is no such position or id in this view.
             InvalidArgumentError: the key is of another kind, or a slice or an array of other things than
-                positions, or of one position twice.
+                positions, or of one position twice; a mask has another length than the view.
         """
         if isinstance(key, slice):
             return EpisodeView(self.context.choose(self.context.all_positions[checked_slice(key)]))
-        if isinstance(key, np.ndarray):
+        if isinstance(key, np.ndarray | list | pl.Series):
             chosen = checked_positions(key, len(self))
             return EpisodeView(self.context.choose(self.context.all_positions[chosen]))
         return find_episode(self.context, key)
@@ -146,20 +152,26 @@ class EpisodeView(FeedingView, QueriedView):
                 is damaged.
             InvalidArgumentError: an episode is unfinished or repeated; the message says how to leave it out.
         """
+        finished = flag("finished", finished)
+        unique = flag("unique", unique)
         check_episodes(self.context, finished=finished, unique=unique)
         return self
 
-    def sort(self, by: str | pl.Expr, *, descending: bool = False) -> EpisodeView:
-        """Return the same episodes in the order of a column of the episodes table.
+    def sort(
+        self, by: str | pl.Expr | Sequence[str | pl.Expr], *, descending: bool | Sequence[bool] = False
+    ) -> EpisodeView:
+        """Return the same episodes in the order of columns of the episodes table.
 
         Equal values keep their order. NULL comes last either way, and NaN counts as the largest number.
 
         Args:
-            by: the column, or a Polars expression that gives a value for each episode.
-            descending: largest first.
+            by: a column, an SQL expression (`"episode_return / length"`), or a Polars expression that gives a
+                value for each episode; or several, of which each orders what is equal in those before it.
+            descending: largest first; for several, a value for all or for each.
 
         Raises:
             QueryError: there is no such column, or it holds lists; the message lists those that are there.
+            InvalidArgumentError: `descending` is neither True nor False, nor a list of them.
         """
         return EpisodeView(sort_episodes(self.context, by, descending=descending))
 
@@ -175,6 +187,7 @@ class EpisodeView(FeedingView, QueriedView):
             InvalidArgumentError: `n` is no number of episodes, or more than there are (without `replace`);
                 `seed` is none.
         """
+        replace = flag("replace", replace)
         return sample_episodes(self.context, n, seed, replace=replace)
 
     def selection(self) -> Selection:
@@ -201,7 +214,7 @@ class EpisodeView(FeedingView, QueriedView):
         Args:
             run: a run's id or name, or the name of a saved environment (`"pole"` for its newest version,
                 `"pole@2"` for that one); None if all runs of these episodes have the same environment.
-            trust: you trust whoever wrote the store: import the modules that the spec names.
+            trust: you trust the author of the store: import the modules that the spec names.
             strict: packages of other versions are an error, not a warning.
             render_mode: another render mode than the recorded one ("human" is not taken over).
             changes: other arguments than the recorded ones, and `max_episode_steps` or
@@ -213,6 +226,8 @@ class EpisodeView(FeedingView, QueriedView):
             InvalidArgumentError: there is no such run or saved environment, or several match.
             CorruptStoreError: what the run kept is damaged.
         """
+        trust = flag("trust", trust)
+        strict = flag("strict", strict)
         options = {"trust": trust, "strict": strict, "render_mode": render_mode, "changes": changes}
         snapshot = self.context.snapshot
         chosen = chosen_env(snapshot.layout, run_envs_of(self.context), run)
@@ -349,9 +364,9 @@ class EpisodeView(FeedingView, QueriedView):
         """Write these episodes as a dataset of another library; the target appears whole or not at all.
 
         Args:
-            target: a file or folder of this machine that does not exist yet.
+            target: a file or folder of this machine that does not exist yet, outside of every store.
             format: its name; `formats()` lists them.
-            overwrite: replace what is there.
+            overwrite: replace an export that is there, if its files are unchanged; nothing else.
             strict: raise if the format cannot hold everything.
             progress: True for a bar on the terminal, or a function called with the episodes done and all of
                 them.
@@ -362,12 +377,14 @@ class EpisodeView(FeedingView, QueriedView):
 
         Raises:
             InvalidArgumentError: the format or an option is unknown, there is no episode, or `target` is the
-                store, contains it or lies in it.
-            StoreExistsError: there is something at `target`.
+                store, contains it or lies in a store.
+            StoreExistsError: there is something at `target`; the message says what.
             DatasetError: the format cannot hold the episodes, or with `strict` not everything of them.
             MissingPackageError: the format needs a package that is not installed.
             StoreAccessError: the target cannot be written.
         """
+        overwrite = flag("overwrite", overwrite)
+        strict = flag("strict", strict)
         return export_view(
             self.context,
             target,
@@ -378,14 +395,48 @@ class EpisodeView(FeedingView, QueriedView):
             options=options,
         )
 
+    def copy(
+        self,
+        into: str | PathLike[str],
+        filter: pl.Expr | str | SqlCondition | None = None,
+        parameters: Parameters | None = None,
+        *,
+        link: bool = False,
+        storage_options: Mapping[str, str] | None = None,
+        progress: bool | Progress = False,
+    ) -> Any:
+        """Make a new `EpisodeStore` of these episodes, under their ids, with their runs and card.
+
+        Segments whose episodes are all wanted are taken over as files, so the episodes stand in the order of
+        the store, also those of a sorted view; `compact(order_by=...)` writes the new store in another order.
+
+        Args:
+            into: where; as for `create`.
+            filter, parameters: only the episodes that fulfil this condition, as for `EpisodeView.filter`.
+            link: share files on the same file system instead of copying them.
+            storage_options: how to reach the object store `into`; if they are not given, this store's own for
+                a URL of the same kind.
+            progress: True for a bar on the terminal, or a function called with the segments done and all
+                segments.
+
+        Raises:
+            StoreExistsError: there is a store already, or other files.
+            InvalidArgumentError: `into` lies in this store.
+            QueryError: the condition is not valid; nothing was created.
+        """
+        link = flag("link", link)
+        view = self if filter is None else self.filter(filter, parameters)
+        with progress_meter(progress, "Copying", "segments") as tell:
+            return self.copier([view], into, link=link, storage_options=storage_options, progress=tell)
+
     def _repr_html_(self) -> str:
         """Return a card: how much there is, how episodes ended, their returns, runs and spaces."""
         from .cards.view_card import view_card
 
-        return view_card(self.context, type(self).__name__)
+        return view_card(self.context, type(self).__name__, lambda: self[0])
 
     def __repr__(self) -> str:
         """Return the number of episodes and where they are."""
         snapshot = self.context.snapshot
         place = f"{str(snapshot.layout.root)!r}, version {snapshot.version}"
-        return f"{type(self).__name__}({len(self)} episodes, {place})"
+        return f"{type(self).__name__}({counted(len(self), 'episode')}, {place})"

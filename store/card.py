@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 from .errors import InvalidArgumentError
@@ -24,7 +25,7 @@ CARD_KEYS: dict[str, tuple[type, ...] | str] = {
     "description": _TEXT,
     "author": _TEXTS,
     "author_email": _TEXTS,
-    "licence": _TEXT,
+    "license": _TEXT,
     "citation": _TEXT,
     "code_permalink": _TEXT,
     "algorithm": _TEXT,
@@ -80,3 +81,96 @@ def entry_text(value: Any) -> str:
     if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
         return ", ".join(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class _Writing:
+    """Methods of a dict or list that change it, each followed by a write of the whole card.
+
+    If the write fails, the content is what it was before. Copies and pickles are plain dicts and lists.
+    """
+
+    _save: Callable[[], None]
+
+    def __init_subclass__(cls, base: type, changes: str) -> None:
+        super().__init_subclass__()
+        cls._base: Any = base
+        for name in changes.split():
+            setattr(cls, name, _writing(base, name))
+
+    def __init__(self, content: Any, save: Callable[[], None]) -> None:
+        self._base.__init__(self, content)
+        self._save = save
+        self._track()
+
+    def _track(self) -> None:
+        """Let what is nested write the card too."""
+        parts = self.items() if isinstance(self, dict) else enumerate(self)  # type: ignore[arg-type]
+        for key, value in list(parts):
+            kind = _Entries if isinstance(value, dict) else _Items if isinstance(value, list) else None
+            if kind is not None and getattr(value, "_save", None) is not self._save:
+                self._base.__setitem__(self, key, kind(value, self._save))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._base, (self.copy(),)
+
+    def copy(self) -> Any:
+        """Return a plain copy, of what is nested too."""
+        return plain(self)
+
+
+def _writing(base: Any, name: str) -> Any:
+    change = getattr(base, name)
+
+    @wraps(change)
+    def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if name == "setdefault" and args and args[0] in self:
+            return self[args[0]]
+        before = base(self)
+        try:
+            result = change(self, *args, **kwargs)
+            self._track()
+            self._save()
+        except BaseException:
+            base.clear(self)
+            getattr(base, "update" if base is dict else "extend")(self, before)
+            raise
+        return self[args[0]] if name == "setdefault" else result
+
+    return changed
+
+
+def plain(value: Any) -> Any:
+    """Return JSON as plain dicts and lists."""
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    return [plain(part) for part in value] if isinstance(value, list) else value
+
+
+class _Entries(
+    _Writing,
+    dict[str, Any],
+    base=dict,
+    changes="__setitem__ __delitem__ __ior__ update setdefault pop popitem clear",
+):
+    """A nested dict of a card."""
+
+
+class _Items(
+    _Writing,
+    list[Any],
+    base=list,
+    changes="__setitem__ __delitem__ __iadd__ __imul__ append extend insert pop remove clear sort reverse",
+):
+    """A nested list of a card."""
+
+
+class Card(_Entries, base=dict, changes=""):
+    """A store's card as it was when it was read; changing it, or what is nested in it, writes all of it.
+
+    Args:
+        card: the entries.
+        write: writes a card.
+    """
+
+    def __init__(self, card: Mapping[str, Any], write: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__(card, lambda: write(plain(self)))

@@ -3,9 +3,10 @@
     EpisodelakeError
     ├── StoreNotFoundError      (FileNotFoundError)       no store at that path
     ├── StoreExistsError        (FileExistsError)         a store is already there
-    ├── StoreAccessError        (OSError)                 no permission, a full disk, a lost connection
+    ├── StoreAccessError        (OSError)                 no permission, a full disk
+    │   └── StoreUnavailableError                         ... for now: no descriptors, EIO, a busy service
     ├── FormatVersionError                                a format that this version cannot read
-    ├── CorruptStoreError                                 a file of the store is damaged; the message names it
+    ├── CorruptStoreError                                 a file of the store is damaged or gone
     ├── VersionNotFoundError    (LookupError)             the store has no such version
     ├── EpisodeNotFoundError    (KeyError, IndexError)    the snapshot has no such episode
     ├── EpisodeTimeoutError     (TimeoutError)            no episode came in time
@@ -47,12 +48,25 @@ class StoreAccessError(EpisodelakeError, OSError):
     """The system refused to read or write the store: permission, a full disk, a lost link."""
 
 
+class StoreUnavailableError(StoreAccessError):
+    """The store cannot be reached for now: no free file descriptors or memory, a disk or connection in
+    trouble, a busy service.
+
+    Nothing is known to be damaged, and nothing was treated as damaged: call again. The error of the system,
+    or of the library that met it, is its `__cause__`.
+    """
+
+
 class FormatVersionError(EpisodelakeError):
     """The store was written in a format that this version of Episodelake does not read."""
 
 
 class CorruptStoreError(EpisodelakeError):
-    """A file of the store is damaged or was changed by hand; the message names the file."""
+    """A file of the store is damaged, was changed by hand, or is gone; the message names the file.
+
+    Damaged means that its bytes were read and contradict their checksum or format. What could not be read is
+    a `StoreAccessError`.
+    """
 
 
 class VersionNotFoundError(EpisodelakeError, LookupError):
@@ -131,3 +145,15 @@ class RecorderStateError(EpisodelakeError, RuntimeError):
 
 class ConcurrentCommitError(EpisodelakeError):
     """Other processes won the race for a commit too many times; nothing of this commit is visible."""
+
+
+class DamagedJournalError(CorruptStoreError):
+    """Bytes of a journal were read, and are not what a journal holds: the one reason to set it aside."""
+
+
+def replaced_error(root: object) -> StoreNotFoundError:
+    """Return the error for a place that holds another store than the one that was opened, or none."""
+    return StoreNotFoundError(
+        f"{root} no longer holds the store that was opened there: it was deleted, replaced by another store, "
+        "or restored from an older copy. Nothing was committed. Open it again to use what is there now."
+    )

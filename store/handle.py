@@ -18,16 +18,18 @@ class StoreHandle:
 
     Attributes:
         cast: which conversions of dtype values to write may need; see `SessionOptions`.
+        annotated: the names of annotations of steps, which nothing recorded may have; for writers.
     """
 
     layout: Layout
     manifest: Manifest
     cast: Cast = "no"
+    annotated: frozenset[str] = frozenset()
 
     @cached_property
     def schema(self) -> StepSchema:
         """The columns of steps that follow from the store's spaces."""
-        return StepSchema.of(self.manifest, self.cast)
+        return StepSchema.of(self.manifest, self.cast, self.annotated)
 
 
 class OpenStore(Protocol):

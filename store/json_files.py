@@ -13,8 +13,7 @@ from typing import Any
 
 from .checksums import checksum
 from .errors import CorruptStoreError
-from .files import guard_access
-from .places import Place
+from .files import Place, guard_access
 
 #: The member that holds the checksum.
 CHECKSUM = "crc32"

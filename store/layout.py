@@ -14,7 +14,7 @@ from pathlib import Path
 
 import platformdirs
 
-from .places import Place, locate
+from .files import Place, locate
 
 FORMAT_VERSION = 1
 
@@ -24,6 +24,8 @@ RUNS = "runs"
 EPISODES = "episodes"
 STEPS = "steps"
 JOURNAL = "journal"
+#: Beside the journals while a maintenance operation is between its two commits.
+UNFINISHED_NOTE = "maintenance.unfinished"
 ANNOTATIONS = "annotations"
 ARTIFACTS = "artifacts"
 ARTIFACT_NAMES = "artifact_names"

@@ -6,15 +6,17 @@ it is no store. The card may change and is replaced as a whole.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 
-from .agents.agents import AgentGroup, check_groups, column_prefix, joint_spaces
+from .agents import AgentGroup, check_groups, column_prefix, joint_spaces
 from .card import check_card
 from .errors import (
     CorruptStoreError,
@@ -22,13 +24,16 @@ from .errors import (
     InvalidArgumentError,
     StoreExistsError,
     StoreNotFoundError,
+    replaced_error,
 )
-from .files import guard_access
+from .files import Place, guard_access, is_absent
+from .files.system import is_file
 from .json_files import CHECKSUM, checked_json, read_json
 from .layout import FORMAT_VERSION, MANIFEST, Layout
-from .places import Place
-from .spaces import SpaceCodec, space_from_json, space_to_json
+from .spaces import SpaceCodec, plain_space, space_from_json, space_to_json
 
+#: The file that a copy or merge has until it is whole.
+UNFINISHED = "store.unfinished"
 #: How many names a message lists for a folder that is no store.
 _NAMED = 8
 
@@ -59,7 +64,8 @@ class Manifest:
     ) -> Manifest:
         """Return the identity of a store that is about to be created."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        return Manifest(uuid.uuid4().hex, now, observation_space, action_space, reward_shape)
+        spaces = plain_space(observation_space), plain_space(action_space)
+        return Manifest(uuid.uuid4().hex, now, *spaces, reward_shape)
 
     @staticmethod
     def of_agents(groups: tuple[AgentGroup, ...], reward_shape: tuple[int, ...]) -> Manifest:
@@ -174,9 +180,13 @@ def _spaces(
 def read_card(layout: Layout) -> dict[str, Any]:
     """Read `card.json`; a store without one has an empty card."""
     try:
-        return _read_object(layout.card, missing=lambda: f"{layout.card} is gone.")
+        card = _read_object(layout.card, missing=lambda: f"{layout.card} is gone.")
     except StoreNotFoundError:
         return {}
+    if "licence" in card:
+        # The name of the key in stores of 0.1.0.
+        card.setdefault("license", card.pop("licence"))
+    return card
 
 
 def card_bytes(card: Mapping[str, Any]) -> bytes:
@@ -216,8 +226,29 @@ def write_card(layout: Layout, data: bytes) -> None:
         layout.card.write(data)
 
 
+def check_identity(layout: Layout) -> None:
+    """Make sure that a place still holds the store that a layout was made for.
+
+    A store may be deleted, and another one created at its path or URL, while a writer or a reader of the old
+    one lives. Commits and moves to a newer version are checked here first.
+
+    Raises:
+        StoreNotFoundError: it holds another store, or none.
+        CorruptStoreError: `store.json` is damaged.
+        StoreAccessError: it cannot be read.
+    """
+    if layout.store_id is None:
+        return
+    try:
+        there = read_store_id(layout)
+    except StoreNotFoundError:
+        there = None
+    if there != layout.store_id:
+        raise replaced_error(layout.root)
+
+
 def _not_found(root: Place) -> str:
-    if root.local is not None and root.local.is_file():
+    if root.local is not None and is_file(root.local):
         return f"{root} is a file, not a store. Give the folder that holds {MANIFEST}."
     if not root.exists():
         missing = (
@@ -225,7 +256,7 @@ def _not_found(root: Place) -> str:
         )
         return f"There is no store at {root}: {missing} does not exist. Create one with episodelake.create."
     names = root.names()
-    stores = [name for name in names if root.local is not None and (root.local / name / MANIFEST).is_file()]
+    stores = [name for name in names if root.local is not None and is_file(root.local / name / MANIFEST)]
     if stores:
         listed = ", ".join(str(root / name) for name in stores[:_NAMED])
         more = f" and {len(stores) - _NAMED} more" if len(stores) > _NAMED else ""
@@ -241,8 +272,42 @@ def _read_object(path: Place, missing: Callable[[], str]) -> dict[str, Any]:
     try:
         return read_json(path)
     except OSError as error:
-        if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+        if is_absent(error):
             with guard_access("look for a store", path):
                 message = missing()
             raise StoreNotFoundError(message) from None
         raise
+
+
+def store_at(path: Path) -> Path | None:
+    """Return the folder of the store, also of one being made, that a path of this machine is or lies in."""
+    real = path.resolve()
+    return next((each for each in (real, *real.parents) if _is_store(each)), None)
+
+
+def check_outside_stores(path: Path) -> None:
+    """Refuse a target that lies in a store, which holds its own files only.
+
+    Raises:
+        InvalidArgumentError: it does.
+        StoreAccessError: it cannot be told.
+    """
+    with guard_access("look for a store", path):
+        store = store_at(path.resolve().parent)
+    if store is not None:
+        raise InvalidArgumentError(
+            f"{path} lies in the store {store}, which holds its own files only. Choose a path outside."
+        )
+
+
+def _is_store(folder: Path) -> bool:
+    for name in (MANIFEST, UNFINISHED):
+        file = folder / name
+        if is_file(file):
+            # Other programs have files of this name.
+            try:
+                if "store_id" in json.loads(file.read_bytes()):
+                    return True
+            except (ValueError, TypeError, RecursionError):
+                continue
+    return False

@@ -21,6 +21,10 @@ from .errors import InvalidArgumentError
 SPACES_KEY = b"episodelake.spaces"
 #: The key of the names of the user's own step columns there, as JSON.
 EXTRA_KEY = b"episodelake.extra"
+#: The key of the card of the store there, as JSON.
+CARD_KEY = b"episodelake.card"
+#: The name of a run that got none.
+DEFAULT_RUN = "run"
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _EMPTY = "%"
 _RESERVED = frozenset("%. ,;{}()=") | {chr(code) for code in range(32)} | {chr(127)}

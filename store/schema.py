@@ -8,23 +8,23 @@ row* pairs observation t with the action taken there; sealing shifts the action 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from .agents.agents import AgentGroup, GroupedCodec, column_prefix
+from .agents import AgentGroup, GroupedCodec, column_prefix
 from .dynamic.column_groups import POLICY
-from .errors import CorruptStoreError
+from .errors import CorruptStoreError, SpaceMismatchError
 from .manifest import Manifest
-from .reserved import ACTION, AGENT_ID, FLAGS, OBSERVATION, REWARD
+from .reserved import ACTION, AGENT_ID, ENV_STEP, FLAGS, OBSERVATION, REWARD, check_name
 from .spaces import SpaceCodec
+from .spaces.arrow import STORED_TYPES, inner_type
 from .spaces.coerce import Cast
-from .spaces.stored_types import STORED_TYPES, inner_type
-
-ENV_STEP = "env_step"
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -47,6 +47,7 @@ class StepSchema:
         groups: the groups of agents of a multi-agent store; else empty.
         prefix: what the names of observation and action columns begin with.
         cast: which conversions of dtype values to write may need; see `SessionOptions`.
+        annotated: the names of annotations of steps.
     """
 
     observation_space: gymnasium.Space
@@ -55,12 +56,43 @@ class StepSchema:
     groups: tuple[AgentGroup, ...] = field(default=())
     prefix: str = field(default="")
     cast: Cast = field(default="no")
+    annotated: frozenset[str] = field(default=frozenset(), compare=False)
 
     @staticmethod
-    def of(manifest: Manifest, cast: Cast = "no") -> StepSchema:
+    def of(manifest: Manifest, cast: Cast = "no", annotated: frozenset[str] = frozenset()) -> StepSchema:
         """Return the schema that a store's identity file describes."""
         spaces = (manifest.observation_space, manifest.action_space)
-        return StepSchema(*spaces, manifest.reward_shape, manifest.groups, cast=cast)
+        return StepSchema(*spaces, manifest.reward_shape, manifest.groups, cast=cast, annotated=annotated)
+
+    def check_extra(self, extra: Mapping[str, Any]) -> None:
+        """Refuse step columns of a user's own whose name means something else already.
+
+        Raises:
+            SpaceMismatchError: it is no mapping.
+            InvalidArgumentError: a key is no text, or its name is taken; the message has a free one.
+        """
+        if not isinstance(extra, Mapping):
+            raise SpaceMismatchError(
+                f"extra is {type(extra).__name__}; expected a mapping from column names."
+            )
+        # The same few names come with every step.
+        if not self._free.issuperset(extra):
+            for name in extra:
+                check_name(
+                    name, self.taken | dict.fromkeys(map(str.casefold, self.annotated), "an annotation")
+                )
+            self._free.update(extra)
+
+    @cached_property
+    def _free(self) -> set[str]:
+        """The names of user's own columns that were checked."""
+        return set()
+
+    @cached_property
+    def taken(self) -> dict[str, str]:
+        """Names that the store uses already, columns and groups, by their lower case."""
+        groups = {group.name.casefold(): "a group of agents" for group in self.groups}
+        return groups | {name.casefold(): "a column of steps" for name in self.steps.names}
 
     @cached_property
     def parts(self) -> tuple[StepSchema, ...]:

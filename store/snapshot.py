@@ -7,6 +7,7 @@ reads the tables' logs only. Readers start here; nothing in it changes while wri
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,21 +16,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .delta.files import TableFile
+from .delta.version import TableVersion
 from .dynamic import logical_types as kinds
-from .dynamic.overflow import Overflow, overflow_of
+from .dynamic.origins import array_kinds, remember
 from .errors import CorruptStoreError, VersionNotFoundError
-from .files import guard_access
-from .identity import check_identity
+from .files import Place, guard_access
 from .layout import EPISODES, RUNS, STEPS, Layout
-from .manifest import Manifest
-from .places import Place
+from .manifest import Manifest, check_identity
+from .parquet.files import open_parquet, read_parquet
 from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, check_stored_type
 from .segments.file_checks import check_beside, check_listed, check_pages
-from .segments.parquet import open_parquet, read_parquet
 from .tables.annotation_files import PROPERTY, AnnotationFiles, parse_annotations
-from .tables.listed_files import TableFile
+from .tables.overflow import Overflow, overflow_of
 from .tables.pointers import Pointers, read_pointers
-from .tables.version import TableVersion
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Snapshot:
     Raises:
         VersionNotFoundError: there is no such version.
         CorruptStoreError: a table's log cannot be read.
-        StoreNotFoundError: another store stands in the place of this one.
+        StoreNotFoundError: another store has replaced this one.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class Snapshot:
         """Return a steps file that a later version no longer lists."""
         place = self.segment_path(name)
         file = open_parquet(place)
-        return TableFile(name, file.metadata.num_rows, place.size(), 0, frozenset(file.schema_arrow.names))
+        return TableFile.unlisted(name, file.metadata.num_rows, place.size(), file.schema_arrow.names)
 
     def check_segment(self, name: str) -> None:
         """Compare a segment's footer with its entry in the log, once in this process.
@@ -283,9 +283,28 @@ class Snapshot:
 
     def _handed_out(self, places: list[Place]) -> list[Place]:
         """Return files for an engine, their pages checked if the layout asks for it."""
+        _ = self._types_remembered
         if self.layout.check_pages:
             check_pages(places)
         return places
+
+    @cached_property
+    def _types_remembered(self) -> bool:
+        """Remember the types of array columns, which engines do not keep; return whether there are any."""
+        columns = array_kinds([*self.table_schema(STEPS), *self.table_schema(EPISODES)])
+        if columns:
+            remember(self._run_ids(), columns)
+        return bool(columns)
+
+    def _run_ids(self) -> Iterator[str]:
+        for file in self.run_files:
+            low, high = file.bounds("run_id") or (None, None)
+            if low is not None and low == high:
+                yield low
+                continue
+            # A damaged file of runs must not keep others from being read.
+            with suppress(CorruptStoreError):
+                yield from read_parquet(self.layout.table(RUNS) / file.name, ["run_id"]).column(0).to_pylist()
 
     @cached_property
     def hidden_rows(self) -> bool:

@@ -30,37 +30,33 @@ def record_offsets(file: Path) -> Iterator[int]:
     """Yield where each record begins.
 
     Raises:
-        DatasetError: the file cannot be read, is truncated, or a length has another checksum.
+        OSError: the file cannot be read.
+        DatasetError: it is truncated, or a length has another checksum.
     """
-    try:
-        with file.open("rb") as source:
-            size = source.seek(0, 2)
-            offset = number = 0
-            while offset < size:
-                source.seek(offset)
-                length = _length(source.read(_HEAD.size), file, number)
-                end = offset + _HEAD.size + length + _TAIL.size
-                if end > size:
-                    raise DatasetError(f"{file}: record {number} ends at byte {end}, the file at {size}.")
-                yield offset
-                offset, number = end, number + 1
-    except OSError as error:
-        raise DatasetError(f"{file} cannot be read: {error}") from error
+    with file.open("rb") as source:
+        size = source.seek(0, 2)
+        offset = number = 0
+        while offset < size:
+            source.seek(offset)
+            length = _length(source.read(_HEAD.size), file, number)
+            end = offset + _HEAD.size + length + _TAIL.size
+            if end > size:
+                raise DatasetError(f"{file}: record {number} ends at byte {end}, the file at {size}.")
+            yield offset
+            offset, number = end, number + 1
 
 
 def read_record(file: Path, offset: int) -> bytes:
     """Return the data of the record that begins at an offset.
 
     Raises:
-        DatasetError: it cannot be read, or has another checksum.
+        OSError: the file cannot be read.
+        DatasetError: it is truncated, or has another checksum.
     """
-    try:
-        with file.open("rb") as source:
-            source.seek(offset)
-            data = source.read(_length(source.read(_HEAD.size), file, 0))
-            tail = source.read(_TAIL.size)
-    except OSError as error:
-        raise DatasetError(f"{file} cannot be read: {error}") from error
+    with file.open("rb") as source:
+        source.seek(offset)
+        data = source.read(_length(source.read(_HEAD.size), file, 0))
+        tail = source.read(_TAIL.size)
     if len(tail) < _TAIL.size or _TAIL.unpack(tail)[0] != masked_crc(data):
         raise DatasetError(f"{file}: the record at byte {offset} is damaged; its checksum differs.")
     return data

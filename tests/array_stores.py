@@ -24,7 +24,7 @@ ACTIONS = spaces.Box(-1, 1, (2,), np.float64)
 CARD = {
     "title": 'The "walk" | ü\x7f',
     "description": "Random.\n---\nWalks.",
-    "licence": "MIT",
+    "license": "MIT",
     "env_spec": '{"id": "Walk-v0"}',
 }
 #: Terminated, truncated, the transitions, and the split.

@@ -18,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+import episodelake as el
 from nasty_environments import Rollout, SmallEnv, advance
 from waiting import journals, wait_for_journal
 
@@ -320,3 +321,13 @@ __all__ = [
     "tilting_many",
     "tracked_many",
 ]
+
+
+def interrupted(*arguments: Any, **options: Any) -> el.types.CollectStats:
+    """Call `collect`, which Ctrl-C ends, and return the statistics that the exception has."""
+    try:
+        el.collect(*arguments, **options)
+    except KeyboardInterrupt as interrupt:
+        assert type(interrupt) is KeyboardInterrupt
+        return interrupt.stats  # type: ignore[attr-defined]
+    raise AssertionError("Ctrl-C did not end the call")

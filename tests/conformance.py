@@ -56,7 +56,7 @@ class Backend(ABC):
         """Open a store."""
         return el.open(self.at(name), version, storage_options=self.storage_options)
 
-    def recover(self, name: str = "store") -> list[el.RecoveredRun]:
+    def recover(self, name: str = "store") -> list[el.types.RecoveredRun]:
         """Recover the journals of a store."""
         return el.recover(self.at(name), storage_options=self.storage_options)
 
@@ -273,21 +273,21 @@ class Conformance(Place):
         """Creating where a store is raises and leaves every file as it was."""
         fill(backend.create(), [1, 2])
         before = backend.contents()
-        with pytest.raises(el.StoreExistsError):
+        with pytest.raises(el.errors.StoreExistsError):
             backend.create()
         assert backend.contents() == before
 
     def test_a_place_with_other_files_is_refused(self, backend: Backend) -> None:
         """A store is not created among files of something else, which stay."""
         backend.write("notes.txt", b"mine")
-        with pytest.raises(el.StoreExistsError, match=r"notes\.txt"):
+        with pytest.raises(el.errors.StoreExistsError, match=r"notes\.txt"):
             backend.create()
         assert backend.files() == ["notes.txt"]
 
     def test_only_a_store_opens(self, backend: Backend) -> None:
         """Opening or recovering what is not there raises, and makes nothing."""
         for attempt in (backend.open, backend.recover):
-            with pytest.raises(el.StoreNotFoundError) as caught:
+            with pytest.raises(el.errors.StoreNotFoundError) as caught:
                 attempt()
             assert isinstance(caught.value, FileNotFoundError)
             assert backend.at().rpartition("://")[2] in str(caught.value)
@@ -297,7 +297,7 @@ class Conformance(Place):
         """Tables without the manifest, which is written last, are no store yet and become one."""
         backend.create()
         backend.remove("store.json")
-        with pytest.raises(el.StoreNotFoundError):
+        with pytest.raises(el.errors.StoreNotFoundError):
             backend.open()
         assert_numbered(fill(backend.create(), range(3)), range(3))
 
@@ -309,7 +309,7 @@ class Conformance(Place):
             start.wait(PATIENCE)
             try:
                 return backend.create().id
-            except el.StoreExistsError:
+            except el.errors.StoreExistsError:
                 return None
 
         with ThreadPoolExecutor(4) as pool:
@@ -322,7 +322,7 @@ class Conformance(Place):
         store = backend.create(**NUMBERED_SPACES, card={"a": 1, "b": 2})
         store.card = {"c": ["é", {"d": None}]}
         assert backend.open().card == store.card == {"c": ["é", {"d": None}]}
-        with pytest.raises(el.InvalidArgumentError):
+        with pytest.raises(el.errors.InvalidArgumentError):
             store.card = {"object": object()}
         assert backend.open().card == {"c": ["é", {"d": None}]}
 
@@ -439,7 +439,7 @@ class Conformance(Place):
         assert set(shown) == {0, 1, 2, 3, 4}
         assert_numbered(backend.open(version=shown.index(2)), [0, 1], engines=True)
         for wrong in (store.version + 1, -1, 10**9):
-            with pytest.raises(el.VersionNotFoundError):
+            with pytest.raises(el.errors.VersionNotFoundError):
                 backend.open(version=wrong)
 
     # Reading
@@ -510,7 +510,7 @@ class Conformance(Place):
         else:
             backend.write(file, data[:-20] if damage == "cut" else b"x" * len(data))
         name = file.rpartition("/")[2]
-        with pytest.raises(el.CorruptStoreError) as caught:
+        with pytest.raises(el.errors.CorruptStoreError) as caught:
             all_of(backend.open())
         assert name in str(caught.value)
         with pytest.raises((el.EpisodelakeError, duckdb.Error)) as caught:
@@ -523,7 +523,7 @@ class Conformance(Place):
         for file in backend.files():
             if file.startswith("episodes/_delta_log"):
                 backend.remove(file)
-        with pytest.raises(el.CorruptStoreError, match="episodes"):
+        with pytest.raises(el.errors.CorruptStoreError, match="episodes"):
             len(backend.open())
 
 
@@ -562,7 +562,7 @@ class MaintenanceConformance(Place):
             assert_numbered(found, [1, 2, 3, 5, 6, 7], engines=True)
         assert_numbered(backend.open(version=old), range(8), engines=True)
         assert backend.open().history()["operation"][0] == "delete"
-        with pytest.raises(el.QueryError):
+        with pytest.raises(el.errors.QueryError):
             store.delete("no_such_column = 1")
         assert store.delete("length > 1000").episodes == 0
         store.delete("true")
@@ -652,18 +652,18 @@ class MaintenanceConformance(Place):
         assert backend.open().tags == {"paper-v1": store.tags["paper-v1"], "all": store.version}
         assert_numbered(backend.open(version="paper-v1"), range(2))
         assert_numbered(backend.open(version="all"), range(3))
-        with pytest.raises(el.StoreExistsError, match="paper-v1"):
+        with pytest.raises(el.errors.StoreExistsError, match="paper-v1"):
             store.tag("paper-v1")
         store.untag("paper-v1")
         store.tag("paper-v1")
         assert_numbered(backend.open(version="paper-v1"), range(3))
         for wrong in ("../escape", "a/b", "", ".hidden", "ä"):
-            with pytest.raises(el.InvalidArgumentError):
+            with pytest.raises(el.errors.InvalidArgumentError):
                 store.tag(wrong)
-        with pytest.raises(el.VersionNotFoundError):
+        with pytest.raises(el.errors.VersionNotFoundError):
             store.tag("later", store.version + 1)
         for attempt in (lambda: backend.open(version="no-such-tag"), lambda: store.untag("no-such-tag")):
-            with pytest.raises(el.VersionNotFoundError, match="all"):
+            with pytest.raises(el.errors.VersionNotFoundError, match="all"):
                 attempt()
 
     # Annotations
@@ -741,7 +741,7 @@ class MaintenanceConformance(Place):
         assert whole.runs.collect().height == 1
         fill(backend.open("whole"), [6])
         assert_numbered(backend.open(), range(6))
-        with pytest.raises(el.StoreExistsError):
+        with pytest.raises(el.errors.StoreExistsError):
             store.copy(backend.at("whole"), storage_options=options)
 
     # Together
@@ -759,7 +759,7 @@ class MaintenanceConformance(Place):
                     lambda: mine.delete('"metadata.value" = 1'),
                     lambda: mine.annotate(pl.DataFrame({"episode_id": [mine[0].id], "label": ["x"]})),
                 ):
-                    with contextlib.suppress(el.ConcurrentCommitError):
+                    with contextlib.suppress(el.errors.ConcurrentCommitError):
                         change()
 
         with ThreadPoolExecutor(1) as pool:
@@ -815,15 +815,15 @@ class DetailsConformance(Place):
     def test_wrong_questions_are_named(self, backend: Backend) -> None:
         """Unknown columns, positions and ids and bad SQL are errors of our tree that say what there is."""
         store = fill(backend.create(), range(2))
-        with pytest.raises(el.QueryError, match="episode_return"):
+        with pytest.raises(el.errors.QueryError, match="episode_return"):
             store.filter("no_such_column > 1")
-        with pytest.raises(el.QueryError, match="episode_return"):
+        with pytest.raises(el.errors.QueryError, match="episode_return"):
             store.filter(pl.col("no_such_column") > 1)
-        with pytest.raises(el.QueryError):
+        with pytest.raises(el.errors.QueryError):
             store.sql("select from where")
-        with pytest.raises(el.EpisodeNotFoundError):
+        with pytest.raises(el.errors.EpisodeNotFoundError):
             store[2]
-        with pytest.raises(el.EpisodeNotFoundError, match="numbered"):
+        with pytest.raises(el.errors.EpisodeNotFoundError, match="numbered"):
             store["nobody/000000"]
 
     def test_a_wrong_value_costs_no_episode(self, backend: Backend) -> None:
@@ -833,7 +833,7 @@ class DetailsConformance(Place):
             write_numbered(writer, 0, 1)
             episode = writer.begin(np.zeros(2, np.float32))
             episode.append(1, 0.5, np.ones(2, np.float32))
-            with pytest.raises(el.SpaceMismatchError):
+            with pytest.raises(el.errors.SpaceMismatchError):
                 episode.append(1, 0.5, np.ones(3, np.float32))
             episode.end()
             write_numbered(writer, 1, 2)
@@ -849,7 +849,7 @@ class DetailsConformance(Place):
         manifest = json.loads(backend.read("store.json"))
         manifest["format"] = 99
         backend.write("store.json", json.dumps(manifest).encode())
-        with pytest.raises(el.FormatVersionError, match="99"):
+        with pytest.raises(el.errors.FormatVersionError, match="99"):
             backend.open()
 
     def test_seal_makes_episodes_visible_while_the_run_goes_on(self, backend: Backend) -> None:
@@ -870,7 +870,7 @@ class DetailsConformance(Place):
         backend.create()
         for text in (b"", b"{", b"[]", b"\xff\xfe", b"{}" * 3):
             backend.write("store.json", text)
-            with pytest.raises(el.CorruptStoreError, match=r"store\.json"):
+            with pytest.raises(el.errors.CorruptStoreError, match=r"store\.json"):
                 backend.open()
 
     def test_compaction_sorts_by_a_column(self, backend: Backend) -> None:
@@ -883,7 +883,7 @@ class DetailsConformance(Place):
         assert all_of(backend.open()) == before
         store.compact(order_by="metadata.value")
         assert_numbered(backend.open(), [1, 2, 3, 6, 8])
-        with pytest.raises(el.InvalidArgumentError, match="no_such"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="no_such"):
             store.compact(order_by="no_such")
 
     def test_verification_finds_nothing_wrong(self, backend: Backend) -> None:
@@ -929,7 +929,7 @@ class DetailsConformance(Place):
         store.drop_annotation("label")
         assert "label" not in backend.open().episodes.collect().columns
         assert backend.open().annotations["name"].to_list() == ["score"]
-        with pytest.raises(el.InvalidArgumentError, match="score"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="score"):
             store.drop_annotation("label")
 
     def test_wrong_annotations_change_nothing(self, backend: Backend) -> None:
@@ -945,7 +945,7 @@ class DetailsConformance(Place):
             ({"episode_id": [one], "t": [0], "reward": [1.0]}, ("episode_id", "t")),
         ]
         for columns, on in frames:
-            with pytest.raises(el.InvalidArgumentError):
+            with pytest.raises(el.errors.InvalidArgumentError):
                 store.annotate(pl.DataFrame(columns), on=on)
         assert backend.open().version == before
 
@@ -969,6 +969,6 @@ class DetailsConformance(Place):
             play(recorder, seeds(0))
         target = fill(backend.create(), [1])
         before = backend.contents()
-        with pytest.raises(el.SpaceMismatchError):
+        with pytest.raises(el.errors.SpaceMismatchError):
             el.merge([other.refresh()], target)
         assert backend.contents() == before

@@ -30,7 +30,7 @@ FORMATS: list[tuple[str, dict[str, Any]]] = [
     ("parquet", {}),
     ("parquet", {"layout": "steps"}),
     ("csv", {}),
-    *(("rllib", {"kind": kind}) for kind in ("rows", "episodes", "batches", "json")),
+    *(("rllib", {"kind": kind}) for kind in ("rows", "episodes")),
     ("rlds", {}),
     ("rlds", {"images": "raw"}),
     ("huggingface", {}),
@@ -46,9 +46,9 @@ _WORDS = {
     "episodes": "without a transition|nothing is left",
     "observations": f"{_LAST}|last observation|the shape",
     "has_last": f"{_LAST}|last observation",
-    "actions": f"{_LAST}|the shape",
+    "actions": f"{_LAST}|the shape|actions in the units",
     "rewards": _LAST,
-    "end": f"{_LAST}|not cut|not truncated|as well",
+    "end": f"{_LAST}|not cut|not truncated|as well|whether an episode",
     "infos": f"{_LAST}|info|types of other",
     "policy": f"{_LAST}|policy|types of other",
     "extra": f"{_LAST}|last observation|column",
@@ -107,17 +107,17 @@ def unexplained(store: el.EpisodeStore, folder: Path, name: str, options: dict[s
     target = folder / f"target{_SUFFIXES.get(name, '')}"
     try:
         report = store.export(target, format=name, **options)
-    except el.DatasetError as error:
+    except el.errors.DatasetError as error:
         assert "failed:" not in str(error), error
         return []
     given: dict[str, Any] = {"last_observation": "missing"}
     if name not in _STATE_SPACES:
         given |= {"observation_space": store.observation_space, "action_space": store.action_space}
-    if name == "csv" or options.get("kind") == "json":
+    if name == "csv":
         given["cast"] = "same_kind"
     try:
         again = el.import_dataset(target, folder / "back", **given)
-    except el.SpaceMismatchError:
+    except el.errors.SpaceMismatchError:
         # Numbers of text have other dtypes, which no cast of the same kind makes those of the space.
         if "cast" not in given:
             raise
@@ -143,7 +143,7 @@ def unexplained_transitions(store: el.EpisodeStore, folder: Path, name: str) -> 
         try:
             source = getattr(store.to, name)()
             again = el.import_dataset(source, folder / "back", **spaces_)
-        except (el.DatasetError, el.InvalidArgumentError) as error:
+        except (el.errors.DatasetError, el.errors.InvalidArgumentError) as error:
             assert "failed:" not in str(error), error
             return []
     lost = "\n".join([*(str(each.message) for each in caught), *again.lost])
@@ -169,7 +169,7 @@ def webdataset_differences(store: el.EpisodeStore, folder: Path) -> list[Any]:
     """Return what samples of episodes, read by tarfile and NumPy, have otherwise than the store."""
     try:
         store.export(folder / "target", format="webdataset", strict=True)
-    except el.DatasetError as error:
+    except el.errors.DatasetError as error:
         assert re.search("WebDataset cannot hold|cannot hold the name", str(error)), error
         return []
     found: dict[str, dict[Any, Any]] = {}
@@ -204,7 +204,7 @@ def _sample(episode: el.Episode, facts: dict[str, Any], parts: dict[Any, Any]) -
 
 
 def _path(name: str) -> tuple[str, ...]:
-    return tuple(unquote(part) for part in name.split("."))
+    return tuple("" if part == "%" else unquote(part).strip("<>") for part in name.split("."))
 
 
 def _flat(values: Any, path: tuple[str, ...] = ()) -> Any:
@@ -242,7 +242,9 @@ def _described(episode: Any) -> dict[str, Any]:
         "extra": _plain(episode.extra),
         "seed": episode.seed,
         "options": _plain(episode.options),
-        "metadata": _plain({k: value for k, value in episode.metadata.items() if k != "source_key"}),
+        "metadata": _plain(
+            {k: value for k, value in episode.metadata.items() if not k.startswith("source_")}
+        ),
     }
 
 

@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from math import prod
 from typing import Any
 
@@ -232,6 +232,11 @@ def untagged(value: Any) -> Any:
                 return datetime.fromisoformat(content)
             case "$date":
                 return date.fromisoformat(content)
+            case "$time":
+                return time.fromisoformat(content)
+            case "$timedelta":
+                days, seconds, microseconds = content
+                return timedelta(days=days, seconds=seconds, microseconds=microseconds)
             case "$object":
                 return ("an object", *content)
     return {key: untagged(item) for key, item in value.items()}

@@ -31,23 +31,24 @@ from maintenance_stores import make_awkward_store, write_awkward
 from waiting import wait_for_journal
 
 LIBRARY = str(Path(el.__file__).resolve().parents[1])
+STORE = f"{LIBRARY}/episodelake/store"
 _FILES = [
-    "tables",
-    "commit_log",
-    "creation",
-    "annotation_files",
-    "json_files",
-    "table_files",
-    "files",
-    "recovery",
-    "sealer",
+    f"{STORE}/{name}.py"
+    for name in (
+        "delta/log",
+        "delta/table",
+        "files",
+        "json_files",
+        "places/local",
+        "segments/seal",
+        "tables/annotation_files",
+        "tables/table_files",
+    )
 ]
-PARTS = tuple(
-    f"{LIBRARY}/{part}"
-    for part in ("episodelake/store/maintenance/", "episodelake/_", "episodelake/store/places/local.py")
-) + tuple(f"{LIBRARY}/episodelake/store/{name}.py" for name in _FILES)
+assert [name for name in _FILES if not Path(name).exists()] == []
+PARTS = (f"{STORE}/maintenance/", f"{LIBRARY}/episodelake/_", *_FILES)
 #: Where it matters which time a line is reached: the first and the last are struck.
-TWICE = ("operation.py", "tables.py", "commit_log.py", "local.py", "creation.py", "tags.py", "vacuum.py")
+TWICE = ("operation.py", "table.py", "local.py", "creation.py", "tags.py", "vacuum.py")
 #: Columns, annotations and runs come before the episodes.
 SEVERAL_COMMITS = ("merge", "recover")
 SECONDS = 120
@@ -111,7 +112,7 @@ def state(path: Path) -> Any:
     """What a store shows: episodes with their values, annotations, tags; None where there is no store."""
     try:
         store = el.open(path)
-    except el.StoreNotFoundError:
+    except el.errors.StoreNotFoundError:
         return None
     episodes = store.episodes.drop("segment", "row_start").sort("episode_id").collect()
     steps = store.steps.sort("episode_id", "t").collect()
@@ -186,7 +187,7 @@ def strike(operation: str, path: Path, line: Line, error: type[BaseException]) -
     sys.settrace(trace)
     try:
         OPERATIONS[operation](path)
-    except el.CorruptStoreError as other:
+    except el.errors.CorruptStoreError as other:
         told = f"damage in place of it: {other}"
     except (error, el.EpisodelakeError):
         pass

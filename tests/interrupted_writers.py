@@ -46,7 +46,7 @@ from pettingzoo import AECEnv, ParallelEnv
 import episodelake as el
 import episodelake.store
 import episodelake.writers
-from episodelake.writers import env_packages
+from episodelake.writers.session import environment as env_packages
 from waiting import PATIENCE, await_end, wait_until
 
 IMPORTED = (pyarrow.dataset, pyarrow.parquet)
@@ -679,14 +679,10 @@ def _repeat(call: Callable[[], None]) -> bool:
 
 
 def _await_background() -> None:
-    """Wait for the writers that `collect` left behind; the background thread closes them.
-
-    The heartbeat of locks goes on where an error in the last lines of a close left a lock held.
-    Then the next process recovers the journal, if there is one, which `check` does.
-    """
+    """Wait for the writers that `collect` left behind; the background thread closes them."""
     gc.collect()
     for thread in threading.enumerate():
-        if thread.name.startswith("episodelake") and thread.name != "episodelake locks":
+        if thread.name.startswith("episodelake"):
             thread.join(PATIENCE)
 
 

@@ -41,7 +41,7 @@ def test_an_integer_too_wide_for_jax_is_refused(store: el.EpisodeStore) -> None:
     """JAX would make another number of it; told to take 64 bits, it keeps it."""
     wide = np.array([0, 2**40, -1, 3])
     loader = store.loader(4, output="jax", transforms=[instead(wide=wide)])
-    with pytest.raises(el.InvalidArgumentError, match=r"'wide'.*jax_enable_x64"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"'wide'.*jax_enable_x64"):
         next(iter(loader))
     jax.config.update("jax_enable_x64", True)
     try:
@@ -53,14 +53,14 @@ def test_an_integer_too_wide_for_jax_is_refused(store: el.EpisodeStore) -> None:
 @pytest.mark.parametrize("value", NO_NUMBERS)
 def test_what_is_no_number_is_refused_by_name(store: el.EpisodeStore, value: Any) -> None:
     """Strings and objects are no arrays of JAX; the message names the key."""
-    with pytest.raises(el.InvalidArgumentError, match="'wrong'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="'wrong'"):
         next(iter(store.loader(4, output="jax", transforms=[instead(wrong=value)])))
 
 
 @pytest.mark.parametrize("device", NO_DEVICES)
 def test_a_device_that_is_not_here_is_refused(store: el.EpisodeStore, device: Any) -> None:
     """When the loader is made; the message names those that are here."""
-    with pytest.raises(el.InvalidArgumentError, match="There are: cpu:0"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="There are: cpu:0"):
         store.loader(4, output=el.Output("jax", device=device))
 
 
@@ -75,5 +75,5 @@ def test_a_loader_can_be_pickled(store: el.EpisodeStore) -> None:
 @pytest.mark.parametrize("ask", ["torch_loader", "iterable_dataset", "map_dataset"])
 def test_torch_does_not_take_them(store: el.EpisodeStore, ask: str) -> None:
     """DataLoader hands out tensors; a loader of JAX arrays is refused."""
-    with pytest.raises(el.InvalidArgumentError, match="output='torch'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="output='torch'"):
         getattr(store.loader(4, output="jax"), ask)()

@@ -19,9 +19,9 @@ from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 
 import episodelake as el
-from episodelake.writers.run import run_header
-from episodelake.writers.session import RunSession
-from episodelake.writers.step_rows import StepRows
+from episodelake.writers.rows.step_rows import StepRows
+from episodelake.writers.session.run import run_header
+from episodelake.writers.session.session import RunSession
 
 EVERYTHING = spaces.Dict(
     {
@@ -117,13 +117,39 @@ class Scaled(gymnasium.RewardWrapper, gymnasium.utils.RecordConstructorArgs):
 class Forgetful(gymnasium.Wrapper):
     """Changes nothing, and does not keep its arguments."""
 
+    def __init__(self, env: gymnasium.Env, level: int = 1) -> None:
+        super().__init__(env)
+        self.level = level
+
+
+class Argumentless(gymnasium.Wrapper):
+    """Turns rewards around; takes the environment alone, so that there is nothing to keep."""
+
+    def step(self, action: Any) -> Any:
+        """Step."""
+        observation, reward, *rest = self.env.step(action)
+        return observation, -float(reward), *rest
+
+
+class Halving(Argumentless):
+    """Halves rewards; takes the environment alone, in a method of its own."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.share = 0.5
+
+    def step(self, action: Any) -> Any:
+        """Step."""
+        observation, reward, *rest = self.env.step(action)
+        return observation, self.share * float(reward), *rest
+
 
 def record(path: Path | str, env: gymnasium.Env, steps: int = 12, **options: Any) -> el.EpisodeStore:
     """Play an environment at random, with seeds, into a store that may be there already; gives the store."""
     storage = options.pop("storage_options", None)
     try:
         store = el.open(path, storage_options=storage)
-    except el.StoreNotFoundError:
+    except el.errors.StoreNotFoundError:
         store = el.create(path, env, storage_options=storage)
     with store.record(env, **options) as recorder:
         recorder.action_space.seed(3)
@@ -157,7 +183,7 @@ def claiming_store(
         versions=json.dumps(versions or {}),
         env_bundle=json.dumps(bundle),
     )
-    session = RunSession(store.handle, header, el.SessionOptions(), StepRows, env)
+    session = RunSession(store.handle, header, el.types.SessionOptions(), StepRows, env)
     observation = np.zeros(4, np.float32)
     episode = session.rows.begin(observation, {}, seed=1)
     buffer = session.rows.room()

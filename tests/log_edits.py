@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from episodelake.store.tables.checksums import commit_text
+from episodelake.store.delta.log import commit_text
 
 
 def read_actions(commit: Path) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 import episodelake as el
-from episodelake.writers.journal_parts import JournalParts
+from episodelake.writers.session.journal_parts import JournalParts
 from planned_episodes import (
     DOOMED,
     RECORDER,
@@ -177,7 +177,7 @@ def write(role: Role, index: int, episodes: int) -> None:
 def _patiently(commit: Callable[[], object]) -> None:
     """Commit, and again if the others kept winning: nothing is lost by that."""
     for _ in range(20):
-        with contextlib.suppress(el.ConcurrentCommitError):
+        with contextlib.suppress(el.errors.ConcurrentCommitError):
             commit()
             return
     raise AssertionError("lost against the other writers again and again")

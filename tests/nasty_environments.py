@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium import spaces
 
 import episodelake as el
-from episodelake.store.compatibility import AutoresetMode
+from episodelake.store.common.compatibility import AutoresetMode
 from strategies import same, stack
 
 FLOATS = spaces.Box(-np.inf, np.inf, (3,), np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import episodelake as el
-from episodelake.writers.journal_parts import JournalParts
+from episodelake.writers.session.journal_parts import JournalParts
 
 
 @dataclass
@@ -149,6 +149,6 @@ def failing_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fail(*arguments: Any) -> None:
         monkeypatch.setattr(JournalParts, "append", append)
-        raise el.StoreAccessError("the disk is full")
+        raise el.errors.StoreAccessError("the disk is full")
 
     monkeypatch.setattr(JournalParts, "append", fail)

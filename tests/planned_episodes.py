@@ -79,7 +79,7 @@ def doomed(seed: int) -> bool:
     return seed % 7 == 3
 
 
-def planned_metadata(episode: el.EpisodeSummary) -> dict[str, Any]:
+def planned_metadata(episode: el.types.EpisodeSummary) -> dict[str, Any]:
     """The metadata of an episode, for a recorder's callback."""
     return plan(episode.seed or 0).metadata
 

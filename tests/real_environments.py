@@ -127,7 +127,9 @@ NUMBERED_SPACES: dict[str, spaces.Space] = {
 }
 
 
-def write_numbered(writer: el.EpisodeWriter, value: int, length: int, infos: bool = True) -> el.EpisodeRow:
+def write_numbered(
+    writer: el.EpisodeWriter, value: int, length: int, infos: bool = True
+) -> el.types.EpisodeRow:
     """Write a made-up episode whose every value follows from `value` and t.
 
     Observation t is [value, t], action t is (value + t) % 10, reward t is value + t/8. Even values end

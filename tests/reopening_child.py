@@ -21,8 +21,8 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
+from episodelake.store.delta.table import Table
 from episodelake.store.maintenance import reopening
-from episodelake.store.tables.table import Table
 from waiting import await_end
 
 SPACES = {"observation_space": Box(-np.inf, np.inf, (2,), np.float64), "action_space": Discrete(100)}

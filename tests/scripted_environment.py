@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
 import episodelake as el
-from episodelake.store.compatibility import AutoresetMode
+from episodelake.store.common.compatibility import AutoresetMode
 
 MODES = tuple(AutoresetMode)
 

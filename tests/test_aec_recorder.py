@@ -203,7 +203,7 @@ def test_log_is_for_the_agent_whose_turn_it_is(tmp_path: Path) -> None:
     env = Turns()
     store = el.create(tmp_path / "store", env)
     with store.record(env) as recorder:
-        with pytest.raises(el.RecorderStateError):
+        with pytest.raises(el.errors.RecorderStateError):
             recorder.log(value=1.0)
         recorder.reset(seed=0)
         turn = 0
@@ -246,10 +246,10 @@ def test_an_environment_without_state_says_so(tmp_path: Path) -> None:
     env = REAL["tic-tac-toe"]()
     with (
         el.create(tmp_path / "store", env).record(env, state=True) as recorder,
-        pytest.raises(el.InvalidArgumentError, match="does not implement state"),
+        pytest.raises(el.errors.InvalidArgumentError, match="does not implement state"),
     ):
         recorder.reset(seed=0)
-    with pytest.raises(el.InvalidArgumentError, match="state=True is for PettingZoo"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="state=True is for PettingZoo"):
         single = gymnasium.make("CartPole-v1")
         el.create(tmp_path / "single", single).record(single, state=True)
 
@@ -278,17 +278,17 @@ def test_calls_out_of_turn(tmp_path: Path) -> None:
     """Steps before the first reset and after the end are refused; bad actions stay outside."""
     env = Turns()
     recorder = el.create(tmp_path / "store", env).record(env)
-    with pytest.raises(el.RecorderStateError, match="no episode yet"):
+    with pytest.raises(el.errors.RecorderStateError, match="no episode yet"):
         recorder.step(0)
     recorder.reset(seed=0)
-    with pytest.raises(el.SpaceMismatchError, match=r"scout\.action"):
+    with pytest.raises(el.errors.SpaceMismatchError, match=r"scout\.action"):
         recorder.step("left")
     assert env._turn == 0 and recorder.agent_selection == "scout_0"
     play_turns(recorder, random_policy(recorder, 0), 0)
-    with pytest.raises(el.RecorderStateError, match="has ended"):
+    with pytest.raises(el.errors.RecorderStateError, match="has ended"):
         recorder.step(0)
     recorder.close()
-    with pytest.raises(el.RecorderStateError, match="closed"):
+    with pytest.raises(el.errors.RecorderStateError, match="closed"):
         recorder.reset()
 
 
@@ -322,7 +322,7 @@ def test_a_callback_that_ends_the_episode_keeps_every_turn(calls: int, tmp_path:
     store = el.create(tmp_path / "store", env)
     told = 0
 
-    def end(step: el.StepData) -> el.StepData:
+    def end(step: el.types.StepData) -> el.types.StepData:
         nonlocal told
         told += 1
         return replace(step, end=told == calls)
@@ -358,7 +358,7 @@ def test_trouble_of_one_agent_costs_the_others_nothing(way: str, tmp_path: Path)
             recorder.close()
         wanted = {"scout_0": 1, "tank_0": 2, "scout_1": 0}
     else:
-        with pytest.raises(el.SpaceMismatchError, match=r"tank\.observation"):
+        with pytest.raises(el.errors.SpaceMismatchError, match=r"tank\.observation"):
             recorder.step(0)
         recorder.close()
         wanted = {"scout_0": 2, "tank_0": 1, "scout_1": 1}
@@ -380,7 +380,7 @@ def test_a_full_disk_at_the_end_costs_no_turn(
         recorder.log(value=-step / 4)
         recorder.step(script.action(recorder.agent_selection, step))
     failing_once(monkeypatch)
-    with pytest.raises(el.StoreAccessError, match="full"):
+    with pytest.raises(el.errors.StoreAccessError, match="full"):
         recorder.close()
     recorder.close()
     (episode,) = store.refresh()

@@ -14,7 +14,7 @@ import pytest
 import agent_environments as environments
 import episodelake as el
 import plain_agents as plain
-from episodelake.readers.loading.columns.episode_index import END_REASONS
+from episodelake.readers.columns.selection import END_REASONS
 
 NAMES = ("scout_0", "tank_0", "scout_1", "tank_1")
 BOX, DISCRETE = gym.spaces.Box(-9, 9, (2,), np.float32), gym.spaces.Discrete(3)
@@ -192,7 +192,7 @@ def test_shuffled_and_resumed(comings: el.EpisodeStore, cache: Any) -> None:
     again = make(group="scout")
     again.load_state_dict(state)
     assert keys(loaded(again)) == all_units[sum(len(batch["t"]) for batch in first) :]
-    with pytest.raises(el.LoaderStateError):
+    with pytest.raises(el.errors.LoaderStateError):
         make(agent="scout_0").load_state_dict(state)
     copy = pickle.loads(pickle.dumps(make(group="scout")))
     assert keys(loaded(copy)) == all_units
@@ -259,11 +259,11 @@ def test_stats(comings: el.EpisodeStore, names: tuple[str, ...], given: Any, tmp
     assert round(float(cut.mean * cut.count)) == sum(int(mask.sum()) for mask in ended)
 
 
-def test_normalise(comings: el.EpisodeStore, tmp_path: Path) -> None:
-    """Statistics of a group normalise the batches of its loader."""
+def test_normalize(comings: el.EpisodeStore, tmp_path: Path) -> None:
+    """Statistics of a group normalize the batches of its loader."""
     stats = comings.stats(group="scout", cache_folder=tmp_path)
     loader = comings.loader(
-        1000, columns=["reward"], group="scout", transforms=[el.Normalise.from_stats(stats, "reward")]
+        1000, columns=["reward"], group="scout", transforms=[el.Normalize.from_stats(stats, "reward")]
     )
     assert abs(next(iter(loader))["reward"].mean()) < 1e-6
 
@@ -307,23 +307,23 @@ def test_agents_with_odd_names(tmp_path: Path) -> None:
 
 def test_errors(comings: el.EpisodeStore, tmp_path: Path) -> None:
     """What a loader cannot do it says, with the names that are there."""
-    with pytest.raises(el.InvalidArgumentError, match="groups are scout, tank"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="groups are scout, tank"):
         comings.loader()
-    with pytest.raises(el.InvalidArgumentError, match="groups are scout, tank"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="groups are scout, tank"):
         comings.stats()
-    with pytest.raises(el.InvalidArgumentError, match="no group 'scouts'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="no group 'scouts'"):
         comings.loader(group="scouts")
-    with pytest.raises(el.InvalidArgumentError, match=r"'scout_7'.*scout_0"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"'scout_7'.*scout_0"):
         comings.loader(agent="scout_7")
-    with pytest.raises(el.InvalidArgumentError, match="in the group 'tank'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="in the group 'tank'"):
         comings.loader(agent="scout_0", group="tank")
-    with pytest.raises(el.InvalidArgumentError, match="expected the name of an agent"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="expected the name of an agent"):
         comings.loader(agent=["scout_0"])  # type: ignore[arg-type]
-    with pytest.raises(el.InvalidArgumentError, match="cannot be followed"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="cannot be followed"):
         comings.loader(agent="scout_0", follow=el.Follow())
-    with pytest.raises(el.InvalidArgumentError, match="view is empty"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="view is empty"):
         comings.filter(pl.col("length") > 1000).loader(group="scout")
-    with pytest.raises(el.InvalidArgumentError, match=r"observation.fuel.*env_step"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"observation.fuel.*env_step"):
         comings.loader(columns=["fuel"], agent="tank_0")
     single = el.create(tmp_path / "single", observation_space=BOX, action_space=DISCRETE)
     with single.writer() as writer:
@@ -335,11 +335,11 @@ def test_errors(comings: el.EpisodeStore, tmp_path: Path) -> None:
             truncations=False,
         )
     single.refresh()
-    with pytest.raises(el.InvalidArgumentError, match="single agent"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="single agent"):
         single.loader(agent="a")
-    with pytest.raises(el.InvalidArgumentError, match="single agent"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="single agent"):
         single.stats(group="a")
-    with pytest.raises(el.InvalidArgumentError, match="no column 'agent_id'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="no column 'agent_id'"):
         single.loader(columns=["agent_id"])
 
 
@@ -454,27 +454,27 @@ def test_joint_resumes(comings: el.EpisodeStore) -> None:
     again = make(joint=True)
     again.load_state_dict(state)
     assert loaded(again) == whole[4:]
-    with pytest.raises(el.LoaderStateError):
+    with pytest.raises(el.errors.LoaderStateError):
         make(joint=True, group="scout").load_state_dict(state)
 
 
 def test_joint_errors(comings: el.EpisodeStore, turns: el.EpisodeStore) -> None:
     """Agents that act in turns have no joint steps; n-step returns and transforms of episodes are refused."""
-    with pytest.raises(el.InvalidArgumentError, match="act in turns"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="act in turns"):
         turns.loader(joint=True)
-    with pytest.raises(el.InvalidArgumentError, match="NSteps"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="NSteps"):
         comings.loader(n_step=3, joint=True)
-    with pytest.raises(el.InvalidArgumentError, match="ReturnToGo"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="ReturnToGo"):
         comings.loader(joint=True, transforms=[el.ReturnToGo()])
-    with pytest.raises(el.InvalidArgumentError, match="loads one"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="loads one"):
         comings.loader(joint=True, agent="scout_0")
-    with pytest.raises(el.InvalidArgumentError, match="begin with scout"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="begin with scout"):
         comings.loader(joint=True, columns=["reward"])
-    with pytest.raises(el.InvalidArgumentError, match="no group 'x'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="no group 'x'"):
         comings.loader(joint=True, group="x")
-    with pytest.raises(el.InvalidArgumentError, match="no column 'agent_id'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="no column 'agent_id'"):
         comings.loader(joint=True, columns=["agent_id"])
-    with pytest.raises(el.InvalidArgumentError, match="cannot be followed"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="cannot be followed"):
         comings.loader(joint=True, follow=el.Follow())
 
 

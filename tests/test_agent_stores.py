@@ -94,7 +94,7 @@ def test_a_single_agents_store_is_as_before(tmp_path: Path) -> None:
     assert not [name for name in store.refresh().steps.collect_schema().names() if "agent" in name]
     assert not [name for name in store.episodes.collect_schema().names() if "agent" in name]
     assert store[0].agents == ()
-    with pytest.raises(el.InvalidArgumentError, match="single agent"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="single agent"):
         store[0].agent("red")
 
 
@@ -192,12 +192,12 @@ def test_copies_and_merges_keep_the_groups(copied: el.EpisodeStore, tmp_path: Pa
     assert [episode.seed for episode in everything] == [0, 1, 10, 11]
     check_comings(everything)
     turns = el.create(tmp_path / "turns", agents={"scout_0": SPACES["scout_0"]})
-    with pytest.raises(el.SpaceMismatchError, match="other agents"):
+    with pytest.raises(el.errors.SpaceMismatchError, match="other agents"):
         el.merge([copied], turns)
     single = el.create(
         tmp_path / "one", observation_space=SPACES["scout_0"][0], action_space=SPACES["scout_0"][1]
     )
-    with pytest.raises(el.SpaceMismatchError, match="single agent"):
+    with pytest.raises(el.errors.SpaceMismatchError, match="single agent"):
         el.merge([single], turns)
 
 
@@ -245,9 +245,9 @@ def test_annotations_that_mean_no_row(rows: dict, message: str, copied: el.Episo
     ids = [key if isinstance(key, str) else copied[key].id] * count
     frame = pl.DataFrame({**rows, "episode_id": ids, "mark": [1] * count})
     version = copied.version
-    with pytest.raises(el.InvalidArgumentError, match=message):
+    with pytest.raises(el.errors.InvalidArgumentError, match=message):
         copied.annotate(frame, on=("episode_id", "agent_id", "t"))
-    with pytest.raises(el.InvalidArgumentError, match="agent_id"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="agent_id"):
         copied.annotate(frame, on=("episode_id", "t"))
     assert copied.refresh().version == version
 
@@ -393,7 +393,7 @@ def test_verify_finds_what_agents_do_not_say(
     faults = store.verify().faults
     assert kind in {fault.kind for fault in faults}, faults
     if kind == "episode":
-        with pytest.raises(el.CorruptStoreError):
+        with pytest.raises(el.errors.CorruptStoreError):
             [episode.agents for episode in store]
     store.verify(repair=True)
     if kind in ("return", "flags", "pointer") and column != "agent_groups":
@@ -419,7 +419,7 @@ def test_damaged_groups_are_refused(agents: Any, problem: str, copied: el.Episod
     spaces = {key: content["agents"][0][key] for key in ("observation", "action")}
     content["agents"] = [each | spaces for each in agents] if isinstance(agents, list) else agents
     file.write_text(json.dumps(content))
-    with pytest.raises(el.CorruptStoreError, match=problem):
+    with pytest.raises(el.errors.CorruptStoreError, match=problem):
         el.open(copied.path)
 
 
@@ -446,9 +446,10 @@ def test_groups_get_names_that_cannot_clash(agents: list[str], names: list[str],
 def _journal_with(path: Path, events: list[dict]) -> None:
     """A dead writer's journal of a store for `Comings`: one scout with one transition, and these events."""
     from episodelake.store.dynamic.column_groups import STEP_FAMILIES, ColumnSet
-    from episodelake.store.journal.run_journal import PartWriter, RunHeader, part_path
-    from episodelake.store.segments.episode_record import EpisodeFacts
-    from episodelake.writers.buffers.agent_arrivals import AgentArrivals, Arrival, LiveAgent
+    from episodelake.store.journal.episodes import EpisodeFacts
+    from episodelake.store.journal.reading import RunHeader
+    from episodelake.store.journal.run_journal import PartWriter, part_path
+    from episodelake.writers.rows.agent_arrivals import AgentArrivals, Arrival, LiveAgent
 
     schema = el.create(path, Comings()).handle.schema
     facts = EpisodeFacts.of(None, None, None)
@@ -504,7 +505,7 @@ def test_a_journal_that_says_more_than_it_needs_is_recovered(events: list[dict],
 def test_a_journal_with_impossible_agents_is_set_aside(event: dict, tmp_path: Path) -> None:
     """Such a journal was changed on purpose: it is named, set aside, and nothing of it is believed."""
     _journal_with(tmp_path / "store", [SCOUT_0, event])
-    with pytest.raises(el.CorruptStoreError, match="damaged"):
+    with pytest.raises(el.errors.CorruptStoreError, match="damaged"):
         el.recover(tmp_path / "store")
     assert len(el.open(tmp_path / "store")) == 0
     assert (tmp_path / "store" / "journal" / "run-0123456789abcde.damaged").is_dir()

@@ -140,9 +140,9 @@ def test_what_would_be_lost_is_named(value: Any, tmp_path: Path) -> None:
     """A value that would come back as another one stops no recording, and is named by `make_env`."""
     store = record(tmp_path / "store", gymnasium.make("Tabled-v0", table=value))
     assert len(store) > 0
-    with pytest.raises(el.EnvUnavailableError, match="argument 'table' was"):
+    with pytest.raises(el.errors.EnvUnavailableError, match="argument 'table' was"):
         store.make_env(trust=True)
-    with pytest.raises(el.EnvUnavailableError, match="argument 'table' was"):
+    with pytest.raises(el.errors.EnvUnavailableError, match="argument 'table' was"):
         store.save_environment(gymnasium.make("Tabled-v0", table=value), name="a")
 
 
@@ -163,22 +163,22 @@ def test_codecs_of_users(tmp_path: Path) -> None:
     el.register_artifact_codec(Level, "level", encode, lambda data: Level(data.decode()))
     store = record(tmp_path / "store", gymnasium.make("Tabled-v0", table=Level("first")))
     assert store.make_env(trust=True).unwrapped.table.name == "first"
-    with pytest.raises(el.UntrustedEnvError, match="files that the store brings"):
+    with pytest.raises(el.errors.UntrustedEnvError, match="files that the store brings"):
         store.make_env()
     el.register_artifact_codec(Level, "level", encode, lambda data: 1 / 0)
-    with pytest.raises(el.EnvUnavailableError, match="ZeroDivisionError"):
+    with pytest.raises(el.errors.EnvUnavailableError, match="ZeroDivisionError"):
         store.make_env(trust=True)
     codecs._registered.clear()
-    with pytest.raises(el.EnvUnavailableError, match="register_artifact_codec"):
+    with pytest.raises(el.errors.EnvUnavailableError, match="register_artifact_codec"):
         store.make_env(trust=True)
 
 
 @pytest.mark.parametrize("name", ["npy", "../x", "", "a.", 5])
 def test_codecs_that_are_refused(name: Any) -> None:
     """A codec's name is a plain one, and none of the library's."""
-    with pytest.raises(el.InvalidArgumentError, match="name="):
+    with pytest.raises(el.errors.InvalidArgumentError, match="name="):
         el.register_artifact_codec(Level, name, encode, Level)
-    with pytest.raises(el.InvalidArgumentError, match="expected a class"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="expected a class"):
         el.register_artifact_codec(Level(""), "a", encode, Level)  # pyright: ignore[reportArgumentType]
 
 
@@ -203,5 +203,5 @@ def test_pickles_are_not_read(tmp_path: Path) -> None:
     del content["crc32"]
     content["env_spec"] = content["env_spec"].replace('"level"', '"npy"')
     file.write_text(json.dumps(content))
-    with pytest.raises(el.CorruptStoreError, match="allow_pickle"):
+    with pytest.raises(el.errors.CorruptStoreError, match="allow_pickle"):
         store.make_env("a", trust=True)

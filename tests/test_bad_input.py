@@ -5,6 +5,7 @@ Each gets an error of the library's tree that says where the fault is, and costs
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ import numpy as np
 import polars as pl
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 
 import episodelake as el
 import independent_journal
@@ -77,6 +79,190 @@ def numbers(path: Path) -> dict[int, tuple[np.ndarray, ...]]:
     }
 
 
+# Flags and masks, wherever values come in
+
+SEEN = np.zeros(3, np.float32)
+NO_FLAGS = ["False", "", b"x", 2, -1, 0.5, float("nan"), None, [True], np.array([0, 1]), np.ma.masked]
+HIDDEN = np.ma.array([1, 777, 2], mask=[False, True, False], dtype=np.float32)
+HIDDEN_PUSH = HIDDEN[:2]
+WHOLE = {
+    "observations": np.zeros((3, 3), np.float32),
+    "actions": np.zeros((2, 2), np.float32),
+    "rewards": [1.0, 2.0],
+    "terminations": True,
+    "truncations": False,
+}
+
+
+class Saying(SmallEnv):
+    """An environment whose second step ends with what it is made with, in place of its own."""
+
+    def __init__(self, **says: Any) -> None:
+        super().__init__()
+        self.says = says
+
+    def step(self, action: Any) -> Any:
+        """Step, and say it at the second step."""
+        result = super().step(action)
+        names = ("observation", "reward", "terminated", "truncated", "info")
+        return tuple(self.says.get(n, v) if self.t == 2 else v for n, v in zip(names, result, strict=True))
+
+
+class SayingBatches(VectorEnv):
+    """Two environments as a batch, whose second step says what it is made with."""
+
+    def __init__(self, **says: Any) -> None:
+        self.metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
+        self.num_envs = 2
+        self.single_observation_space = SmallEnv().observation_space
+        self.single_action_space = SmallEnv().action_space
+        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, 2)
+        self.action_space = gym.vector.utils.batch_space(self.single_action_space, 2)
+        self.says, self.t = says, 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        """Begin."""
+        return np.zeros((2, 3), np.float32), {}
+
+    def step(self, actions: Any) -> Any:
+        """Step, and say it at the second step."""
+        self.t += 1
+        plain = {
+            "observation": np.zeros((2, 3), np.float32),
+            "reward": np.ones(2),
+            "terminated": np.zeros(2, bool),
+            "truncated": np.zeros(2, bool),
+            "info": {},
+        }
+        return tuple((plain | (self.says if self.t == 2 else {})).values())
+
+
+def append(store: el.EpisodeStore, **says: Any) -> None:
+    """Append two steps; the second has these values."""
+    with store.writer() as writer:
+        episode = writer.begin(SEEN)
+        episode.append(PUSH, 1.0, SEEN)
+        plain = {"action": PUSH, "reward": 1.0, "observation": SEEN, "terminated": False, "truncated": False}
+        episode.append(**plain | says)
+
+
+def write(store: el.EpisodeStore, **says: Any) -> None:
+    """Write a whole episode with these values."""
+    with store.writer() as writer:
+        writer.write_episode(**WHOLE | says)
+
+
+def record(store: el.EpisodeStore, **says: Any) -> None:
+    """Record an environment that says them."""
+    with store.record(Saying(**says)) as recorder:
+        take_two(recorder)
+
+
+def record_batches(store: el.EpisodeStore, **says: Any) -> None:
+    """Record a vector environment that says them."""
+    with store.record(SayingBatches(**says)) as recorder:
+        recorder.reset()
+        recorder.step(np.zeros((2, 2), np.float32))
+        recorder.step(np.zeros((2, 2), np.float32))
+
+
+def take_two(env: Any) -> None:
+    """Reset and take two steps."""
+    env.reset(seed=0)
+    env.step(PUSH)
+    env.step(PUSH)
+
+
+def answer(store: el.EpisodeStore, **says: Any) -> None:
+    """Record with a step callback that changes them."""
+
+    def changed(step: el.types.StepData) -> el.types.StepData:
+        return dataclasses.replace(step, **says) if step.t == 2 else step
+
+    with store.record(SmallEnv(), step_callback=changed) as recorder:
+        take_two(recorder)
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("given", NO_FLAGS, ids=repr)
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+@pytest.mark.parametrize("way", [append, write, record, record_batches, answer])
+def test_what_is_no_flag_is_refused(tmp_path: Path, way: Callable[..., None], name: str, given: Any) -> None:
+    """A flag is a boolean, or 0 or 1: nothing else becomes True or False, on any way in."""
+    store = new_store(tmp_path, SmallEnv())
+    if way is write:
+        name = {"terminated": "terminations", "truncated": "truncations"}[name]
+    if way in (write, record_batches) and np.ndim(given):
+        given = [0.5, 0]
+    if way is record_batches and np.ndim(given) == 0:
+        given = [given, given]
+    refused = pytest.raises(
+        (el.errors.SpaceMismatchError, el.errors.InvalidArgumentError), match=r"expected (True or|bool)|mask"
+    )
+    with refused:
+        way(store, **{name: given})
+    assert all(episode.length == 1 for episode in store.refresh())
+
+
+@pytest.mark.parametrize(
+    "given", [True, 1, 1.0, np.True_, np.int8(1), np.float32(1), np.array(1), np.array([True])]
+)
+@pytest.mark.parametrize("way", [append, record])
+def test_one_and_zero_are_flags(tmp_path: Path, way: Callable[..., None], given: Any) -> None:
+    """Whatever type of number says it, 1 is a flag that is set."""
+    store = new_store(tmp_path, SmallEnv())
+    way(store, terminated=given, truncated=given.dtype.type(0) if isinstance(given, np.generic) else 0)
+    (episode,) = store.refresh()
+    assert episode.terminations.tolist() == [False, True] and not episode.truncations.any()
+
+
+@pytest.mark.parametrize(
+    ("way", "says"),
+    [
+        (append, {"observation": HIDDEN}),
+        (append, {"observation": list(HIDDEN)}),
+        (append, {"action": HIDDEN_PUSH}),
+        (append, {"reward": np.ma.masked}),
+        (append, {"info": {"m": HIDDEN}}),
+        (append, {"info": {"deep": [{"m": HIDDEN}]}}),
+        (append, {"policy": {"m": HIDDEN}}),
+        (append, {"extra": {"m": HIDDEN}}),
+        (write, {"observations": np.ma.array(np.zeros((3, 3), np.float32), mask=np.eye(3))}),
+        (write, {"observations": [SEEN, SEEN, HIDDEN]}),
+        (write, {"actions": np.ma.array(np.zeros((2, 2), np.float32), mask=np.eye(2))}),
+        (write, {"rewards": HIDDEN_PUSH}),
+        (write, {"infos": [None, None, {"m": HIDDEN}]}),
+        (write, {"policy": {"m": HIDDEN_PUSH}}),
+        (write, {"extra": {"m": np.ma.array(np.zeros((3, 2)), mask=np.eye(3, 2))}}),
+        (write, {"metadata": {"m": HIDDEN}}),
+        (write, {"options": {"m": HIDDEN}}),
+        (record, {"observation": HIDDEN}),
+        (record, {"info": {"m": HIDDEN}}),
+        (record_batches, {"observation": np.ma.array(np.zeros((2, 3), np.float32), mask=np.eye(2, 3))}),
+        (record_batches, {"reward": HIDDEN_PUSH}),
+        (record_batches, {"info": {"m": HIDDEN_PUSH}}),
+        (record_batches, {"info": {"m": [HIDDEN, SEEN], "deep": {"m": HIDDEN_PUSH}}}),
+        (answer, {"observation": HIDDEN}),
+        (answer, {"extra": {"m": HIDDEN}}),
+    ],
+)
+def test_masked_arrays_are_refused(tmp_path: Path, way: Callable[..., None], says: dict[str, Any]) -> None:
+    """No column keeps a mask, so an array with a masked element is refused on every way in."""
+    store = new_store(tmp_path, SmallEnv())
+    with pytest.raises(el.errors.SpaceMismatchError, match=r"masked array with [123] masked elements"):
+        way(store, **says)
+    assert all(episode.length == 1 for episode in store.refresh())
+
+
+def test_arrays_without_a_masked_element_are_arrays(tmp_path: Path) -> None:
+    """An array of numpy.ma that hides nothing is recorded as it stands."""
+    store = new_store(tmp_path, SmallEnv())
+    append(store, observation=np.ma.array([1, 2, 3], dtype=np.float32), info={"m": np.ma.array([3, 4])})
+    (episode,) = store.refresh()
+    assert episode.observations[2].tolist() == [1, 2, 3]
+    assert type(episode.infos[2]["m"]) is np.ndarray and episode.infos[2]["m"].tolist() == [3, 4]
+
+
 # Wrong values while recording
 
 
@@ -108,7 +294,7 @@ def test_what_the_environment_gives_must_fit(tmp_path: Path, what: str, wrong: A
     env = WrongAt(wrong, what, 3)
     store = new_store(tmp_path, env)
     with store.record(env) as recorder:
-        with pytest.raises(el.SpaceMismatchError, match=what):
+        with pytest.raises(el.errors.SpaceMismatchError, match=what):
             play(recorder, seeds(1))
         env.when = -1
         after = play(recorder, seeds(2))
@@ -138,9 +324,9 @@ def test_a_wrong_first_observation_starts_nothing(tmp_path: Path) -> None:
     env = WrongAt(np.zeros(5), "observation", 0)
     store = new_store(tmp_path, env)
     with store.record(env) as recorder:
-        with pytest.raises(el.SpaceMismatchError, match="observation"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="observation"):
             recorder.reset(seed=1)
-        with pytest.raises(el.RecorderStateError):
+        with pytest.raises(el.errors.RecorderStateError):
             recorder.step(PUSH)
         env.when = -1
         plain = play(recorder, seeds(2))
@@ -185,7 +371,7 @@ def test_a_wrong_action_never_reaches_the_environment(
     store = new_store(tmp_path, env)
     with store.record(env) as recorder:
         plain = play(recorder, seeds(1), limit=2)
-        with pytest.raises(el.SpaceMismatchError, match="action"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="action"):
             recorder.step(wrong)
         assert env.stepped == 2
         advance(recorder, plain[0], env.action_space.sample())
@@ -198,7 +384,7 @@ def test_a_wrong_action_never_reaches_the_environment(
 def test_creating_over_a_store_is_refused(path: Path) -> None:
     """A store that exists stays as it is."""
     before = sorted(path.rglob("*"))
-    with pytest.raises(el.StoreExistsError, match="store") as caught:
+    with pytest.raises(el.errors.StoreExistsError, match="store") as caught:
         el.create(path, SmallEnv())
     assert isinstance(caught.value, FileExistsError)
     assert sorted(path.rglob("*")) == before
@@ -208,7 +394,7 @@ def test_creating_over_a_store_is_refused(path: Path) -> None:
 def test_creating_in_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
     """A folder with files of somebody else is left alone; an empty one is taken."""
     (tmp_path / "thesis.tex").write_text("chapter")
-    with pytest.raises(el.StoreExistsError):
+    with pytest.raises(el.errors.StoreExistsError):
         el.create(tmp_path, SmallEnv())
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
     (tmp_path / "empty").mkdir()
@@ -220,7 +406,7 @@ def test_creating_on_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("text")
     for path in (file, file / "deeper" / "store"):
-        with pytest.raises((el.StoreAccessError, el.StoreExistsError), match="file"):
+        with pytest.raises((el.errors.StoreAccessError, el.errors.StoreExistsError), match="file"):
             el.create(path, SmallEnv())
     assert file.read_text() == "text"
 
@@ -255,7 +441,7 @@ def test_opening_what_is_no_store_is_refused(path: Path, tmp_path: Path, kind: s
         target = path / "steps"
     before = sorted(tmp_path.rglob("*"))
     for call in (el.open, el.recover):
-        with pytest.raises(el.StoreNotFoundError) as caught:
+        with pytest.raises(el.errors.StoreNotFoundError) as caught:
             call(target)
         assert str(target) in str(caught.value)
         assert isinstance(caught.value, FileNotFoundError)
@@ -269,7 +455,7 @@ def test_an_unsupported_space_is_refused_before_anything_is_made(tmp_path: Path)
         """A space of nothing that is known."""
 
     for space in (Strange(), spaces.Dict({"deep": spaces.Tuple((Strange(),))})):
-        with pytest.raises(el.UnsupportedSpaceError, match=r"(?s)Strange.*register_codec"):
+        with pytest.raises(el.errors.UnsupportedSpaceError, match=r"(?s)Strange.*register_codec"):
             el.create(tmp_path / "store", observation_space=space, action_space=spaces.Discrete(2))
         assert not (tmp_path / "store").exists()
 
@@ -293,7 +479,7 @@ def test_wrong_arguments_make_no_store(tmp_path: Path, arguments: dict[str, Any]
     """Missing spaces and wrong arguments are errors of the tree, and no store is there after."""
     with pytest.raises(el.EpisodelakeError):
         el.create(tmp_path / "store", **arguments)
-    with pytest.raises(el.StoreNotFoundError):
+    with pytest.raises(el.errors.StoreNotFoundError):
         el.open(tmp_path / "store")
 
 
@@ -323,7 +509,7 @@ def test_wrong_settings_of_a_recording_are_refused(tmp_path: Path, options: dict
 @pytest.mark.parametrize("version", [99, -1, 2**70])
 def test_an_unknown_version_is_refused(path: Path, version: int) -> None:
     """A version that the store does not have is a LookupError of the tree."""
-    with pytest.raises(el.VersionNotFoundError, match=str(version)) as caught:
+    with pytest.raises(el.errors.VersionNotFoundError, match=str(version)) as caught:
         el.open(path, version=version)
     assert isinstance(caught.value, LookupError)
 
@@ -347,12 +533,12 @@ def test_every_old_version_opens(path: Path) -> None:
 @pytest.mark.parametrize("key", [6, -7, 2**70, "nobody/000000", "run0", "../x"])
 def test_an_unknown_episode_is_refused(path: Path, key: Any) -> None:
     """A position or id that is not there is a KeyError and IndexError of the tree that names it."""
-    with pytest.raises(el.EpisodeNotFoundError, match=str(key)) as caught:
+    with pytest.raises(el.errors.EpisodeNotFoundError, match=str(key)) as caught:
         el.open(path)[key]
     assert isinstance(caught.value, KeyError | IndexError)
 
 
-@pytest.mark.parametrize("key", [1.5, None, (1, 2), b"x", [0]])
+@pytest.mark.parametrize("key", [1.5, None, (1, 2), b"x", {0}])
 def test_a_key_of_another_type_is_refused(path: Path, key: Any) -> None:
     """An episode cannot be looked up by another type; the error is of the tree or a plain TypeError."""
     with pytest.raises((el.EpisodelakeError, TypeError)):
@@ -380,7 +566,7 @@ def test_a_key_of_another_type_is_refused(path: Path, key: Any) -> None:
 def test_a_bad_condition_is_a_query_error(path: Path, condition: Any) -> None:
     """A filter that is no condition over the episodes raises QueryError, not an error of an engine."""
     store = el.open(path)
-    with pytest.raises(el.QueryError) as caught:
+    with pytest.raises(el.errors.QueryError) as caught:
         len(store.filter(condition))
     assert isinstance(caught.value, ValueError)
     assert len(el.open(path)) == 6
@@ -389,7 +575,7 @@ def test_a_bad_condition_is_a_query_error(path: Path, condition: Any) -> None:
 @pytest.mark.parametrize("condition", [pl.col("no_such_column") > 1, "no_such_column > 1"])
 def test_a_bad_filter_column_names_the_available_ones(path: Path, condition: Any) -> None:
     """The error for an unknown column names it and the columns that there are."""
-    with pytest.raises(el.QueryError) as caught:
+    with pytest.raises(el.errors.QueryError) as caught:
         el.open(path).filter(condition)
     text = str(caught.value)
     assert all(name in text for name in ("no_such_column", "episode_return", "end_reason", "length"))
@@ -408,7 +594,7 @@ def test_a_condition_of_another_type_is_refused(path: Path, condition: Any) -> N
 )
 def test_bad_sql_is_a_query_error(path: Path, text: str) -> None:
     """SQL text that is not valid raises QueryError."""
-    with pytest.raises(el.QueryError) as caught:
+    with pytest.raises(el.errors.QueryError) as caught:
         el.open(path).sql(text)
     assert isinstance(caught.value, ValueError)
 
@@ -416,9 +602,9 @@ def test_bad_sql_is_a_query_error(path: Path, text: str) -> None:
 def test_a_bad_query_names_what_there_is(path: Path) -> None:
     """The error for an unknown table or column names the available ones."""
     store = el.open(path)
-    with pytest.raises(el.QueryError, match="episode_return"):
+    with pytest.raises(el.errors.QueryError, match="episode_return"):
         store.sql("select nothing_here from episodes")
-    with pytest.raises(el.QueryError, match=r"(?s)(episodes.*steps|steps.*episodes)"):
+    with pytest.raises(el.errors.QueryError, match=r"(?s)(episodes.*steps|steps.*episodes)"):
         store.sql("select * from nowhere")
 
 
@@ -472,7 +658,7 @@ def test_a_damaged_steps_file_is_named_and_costs_only_its_own_episodes(path: Pat
             episode_or_error: Any = None
             try:
                 episode_or_error = store[position].observations
-            except el.CorruptStoreError as error:
+            except el.errors.CorruptStoreError as error:
                 lost += 1
                 assert file.name in str(error), how
                 continue
@@ -486,13 +672,13 @@ def test_a_damaged_steps_file_stops_iteration_and_frames_clearly(path: Path) -> 
     file = parquet(path, "steps")
     file.write_bytes(file.read_bytes()[:-20])
     store = el.open(path)
-    with pytest.raises(el.CorruptStoreError, match=file.name):
+    with pytest.raises(el.errors.CorruptStoreError, match=file.name):
         [episode.observations for episode in store]
     assert store.sql("select count(*) from episodes").fetchall() == [(6,)]
     assert store.filter("length = 300").episodes.collect().height == 6
-    with pytest.raises(el.CorruptStoreError, match=file.name):
+    with pytest.raises(el.errors.CorruptStoreError, match=file.name):
         store.steps.collect()
-    with pytest.raises((el.CorruptStoreError, duckdb.Error), match=file.name):
+    with pytest.raises((el.errors.CorruptStoreError, duckdb.Error), match=file.name):
         store.sql("select sum(reward) from steps").fetchall()
 
 
@@ -500,10 +686,10 @@ def test_a_damaged_episodes_file_is_named(path: Path) -> None:
     """However an episodes file is damaged, opening or reading raises CorruptStoreError naming it."""
     file = parquet(path, "episodes")
     for how in damaged(file):
-        with pytest.raises(el.CorruptStoreError) as caught:
+        with pytest.raises(el.errors.CorruptStoreError) as caught:
             numbers(path)
             if how == "something appended":
-                raise el.CorruptStoreError(str(file))
+                raise el.errors.CorruptStoreError(str(file))
         assert file.name in str(caught.value), how
     assert len(numbers(path)) == 6
 
@@ -521,7 +707,7 @@ def test_no_flipped_byte_goes_unseen(path: Path, table: str, count: int) -> None
         try:
             if not same(numbers(path), right):
                 unseen.append(int(place))
-        except el.CorruptStoreError as error:
+        except el.errors.CorruptStoreError as error:
             assert file.name in str(error)
         except Exception as error:
             other.append((int(place), repr(error)[:80]))
@@ -545,7 +731,7 @@ def test_a_damaged_table_log_is_named(path: Path, table: str, how: str) -> None:
     try:
         found = numbers(path)
         el.open(path).runs.collect()
-    except el.CorruptStoreError as error:
+    except el.errors.CorruptStoreError as error:
         assert table in str(error)
     else:
         assert set(found) <= set(range(6))
@@ -570,7 +756,7 @@ def test_a_truncated_store_json_is_named(path: Path) -> None:
     text = file.read_text().rstrip()
     for size in [*range(0, len(text), 23), len(text) - 1]:
         file.write_text(text[:size])
-        with pytest.raises(el.CorruptStoreError, match=r"store\.json"):
+        with pytest.raises(el.errors.CorruptStoreError, match=r"store\.json"):
             el.open(path)
 
 
@@ -599,7 +785,7 @@ def test_a_hostile_store_json_is_an_error_of_the_tree(path: Path, content: bytes
     """Whatever stands in `store.json`, opening raises an error of the tree naming the file."""
     (path / "store.json").write_bytes(content)
     for call in (el.open, el.recover):
-        with pytest.raises((el.CorruptStoreError, el.FormatVersionError), match=r"store\.json"):
+        with pytest.raises((el.errors.CorruptStoreError, el.errors.FormatVersionError), match=r"store\.json"):
             call(path)
 
 
@@ -665,9 +851,9 @@ def test_a_newer_format_is_refused(path: Path, version: int) -> None:
     file = path / "store.json"
     file.write_text(json.dumps({"format": version, "something": "new"}))
     for call in (el.open, el.recover):
-        with pytest.raises(el.FormatVersionError, match=rf"(?s){version}"):
+        with pytest.raises(el.errors.FormatVersionError, match=rf"(?s){version}"):
             call(path)
-    with pytest.raises(el.StoreExistsError):
+    with pytest.raises(el.errors.StoreExistsError):
         el.create(path, SmallEnv())
 
 
@@ -676,7 +862,7 @@ def test_a_senseless_format_is_refused(path: Path, version: Any) -> None:
     """A format that is no positive whole number is an error of the tree naming `store.json`."""
     file = path / "store.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "format": version}))
-    with pytest.raises((el.CorruptStoreError, el.FormatVersionError), match=r"store\.json"):
+    with pytest.raises((el.errors.CorruptStoreError, el.errors.FormatVersionError), match=r"store\.json"):
         el.open(path)
 
 
@@ -685,7 +871,7 @@ def test_a_damaged_card_costs_nothing_but_the_card(path: Path, content: bytes) -
     """With `card.json` damaged the episodes are read, and asking for the card names the file."""
     (path / "card.json").write_bytes(content)
     assert len(numbers(path)) == 6
-    with pytest.raises(el.CorruptStoreError, match=r"card\.json"):
+    with pytest.raises(el.errors.CorruptStoreError, match=r"card\.json"):
         _ = el.open(path).card
 
 
@@ -738,7 +924,7 @@ def test_a_full_disk_loses_nothing_once_there_is_space(small_disk: Path, length:
     recorder = store.record(env, flush_seconds=0.02, seal_seconds=0.2)
     plain: list[Rollout] = play(recorder, seeds(1), limit=50)
     filler = fill(small_disk)
-    with pytest.raises(el.StoreAccessError) as caught:
+    with pytest.raises(el.errors.StoreAccessError) as caught:
         for _ in range(300):
             more = play(recorder, seeds(None), limit=1000)
             plain += more
@@ -762,7 +948,7 @@ def test_close_on_a_full_disk_may_be_tried_again(small_disk: Path) -> None:
     plain = play(recorder, seeds(1, 2))
     filler = fill(small_disk)
     for _ in range(2):
-        with pytest.raises(el.StoreAccessError):
+        with pytest.raises(el.errors.StoreAccessError):
             recorder.close()
     assert len(el.open(small_disk / "store")) == 0
     filler.unlink()
@@ -775,12 +961,12 @@ def test_close_on_a_full_disk_may_be_tried_again(small_disk: Path) -> None:
 def test_no_store_is_created_on_a_full_disk(small_disk: Path) -> None:
     """Creating a store without space raises StoreAccessError, and with space again it can be created."""
     filler = fill(small_disk)
-    with pytest.raises(el.StoreAccessError):
+    with pytest.raises(el.errors.StoreAccessError):
         new_store(small_disk, SmallEnv())
     filler.unlink()
     try:
         store = new_store(small_disk, SmallEnv())
-    except el.StoreExistsError:
+    except el.errors.StoreExistsError:
         store = el.open(small_disk / "store")
     assert len(store) == 0
 
@@ -897,6 +1083,7 @@ def public(whole_store: Path) -> Iterator[Path]:
             entry.chmod(0o755)
 
 
+@pytest.mark.further
 def test_a_store_that_may_only_be_read_is_read(public: Path) -> None:
     """Reading needs no permission to write."""
     assert as_stranger("read", public).strip() == f"[300, [({6 * 301},)]]"
@@ -911,6 +1098,7 @@ def test_writing_without_permission_is_refused(public: Path, action: str) -> Non
     assert str(public) in answer
 
 
+@pytest.mark.further
 def test_creating_without_permission_is_refused(public: Path) -> None:
     """A store in a folder that may not be written raises StoreAccessError naming the path."""
     answer = as_stranger("create", public.parent / "other")
@@ -938,3 +1126,12 @@ def test_a_file_in_place_of_a_folder_stops_recording_clearly(path: Path, place: 
         play(recorder, seeds(1))
         recorder.seal()
     assert (path / place).read_text() == "in the way"
+
+
+@pytest.mark.parametrize("name", ["metdata", "seal_second", "num_envs"])
+def test_an_unknown_option_of_a_run_is_named(path: Path, name: str) -> None:
+    """Recorders and writers name the option and those that there are."""
+    store = el.open(path)
+    for call in (lambda: store.record("CartPole-v1", **{name: 1}), lambda: store.writer(**{name: 1})):
+        with pytest.raises(el.errors.InvalidArgumentError, match=f"no option '{name}'.*seal_seconds"):
+            call()

@@ -1,4 +1,4 @@
-"""Transforms of batches: normalise, one-hot, cast, clip, select, rename; alone and together."""
+"""Transforms of batches: normalize, one-hot, cast, clip, select, rename; alone and together."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_clip_of_floats(values: np.ndarray, low: float, width: float) -> None:
 def test_clip_of_whole_numbers(values: np.ndarray, low: float | None, high: float | None) -> None:
     """The dtype stays, also where a bound lies outside of it or between two numbers."""
     if low is None and high is None:
-        with pytest.raises(el.InvalidArgumentError):
+        with pytest.raises(el.errors.InvalidArgumentError):
             el.Clip("action", low, high)
         return
     found = el.Clip("action", low, high)({"action": values})["action"]
@@ -117,9 +117,11 @@ def test_one_hot(batch: dict[str, Any]) -> None:
         np.testing.assert_array_equal(vectors, np.eye(7)[values])
     shifted = el.OneHot("action", 3, start=-1, dtype=bool)({"action": np.array([[-1, 1]])})["action"]
     assert shifted.tolist() == [[[True, False, False], [False, False, True]]]
-    with pytest.raises(el.InvalidArgumentError, match=r"'action' has the value 6; OneHot expects 0 to 5"):
+    with pytest.raises(
+        el.errors.InvalidArgumentError, match=r"'action' has the value 6; OneHot expects 0 to 5"
+    ):
         el.OneHot("action", 6)({"action": np.array([1, 6])})
-    with pytest.raises(el.InvalidArgumentError, match="'reward' is float64"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="'reward' is float64"):
         el.OneHot("reward", 6)(batch)
 
 
@@ -156,9 +158,9 @@ def test_select_and_rename(batch: dict[str, Any]) -> None:
         ({"rewards": "r"}, "no 'rewards' to rename.*reward"),
         ({"action": "reward"}, "another key"),
     ]:
-        with pytest.raises(el.InvalidArgumentError, match=text):
+        with pytest.raises(el.errors.InvalidArgumentError, match=text):
             el.RenameKeys(names)(batch)
-    with pytest.raises(el.InvalidArgumentError, match="same name"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="same name"):
         el.RenameKeys({"action": "x", "reward": "x"})
 
 
@@ -169,18 +171,20 @@ def test_select_and_rename(batch: dict[str, Any]) -> None:
         el.Clip("observation.imgae", 0, 1),
         el.OneHot("observation.imgae", 3),
         el.SelectKeys("observation.imgae"),
-        el.Normalise({"observation.imgae": (0, 1)}),
+        el.Normalize({"observation.imgae": (0, 1)}),
     ],
 )
 def test_an_unknown_key_names_those_that_are(transform: Any, batch: dict[str, Any]) -> None:
     """Parts of nested values included."""
-    with pytest.raises(el.InvalidArgumentError, match=r"no 'observation.imgae'.*observation.pair.1.*reward"):
+    with pytest.raises(
+        el.errors.InvalidArgumentError, match=r"no 'observation.imgae'.*observation.pair.1.*reward"
+    ):
         transform(batch)
 
 
-def test_normalise_by_given_numbers(batch: dict[str, Any]) -> None:
+def test_normalize_by_given_numbers(batch: dict[str, Any]) -> None:
     """Frames become float32, float64 stays float64, and `inverse` leads back."""
-    transform = el.Normalise({"observation.image": (0, 255), "reward": (1.5, 2), "action": (3, 0)})
+    transform = el.Normalize({"observation.image": (0, 255), "reward": (1.5, 2), "action": (3, 0)})
     found = transform(batch)
     for key in ("observation", "next_observation"):
         assert found[key]["image"].dtype == np.float32
@@ -193,15 +197,15 @@ def test_normalise_by_given_numbers(batch: dict[str, Any]) -> None:
     np.testing.assert_allclose(back["observation"]["image"], batch["observation"]["image"], atol=1e-4)
     assert transform.inverse().inverse()(batch)["reward"].tolist() == found["reward"].tolist()
     big = np.array([2**53 - 1, 2**53 - 3])
-    assert el.Normalise({"action": (2**53 - 3, 1)})({"action": big})["action"].tolist() == [2.0, 0.0]
+    assert el.Normalize({"action": (2**53 - 3, 1)})({"action": big})["action"].tolist() == [2.0, 0.0]
 
 
-def test_normalise_by_statistics(store: el.EpisodeStore) -> None:
+def test_normalize_by_statistics(store: el.EpisodeStore) -> None:
     """What a loader then gives has the mean 0 and the deviation 1, or lies between -1 and 1."""
     stats = store.stats(["observation", "reward"])
     keys = ["observation.pair.1", "reward"]
     for method in ("standard", "range"):
-        transform = el.Normalise.from_stats(stats, keys, method)
+        transform = el.Normalize.from_stats(stats, keys, method)
         (batch,) = store.loader(100, el.WholeEpisodes(), transforms=[transform])
         rewards = batch["reward"][batch["mask"]]
         real = np.concatenate([np.ones((3, 1), bool), batch["mask"]], axis=1)
@@ -213,14 +217,14 @@ def test_normalise_by_statistics(store: el.EpisodeStore) -> None:
         else:
             np.testing.assert_allclose([rewards.min(), *pairs.min(axis=0)], -1, rtol=1e-6)
             np.testing.assert_allclose([rewards.max(), *pairs.max(axis=0)], 1, rtol=1e-6)
-    outer = el.Normalise.from_stats(stats, "reward", "quantiles", (0.05, 0.95))
+    outer = el.Normalize.from_stats(stats, "reward", "quantiles", (0.05, 0.95))
     rewards = np.concatenate([episode.rewards for episode in store])
     low, high = np.quantile(rewards, [0.05, 0.95])
     np.testing.assert_allclose(outer({"reward": np.array([low, high])})["reward"], [-1, 1], rtol=1e-12)
-    with pytest.raises(el.InvalidArgumentError, match=r"0.3 of 'reward' was not measured"):
-        el.Normalise.from_stats(stats, "reward", "quantiles", (0.3, 0.9))
-    with pytest.raises(el.InvalidArgumentError, match=r"No statistics of 'action'.*reward"):
-        el.Normalise.from_stats(stats, "action")
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"0.3 of 'reward' was not measured"):
+        el.Normalize.from_stats(stats, "reward", "quantiles", (0.3, 0.9))
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"No statistics of 'action'.*reward"):
+        el.Normalize.from_stats(stats, "action")
 
 
 @pytest.mark.parametrize(
@@ -237,29 +241,30 @@ def test_normalise_by_statistics(store: el.EpisodeStore) -> None:
         lambda: el.Clip("reward", float("nan"), 1),
         lambda: el.OneHot("action", 0),
         lambda: el.SelectKeys([3]),  # pyright: ignore[reportArgumentType]
-        lambda: el.Normalise({}),
-        lambda: el.Normalise({"reward": 3}),  # pyright: ignore[reportArgumentType]
-        lambda: el.Normalise({"reward": (0, -1)}),
-        lambda: el.Normalise({"reward": (float("nan"), 1)}),
+        lambda: el.Normalize({}),
+        lambda: el.Normalize({"reward": 3}),  # pyright: ignore[reportArgumentType]
+        lambda: el.Normalize({"reward": (0, -1)}),
+        lambda: el.Normalize({"reward": (float("nan"), 1)}),
         lambda: el.Clip("action", 0.2, 0.8)({"action": np.arange(3)}),
-        lambda: el.Normalise({"observation": (0, 1)})(batch_of(np.random.default_rng(0))),
-        lambda: el.Normalise({"reward": (np.zeros(4), 1)})(batch_of(np.random.default_rng(0))),
-        lambda: el.Normalise({"reward": (0, np.ones(6))})(batch_of(np.random.default_rng(0))),
-        lambda: el.Normalise({"observation.image": (0, np.ones(4))})(batch_of(np.random.default_rng(0))),
+        lambda: el.Normalize({"observation": (0, 1)})(batch_of(np.random.default_rng(0))),
+        lambda: el.Normalize({"reward": (np.zeros(4), 1)})(batch_of(np.random.default_rng(0))),
+        lambda: el.Normalize({"reward": (0, np.ones(6))})(batch_of(np.random.default_rng(0))),
+        lambda: el.Normalize({"observation.image": (0, np.ones(4))})(batch_of(np.random.default_rng(0))),
     ],
 )
 def test_what_makes_no_sense_is_refused(make: Any) -> None:
     """With an error of ours."""
-    with pytest.raises(el.InvalidArgumentError):
+    with pytest.raises(el.errors.InvalidArgumentError):
         make()
 
 
+@pytest.mark.further
 def test_they_go_together_and_into_a_new_process(store: el.EpisodeStore, tmp_path: Path) -> None:
     """In the order of the list, in a fresh interpreter as here; each says what it does."""
     transforms = [
         el.ReturnToGo(),
         el.FrameStack(2, "observation.image"),
-        el.Normalise({"observation.image": (0, 255), "return_to_go": (0, np.array(10.0))}),
+        el.Normalize({"observation.image": (0, 255), "return_to_go": (0, np.array(10.0))}),
         el.Clip("return_to_go", -1, 1),
         el.OneHot("action", 7),
         el.Cast(["return_to_go", "reward"], np.float32),
@@ -273,7 +278,7 @@ def test_they_go_together_and_into_a_new_process(store: el.EpisodeStore, tmp_pat
         ("return_to_go", (16,), "float32"),
     ]
     assert repr(transforms[2:]) == (
-        "[Normalise({'observation.image': (0.0, 255.0), 'return_to_go': (0.0, 10.0)}), "
+        "[Normalize({'observation.image': (0.0, 255.0), 'return_to_go': (0.0, 10.0)}), "
         "Clip(keys=('return_to_go',), low=-1, high=1), "
         "OneHot(keys=('action',), n=7, start=0, dtype='float32'), "
         "Cast(keys=('return_to_go', 'reward'), dtype='float32'), "
@@ -291,3 +296,21 @@ def test_they_go_together_and_into_a_new_process(store: el.EpisodeStore, tmp_pat
     found = pickle.loads((tmp_path / "found").read_bytes())
     for key in batch:
         np.testing.assert_array_equal(found[key], batch[key])
+
+
+@pytest.mark.parametrize("scalar", [np.float64, np.float32, np.int64, np.uint8])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint8", "bool"])
+def test_numpy_scalars_change_no_dtype(scalar: Any, dtype: str) -> None:
+    """A bound, offset, scale, number or start of numpy's gives what Python's own gives, with its dtype."""
+    batch = {"x": np.array([0, 1, 1, 0]).astype(dtype)}
+    made: list[Any] = [
+        lambda one: el.Clip("x", one, None),
+        lambda one: el.Clip("x", None, one),
+        lambda one: el.Normalize({"x": (one, one)}),
+    ]
+    if np.dtype(dtype).kind in "iu" and np.dtype(scalar).kind in "iu":
+        made.append(lambda one: el.OneHot("x", 2, start=one - one))
+    for make in made:
+        plain, found = make(1)(batch)["x"], make(scalar(1))(batch)["x"]
+        assert found.dtype == plain.dtype and np.array_equal(found, plain)
+        assert found.dtype == dtype or not isinstance(make(1), el.Clip)

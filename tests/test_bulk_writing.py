@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import episodelake as el
 from effort import examples
 from episodelake.store import errors
-from episodelake.writers import seal_queue
+from episodelake.writers.session import seal_queue
 from strategies import spaces, value_of
 from waiting import PATIENCE, wait_until
 
@@ -267,26 +267,28 @@ def _with(name: str, row: int, value: Any) -> dict[str, Any]:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "a short observation": (_with("observation", 4, [1]), r"Episode 1 \(1\), row 1: .*'observation'"),
-    "a NULL observation": (_with("observation", 4, None), r"Episode 1 \(1\), row 1: .*'observation'"),
-    "a NULL in an observation": (_with("observation", 0, [1, None]), r"Episode 0 \(0\), row 0: .*NULL"),
+    "a short observation": (_with("observation", 4, [1]), r"Episode 1, row 1: .*'observation'"),
+    "a NULL observation": (_with("observation", 4, None), r"Episode 1, row 1: .*'observation'"),
+    "a NULL in an observation": (_with("observation", 0, [1, None]), r"Episode 0, row 0: .*NULL"),
     "an integer that floats round": (
         {"reward": pa.array([1, 2, None, 3, 2**53 + 1, 5, None])},
-        r"Episode 1 \(1\), row 1: .*'reward'.*integer",
+        r"Episode 1, row 1: .*'reward'.*integer",
     ),
     "doubles in a float column": (
         {"observation": pa.array([[1, 2]] * 7, pa.list_(pa.float64()))},
-        r"Episode 0 \(0\), row 0: .*float32.*float64",
+        r"Episode 0, row 0: .*float32.*float64",
     ),
     "text for a number": ({"action": ["a", "b", None, "a", "b", "a", None]}, r"row 0: .*'action'"),
-    "a missing action": (_with("action", 4, None), r"Episode 1 \(1\), row 1: `action` is NULL"),
-    "a missing reward": (_with("reward", 0, None), r"Episode 0 \(0\), row 0: `reward` is NULL"),
-    "an action at the end": (_with("action", 2, 1), r"Episode 0 \(0\), row 2: `action` has a value"),
-    "an early flag": (_with("truncated", 3, True), r"Episode 1 \(1\), row 0: `truncated` is set before"),
-    "a flag that is a number": ({"terminated": [0, 1, None, 0, 0, 1, None]}, "`terminated` has type int64"),
-    "a wrong step": ({"t": [0, 1, 2, 0, 2, 1, 3]}, r"Episode 1 \(1\), row 1: `t` is 2; expected 1"),
-    "an episode in two places": ({"episode": [0, 0, 0, 1, 1, 0, 0]}, r"Episode 1 \(1\), row 1: .*last row"),
-    "one row": ({"episode": [0, 0, 0, 1, 1, 1, 2]}, r"Episode 1 \(1\), row 2|Episode 2 \(2\) has one row"),
+    "a missing action": (_with("action", 4, None), r"Episode 1, row 1: `action` is NULL"),
+    "a missing reward": (_with("reward", 0, None), r"Episode 0, row 0: `reward` is NULL"),
+    "an action at the end": (_with("action", 2, 1), r"Episode 0, row 2: `action` has a value"),
+    "an early flag": (_with("truncated", 3, True), r"Episode 1, row 0: `truncated` is set before"),
+    "a flag that is 2": ({"terminated": [0, 2, None, 0, 0, 1, None]}, "`terminated` has the value .*2"),
+    "a flag that is NaN": ({"terminated": [0.0, float("nan"), None, 0, 0, 1, None]}, "has the value .*nan"),
+    "a flag that is text": ({"terminated": ["0", "False", None, "0", "0", "1", None]}, "has type string"),
+    "a wrong step": ({"t": [0, 1, 2, 0, 2, 1, 3]}, r"Episode 1, row 1: `t` is 2; expected 1"),
+    "an episode in two places": ({"episode": [0, 0, 0, 1, 1, 0, 0]}, r"Episode 1, row 1: .*last row"),
+    "one row": ({"episode": [0, 0, 0, 1, 1, 1, 2]}, r"Episode 1, row 2|Episode 2 has one row"),
     "a NULL episode": (_with("episode", 3, None), "`episode` is NULL"),
     "no episode": ({"episode": None}, "names no episodes"),
     "two columns of episodes": ({"episode_id": ["a"] * 7}, "has both episode and episode_id"),
@@ -305,7 +307,7 @@ def test_wrong_data_are_refused_with_their_place(tmp_path: Path, name: str) -> N
     changes, message = WRONG[name]
     store = el.create(tmp_path / "store", **FLOATS)
     with store.writer() as writer:
-        with pytest.raises((el.SpaceMismatchError, el.InvalidArgumentError), match=message):
+        with pytest.raises((el.errors.SpaceMismatchError, el.errors.InvalidArgumentError), match=message):
             writer.write_episodes(table(2, 3, **changes))
         writer.write_episodes(table(4))
     assert [len(episode) for episode in store.refresh()] == [4]
@@ -315,7 +317,7 @@ FACTS: dict[str, tuple[dict[str, list[Any]], str]] = {
     "too few": ({"seed": [1]}, "has 1 rows"),
     "too many": ({"seed": [1, 2, 3]}, "more rows"),
     "another order": ({"episode": [1, 0]}, "of the episode 1; the steps go on with 0"),
-    "another length": ({"length": [2, 4]}, r"Episode 1 \(1\): `length` is 4 in `episodes`, and 3"),
+    "another length": ({"length": [2, 4]}, r"Episode 1: `length` is 4 in `episodes`, and 3"),
     "another reason": (
         {"end_reason": ["cut", None]},
         "`end_reason` is 'cut' in `episodes`, and 'terminated'",
@@ -331,7 +333,7 @@ def test_episodes_that_do_not_go_with_the_steps_are_refused(tmp_path: Path, name
     """Rows, keys, lengths and reasons are compared with the steps."""
     columns, message = FACTS[name]
     writer = el.create(tmp_path / "store", **FLOATS).writer()
-    with writer, pytest.raises(el.InvalidArgumentError, match=message):
+    with writer, pytest.raises(el.errors.InvalidArgumentError, match=message):
         writer.write_episodes(table(2, 3), episodes=pa.table(columns))
 
 
@@ -342,7 +344,7 @@ def test_episodes_that_do_not_go_with_the_steps_are_refused(tmp_path: Path, name
 def test_lengths_that_do_not_fit_are_refused(tmp_path: Path, lengths: list[int], message: str) -> None:
     """Rows left over, rows that are missing, and no length at all."""
     writer = el.create(tmp_path / "store", **FLOATS).writer()
-    with writer, pytest.raises((el.SpaceMismatchError, el.InvalidArgumentError), match=message):
+    with writer, pytest.raises((el.errors.SpaceMismatchError, el.errors.InvalidArgumentError), match=message):
         writer.write_episodes(table(2, 3), lengths=lengths)
 
 
@@ -353,7 +355,7 @@ def test_what_is_no_arrow_data_is_refused(tmp_path: Path) -> None:
             ({"a": [1]}, "Make a pyarrow.Table"),
             (pl.LazyFrame({"a": [1]}), r"frame.collect\(\)"),
         ):
-            with pytest.raises(el.InvalidArgumentError, match=hint):
+            with pytest.raises(el.errors.InvalidArgumentError, match=hint):
                 writer.write_episodes(wrong)
 
 
@@ -459,9 +461,9 @@ def test_a_seal_that_fails_leaves_the_rows_to_the_journal(
         for number in range(20):
             try:
                 writer.write_episode(**arrays(number, 100))
-            except el.StoreAccessError:
+            except el.errors.StoreAccessError:
                 writer.write_episode(**arrays(number, 100))
-        with pytest.raises(el.StoreAccessError, match="disk is full"):
+        with pytest.raises(el.errors.StoreAccessError, match="disk is full"):
             writer.close()
         assert sum(part.stat().st_size for part in parts_of(path)) > 20 * 100 * 20
     writer.close()
@@ -525,8 +527,8 @@ def test_an_error_tells_how_many_episodes_are_recorded(tmp_path: Path) -> None:
                 }
             )
 
-    place = r"Episode 19 .*`action` has a value"
-    with store.writer() as writer, pytest.raises(el.SpaceMismatchError, match=place) as raised:
+    place = "Episode 19, row 2: `action` has a value"
+    with store.writer() as writer, pytest.raises(el.errors.SpaceMismatchError, match=place) as raised:
         writer.write_episodes(stream())
     (note,) = raised.value.__notes__
     count = len(store.refresh())

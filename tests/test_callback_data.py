@@ -14,16 +14,15 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import episodelake as el
 from agent_environments import Comings, Turns
-from episodelake.writers import step_rows
-from episodelake.writers.buffers import arrivals, vector_buffer
-from episodelake.writers.session import RunSession
+from episodelake.writers.rows import arrivals, step_rows, vector_buffer
+from episodelake.writers.session.session import RunSession
 from nasty_environments import SmallEnv, TwoGoals, new_store
 from scripted_environment import MODES, Scripted, assert_same_value, tables
 from strategies import same
 from test_pool_recorder import Pool, play
 
 
-def steps_of(step: el.StepData) -> dict[str, Any]:
+def steps_of(step: el.types.StepData) -> dict[str, Any]:
     """Record how many steps the environment has made, which no observation shows."""
     assert step.env is not None
     return {"stepped": step.env.unwrapped.stepped}
@@ -84,7 +83,7 @@ def test_a_step_callback_reads_the_state_of_a_single_environment(tmp_path: Path)
         recorder.reset()
         recorder.step(recorder.action_space.sample())
     assert [t for t, _ in seen] == [0, 1] and all(found is env for _, found in seen)
-    assert "env" not in repr(el.StepData(0, None, env=env)).replace("env_index", "")
+    assert "env" not in repr(el.types.StepData(0, None, env=env)).replace("env_index", "")
     mode = AutoresetMode.DISABLED
     assert count(tmp_path / "store", SmallEnv(3), 11, mode) == [counted(3, 11, mode)]
 
@@ -115,7 +114,7 @@ def test_agents_share_their_environment(tmp_path: Path) -> None:
     assert len(seen) == 4 and all(found is env for found in seen)
 
 
-def simulator(step: el.StepData) -> dict[str, Any]:
+def simulator(step: el.types.StepData) -> dict[str, Any]:
     """Record the state of MuJoCo."""
     assert step.env is not None
     data = step.env.unwrapped.data
@@ -170,9 +169,9 @@ class Keeper:
 
     def __init__(self) -> None:
         self.found: dict[str, dict[str, Any]] = {}
-        self.summaries: list[el.EpisodeSummary] = []
+        self.summaries: list[el.types.EpisodeSummary] = []
 
-    def __call__(self, episode: el.EpisodeSummary) -> dict[str, float]:
+    def __call__(self, episode: el.types.EpisodeSummary) -> dict[str, float]:
         """Read everything."""
         self.summaries.append(episode)
         names = "observations", "actions", "rewards", "infos"
@@ -288,11 +287,11 @@ def test_after_the_callback_nothing_more_is_read(tmp_path: Path) -> None:
         recorder.reset()
         while not recorder.step(recorder.action_space.sample())[2]:
             pass
-    with pytest.raises(el.RecorderStateError, match="while its episode callback runs"):
+    with pytest.raises(el.errors.RecorderStateError, match="while its episode callback runs"):
         late[0].rewards  # noqa: B018
-    told: list[el.EpisodeSummary] = []
+    told: list[el.types.EpisodeSummary] = []
     el.collect(SmallEnv, None, store, episodes=1, on_episode=told.append, episode_callback=keep)
     assert keep.summaries[0].rewards.shape == (5,)
     assert pickle.loads(pickle.dumps(keep.summaries[0])) == keep.summaries[0]
-    with pytest.raises(el.RecorderStateError, match="can be read in an episode callback"):
+    with pytest.raises(el.errors.RecorderStateError, match="can be read in an episode callback"):
         told[0].reward_mean  # noqa: B018

@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from episodelake.explorer.watching import load
+from episodelake.explorer.listing import load
 from picture_stores import HOSTILE, Page, is_harmless
 from terminal_sessions import ESCAPE
 from test_cli import call
@@ -20,7 +20,7 @@ CARD: dict[str, Any] = {
     "description": "A walk.",
     "author": ["A", "B"],
     "author_email": "a@example.org",
-    "licence": "CC-BY-4.0",
+    "license": "CC-BY-4.0",
     "citation": "@misc{line}",
     "code_permalink": "https://example.org",
     "algorithm": "random",
@@ -64,7 +64,7 @@ def test_a_value_of_another_kind_is_refused(store: el.EpisodeStore, key: str) ->
     """Also a bool where a number is meant; the card that was there stays."""
     store.card = CARD
     for wrong in (True, {"a": 1}, [1]):
-        with pytest.raises(el.InvalidArgumentError, match=key):
+        with pytest.raises(el.errors.InvalidArgumentError, match=key):
             store.card = {**CARD, key: wrong}
     assert store.card == CARD
     store.card = {**CARD, key: None}
@@ -73,14 +73,14 @@ def test_a_value_of_another_kind_is_refused(store: el.EpisodeStore, key: str) ->
 
 def test_scores(store: el.EpisodeStore) -> None:
     """Of all episodes, of a view, and of returns from elsewhere."""
-    with pytest.raises(el.InvalidArgumentError, match="ref_min_score"):
-        el.normalised_score(store)
+    with pytest.raises(el.errors.InvalidArgumentError, match="ref_min_score"):
+        el.normalized_score(store)
     store.card = CARD
-    assert el.normalised_score(store).tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert el.normalised_score(store.filter("length > 3")).tolist() == [0.75, 1.0]
-    assert el.normalised_score(store, [[3.0], [9.0]]).tolist() == [[0.5], [2.0]]
-    assert el.normalised_score(store, 3.0) == 0.5
-    with pytest.raises(el.InvalidArgumentError, match="swap"):
+    assert el.normalized_score(store).tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert el.normalized_score(store.filter("length > 3")).tolist() == [0.75, 1.0]
+    assert el.normalized_score(store, [[3.0], [9.0]]).tolist() == [[0.5], [2.0]]
+    assert el.normalized_score(store, 3.0) == 0.5
+    with pytest.raises(el.errors.InvalidArgumentError, match="swap"):
         store.card = {**CARD, "ref_min_score": 5}
 
 
@@ -139,6 +139,16 @@ def test_no_entry_of_a_card_is_markup_or_another_entry(
         "own: x",
         "  title: y",
     ]
+
+
+def test_the_former_spelling_of_license_is_read(store: el.EpisodeStore) -> None:
+    """A card of an earlier version has its license under the new key, and writes it so."""
+    file = Path(store.path) / "card.json"
+    file.write_text('{"licence": "MIT"}')
+    assert store.card == {"license": "MIT"}
+    store.card["title"] = "t"
+    assert "licence" not in file.read_text()
+    assert store.card == {"license": "MIT", "title": "t"}
 
 
 def test_a_damaged_or_foreign_card_stops_no_view_of_the_store(store: el.EpisodeStore) -> None:

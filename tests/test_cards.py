@@ -21,7 +21,7 @@ import episodelake as el
 from agent_environments import Comings
 from episodelake.readers.blocks import SegmentFile
 from episodelake.readers.cards import drawings, html
-from episodelake.readers.cards.parts import duration, number
+from episodelake.readers.cards.html import duration, number
 from picture_stores import HOSTILE, Page, cartpole, is_harmless, pictures, raw, scores
 from plain_agents import play_parallel, random_policy
 

@@ -52,18 +52,18 @@ def test_rule_is_that_of_numpy(rule, data, given_as, stored_as):
         if np.can_cast(given_as, stored_as, rule) and same_range(values, expected):
             np.testing.assert_array_equal(codec.decode(encoded())[0], expected, err_msg=name)
         else:
-            with pytest.raises(el.SpaceMismatchError, match="observation"):
+            with pytest.raises(el.errors.SpaceMismatchError, match="observation"):
                 encoded()
 
 
 def test_default_refuses_as_before_and_names_the_option():
     """Without the option a float64 observation raises, and the message says what would take it."""
     codec = SpaceCodec(WIDE, "observation")
-    with pytest.raises(el.SpaceMismatchError, match=r"astype\('float32'\), or pass cast='same_kind'"):
+    with pytest.raises(el.errors.SpaceMismatchError, match=r"astype\('float32'\), or pass cast='same_kind'"):
         codec.buffer(1).put(0, HALF)
     whole = SpaceCodec(spaces.Box(-1, 1, (1,), np.float64), "observation")
     for value in (np.array([2**53 + 1]), [2**53 + 1]):
-        with pytest.raises(el.SpaceMismatchError, match="cast='safe'"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="cast='safe'"):
             whole.buffer(1).put(0, value)
     rounding = SpaceCodec(whole.space, "observation", "safe")
     for value in (np.array([2**53 + 1]), [2**53 + 1]):
@@ -76,24 +76,26 @@ def test_values_out_of_range_raise():
     """Numpy would make infinities and wrapped integers; both are errors, infinities themselves are not."""
     floats = SpaceCodec(WIDE, "observation", "same_kind")
     for value in ([1e39, 0], [0, -1e300]):
-        with pytest.raises(el.SpaceMismatchError, match="out of range"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="out of range"):
             floats.buffer(1).put(0, np.array(value))
     buffer = floats.buffer(2)
     buffer.put_many(0, np.array([[np.inf, np.nan], [0.1, 0]]), 2)
     np.testing.assert_array_equal(floats.decode(buffer.arrays(0, 1))[0], [np.inf, np.nan])
     # A batch that fitted says nothing about the next one of the same dtype.
-    with pytest.raises(el.SpaceMismatchError, match="out of range"):
+    with pytest.raises(el.errors.SpaceMismatchError, match="out of range"):
         buffer.put_many(0, np.full((2, 2), 1e39), 2)
     discrete = SpaceCodec(spaces.Discrete(3), "action", "same_kind")
     discrete.buffer(1).put(0, np.uint64(2))
-    with pytest.raises(el.SpaceMismatchError, match="out of range"):
+    with pytest.raises(el.errors.SpaceMismatchError, match="out of range"):
         discrete.buffer(1).put(0, np.uint64(2**63))
 
 
 def test_images_of_other_integers_stay_refused():
     """Numpy does not cast int64 to uint8 by "same_kind": the message says so, and what to call."""
     image = SpaceCodec(spaces.Box(0, 255, (2, 2), np.uint8), "observation", "same_kind")
-    with pytest.raises(el.SpaceMismatchError, match=r"int64 to uint8 by the rule 'same_kind'; call .astype"):
+    with pytest.raises(
+        el.errors.SpaceMismatchError, match=r"int64 to uint8 by the rule 'same_kind'; call .astype"
+    ):
         image.buffer(1).put(0, np.zeros((2, 2), np.int64))
     wider = image.buffer(1)
     wider.put(0, np.full((2, 2), 255, np.uint16))
@@ -232,7 +234,7 @@ def write_episodes(store, **options):
 def test_every_way_into_a_store_takes_the_option(way, tmp_path):
     """float64 goes into a float32 space with "same_kind", rounded as numpy does, and not without."""
     store = el.create(tmp_path / "store", Doubles())
-    with pytest.raises(el.SpaceMismatchError, match="cast='same_kind'"):
+    with pytest.raises(el.errors.SpaceMismatchError, match="cast='same_kind'"):
         way(store)
     way(store, cast="same_kind")
     episode = store.refresh()[-1]
@@ -263,7 +265,7 @@ def test_types_that_are_wider_on_disk_are_cast_from_arrow(dtype, tmp_path):
 
     with store.writer(cast="same_kind") as writer:
         writer.write_episodes(table(number), lengths=[1])
-        with pytest.raises(el.SpaceMismatchError, match="out of range"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="out of range"):
             writer.write_episodes(table(30_000 if dtype is np.int8 else 1e6), lengths=[1])
     assert store.refresh()[0].observations.tolist() == np.full(2, number).astype(dtype).tolist()
 
@@ -272,5 +274,5 @@ def test_types_that_are_wider_on_disk_are_cast_from_arrow(dtype, tmp_path):
 def test_other_rules_are_refused(rule, tmp_path):
     """A rule that could change numbers at will does not exist."""
     store = el.create(tmp_path / "store", Doubles())
-    with pytest.raises(el.InvalidArgumentError, match=r"cast=.* expected 'no', 'safe' or 'same_kind'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"cast=.* expected 'no', 'safe' or 'same_kind'"):
         store.writer(cast=rule)

@@ -45,7 +45,7 @@ def test_a_damaged_page_is_named_before_an_engine_reads_it(damaged: Path, reader
     """Frames and queries over steps raise an error that names the file, also after a refresh."""
     store = el.open(damaged, check_pages=True)
     for opened in (store, store.refresh()):
-        with pytest.raises(el.CorruptStoreError, match=re.escape(str(damaged / "steps"))):
+        with pytest.raises(el.errors.CorruptStoreError, match=re.escape(str(damaged / "steps"))):
             READERS[reader](opened)
 
 
@@ -67,9 +67,9 @@ def test_a_file_that_changes_is_checked_again(tmp_path: Path) -> None:
     total = pl.col("reward").sum()
     assert el.open(store.path, check_pages=True).steps.select(total).collect().height == 1
     flip_a_reward(store.path)
-    with pytest.raises(el.CorruptStoreError, match="steps"):
+    with pytest.raises(el.errors.CorruptStoreError, match="steps"):
         el.open(store.path, check_pages=True).steps.select(total).collect()
     (file,) = (store.path / "steps").glob("*.parquet")
     file.unlink()
-    with pytest.raises(el.CorruptStoreError, match="missing"):
+    with pytest.raises(el.errors.CorruptStoreError, match="missing"):
         el.open(store.path).steps.select(total).collect()

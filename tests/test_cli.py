@@ -372,6 +372,7 @@ def test_a_damaged_segment_is_named(example: Example, tmp_path: Path, words: tup
 # recover
 
 
+@pytest.mark.further
 def test_recover_seals_what_a_dead_writer_left(tmp_path: Path) -> None:
     """The unfinished episode of a killed process comes back as interrupted, and only once."""
     program = """

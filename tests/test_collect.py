@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import episodelake as el
-from collecting_parts import CoinEnv, Tensor, VaryingEnv, counting, plain_steps, tilting
+from collecting_parts import CoinEnv, Tensor, VaryingEnv, counting, interrupted, plain_steps, tilting
 from nasty_environments import Rollout, assert_recorded, new_store
 
 
@@ -38,7 +38,7 @@ def assert_all_recorded(store: el.EpisodeStore, rollouts: list[Rollout]) -> None
         assert_recorded(episode, rollout, VaryingEnv())
 
 
-def assert_counts(stats: el.CollectStats, rollouts: list[Rollout]) -> None:
+def assert_counts(stats: el.types.CollectStats, rollouts: list[Rollout]) -> None:
     """Fail unless the stats are those of the finished ones among these rollouts."""
     done = [rollout for rollout in rollouts if rollout.terminations[-1] or rollout.truncations[-1]]
     assert stats.steps == sum(len(rollout.actions) for rollout in rollouts)
@@ -297,7 +297,7 @@ def test_the_forms_of_an_answer(tmp_path: Path, space: Any, output: Any, action:
 @given(st.integers(0, 4), st.booleans(), st.sampled_from(["dict", "none", "number"]))
 def test_only_two_and_three_items_with_a_dict_are_forms(size: int, tuples: bool, second: str) -> None:
     """Every other tuple is an action."""
-    from episodelake.writers.collecting.outputs import read_output
+    from episodelake.writers.collecting.actor import read_output
 
     items: list[Any] = [f"item {index}" for index in range(size)]
     if size > 1:
@@ -388,8 +388,8 @@ def test_environments_are_made_and_closed(tmp_path: Path, source: str) -> None:
 def test_hooks_see_every_step_and_every_end(tmp_path: Path) -> None:
     """`on_step` sees what was given and taken, `on_episode` the summary of each episode that is recorded."""
     store = new_store(tmp_path, VaryingEnv())
-    steps: list[el.CollectStep] = []
-    ends: list[el.EpisodeSummary] = []
+    steps: list[el.types.CollectStep] = []
+    ends: list[el.types.EpisodeSummary] = []
     el.collect(VaryingEnv(), tilting, store, steps=30, seed=0, on_step=steps.append, on_episode=ends.append)
     rows = store.refresh().transitions.collect()
     assert [step.observation.tolist() for step in steps] == rows["observation"].to_list()
@@ -408,7 +408,7 @@ def test_callbacks_of_the_recorder_decide_what_counts(tmp_path: Path) -> None:
     """A step callback may end episodes: the environment is then reset, and the recorded steps count."""
     store = new_store(tmp_path, VaryingEnv(longest=1000))
 
-    def third(step: el.StepData) -> Any:
+    def third(step: el.types.StepData) -> Any:
         from dataclasses import replace
 
         return replace(step, end=step.t == 3)
@@ -428,7 +428,7 @@ def test_callbacks_of_the_recorder_decide_what_counts(tmp_path: Path) -> None:
 
 def test_progress_goes_to_a_function(tmp_path: Path) -> None:
     """The last report of progress has everything in it."""
-    told: list[el.CollectProgress] = []
+    told: list[el.types.CollectProgress] = []
     store = new_store(tmp_path, VaryingEnv())
     stats = el.collect(VaryingEnv(), None, store, episodes=10, seed=0, progress=told.append)
     assert told
@@ -510,7 +510,7 @@ def test_an_interrupt_seals_what_there_is(tmp_path: Path, way: str, own: bool) -
     """Ctrl-C ends the call after the step in hand; what was recorded is visible, and the stats say so."""
     store = new_store(tmp_path, VaryingEnv())
 
-    def interrupted(step: el.CollectStep) -> None:
+    def interrupt(step: el.types.CollectStep) -> None:
         if step.steps == 16:
             if way == "exception":
                 raise KeyboardInterrupt
@@ -518,7 +518,7 @@ def test_an_interrupt_seals_what_there_is(tmp_path: Path, way: str, own: bool) -
 
     before = signal.getsignal(signal.SIGINT)
     env = store.record(VaryingEnv()) if own else VaryingEnv()
-    stats = el.collect(env, None, store, steps=1000, seed=0, policy_seed=5, on_step=interrupted)
+    stats = interrupted(env, None, store, steps=1000, seed=0, policy_seed=5, on_step=interrupt)
     assert signal.getsignal(signal.SIGINT) is before
     assert stats.interrupted and stats.steps == 16 and stats.frame()["interrupted"].item()
     assert "interrupted" in str(stats)
@@ -527,6 +527,23 @@ def test_an_interrupt_seals_what_there_is(tmp_path: Path, way: str, own: bool) -
         assert len(store.refresh()) == stats.episodes == len(rollouts) - 1
         env.close()
     assert_all_recorded(store, rollouts)
+
+
+def test_an_interrupt_ends_a_loop_of_calls(tmp_path: Path) -> None:
+    """Ctrl-C ends the program, not one call of many; `on_interrupt="return"` leaves that to the caller."""
+    store = new_store(tmp_path, VaryingEnv())
+    interrupt = lambda step: signal.raise_signal(signal.SIGINT) if step.steps == 7 else None  # noqa: E731
+    calls = []
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(3):
+            calls.append(el.collect(VaryingEnv(), None, store, steps=5))
+            el.collect(VaryingEnv(), None, store, steps=100, on_step=interrupt)
+    assert len(calls) == 1 and sum(map(len, store.refresh())) == 12
+    stats = el.collect(VaryingEnv(), None, store, steps=100, on_step=interrupt, on_interrupt="return")
+    assert stats.interrupted and stats.steps == 7
+    for wrong in (None, True, "ignore"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="on_interrupt"):
+            el.collect(VaryingEnv(), None, store, steps=1, on_interrupt=wrong)  # type: ignore[arg-type]
 
 
 def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
@@ -539,7 +556,7 @@ def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
                 signal.raise_signal(signal.SIGINT)
         return np.zeros(2, np.float32), None, (state or 0) + 1
 
-    stats = el.collect(VaryingEnv(longest=1000), hangs, store, steps=1000, seed=5)
+    stats = interrupted(VaryingEnv(longest=1000), hangs, store, steps=1000, seed=5)
     assert stats.interrupted
     assert sum(episode.length for episode in store.refresh()) == stats.steps
 
@@ -583,7 +600,7 @@ def give(name: str, value: Any) -> dict[str, Any]:
     [
         ({}, "neither"),
         ({"steps": 5, "episodes": 5}, "steps=5 and episodes=5"),
-        ({"steps": 0}, "at least 1"),
+        ({"steps": 0}, "from 1 on"),
         ({"steps": -3}, "steps=-3"),
         ({"episodes": -3}, "episodes=-3"),
         ({"episodes": 2.5}, "episodes=2.5"),
@@ -614,7 +631,7 @@ def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any], wor
     """Each is refused with its name, before the environment is touched and a run exists."""
     env = VaryingEnv()
     store = new_store(tmp_path, env)
-    with pytest.raises(el.InvalidArgumentError, match=words):
+    with pytest.raises(el.errors.InvalidArgumentError, match=words):
         el.collect(env, None, store, **options)
     assert env.episode == -1 and store.refresh().runs.collect().is_empty()
 
@@ -623,30 +640,30 @@ def test_things_of_the_wrong_kind(tmp_path: Path) -> None:
     """What is no environment, no policy or no store is named."""
     env = VaryingEnv()
     store = new_store(tmp_path, env)
-    with pytest.raises(el.InvalidArgumentError, match="env_or_envs is int"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="env_or_envs is int"):
         el.collect(3, None, store, steps=1)
-    with pytest.raises(el.InvalidArgumentError, match="gave int; expected"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="gave int; expected"):
         el.collect(lambda: 3, None, store, steps=1)
-    with pytest.raises(el.InvalidArgumentError, match="policy is int"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="policy is int"):
         el.collect(env, 3, store, steps=1)  # type: ignore[arg-type]
-    with pytest.raises(el.InvalidArgumentError, match="store is str"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="store is str"):
         el.collect(env, None, "store", steps=1)  # type: ignore[arg-type]
-    with pytest.raises(el.SpaceMismatchError, match="_space"):
+    with pytest.raises(el.errors.SpaceMismatchError, match="_space"):
         el.collect(CoinEnv(), None, store, steps=1)
 
 
 @pytest.mark.parametrize(
     ("answer", "error", "words"),
     [
-        (np.zeros((1, 2), np.float32), el.SpaceMismatchError, "action"),
-        (np.zeros(3, np.float32), el.SpaceMismatchError, "action"),
-        ("left", el.SpaceMismatchError, "action"),
+        (np.zeros((1, 2), np.float32), el.errors.SpaceMismatchError, "action"),
+        (np.zeros(3, np.float32), el.errors.SpaceMismatchError, "action"),
+        ("left", el.errors.SpaceMismatchError, "action"),
         (
             el.PolicyOutput(np.zeros(2, np.float32), [1, 2]),
-            el.InvalidArgumentError,
+            el.errors.InvalidArgumentError,
             "extras of .* list",
         ),
-        ((np.zeros(2, np.float32), {3: 4}), el.InvalidArgumentError, "key 3"),
+        ((np.zeros(2, np.float32), {3: 4}), el.errors.InvalidArgumentError, "key 3"),
     ],
 )
 def test_answers_that_do_not_fit(tmp_path: Path, answer: Any, error: type[Exception], words: str) -> None:
@@ -668,12 +685,12 @@ def test_a_recorder_that_cannot_be_used(tmp_path: Path) -> None:
     store = new_store(tmp_path, VaryingEnv())
     other = new_store(tmp_path / "other", VaryingEnv())
     with store.record(VaryingEnv()) as recorder:
-        with pytest.raises(el.InvalidArgumentError, match="not into"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="not into"):
             el.collect(recorder, None, other, steps=1)
-        with pytest.raises(el.InvalidArgumentError, match="run belong to the recorder"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="run belong to the recorder"):
             el.collect(recorder, None, store, steps=1, run="x")
         el.collect(recorder, None, store, steps=2)
-    with pytest.raises(el.RecorderStateError, match="closed"):
+    with pytest.raises(el.errors.RecorderStateError, match="closed"):
         el.collect(recorder, None, store, steps=1)
     assert sum(episode.length for episode in store.refresh()) == 2
 
@@ -685,7 +702,7 @@ def test_an_extra_may_not_hide_what_the_collector_records(tmp_path: Path) -> Non
     def policy(observation: Any, info: Any, state: Any) -> Any:
         return np.zeros(2, np.float32), {"raw_action": 1}
 
-    with pytest.raises(el.InvalidArgumentError, match="'raw_action'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="'raw_action'"):
         el.collect(VaryingEnv(), policy, store, steps=1, map_action=lambda action: action)
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from agent_environments import Comings, Turns
+from collecting_parts import interrupted
 from effort import examples
 from strategies import same
 
@@ -206,9 +207,9 @@ def test_statistics_are_those_of_the_episodes_table(tmp_path: Path) -> None:
     assert list(alone.agent_returns) == ["scout_0", "tank_0"] and alone.lengths.tolist() == [1]
 
 
-def el_end(step: el.StepData, longest: int) -> el.StepData:
+def el_end(step: el.types.StepData, longest: int) -> el.types.StepData:
     """End an episode after so many of an agent's steps."""
-    return el.StepData(**{**vars(step), "end": step.t == longest})
+    return el.types.StepData(**{**vars(step), "end": step.t == longest})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -300,7 +301,7 @@ def test_every_step_is_rendered(tmp_path: Path, kind: str) -> None:
     env: Any = KINDS[kind][0]()
     store = el.create(tmp_path / "store", env)
     env.render_mode = None
-    with pytest.raises(el.InvalidArgumentError, match="has no render mode"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="has no render mode"):
         el.collect(env, POLICIES, store, steps=5, render=True)
     drawn: list[int] = []
     env.render_mode, env.render = "human", lambda: drawn.append(1)
@@ -314,7 +315,7 @@ def test_statistics_by_agent_add_up(tmp_path: Path) -> None:
     short = el.collect(env, None, store, episodes=1, step_callback=lambda step: el_end(step, 1))
     whole = el.collect(env, None, store, episodes=2, seed=1)
     total = sum([short, whole])
-    assert isinstance(total, el.CollectStats) and total.episodes == 3
+    assert isinstance(total, el.types.CollectStats) and total.episodes == 3
     rows = duckdb.sql(
         "select agents, agent_returns, agent_lengths "
         f"from '{tmp_path}/store/episodes/*.parquet' order by ended_at"
@@ -347,9 +348,9 @@ def test_hooks_by_agent(tmp_path: Path) -> None:
     """`map_action` and `initial_state` may be mappings; steps, ends and progress are told."""
     env = Comings()
     store = el.create(tmp_path / "store", env)
-    steps: list[el.CollectStep] = []
-    ended: list[el.EpisodeSummary] = []
-    told: list[el.CollectProgress] = []
+    steps: list[el.types.CollectStep] = []
+    ended: list[el.types.EpisodeSummary] = []
+    told: list[el.types.CollectProgress] = []
     stats = el.collect(
         env,
         POLICIES,
@@ -390,11 +391,11 @@ def test_an_interrupt_keeps_what_there_is(tmp_path: Path, kind: str, goal: dict[
     env = KINDS[kind][0]()
     store = el.create(tmp_path / "store", env)
 
-    def interrupt(step: el.CollectStep) -> None:
+    def interrupt(step: el.types.CollectStep) -> None:
         if step.steps == 13:
             signal.raise_signal(signal.SIGINT)
 
-    stats = el.collect(env, POLICIES, store, seed=4, on_step=interrupt, **goal)
+    stats = interrupted(env, POLICIES, store, seed=4, on_step=interrupt, **goal)
     assert (stats.interrupted, stats.steps, stats.episodes, stats.unfinished) == (True, 13, 1, 1)
     for episode, parts in zip(store.refresh(), plain(kind, 4, 13), strict=True):
         assert_played(episode, parts)
@@ -440,7 +441,7 @@ def test_mappings_that_name_no_agent(
     """They are refused before anything is played, and no run is left."""
     env = Comings()
     store = el.create(tmp_path / "store", env)
-    with pytest.raises(el.InvalidArgumentError, match=words):
+    with pytest.raises(el.errors.InvalidArgumentError, match=words):
         el.collect(env, policy, store, steps=1, **options)
     assert store.refresh().runs.collect().is_empty() and env.agents == []
 
@@ -458,7 +459,7 @@ def test_answers_that_are_not_by_agent(tmp_path: Path, answer: Any, words: str) 
     """The message of a policy for all says what was expected."""
     env = Comings()
     store = el.create(tmp_path / "store", env)
-    with pytest.raises(el.InvalidArgumentError, match=words):
+    with pytest.raises(el.errors.InvalidArgumentError, match=words):
         el.collect(env, lambda observations, infos, states: answer, store, steps=1)
 
 
@@ -468,7 +469,7 @@ def test_a_mapping_is_for_several_agents(tmp_path: Path) -> None:
 
     env = gymnasium.make("CartPole-v1")
     store = el.create(tmp_path / "store", env)
-    with pytest.raises(el.InvalidArgumentError, match=r"policy is a mapping, which is for the agents"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"policy is a mapping, which is for the agents"):
         el.collect(env, {"scout": scout}, store, steps=1)
 
 

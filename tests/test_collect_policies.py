@@ -14,7 +14,7 @@ from gymnasium.vector import SyncVectorEnv
 
 import episodelake as el
 from collecting_parts import VaryingEnv, forgetful, make_varying, tilting
-from nasty_environments import new_store
+from nasty_environments import SmallEnv, new_store
 
 ENVS: dict[str, Callable[..., Any]] = {
     "single": lambda **options: VaryingEnv(**options),
@@ -72,8 +72,9 @@ def test_random_actions_go_back_to_the_policy(tmp_path: Path, kind: str) -> None
         return np.full(env.action_space.shape, 0.5, np.float32)
 
     with store.record(env) as recorder:
+        counted = []
         for random in (True, False):
-            el.collect(
+            stats = el.collect(
                 recorder,
                 policy,
                 store,
@@ -83,14 +84,15 @@ def test_random_actions_go_back_to_the_policy(tmp_path: Path, kind: str) -> None
                 map_action=half,
                 map_action_inverse=double,
             )
+            counted.append(stats.steps)
     rows = store.refresh().transitions.select("action", raw="policy.raw_action").collect()
-    assert rows.height == 60 and rows["raw"].null_count() == 0
+    assert 60 <= sum(counted) == rows.height and rows["raw"].null_count() == 0
     assert np.array_equal(np.array(rows["raw"].to_list()), 2 * np.array(rows["action"].to_list()))
-    assert len({tuple(raw) for raw in rows["raw"].to_list()}) == 31  # 30 samples, and what the policy says
-    alone = el.collect(ENVS[kind](), policy, store, steps=5, map_action_inverse=never).run_ids[0]
-    view = store.refresh().filter(f"run_id = '{alone}'")
+    assert len({tuple(raw) for raw in rows["raw"].to_list()}) == counted[0] + 1  # samples, and the policy's
+    alone = el.collect(ENVS[kind](), policy, store, steps=5, map_action_inverse=never)
+    view = store.refresh().filter(f"run_id = '{alone.run_ids[0]}'")
     found = view.transitions.select("action", raw="policy.raw_action").collect()
-    assert found["raw"].to_list() == found["action"].to_list() == [[0.5, 0.5]] * 5
+    assert found["raw"].to_list() == found["action"].to_list() == [[0.5, 0.5]] * alone.steps
 
 
 def test_random_actions_leave_the_state(tmp_path: Path) -> None:
@@ -211,7 +213,7 @@ class Drawn(VaryingEnv):
 def test_every_step_is_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each step the environment draws, and then the call waits; without `render` it does neither."""
     waited: list[float] = []
-    monkeypatch.setattr("episodelake.writers.collecting.rendering.sleep", waited.append)
+    monkeypatch.setattr("episodelake.writers.collecting.display.sleep", waited.append)
     store = new_store(tmp_path, VaryingEnv())
     env = Drawn()
     el.collect(env, None, store, steps=12, seed=0, render=0.25)
@@ -221,7 +223,7 @@ def test_every_step_is_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(env.drawn) == 17 and len(waited) == 12
     el.collect(env, None, store, steps=5)
     envs = SyncVectorEnv([Drawn, Drawn])
-    calls: list[el.CollectStep] = []
+    calls: list[el.types.CollectStep] = []
     el.collect(envs, None, store, steps=8, render=0, on_step=calls.append)
     assert len(env.drawn) == 17 and len(waited) == 12
     assert len(calls) >= 4
@@ -231,7 +233,7 @@ def test_every_step_is_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("render", ["fast", -1, float("nan"), float("inf"), [1]])
 def test_what_cannot_be_waited_for(tmp_path: Path, render: Any) -> None:
     """A pause that is no number of seconds is named."""
-    with pytest.raises(el.InvalidArgumentError, match="render="):
+    with pytest.raises(el.errors.InvalidArgumentError, match="render="):
         el.collect(Drawn(), None, new_store(tmp_path, VaryingEnv()), steps=1, render=render)
 
 
@@ -240,11 +242,11 @@ def test_what_cannot_be_rendered(tmp_path: Path) -> None:
     store = new_store(tmp_path, VaryingEnv())
     env = Drawn(render_mode=None)
     for envs in (env, SyncVectorEnv([lambda: env]), gym.wrappers.TimeLimit(env, 3)):
-        with pytest.raises(el.InvalidArgumentError, match=r'has no render mode.* render_mode="human"'):
+        with pytest.raises(el.errors.InvalidArgumentError, match=r'has no render mode.* render_mode="human"'):
             el.collect(envs, None, store, steps=1, render=True)
-    with pytest.raises(el.InvalidArgumentError, match=r"random=0\.1: expected True or False"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"random=0\.1: expected True or False"):
         el.collect(env, None, store, steps=1, random=0.1)  # type: ignore[arg-type]
-    with pytest.raises(el.InvalidArgumentError, match="map_action_inverse is int"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="map_action_inverse is int"):
         el.collect(env, None, store, steps=1, map_action_inverse=3)  # type: ignore[arg-type]
     assert env.episode == -1 and store.refresh().runs.collect().is_empty()
 
@@ -262,7 +264,7 @@ def test_stats_add_up(tmp_path: Path) -> None:
     total: Any = 0
     for stats in calls:
         total += stats
-    assert isinstance(total, el.CollectStats)
+    assert isinstance(total, el.types.CollectStats)
     episodes = store.refresh().episodes.sort("ended_at").collect()
     ended = episodes.filter(pl.col("terminated") | pl.col("truncated"))
     assert total.steps == episodes["length"].sum() == 3 * 13 + calls[-1].steps
@@ -286,6 +288,21 @@ def test_what_cannot_be_added(tmp_path: Path) -> None:
             stats + wrong
         with pytest.raises(TypeError):
             wrong + stats
-    two = el.CollectStats(1, 1, 0, 1, 0, np.zeros((1, 2)), np.ones(1, np.int64), 0.0)
-    with pytest.raises(el.InvalidArgumentError, match="same number of objectives"):
+    two = el.types.CollectStats(1, 1, 0, 1, 0, np.zeros((1, 2)), np.ones(1, np.int64), 0.0)
+    with pytest.raises(el.errors.InvalidArgumentError, match="same number of objectives"):
         stats + two
+
+
+@pytest.mark.parametrize("count", [None, 2])
+def test_the_state_of_an_episode_of_one_step_is_none(tmp_path: Path, count: int | None) -> None:
+    """Where every policy call is the first of its episode, `policy.state` is None and not missing."""
+
+    def remembering(observation: Any, info: Any, state: Any) -> Any:
+        shape = () if count is None else (count,)
+        return np.zeros((*shape, 2), np.float32), {}, np.zeros((*shape, 3))
+
+    store = new_store(tmp_path, SmallEnv(1))
+    env: Any = SmallEnv(1) if count is None else SyncVectorEnv([lambda: SmallEnv(1)] * count)
+    el.collect(env, remembering, store, episodes=1, record_state=True)
+    (episode,) = store.refresh()
+    assert episode.length == 1 and episode.policy["state"] == [None]

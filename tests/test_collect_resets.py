@@ -192,7 +192,7 @@ def test_what_cannot_be_reset_so(tmp_path: Path, case: int) -> None:
     """It is refused before the environment is reset and a run exists."""
     env, arguments, words = list(refused())[case]
     store = new_store(tmp_path, env)
-    with pytest.raises(el.InvalidArgumentError, match=words):
+    with pytest.raises(el.errors.InvalidArgumentError, match=words):
         el.collect(env, None, store, **arguments)
     assert store.refresh().runs.collect().is_empty()
 
@@ -201,7 +201,7 @@ def test_a_list_that_ends_too_early(tmp_path: Path) -> None:
     """With steps nobody knows how many episodes there will be; what was recorded until then is kept."""
     for env in (LevelEnv(), vector()):
         store = new_store(tmp_path / str(type(env).__name__), env)
-        with pytest.raises(el.InvalidArgumentError, match=r"seed is a list of 4, .* episode 4 begins"):
+        with pytest.raises(el.errors.InvalidArgumentError, match=r"seed is a list of 4, .* episode 4 begins"):
             el.collect(env, None, store, steps=500, seed=[1, 2, 3, 4])
         assert [seed for (seed,) in recorded(tmp_path / type(env).__name__, "seed")] == [1, 2, 3, 4]
 
@@ -231,7 +231,7 @@ def test_environments_in_processes(tmp_path: Path, mode: AutoresetMode) -> None:
         store = new_store(tmp_path / str(shared), envs)
         try:
             if mode is AutoresetMode.NEXT_STEP and not shared:
-                with pytest.raises(el.InvalidArgumentError, match="shared_memory=True"):
+                with pytest.raises(el.errors.InvalidArgumentError, match="shared_memory=True"):
                     el.collect(envs, tilting_many, store, episodes=10, seed=SEEDS)
             else:
                 el.collect(envs, tilting_many, store, episodes=10, seed=SEEDS, options=LEVELS)

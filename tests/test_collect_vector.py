@@ -19,7 +19,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
-from collecting_parts import CoinEnv, Tensor, VaryingEnv, make_varying_pair, plain_steps, tilt, tilting_many
+from collecting_parts import (
+    CoinEnv,
+    Tensor,
+    VaryingEnv,
+    interrupted,
+    make_varying_pair,
+    plain_steps,
+    tilt,
+    tilting_many,
+)
 from effort import examples
 from nasty_environments import Rollout, assert_recorded, new_store
 
@@ -66,7 +75,7 @@ def assert_policy_columns(episode: el.Episode) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("steps", [1, 150])
 def test_steps_are_those_of_single_environments(tmp_path: Path, mode: AutoresetMode, steps: int) -> None:
-    """Exactly so many transitions are recorded, and each environment's are those of a plain loop."""
+    """A call ends with the step that reaches its goal, and its transitions are those of plain loops."""
     store = new_store(tmp_path, VaryingEnv())
     stats = el.collect(vector(mode), tilting_many, store, steps=steps, seed=3)
     by_env = assert_env_by_env(store, 3)
@@ -74,7 +83,8 @@ def test_steps_are_those_of_single_environments(tmp_path: Path, mode: AutoresetM
         assert all(episode.end_reason != "cut" for episode in episodes[:-1])
         for episode in episodes:
             assert_policy_columns(episode)
-    assert stats.steps == steps == sum(episode.length for episode in store)
+    assert steps <= stats.steps < steps + NUM_ENVS
+    assert stats.steps == sum(episode.length for episode in store)
     finished = store.filter("end_reason <> 'cut'").episodes.collect()
     assert (stats.episodes, stats.unfinished) == (finished.height, len(store) - finished.height)
     assert sorted(stats.lengths.tolist()) == sorted(finished["length"].to_list())
@@ -110,22 +120,23 @@ def test_episodes_are_those_of_single_environments(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("share", [3, 7])
 def test_a_recorder_goes_on_without_a_gap(tmp_path: Path, mode: AutoresetMode, share: int) -> None:
-    """Calls whose steps do not fit the batch keep the surplus for the next one: no transition is lost."""
+    """Calls whose steps do not fit the batch end with a whole batch: no transition is lost."""
     store = new_store(tmp_path, VaryingEnv())
     parts = []
     with store.record(vector(mode)) as recorder:
         for part in range(9):
             seed = None if part else 3
             parts.append(el.collect(recorder, tilting_many, store, steps=share, seed=seed))
-            assert parts[-1].steps == share
+            assert share <= parts[-1].steps < share + NUM_ENVS
     by_env = assert_env_by_env(store, 3)
     for episodes in by_env.values():
         assert all(episode.end_reason != "cut" for episode in episodes[:-1])
         for episode in episodes:
             assert_policy_columns(episode)
-    assert sum(episode.length for episode in store) == 9 * share
+    total = sum(part.steps for part in parts)
+    assert sum(episode.length for episode in store) == total
     whole = new_store(tmp_path / "whole", VaryingEnv())
-    once = el.collect(vector(mode), tilting_many, whole, steps=9 * share, seed=3)
+    once = el.collect(vector(mode), tilting_many, whole, steps=total, seed=3)
     lengths = sorted(length for part in parts for length in part.lengths.tolist())
     assert lengths == sorted(once.lengths.tolist())
     query = "select env_index, length, episode_return from episodes order by 1, number"
@@ -146,7 +157,8 @@ def test_episodes_are_counted_alike_late_and_at_once(tmp_path: Path, mode: Autor
         on_episode=lambda episode: told.append(episode.episode_return),
     )
     late = el.collect(vector(mode), None, new_store(tmp_path / "other", VaryingEnv()), steps=2000, seed=3)
-    assert late.steps == 2000 and late.episodes == len(late.returns) == len(late.lengths) > 10
+    assert 2000 <= late.steps < 2000 + NUM_ENVS
+    assert late.episodes == len(late.returns) == len(late.lengths) > 10
     late = el.collect(
         vector(mode), tilting_many, new_store(tmp_path / "late", VaryingEnv()), steps=2000, seed=3
     )
@@ -165,19 +177,20 @@ def test_episodes_cut_what_runs_and_begin_anew(tmp_path: Path, mode: AutoresetMo
     """After a call with steps, a call with episodes cuts what is running, keeps it, and starts over."""
     store = new_store(tmp_path, VaryingEnv())
     with store.record(vector(mode)) as recorder:
-        el.collect(recorder, tilting_many, store, steps=8, seed=3)
+        first = el.collect(recorder, tilting_many, store, steps=8, seed=3)
         stats = el.collect(recorder, tilting_many, store, episodes=4, seed=9)
         again = el.collect(recorder, tilting_many, store, episodes=4, seed=9)
         rest = el.collect(recorder, tilting_many, store, steps=11)
     assert stats.returns.tolist() == again.returns.tolist()
     lengths = store.refresh().episodes.collect()["length"].sum()
-    assert lengths == 8 + stats.steps + again.steps + rest.steps == 8 + 2 * stats.steps + 11
+    assert first.steps == 10 and 11 <= rest.steps < 11 + NUM_ENVS and stats.steps == again.steps
+    assert lengths == first.steps + stats.steps + again.steps + rest.steps
     for episode in store:
         assert_policy_columns(episode)
 
 
 def test_somebody_else_steps_the_recorder(tmp_path: Path) -> None:
-    """A recorder that was stepped by hand meanwhile is reset, and what was held is dropped."""
+    """A recorder that was stepped by hand meanwhile is reset."""
     store = new_store(tmp_path, VaryingEnv())
     with store.record(vector(AutoresetMode.SAME_STEP)) as recorder:
         el.collect(recorder, tilting_many, store, steps=3, seed=3)
@@ -197,16 +210,16 @@ def test_environments_that_were_given_up_stay_so(tmp_path: Path) -> None:
         el.collect(recorder, tilting_many, store, steps=10, seed=3)
         recorder.discard([1, 3])
         before = recorder.transitions
-        el.collect(recorder, tilting_many, store, steps=17)
-        assert recorder.transitions == before + 17
+        given_up = el.collect(recorder, tilting_many, store, steps=17)
+        assert recorder.transitions == before + given_up.steps and given_up.steps >= 17
         envs = np.array([1, 3])
         recorder.reset(seed=4)
         recorder.step(np.zeros((NUM_ENVS, 2), np.float32))
         recorder.discard(envs)
         stats = el.collect(recorder, tilting_many, store, steps=12, seed=5)
-    assert stats.steps == 12
+    assert 12 <= stats.steps < 12 + NUM_ENVS
     lengths = store.refresh().episodes.collect()["length"].sum()
-    assert lengths == before + 17 + (NUM_ENVS - len(envs)) + 12
+    assert lengths == before + given_up.steps + (NUM_ENVS - len(envs)) + stats.steps
 
 
 def test_random_actions_are_those_of_the_seeded_batch(tmp_path: Path) -> None:
@@ -236,9 +249,10 @@ def test_processes_and_native_batches(tmp_path: Path) -> None:
     cartpoles = gym.make_vec("CartPole-v1", num_envs=16, vectorization_mode="vector_entry_point")
     poles = el.create(tmp_path / "poles", cartpoles)
     stats = el.collect(cartpoles, None, poles, steps=1000, seed=0)
-    assert stats.steps == poles.refresh().transitions.collect().height == 1000
+    assert stats.steps == poles.refresh().transitions.collect().height
+    assert 1000 <= stats.steps < 1016
     assert np.array_equal(stats.returns, stats.lengths)
-    with pytest.raises(el.InvalidArgumentError):
+    with pytest.raises(el.errors.InvalidArgumentError):
         el.collect(cartpoles, None, poles, steps=10, autoreset_mode="sometimes")
 
 
@@ -357,7 +371,7 @@ def test_hooks_take_the_whole_batch(tmp_path: Path) -> None:
 def test_ends_are_told_once_each(tmp_path: Path, mode: AutoresetMode) -> None:
     """`on_episode` is called for every episode that ends and is recorded, also for those held back."""
     store = new_store(tmp_path, VaryingEnv())
-    told: list[el.EpisodeSummary] = []
+    told: list[el.types.EpisodeSummary] = []
     with store.record(vector(mode)) as recorder:
         for part in range(20):
             seed = None if part else 3
@@ -395,12 +409,12 @@ def test_an_interrupt_keeps_what_there_is(tmp_path: Path, goal: dict[str, int]) 
     """After Ctrl-C unfinished episodes are in the store too, and the stats count what is there."""
     store = new_store(tmp_path, VaryingEnv())
 
-    def interrupted(step: el.CollectStep) -> None:
+    def interrupt(step: el.types.CollectStep) -> None:
         if step.steps >= 60:
             signal.raise_signal(signal.SIGINT)
 
-    stats = el.collect(
-        vector(AutoresetMode.NEXT_STEP), tilting_many, store, **goal, seed=3, on_step=interrupted
+    stats = interrupted(
+        vector(AutoresetMode.NEXT_STEP), tilting_many, store, **goal, seed=3, on_step=interrupt
     )
     assert stats.interrupted and 60 <= stats.steps < 60 + NUM_ENVS
     assert_env_by_env(store, 3)
@@ -451,7 +465,7 @@ def test_answers_of_the_wrong_size(tmp_path: Path, answer: Any, words: str) -> N
         asked[0] += 1
         return np.zeros((NUM_ENVS, 2), np.float32) if asked[0] < 4 else answer
 
-    with pytest.raises(el.SpaceMismatchError, match=words):
+    with pytest.raises(el.errors.SpaceMismatchError, match=words):
         el.collect(vector(AutoresetMode.SAME_STEP), policy, store, steps=1000, seed=3)
     assert sum(episode.length for episode in store.refresh()) == 3 * NUM_ENVS
 
@@ -471,10 +485,10 @@ def test_states_of_the_wrong_size(tmp_path: Path) -> None:
         "an object": (object(), "policy's state is a object"),
     }
     for state, words in states.values():
-        with pytest.raises(el.SpaceMismatchError, match=words):
+        with pytest.raises(el.errors.SpaceMismatchError, match=words):
             policy = partial(answer_with, (actions, {}, state))
             el.collect(vector(AutoresetMode.SAME_STEP), policy, store, steps=1000, seed=3)
-    with pytest.raises(el.SpaceMismatchError, match="initial_state"):
+    with pytest.raises(el.errors.SpaceMismatchError, match="initial_state"):
         el.collect(vector(AutoresetMode.SAME_STEP), None, store, steps=1, initial_state=np.zeros(2))
 
 
@@ -483,7 +497,7 @@ def test_a_closed_vector_environment(tmp_path: Path) -> None:
     store = new_store(tmp_path, VaryingEnv())
     envs = vector(AutoresetMode.SAME_STEP)
     envs.close()
-    with pytest.raises(el.RecorderStateError, match="closed"):
+    with pytest.raises(el.errors.RecorderStateError, match="closed"):
         el.collect(envs, None, store, steps=1)
 
 
@@ -506,7 +520,7 @@ def test_batches_of_nested_actions(tmp_path: Path) -> None:
         store = new_store(tmp_path / name, make())
         el.collect(SyncVectorEnv([make] * 3), partial(answer_with, answer), store, steps=30, seed=3)
         el.collect(SyncVectorEnv([make] * 3), None, store, steps=30, seed=3)
-        assert store.refresh().transitions.collect().height == 60
+        assert 60 <= store.refresh().transitions.collect().height < 60 + 2 * 3
     extras = el.PolicyOutput(pairs, {"v": np.arange(3)})
     el.collect(SyncVectorEnv([make] * 3), partial(answer_with, extras), store, steps=30, run="extras")
     query = 'select "action.0", "policy.v", env_index from transitions join episodes using (episode_id)'
@@ -514,7 +528,7 @@ def test_batches_of_nested_actions(tmp_path: Path) -> None:
     assert all(action == value == env for action, value, env in found.fetchall())
     wrong = partial(answer_with, {"move": moves["move"]})
     store = el.open(tmp_path / "dict" / "store")
-    with pytest.raises(el.SpaceMismatchError, match="lacks the part 'push'"):
+    with pytest.raises(el.errors.SpaceMismatchError, match="lacks the part 'push'"):
         make = partial(VaryingEnv, action_space=turn)
         el.collect(SyncVectorEnv([make] * 3), wrong, store, steps=30)
 
@@ -528,7 +542,7 @@ def test_initial_states_that_do_not_fit(tmp_path: Path) -> None:
         ({"c": np.zeros((NUM_ENVS, 4))}, "nested otherwise"),
         ({"h": np.zeros((NUM_ENVS, 3))}, "cannot be replaced"),
     ):
-        with pytest.raises(el.SpaceMismatchError, match=words):
+        with pytest.raises(el.errors.SpaceMismatchError, match=words):
             envs = vector(AutoresetMode.SAME_STEP)
             el.collect(envs, policy, store, steps=1000, seed=3, initial_state=initial)
 
@@ -555,7 +569,7 @@ CALLS = st.lists(
 @given(mode=st.sampled_from(MODES), num_envs=st.integers(1, 5), calls=CALLS)
 @settings(max_examples=examples(25))
 def test_calls_of_all_kinds_count_exactly(mode: AutoresetMode, num_envs: int, calls: list) -> None:
-    """Whatever is asked of one recorder in whatever order, the counts are exact and each episode is whole."""
+    """Whatever is asked of one recorder in whatever order, the counts agree and each episode is whole."""
     with tempfile.TemporaryDirectory() as folder:
         store = new_store(Path(folder), VaryingEnv())
         steps = episodes = 0
@@ -563,10 +577,10 @@ def test_calls_of_all_kinds_count_exactly(mode: AutoresetMode, num_envs: int, ca
             for kind, count in calls:
                 if kind == "steps":
                     stats = el.collect(recorder, tilting_many, store, steps=count)
-                    assert stats.steps == count
+                    assert count <= stats.steps < count + num_envs
                 elif kind == "reset":
                     stats = el.collect(recorder, tilting_many, store, steps=count, seed=count)
-                    assert stats.steps == count
+                    assert count <= stats.steps < count + num_envs
                 else:
                     unbiased = kind == "unbiased"
                     stats = el.collect(recorder, tilting_many, store, episodes=count, unbiased=unbiased)
@@ -594,7 +608,7 @@ def test_a_callback_that_ends_many_at_once_gives_no_surplus(
     """Exactly as many episodes are recorded as are wanted, by themselves or by the callback, in two calls."""
     store = new_store(tmp_path, VaryingEnv())
 
-    def end(step: el.StepData) -> el.StepData:
+    def end(step: el.types.StepData) -> el.types.StepData:
         return replace(step, end=step.t == longest)
 
     with store.record(vector(mode), step_callback=end) as recorder:

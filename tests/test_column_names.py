@@ -6,28 +6,26 @@ import json
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import gymnasium
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
 import episodelake as el
 from episodelake.explorer.charts import OVERVIEWS, episode_spec, overview_spec
-from episodelake.explorer.colors import SeriesColors
-from episodelake.explorer.listing import POSITION, Choice, EpisodeList
+from episodelake.explorer.listing import POSITION, Choice, EpisodeList, SeriesColors
 from episodelake.explorer.moments import moment_of
 from episodelake.explorer.queries import Queries
-from episodelake.readers.loading.units.deltas import Deltas
-from episodelake.readers.loading.units.n_steps import NSteps
-from episodelake.readers.loading.units.transitions import Transitions
-from episodelake.readers.loading.units.whole_episodes import WholeEpisodes
-from episodelake.readers.loading.units.windows import Windows
+from episodelake.readers.loading.transitions import Deltas, NSteps, Transitions
+from episodelake.readers.loading.windows import WholeEpisodes, Windows
 from episodelake.readers.sql.macros import macros_of
-from episodelake.store.dynamic import column_groups as families
 from episodelake.store.reserved import RESERVED
+from episodelake.store.schema import StepSchema
 from episodelake.terminal.app import app
 from plain_returns import returns_to_go
 
@@ -40,7 +38,7 @@ def dangerous_names(store: el.EpisodeStore) -> list[str]:
     kept = "select keyword_name from duckdb_keywords() where keyword_category <> 'unreserved'"
     keywords = [row[0] for row in connection.sql(kept).fetchall()]
     schema = store.context.snapshot.schema
-    macros = macros_of(schema, store.steps.collect_schema().names(), "SELECT episode_id FROM episodes")
+    macros = macros_of(schema, store.steps.collect_schema().names())
     words = {word for macro in macros for word in _NAME.findall(f"{macro.signature} {macro.body}".casefold())}
     views = [
         "runs",
@@ -55,7 +53,7 @@ def dangerous_names(store: el.EpisodeStore) -> list[str]:
     ]
     found = dict.fromkeys([*views, *(macro.name for macro in macros), *sorted(words), *keywords])
     taken = {*RESERVED, *store.steps.collect_schema().names(), *store.episodes.collect_schema().names()}
-    return [name for name in found if name not in taken]
+    return [name for name in found if name not in taken and not name.startswith("next_")]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +70,7 @@ def store(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> el.Epis
     annotated = ["added", "bins", "select", "steps", "value"]
     recorded = [name for name in names if name not in annotated]
 
-    def callback(step: el.StepData) -> dict[str, float]:
+    def callback(step: el.types.StepData) -> dict[str, float]:
         return {name: float(place) for place, name in enumerate(recorded)}
 
     el.collect(gymnasium.make("CartPole-v1"), None, made, episodes=3, seed=0, step_callback=callback)
@@ -124,6 +122,7 @@ def test_queries_and_macros_answer(store: el.EpisodeStore, read_only: bool) -> N
     )
 
 
+@pytest.mark.further
 def test_every_column_is_read_by_its_name(store: el.EpisodeStore) -> None:
     """SQL and Polars give each column's own value, not that of something with the same name."""
     for table, frame in (("steps", store.steps), ("episodes", store.episodes)):
@@ -138,6 +137,7 @@ def test_every_column_is_read_by_its_name(store: el.EpisodeStore) -> None:
         )
 
 
+@pytest.mark.further
 def test_filters_loaders_and_plots_answer(store: el.EpisodeStore, tmp_path: Path) -> None:
     """What reads by name goes on as in a plain store."""
     assert len(store.filter('"gamma" is null or length > 0')) == 3
@@ -198,12 +198,12 @@ def test_reserved_names_are_refused(tmp_path: Path) -> None:
     made = el.create(tmp_path / "store", gymnasium.make("CartPole-v1"))
     with made.writer() as writer:
         for name in (*RESERVED, *map(str.upper, RESERVED)):
-            with pytest.raises(el.InvalidArgumentError, match="cannot be the name of"):
+            with pytest.raises(el.errors.InvalidArgumentError, match="cannot be the name of"):
                 writer.begin(np.zeros(4, np.float32), extra={name: 1.0})
     el.collect(gymnasium.make("CartPole-v1"), None, made, episodes=1, seed=0)
     keys = made.refresh().steps.select("episode_id", "t")
     for name in RESERVED - {"episode_id", "t"}:
-        with pytest.raises(el.InvalidArgumentError, match="cannot be the name of an annotation"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="cannot be the name of an annotation"):
             made.annotate(keys.with_columns(pl.lit(1.0).alias(name)), on=("episode_id", "t"))
     assert len(made.refresh()) == 1 and made.annotations.is_empty()
 
@@ -217,7 +217,7 @@ def test_reserved_names_hold_every_key_of_every_batch() -> None:
 
 def test_columns_of_earlier_versions_do_not_shadow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a store that has a user's column `next_observation`, SQL and loaders give the built-in one."""
-    monkeypatch.setattr(families, "RESERVED", frozenset())
+    monkeypatch.setattr(StepSchema, "check_extra", lambda schema, extra: None)
     store = el.create(tmp_path / "store", gymnasium.make("CartPole-v1"))
     shadows = {"next_observation": [-1.0] * 4, "episode": 7.0, "end_reason": 9, "span": 3.0}
     el.collect(
@@ -236,3 +236,262 @@ def test_columns_of_earlier_versions_do_not_shadow(tmp_path: Path, monkeypatch: 
     assert batch["next_observation"][0].tolist() == truth and set(batch["episode"].tolist()) == {0, 1}
     assert store[0].extra["episode"].tolist() == [7.0] * (len(store[0]) + 1)
     assert store.query("from returns_to_go()").height == sum(map(len, store))
+
+
+def plain_store(path: Path) -> el.EpisodeStore:
+    """A store whose steps have a column of each kind: `goal` was recorded, `mark` is an annotation."""
+    box = gymnasium.spaces.Box(-9, 9, (1,), np.float64)
+    store = el.create(path, observation_space=box, action_space=gymnasium.spaces.Discrete(2))
+    with store.writer() as writer:
+        writer.write_episode(**arrays(goal=[1.0, 2.0, 3.0]))
+    steps = store.refresh().steps.select("episode_id", "t", mark=pl.col("t") * 0.5)
+    store.annotate(steps.collect(), on=("episode_id", "t"))
+    return store
+
+
+def arrays(**extra: object) -> dict[str, Any]:
+    """The arguments of an episode of two transitions."""
+    outcome = {"actions": [0, 1], "rewards": [1.0, 2.0], "terminations": True, "truncations": False}
+    return {"observations": np.zeros((3, 1)), **outcome, "extra": extra}
+
+
+def by_steps(store: el.EpisodeStore, name: str) -> None:
+    """Record a column step by step."""
+    with store.writer() as writer:
+        episode = writer.begin(np.zeros(1))
+        episode.append(0, 1.0, np.zeros(1), extra={name: 7.0})
+
+
+def by_arrays(store: el.EpisodeStore, name: str) -> None:
+    """Record a column of a whole episode."""
+    with store.writer() as writer:
+        writer.write_episode(**arrays(**{name: [7.0] * 3}))
+
+
+def by_table(store: el.EpisodeStore, name: str) -> None:
+    """Record a column of an Arrow table."""
+    rows = {
+        "episode": [0, 0],
+        "observation": [[0.0], [0.0]],
+        "action": [0, None],
+        "reward": [1.0, None],
+        "terminated": [True, None],
+        "truncated": [False, None],
+        name: [7.0, 7.0],
+    }
+    with store.writer() as writer:
+        writer.write_episodes(pa.table(rows))
+
+
+def by_callback(store: el.EpisodeStore, name: str) -> None:
+    """Record what a callback adds."""
+
+    class Env(gymnasium.Env):
+        observation_space, action_space = store.observation_space, store.action_space
+
+        def reset(self, **options: Any) -> Any:
+            return np.zeros(1), {}
+
+        def step(self, action: Any) -> Any:
+            return np.zeros(1), 1.0, True, False, {}
+
+    with store.record(Env(), step_callback=lambda step: {name: 7.0}) as env:
+        env.reset()
+        env.step(0)
+
+
+def by_annotation(store: el.EpisodeStore, name: str) -> None:
+    """Annotate steps."""
+    keys = store.steps.select("episode_id", "t", pl.lit(7.0).alias(name) if name != "t" else pl.lit(7.0))
+    store.annotate(keys.collect(), on=("episode_id", "t"))
+
+
+def by_renamed_annotation(store: el.EpisodeStore, name: str) -> None:
+    """Give an annotation another name."""
+    store.rename({"mark": name})
+
+
+def by_renamed_column(store: el.EpisodeStore, name: str) -> None:
+    """Give a recorded column another name."""
+    store.rename({"goal": name})
+
+
+def by_import(store: el.EpisodeStore, name: str) -> None:
+    """Import a table with a column of this name."""
+    rows = {"id": [0, 0], "seen": [0.0, 0.0], "act": [0, 1], "r": [1.0, 1.0], "own": [7.0, 7.0]}
+    mapping = el.ColumnMapping(
+        episode="id", observation=["seen"], action="act", reward="r", extra={name: "own"}
+    )
+    el.import_dataset(pl.DataFrame(rows), into=store, mapping=mapping)
+
+
+RECORDING = [by_steps, by_arrays, by_table, by_callback, by_import]
+WAYS = [*RECORDING, by_annotation, by_renamed_annotation, by_renamed_column]
+THERE = ["reward", "Goal", "goal", "MARK", "mark", "span", "next_goal", "next_observation", "_own"]
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", THERE)
+def test_no_column_takes_the_name_of_another(tmp_path: Path, way: Any, name: str) -> None:
+    """Whichever kind of column has a name, no other kind gets it, and the free name in the message works."""
+    store = plain_store(tmp_path / "store")
+    # A rename gives up its own name, so that it may write it otherwise.
+    again = {
+        "goal": [*RECORDING, by_renamed_column],
+        "Goal": RECORDING,
+        "mark": [by_annotation, by_renamed_annotation],
+        "MARK": [by_renamed_annotation],
+        "reward": [by_table],
+    }
+    if way in again.get(name, []) or (name.islower(), way) == (False, by_import):
+        pytest.skip("the same column again, or another writing of it, which the JSON column takes")
+    before = store.version
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"cannot be the name of|own") as refused:
+        way(store, name)
+    assert store.refresh().version == before
+    free = re.search(r"such as '(\w+)'", str(refused.value))
+    if free is not None:
+        way(store, free[1])
+        assert free[1] in store.refresh().steps.collect_schema().names()
+    assert store[0].extra.get("goal", np.zeros(0)).tolist() in ([1.0, 2.0, 3.0], [])
+
+
+@pytest.mark.parametrize("name", ["goal", "mark"])
+def test_own_columns_have_a_next_value(tmp_path: Path, name: str) -> None:
+    """Recorded or annotated: in SQL, Polars, loaders and exports, with the value of the last row."""
+    store = plain_store(tmp_path / "store")
+    values = {**store[0].extra, **store[0].step_annotations}[name].tolist()
+    for text in (
+        f"select next_{name} from transitions order by t",
+        f"select next_{name} from transitions_with_next order by t",
+        f"select next_{name} from transitions_of('{store[0].id}') order by t",
+    ):
+        assert store.query(text)[f"next_{name}"].to_list() == values[1:], text
+    assert store.transitions_with_next.collect()[f"next_{name}"].to_list() == values[1:]
+    (batch,) = store.loader(9, columns=[name, f"next_{name}"])
+    assert batch[name].tolist() == values[:-1] and batch[f"next_{name}"].tolist() == values[1:]
+
+
+def test_a_star_leaves_the_next_columns_out(tmp_path: Path) -> None:
+    """Of transitions read directly; those that are named come once, and other stars stay what they are."""
+    store = plain_store(tmp_path / "store")
+    plain = store.query("select * from transitions").columns
+    for text, wanted in {
+        "select *, next_observation from transitions": [*plain, "next_observation"],
+        "select * from transitions where next_goal > 0": plain,
+        "select t * 2 as u, * from transitions order by next_goal": ["u", *plain],
+        "select a.*, next_goal from transitions as a": [*plain, "next_goal"],
+        "select * from (select *, next_mark from transitions)": [*plain, "next_mark"],
+        "select count(*) as n from transitions where next_goal > 0": ["n"],
+        "select * exclude (t), next_goal - goal as d from transitions_with_next limit 0": None,
+    }.items():
+        found = store.query(text).columns
+        assert wanted is None or found == wanted, text
+
+
+def test_drawn_batches_keep_their_own_keys(tmp_path: Path) -> None:
+    """A column `weight` or `unit` is loaded as it is, and refused beside the weights of priorities."""
+    store = plain_store(tmp_path / "store")
+    for name in ("weight", "unit"):
+        with store.writer() as writer:
+            writer.write_episode(**arrays(**{name: [70.0, 80.0, 90.0]}))
+        (batch,) = store.refresh()[-1:].loader(9, columns=[name])
+        assert batch[name].tolist() == [70.0, 80.0]
+        for follow in (None, el.Follow()):
+            with pytest.raises(el.errors.InvalidArgumentError, match=rf"rename\({{'{name}': '{name}_2'}}\)"):
+                store.loader(9, columns=["reward", name], weights=el.Prioritized(), follow=follow)
+
+
+def test_columns_are_renamed(tmp_path: Path) -> None:
+    """Recorded ones with what is nested and in JSON, and annotations: values stay, and old versions."""
+    box = gymnasium.spaces.Box(-9, 9, (1,), np.float64)
+    store = el.create(tmp_path / "store", observation_space=box, action_space=gymnasium.spaces.Discrete(2))
+    for values in ([1.0, 2.0, 3.0], ["a", {"deep": 1}, 2**70]):
+        with store.writer() as writer:
+            writer.write_episode(
+                **arrays(goal=values, other=[{"x": 1}] * 3), infos=[{"cost": v, "kept": v} for v in values]
+            )
+    steps = store.refresh().steps.select("episode_id", "t", mark=pl.col("t") * 0.5).collect()
+    store.annotate(steps, on=("episode_id", "t"))
+    store.annotate(store.episodes.select("episode_id", grade=pl.col("length") * 2.0))
+    version = store.version
+
+    def seen(shown: el.EpisodeStore, names: dict[str, str]) -> list[Any]:
+        def renamed(mapping: Any) -> dict[str, Any]:
+            return {names.get(key, key): str(value) for key, value in mapping.items()}
+
+        return [
+            [*map(renamed, (e.extra, e.step_annotations, e.annotations)), [renamed(info) for info in e.infos]]
+            for e in shown
+        ]
+
+    before = seen(store, {})
+    store.rename(
+        {"goal": "target", "other": "else", "info.cost": "info.price", "mark": "line", "grade": "level"}
+    )
+    back = {"target": "goal", "else": "other", "price": "cost", "line": "mark", "level": "grade"}
+    assert seen(store, back) == before and seen(el.open(store.path), back) == before
+    assert seen(el.open(store.path, version=version), {}) == before
+    assert not store.verify().faults
+    names = {*store[0].extra, *store[0].step_annotations, *store[0].annotations, *store[0].infos[0]}
+    assert names == {"target", "else", "line", "level", "price", "kept"}
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"no column 'nothing'.*target"):
+        store.rename({"nothing": "something"})
+
+
+@pytest.mark.parametrize("kind", ["recorded", "recorded of two types", "steps", "episodes"])
+def test_names_are_exchanged(tmp_path: Path, kind: str) -> None:
+    """`rename({"a": "b", "b": "a"})`: each column has the other's values, in every reader."""
+    store = plain_store(tmp_path / "store")
+    texts = "of two types" in kind
+    for episode in range(2):
+        with store.writer() as writer:
+            own = {"a": [1.0 + episode] * 3, "b": (["x", "y", "z"] if texts else [7.0, 8.0, 9.0])}
+            writer.write_episode(**arrays(**own if kind.startswith("recorded") else {}))
+    store.refresh()
+    if kind == "steps":
+        store.annotate(
+            store.steps.select("episode_id", "t", a=pl.col("t") * 0.5, b=pl.col("t") + 1).collect(),
+            on=("episode_id", "t"),
+        )
+    elif kind == "episodes":
+        store.annotate(store.episodes.select("episode_id", a=pl.col("length") * 0.5, b=pl.lit("x")))
+
+    def seen(a: str, b: str) -> list[Any]:
+        values = [{**e.extra, **e.step_annotations, **e.annotations} for e in el.open(store.path)[-2:]]
+        table = "episodes" if kind == "episodes" else "steps"
+        key = "episode_id" if kind == "episodes" else "episode_id, t"
+        return [
+            [[str(value[name]) for name in (a, b)] for value in values],
+            store.query(f"select {a}::varchar x, {b}::varchar y from {table} order by {key}").rows(),
+            getattr(store, table).select(a, b).collect().rows(),
+        ]
+
+    before = seen("a", "b")
+    if texts:
+        with pytest.raises(
+            el.errors.InvalidArgumentError, match=r"'b' cannot be .*a column that was recorded .* has it"
+        ):
+            store.rename({"a": "b", "b": "a"})
+        assert seen("a", "b") == before and not store.verify().faults
+        return
+    store.rename({"a": "b", "b": "a"})
+    assert seen("b", "a") == before and not store.verify().faults
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"no column 'aa' to rename\. Did you mean a\?"):
+        store.rename({"aa": "c"})
+
+
+def test_a_hidden_column_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a store of earlier versions, in which an annotation hides what was recorded under its name."""
+    store = plain_store(tmp_path / "store")
+    monkeypatch.setattr(StepSchema, "check_extra", lambda schema, extra: None)
+    with store.writer() as writer:
+        writer.write_episode(**arrays(mark=[7.0, 8.0, 9.0]))
+
+    def shown(name: str) -> list[float]:
+        return store.query(f"select {name} from steps order by {name}")[name].drop_nulls().to_list()
+
+    assert store.refresh()[1].extra["mark"].tolist() == [7, 8, 9] and shown("mark") == [0, 0.5, 1]
+    store.rename({"mark": "line"})
+    assert shown("mark") == [7, 8, 9] and shown("line") == [0, 0.5, 1]

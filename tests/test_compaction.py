@@ -46,7 +46,7 @@ def test_contents_order_and_ids_stay(tmp_path: Path) -> None:
     assert_contents(el.open(store.path), before)
     assert_faces_agree(store)
     assert len(segments_of(store)) == 1
-    assert report == el.CompactReport(4, 1, size, steps_bytes(store), 8)
+    assert report == el.types.CompactReport(4, 1, size, steps_bytes(store), 8)
 
 
 def test_twice_is_once(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_an_empty_store(tmp_path: Path) -> None:
     """There is nothing to compact in an empty store, by any order, and that is no error."""
     store = el.create(tmp_path / "store", **NUMBERED_SPACES)
     version = store.version
-    assert store.compact() == el.CompactReport(0, 0, 0, 0, 0)
-    assert store.compact(order_by="length") == el.CompactReport(0, 0, 0, 0, 0)
+    assert store.compact() == el.types.CompactReport(0, 0, 0, 0, 0)
+    assert store.compact(order_by="length") == el.types.CompactReport(0, 0, 0, 0, 0)
     assert (len(store), store.version) == (0, version)
 
 
@@ -107,7 +107,7 @@ def test_segments_stay_below_their_size(tmp_path: Path) -> None:
 def test_senseless_sizes_are_refused(tmp_path: Path, size: int) -> None:
     """A segment of no or negative size is no sensible wish."""
     store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
-    with pytest.raises(el.InvalidArgumentError):
+    with pytest.raises(el.errors.InvalidArgumentError):
         store.compact(segment_bytes=size)
 
 
@@ -171,7 +171,7 @@ def test_order_by_a_column_that_is_not_there(tmp_path: Path, column: str) -> Non
     """A wrong column is an error of ours, and nothing was changed."""
     store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
     version = store.version
-    with pytest.raises(el.InvalidArgumentError):
+    with pytest.raises(el.errors.InvalidArgumentError):
         store.compact(order_by=column)
     assert el.open(store.path).version == version
 
@@ -191,7 +191,7 @@ def test_vector_rewards(tmp_path: Path) -> None:
     try:
         store.compact(order_by="episode_return", descending=True)
         assert values_of_rewards(store) == [2, 1, 0]
-    except el.InvalidArgumentError:
+    except el.errors.InvalidArgumentError:
         assert_contents(store, before)
 
 
@@ -200,6 +200,7 @@ def values_of_rewards(store: el.EpisodeView) -> list[float]:
     return [float(one.rewards[0, 0]) for one in store]
 
 
+@pytest.mark.further
 def test_an_episode_longer_than_a_row_group(tmp_path: Path) -> None:
     """A very long episode among short ones is moved whole."""
     length = 300_000
@@ -368,7 +369,7 @@ def test_a_damaged_file_is_named_and_nothing_changes(tmp_path: Path) -> None:
     data[len(data) // 3] ^= 0xFF
     file.write_bytes(data)
     version = store.version
-    with pytest.raises(el.CorruptStoreError, match=name):
+    with pytest.raises(el.errors.CorruptStoreError, match=name):
         store.compact()
     assert el.open(store.path).version == version
     assert values_of(el.open(store.path)[1:]) == [1, 2]
@@ -403,7 +404,7 @@ for round_ in range(6):
             store.compact(order_by="length", descending=bool(round_ % 2))
         else:
             store.delete(f"length = {10 + round_}")
-    except el.ConcurrentCommitError:
+    except el.errors.ConcurrentCommitError:
         refused += 1
         if what == "delete":
             sys.exit(3)
@@ -411,6 +412,7 @@ print(refused)
 """
 
 
+@pytest.mark.further
 def test_two_processes_at_once(tmp_path: Path) -> None:
     """Two that compact and one that deletes, in processes of their own: what should be there is, once."""
     store = numbered_store(tmp_path / "store", [*range(1, 19)], seal_every=2)

@@ -13,7 +13,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
 import episodelake as el
 from checkout import REPOSITORY
-from episodelake.store import compatibility
+from episodelake.store.common import compatibility
 
 
 def test_constraints_are_the_bounds() -> None:
@@ -97,5 +97,5 @@ def test_a_discrete_space_without_a_dtype(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(compatibility, "Discrete", Old)
     assert compatibility.discrete_space(3, -1, np.dtype("int64")) == Old(3, start=-1)
-    with pytest.raises(el.UnsupportedSpaceError, match=r"one of uint8. Install gymnasium>=1.2.2"):
+    with pytest.raises(el.errors.UnsupportedSpaceError, match=r"one of uint8. Install gymnasium>=1.2.2"):
         compatibility.discrete_space(3, 0, np.dtype("uint8"))

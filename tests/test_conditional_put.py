@@ -13,7 +13,7 @@ import pytest
 
 import episodelake as el
 from conformance import ObjectBackend, assert_numbered, fill
-from episodelake.store.places import remote
+from episodelake.store.files import remote
 from object_fixtures import backend, one_proxy, proxy, spool
 from object_server import FaultyProxy, Rule, shared_server
 from real_environments import NUMBERED_SPACES, write_numbered
@@ -51,7 +51,7 @@ def test_no_store_is_created_where_commits_could_be_lost(
     """The error says what the service did, and nothing stays behind."""
     rule, said = GATEWAYS[name]
     proxy.rules(rule)
-    with pytest.raises(el.StoreAccessError, match=said) as caught:
+    with pytest.raises(el.errors.StoreAccessError, match=said) as caught:
         through(proxy, backend).create()
     assert "conditional puts" in str(caught.value) and "docs/object-stores.md" in str(caught.value)
     assert backend.files() == []
@@ -81,7 +81,7 @@ def test_no_writer_commits_through_a_gateway_that_forgets_conditions(
     proxy.rules(GATEWAYS["ignored"][0])
     store = through(proxy, backend).open()
     for name, write in writes(store).items():
-        with pytest.raises(el.StoreAccessError, match="conditional puts"):
+        with pytest.raises(el.errors.StoreAccessError, match="conditional puts"):
             write()
         assert [f for f in backend.files() if "/_delta_log/" in f or "/" not in f] == before, name
     assert_numbered(store, range(4), engines=True)
@@ -103,9 +103,9 @@ def test_readers_put_nothing(backend: ObjectBackend, proxy: FaultyProxy) -> None
     assert store.vacuum(timedelta(0), dry_run=True).files == ()
     assert len(store.refresh().history()) == version + 2
     assert [request.method for request in proxy.touched()] == []
-    with pytest.raises(el.StoreAccessError, match="refused"):
+    with pytest.raises(el.errors.StoreAccessError, match="refused"):
         store.writer()
-    with pytest.raises(el.StoreAccessError, match="refused"):
+    with pytest.raises(el.errors.StoreAccessError, match="refused"):
         store.delete("length > 1")
 
 
@@ -158,7 +158,7 @@ def test_an_outage_is_not_taken_for_a_bad_service(
     reached = through(proxy, backend)
     for rule in (Rule("lose request", "PUT", times=None), Rule("answer", "PUT", times=None, status=403)):
         proxy.rules(rule)
-        with pytest.raises(el.StoreAccessError) as caught:
+        with pytest.raises(el.errors.StoreAccessError) as caught:
             reached.create()
         assert "does not honour" not in str(caught.value)
     proxy.rules()
@@ -170,7 +170,7 @@ def test_objects_that_may_not_be_deleted_do_no_harm(backend: ObjectBackend, prox
     undeletable = Rule("answer", "DELETE|POST", r"\?delete|\.tmp", times=None, status=403)
     proxy.rules(undeletable, Rule("answer", "PUT", "/runs/", status=403))
     reached = through(proxy, backend)
-    with pytest.raises(el.StoreAccessError):
+    with pytest.raises(el.errors.StoreAccessError):
         reached.create()
     assert [file for file in backend.files() if file.endswith(".tmp")]
     store = fill(reached.create(), range(3))
@@ -178,8 +178,9 @@ def test_objects_that_may_not_be_deleted_do_no_harm(backend: ObjectBackend, prox
     assert store.verify().ok
 
 
+@pytest.mark.further
 def test_an_option_that_switches_conditions_off_is_refused(backend: ObjectBackend) -> None:
     """`aws_conditional_put=disabled` makes every commit impossible, and the error is one of ours."""
     options = {**(backend.storage_options or {}), "aws_conditional_put": "disabled"}
-    with pytest.raises(el.StoreAccessError, match="conditional puts"):
+    with pytest.raises(el.errors.StoreAccessError, match="conditional puts"):
         el.create(backend.at(), **NUMBERED_SPACES, storage_options=options)

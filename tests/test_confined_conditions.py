@@ -55,7 +55,7 @@ def test_conditions_reach_no_file(tmp_path: Path, entrance: str) -> None:
     before = sorted(tmp_path.iterdir())
     for text in ESCAPES:
         condition = text.format(file=tmp_path / "secret.csv", folder=tmp_path)
-        with pytest.raises((el.QueryError, duckdb.Error)):
+        with pytest.raises((el.errors.QueryError, duckdb.Error)):
             ENTRANCES[entrance](store, condition)
     assert sorted(tmp_path.iterdir()) == before
     assert len(el.open(store.path)) == len(local_frame)

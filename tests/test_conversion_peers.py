@@ -111,7 +111,7 @@ def test_sb3_has_what_it_would_have_added(store: el.EpisodeStore) -> None:
             assert tree_equal(getattr(found, name), getattr(expected, name)), name
     batch = found._get_samples(np.arange(len(rows)))
     assert batch.dones[:, 0].tolist() == [float(row["terminated"]) for row in rows]
-    with pytest.raises(el.InvalidArgumentError, match="buffer_size=3 is too small"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="buffer_size=3 is too small"):
         store.to.sb3(buffer_size=3)
 
 
@@ -146,7 +146,7 @@ def test_one_reward_per_transition_is_what_sb3_holds(tmp_path: Path) -> None:
             observations=[0, 1, 2], actions=[0, 1], rewards=rewards, terminations=True, truncations=False
         )
     store.refresh()
-    with pytest.raises(el.DatasetError, match=r"rewards of shape \(2,\)"):
+    with pytest.raises(el.errors.DatasetError, match=r"rewards of shape \(2,\)"):
         store.to.sb3()
     assert np.array_equal(store.to.tianshou().rew, rewards)
     assert np.array_equal(store.to.torchrl()["next", "reward"], rewards)
@@ -219,6 +219,21 @@ def test_hugging_face_loads_exported_folders(tmp_path: Path) -> None:
             for row in part.with_format("numpy"):
                 (episode,) = store.filter(f"seed = {int(row['seed'])}")
                 assert _has_observation(row, episode, int(row["t"]))
+
+
+def test_a_dataset_of_hugging_face_is_a_source(tmp_path: Path) -> None:
+    """Rows in memory, in the order that `select` gave them."""
+    datasets = pytest.importorskip("datasets")
+    rows = {
+        "episode": ["a", "a", "b", "b"],
+        "observation": [[0.0], [0.5], [1.0], [1.5]],
+        "action": [0, 1, 1, 0],
+        "reward": [1.0, 2.0, 3.0, 4.0],
+    }
+    chosen = datasets.Dataset.from_dict(rows).select([2, 3, 0, 1])
+    report = el.import_dataset(chosen, tmp_path / "s", last_observation="missing")
+    assert report.format == "table"
+    assert [each.rewards.tolist() for each in el.open(tmp_path / "s")] == [[3.0, 4.0], [1.0, 2.0]]
 
 
 def test_hugging_face_has_arrays_and_images(tmp_path: Path) -> None:

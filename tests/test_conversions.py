@@ -38,7 +38,7 @@ def test_pandas_has_the_rows_of_polars(store: el.EpisodeStore) -> None:
     expected = store.steps.collect()["action"].to_list()
     assert [None if found is pd.NA else found for found in frame["action"]] == expected
     assert frame["terminated"].isna().sum() == len(store)
-    with pytest.raises(el.InvalidArgumentError, match=r"table='rows' is unknown"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"table='rows' is unknown"):
         store.to.pandas("rows")  # type: ignore[arg-type]
 
 
@@ -71,7 +71,7 @@ def test_losses_are_a_warning_at_the_call(tmp_path: Path) -> None:
     assert warning.filename == __file__
     assert str(warning.message) == (
         "A TensorDict of transitions does not hold: the column info.cost (5); the column policy.value (5); "
-        "that an episode was cut or interrupted, not truncated (2)."
+        "that an episode was cut, not truncated (2)."
     )
     quiet = el.create(
         tmp_path / "quiet", observation_space=store.observation_space, action_space=store.action_space
@@ -91,11 +91,11 @@ def test_losses_are_a_warning_at_the_call(tmp_path: Path) -> None:
 def test_what_cannot_be_converted_is_told(tmp_path: Path) -> None:
     """Several agents, and a view without episodes."""
     store = written_store(tmp_path / "store", "box")
-    with pytest.raises(el.InvalidArgumentError, match="the view is empty"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="the view is empty"):
         store[:0].to.torchrl()
     pair = store.observation_space, store.action_space
     team = el.create(tmp_path / "team", agents={"a": pair, "b": pair})
-    with pytest.raises(el.DatasetError, match="the store has the agents a, b"):
+    with pytest.raises(el.errors.DatasetError, match="the store has the agents a, b"):
         team.to.torchrl()
     assert len(team.to.pandas()) == 0
 
@@ -129,7 +129,10 @@ def test_a_missing_next_observation_is_not_made_up(tmp_path: Path) -> None:
                 truncations=False,
                 last_observation="missing",
             )
-    with pytest.warns(RuntimeWarning, match=r"a last transition, whose next observation is missing \(2\)"):
+    with pytest.warns(
+        RuntimeWarning,
+        match=r"is missing \(1\); an episode without a transition between two observations \(1\)",
+    ):
         found = store.refresh().to.torchrl()
     assert found["next", "observation"].tolist() == [1, 2]
     assert found["next", "done"].flatten().tolist() == [False, True]

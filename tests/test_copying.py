@@ -27,7 +27,7 @@ from waiting import PATIENCE, line_of
 CUT_SHORT = """
 import os, sys
 import episodelake as el
-from episodelake.store.places.local import LocalPlace
+from episodelake.store.files.local import LocalPlace
 
 left = int(sys.argv[3])
 real = LocalPlace.write
@@ -61,10 +61,10 @@ def test_a_killed_copy_is_no_store_and_may_be_repeated(tmp_path: Path, kind: str
         try:
             assert_contents(el.open(target), whole)
             seen.add("whole")
-        except el.StoreNotFoundError:
+        except el.errors.StoreNotFoundError:
             seen.add("nothing")
             if target.exists() and list(target.rglob("*.json")):
-                with pytest.raises(el.StoreExistsError, match="not finished"):
+                with pytest.raises(el.errors.StoreExistsError, match="not finished"):
                     el.create(target, **AWKWARD_SPACES)
             made = store.copy(target, "length > 1") if kind == "copy" else merged([store], target)
             assert_contents(made, whole)
@@ -79,6 +79,7 @@ def merged(sources: list[el.EpisodeStore], into: Path) -> el.EpisodeStore:
     return el.open(into)
 
 
+@pytest.mark.further
 def test_what_another_copy_left_does_not_come_along(tmp_path: Path) -> None:
     """A copy that was cut short leaves no column, run or episode in the next one at its place."""
     first, second = awkward_store(tmp_path / "first"), numbered_store(tmp_path / "second", [2, 3])
@@ -96,16 +97,32 @@ def test_what_another_copy_left_does_not_come_along(tmp_path: Path) -> None:
     assert copied.verify().ok
 
 
-def test_a_failed_copy_leaves_nothing(tmp_path: Path) -> None:
-    """A copy of a damaged store raises and leaves no file, so that the place is free for others."""
+@pytest.mark.parametrize("there", [False, True], ids=["no folder", "empty folder"])
+@pytest.mark.parametrize("reason", ["damage", "full disk", "Ctrl-C"])
+def test_a_failed_copy_leaves_nothing(tmp_path: Path, reason: str, there: bool) -> None:
+    """A copy or merge that raises leaves neither file nor folder, but a folder that was there stays."""
     store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
-    (file,) = [store.path / "steps" / name for name in sorted(segments_of(store))[1:]]
-    file.write_bytes(b"PAR1")
-    for make in (lambda: store.copy(tmp_path / "copy"), lambda: el.merge(store, into=tmp_path / "copy")):
-        with pytest.raises(el.CorruptStoreError):
+    target = tmp_path / "some" / "copy" if not there else tmp_path / "copy"
+    if reason == "damage":
+        (file,) = [store.path / "steps" / name for name in sorted(segments_of(store))[1:]]
+        file.write_bytes(b"PAR1")
+
+    def tell(*_: int) -> None:
+        if reason != "damage":
+            raise KeyboardInterrupt if reason == "Ctrl-C" else OSError(28, "No space left on device")
+
+    errors = (el.errors.CorruptStoreError, OSError, KeyboardInterrupt)
+    for make in (
+        lambda: store.copy(target, progress=tell),
+        lambda: el.merge(store, into=target, progress=tell),
+    ):
+        if there:
+            target.mkdir(exist_ok=True)
+        with pytest.raises(errors):
             make()
-        assert files_under(tmp_path / "copy") == set()
-    assert len(el.create(tmp_path / "copy", **NUMBERED_SPACES)) == 0
+        assert target.exists() is there
+        assert files_under(target) == set() and not (target / "journal").exists()
+    assert len(el.create(target, **NUMBERED_SPACES)) == 0
 
 
 # Copies of a store that is being written
@@ -128,6 +145,7 @@ with el.open(sys.argv[1]).writer(run="live", flush_seconds=0.01) as writer:
 """
 
 
+@pytest.mark.further
 def test_a_copy_while_writers_record_is_a_whole_snapshot(tmp_path: Path) -> None:
     """Copies beside a writer of another process, compaction and deletion are valid and hold some version."""
     store = el.create(tmp_path / "store", **NUMBERED_SPACES)

@@ -3,6 +3,7 @@
 Time plays no part here: `flush_seconds` and `seal_seconds` are longer than any test.
 """
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from gymnasium import spaces
 import episodelake as el
 from agent_environments import Comings
 from episodelake.store.errors import StoreAccessError
-from episodelake.writers.journal_parts import JournalParts
-from waiting import journals, steps_told, wait_until
+from episodelake.writers.session.journal_parts import JournalParts
+from episodelake.writers.session.seal_queue import SealQueue
+from waiting import PATIENCE, journals, steps_told, wait_until
 
 LATER: Any = {"flush_seconds": 1e6, "seal_seconds": 1e6}
 LENGTH = 5
@@ -221,6 +223,29 @@ def test_vector_episodes_show_by_count(options, durability, store):
     assert visible(store) == recorder.episodes
 
 
+@pytest.mark.parametrize("durability", ["flush", "none"])
+@pytest.mark.parametrize("options", [{"seal_episodes": 2}, {"seal_steps": 10}])
+def test_episodes_that_end_before_a_commit_is_noted_show(options, durability, store, monkeypatch):
+    """Readers see a commit before its writer notes it; episodes that end in between are sealed, too."""
+    noted, commit = threading.Event(), SealQueue._commit
+
+    def commit_and_wait(queue: SealQueue, job: Any) -> None:
+        commit(queue, job)
+        assert noted.wait(PATIENCE)
+
+    monkeypatch.setattr(SealQueue, "_commit", commit_and_wait)
+    envs = gymnasium.vector.SyncVectorEnv([Counting] * 2)
+    with store.record(envs, durability=durability, **options, **LATER) as recorder:
+        recorder.reset()
+        for _ in range(LENGTH + 1):
+            recorder.step(np.zeros(2, int))
+        wait_until(lambda: visible(store) == 2, "the first episodes")
+        for _ in range(LENGTH + 1):
+            recorder.step(np.zeros(2, int))
+        noted.set()
+        wait_until(lambda: visible(store) == 4, "the episodes that ended meanwhile")
+
+
 def test_collect_takes_the_options(store):
     """`collect` hands them to the recorder that it opens."""
     el.collect(Counting(), None, store, episodes=4, seal_episodes=1, flush_steps=2, seed=0)
@@ -231,5 +256,5 @@ def test_collect_takes_the_options(store):
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "1"])
 def test_counts_are_whole_numbers(name, value, store):
     """Anything else raises and names the option."""
-    with pytest.raises(el.InvalidArgumentError, match=name):
+    with pytest.raises(el.errors.InvalidArgumentError, match=name):
         store.writer(**{name: value})

@@ -284,6 +284,7 @@ def test_a_journal_cut_short_loses_the_last_batch_only(dead: Path) -> None:
     assert_idle_recovered(dead, steps=25 - lost)
 
 
+@pytest.mark.further
 def test_a_journal_cut_anywhere_gives_what_is_before_the_cut(crashed: Path, tmp_path: Path) -> None:
     """Wherever a journal breaks off, recovery gives true beginnings, never fewer for a longer journal."""
     size = journal_of(crashed).stat().st_size
@@ -321,7 +322,7 @@ for place in map(int, sys.argv[2:]):
     try:
         try:
             el.recover(copy)
-        except el.CorruptStoreError as error:
+        except el.errors.CorruptStoreError as error:
             assert file.name in str(error), str(error)
         for episode in el.open(copy):
             assert_true(episode)
@@ -335,6 +336,7 @@ for place in map(int, sys.argv[2:]):
 """
 
 
+@pytest.mark.further
 def test_a_damaged_journal_never_gives_wrong_steps(dead: Path) -> None:
     """A journal with changed bytes gives true beginnings or an error naming it; others still write."""
     size = journal_of(dead).stat().st_size
@@ -404,6 +406,7 @@ def test_strange_files_among_the_journals_do_not_stop_recovery(dead: Path) -> No
     assert (dead / "journal" / "notes.txt").read_text() == "not a journal"
 
 
+@pytest.mark.further
 def test_several_dead_writers_are_all_recovered(path: Path) -> None:
     """Each killed writer's episodes are brought back under its own run."""
     with process(IDLE, path) as one, process(IDLE, path) as two:
@@ -441,6 +444,7 @@ def test_recovery_leaves_a_live_writer_alone(path: Path) -> None:
         assert_recorded(episode, rollout, env)
 
 
+@pytest.mark.further
 def test_two_recoveries_at_once_add_everything_once(dead: Path) -> None:
     """Processes that recover the same journal at the same time do not add its episodes twice."""
     script = "import sys, episodelake as el; sys.stdin.read(1); print(len(el.recover(sys.argv[1])))"
@@ -490,6 +494,7 @@ def test_a_recovery_that_is_killed_is_repeated(dead: Path, pause: float) -> None
     assert_idle_recovered(dead)
 
 
+@pytest.mark.further
 def test_a_writer_that_recorded_nothing_leaves_nothing(path: Path) -> None:
     """A writer that is killed before its first step leaves no episode, and its journal goes away."""
     script = (
@@ -503,6 +508,7 @@ def test_a_writer_that_recorded_nothing_leaves_nothing(path: Path) -> None:
     assert el.recover(path) == []
 
 
+@pytest.mark.further
 def test_rows_reach_the_journal_without_further_steps(path: Path) -> None:
     """Rows are in the journal after `flush_seconds`, even if the environment takes no further step."""
     script = BEGIN + (
@@ -539,6 +545,7 @@ def test_an_unclosed_recorder_is_sealed_at_exit(path: Path, ending: str, code: i
     assert "Exception ignored" not in result.stderr
 
 
+@pytest.mark.further
 def test_an_unclosed_writer_is_sealed_at_exit(path: Path) -> None:
     """The same holds for an episode writer with an open episode."""
     script = BEGIN + (
@@ -549,6 +556,7 @@ def test_an_unclosed_writer_is_sealed_at_exit(path: Path) -> None:
     assert [(episode.length, episode.end_reason) for episode in el.open(path)] == [(5, "cut")]
 
 
+@pytest.mark.further
 def test_an_interrupt_at_the_keyboard_seals(path: Path) -> None:
     """Control-C in the middle of a recording in a `with` block leaves nothing to recover."""
     with process(BUSY, path) as child:
@@ -613,6 +621,7 @@ time.sleep(600)
 )
 
 
+@pytest.mark.further
 def test_an_orphan_does_not_keep_a_dead_writer_alive(path: Path) -> None:
     """A process that was forked from a writer does not hold its journal when the writer itself is dead."""
     with process(ORPHAN, path) as child:

@@ -215,12 +215,13 @@ def test_a_difference_ends_the_demo_with_status_1(tmp_path: Path, monkeypatch: p
     result = CliRunner().invoke(app, words, env=NO_TERMINAL)
     assert result.exit_code == 1
     assert re.search(r"\d+ of 12 replayed episodes differ", result.stdout)
-    assert "DIFFER" in result.stdout
+    assert "DIFFERS at step" in result.stdout
 
 
 # The folder
 
 
+@pytest.mark.further
 def test_an_earlier_demo_is_replaced(tmp_path: Path) -> None:
     """A second demo in the same folder makes new stores, and half-made ones are no obstacle."""
     path = tmp_path / "d"
@@ -232,6 +233,7 @@ def test_an_earlier_demo_is_replaced(tmp_path: Path) -> None:
     assert [len(el.open(path / task.name)) for task in TASKS] == [4, 4, 4]
 
 
+@pytest.mark.further
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     """A folder that is there but empty will do, and so will one whose parents are missing."""
     run(tmp_path, episodes=1)
@@ -250,6 +252,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
         assert "was not made by the demo" in refused(tmp_path)
 
 
+@pytest.mark.further
 def test_own_data_in_a_demo_folder_is_left_alone(tmp_path: Path) -> None:
     """A file beside the demo's stores, and a run of one's own within one, are reasons to refuse."""
     path = tmp_path / "d"

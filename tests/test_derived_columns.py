@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import episodelake as el
-from episodelake.readers.loading.columns.step_arrays import StepArrays
+from episodelake.readers.columns.step_arrays import StepArrays
 
 SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 ENDINGS = ("terminated", "truncated", "cut", "both")
@@ -180,7 +180,7 @@ def test_a_missing_last_value_is_an_error_unless_something_stands_for_it(tmp_pat
     """Where the policy logged no value for the last observation; terminated episodes do not need one."""
     endings = ["terminated", "truncated", "cut"]
     store = write(tmp_path / "store", [4, 6, 5], endings, lambda number: number == 2)
-    with pytest.raises(el.InvalidArgumentError, match=r"1 of 3 episodes.*position 1.*missing='zero'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"1 of 3 episodes.*position 1.*missing='zero'"):
         store.loader(transforms=[el.GAE()])
     assert len(list(store.filter("terminated").loader(transforms=[el.GAE()]))) == 1
     for missing in ("zero", "repeat"):
@@ -206,10 +206,10 @@ def test_steps_without_a_value_are_an_error(tmp_path: Path) -> None:
                 episode.append(0, 1.0, np.zeros(2, np.float32), terminated=t == 3, policy=policy)
             episode.end()
     with pytest.raises(
-        el.InvalidArgumentError, match=r"1 of 8 transitions.*t=2 of the episode at position 1"
+        el.errors.InvalidArgumentError, match=r"1 of 8 transitions.*t=2 of the episode at position 1"
     ):
         store.refresh().loader(transforms=[el.GAE()])
-    with pytest.raises(el.InvalidArgumentError, match=r"no column 'policy.critic'.*policy.value"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"no column 'policy.critic'.*policy.value"):
         store.loader(transforms=[el.GAE(value="policy.critic")])
 
 
@@ -230,7 +230,7 @@ def test_values_may_be_arrays_of_one(tmp_path: Path) -> None:
                 policy={"value": np.repeat(values[:, None], size, axis=1).astype(np.float32)},
             )
         if size == 2:
-            with pytest.raises(el.InvalidArgumentError, match=r"have the shape \(2,\), rewards \(\)"):
+            with pytest.raises(el.errors.InvalidArgumentError, match=r"have the shape \(2,\), rewards \(\)"):
                 store.refresh().loader(transforms=[el.GAE()])
             continue
         (batch,) = store.refresh().loader(9, transforms=[el.GAE(0.9, 0.7)])
@@ -283,10 +283,10 @@ def test_users_derive_columns_of_their_own() -> None:
     (batch,) = store.loader(10_000, transforms=[Distance()], columns=["t"])
     assert batch["left"].tolist() == [e.length - t for e in store for t in range(e.length)]
     short = type("Short", (Distance,), {"compute": lambda self, arrays: {"left": np.zeros(3)}})
-    with pytest.raises(el.InvalidArgumentError, match="gave 3 rows of 'left'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="gave 3 rows of 'left'"):
         store.loader(transforms=[short()])
     other = type("Other", (Distance,), {"compute": lambda self, arrays: {"right": np.zeros(3)}})
-    with pytest.raises(el.InvalidArgumentError, match="right"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="right"):
         store.loader(transforms=[other()])
 
 
@@ -303,7 +303,7 @@ def test_users_derive_columns_of_their_own() -> None:
 )
 def test_a_list_that_makes_no_sense_is_refused(transforms: Any, text: str) -> None:
     """When the loader is made, with a hint."""
-    with pytest.raises(el.InvalidArgumentError, match=text):
+    with pytest.raises(el.errors.InvalidArgumentError, match=text):
         _made[1].loader(transforms=transforms)
 
 
@@ -320,7 +320,7 @@ def test_a_list_that_makes_no_sense_is_refused(transforms: Any, text: str) -> No
 )
 def test_arguments_that_make_no_sense_are_refused(make: Any) -> None:
     """When the transform is made."""
-    with pytest.raises(el.InvalidArgumentError):
+    with pytest.raises(el.errors.InvalidArgumentError):
         make()
 
 
@@ -391,5 +391,7 @@ def test_derived_values_may_be_nested_and_lie_anyhow() -> None:
     first = next(iter(windows))["numbered"]
     assert first["array"].tolist() == [[[0, 0], [1, 1], [2, 2]]]
     assert first["list"].tolist() == [[0, 1, 2]]
-    with pytest.raises(el.InvalidArgumentError, match=r"gave the columns None; it writes \('numbered',\)"):
+    with pytest.raises(
+        el.errors.InvalidArgumentError, match=r"gave the columns None; it writes \('numbered',\)"
+    ):
         view.loader(transforms=[Nothing()])

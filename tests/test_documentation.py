@@ -13,6 +13,18 @@ import pytest
 from checkout import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+# Pages whose examples take a second or more; `make test-cases` runs them.
+LONG = {
+    "collecting",
+    "cookbook",
+    "exchange",
+    "from-your-logs",
+    "maintenance",
+    "plots",
+    "quality",
+    "recording",
+    "tutorial",
+}
 SKIP = re.compile(r"<!-- skip:\s*\S.*-->")
 
 
@@ -44,7 +56,11 @@ def examples(text: str) -> list[Example]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(REPOSITORY).as_posix())
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.further if page.stem in LONG else ()) for page in PAGES],
+    ids=lambda page: page.relative_to(REPOSITORY).as_posix(),
+)
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every example of the page runs, in order, after those before it."""
     monkeypatch.chdir(tmp_path)

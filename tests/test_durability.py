@@ -122,7 +122,7 @@ def test_a_forked_child_cannot_write_into_the_journal(store: el.EpisodeStore) ->
             try:
                 for _ in range(20_000):
                     episode.append(2, -1.0, row(-1))
-            except el.RecorderStateError:
+            except el.errors.RecorderStateError:
                 os._exit(7)
             os._exit(0)
         assert await_end(child) == 7
@@ -159,7 +159,7 @@ def test_a_child_forked_in_the_middle_of_a_flush_does_not_hang(store: el.Episode
             if child == 0:
                 try:
                     call()
-                except el.RecorderStateError:
+                except el.errors.RecorderStateError:
                     os._exit(7)
                 os._exit(0)
             assert await_end(child) == 7
@@ -169,7 +169,7 @@ def test_a_child_forked_in_the_middle_of_a_flush_does_not_hang(store: el.Episode
 
 def test_an_interrupt_after_the_journal_was_written(store: el.EpisodeStore, monkeypatch: Any) -> None:
     """An interrupt between writing a batch and noting that it was written gives its rows once, not twice."""
-    from episodelake.writers.journal_parts import JournalParts
+    from episodelake.writers.session.journal_parts import JournalParts
 
     true_append = JournalParts.append
     interrupts = iter([True])
@@ -200,7 +200,7 @@ def test_wrong_metadata_at_the_end_costs_nothing(store: el.EpisodeStore) -> None
     with store.writer() as writer:
         episode = writer.begin(row(0))
         fill(episode, 1, 6)
-        with pytest.raises(el.InvalidArgumentError, match="metadata"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="metadata"):
             episode.end("done")  # type: ignore[arg-type]
         assert episode.end({"note": "done"}).length == 5
     assert store.refresh()[0].metadata == {"note": "done"}
@@ -211,7 +211,7 @@ def test_a_refused_begin_leaves_no_trace(store: el.EpisodeStore) -> None:
     with store.writer() as writer:
         one = writer.begin(row(0))
         fill(one, 1, 2)
-        with pytest.raises(el.SpaceMismatchError):
+        with pytest.raises(el.errors.SpaceMismatchError):
             writer.begin(row(0), [1])  # type: ignore[arg-type]
         fill(one, 2, 4)
     assert store.refresh()[0].rewards.tolist() == [1.0, 2.0, 3.0]
@@ -235,6 +235,7 @@ def test_values_that_json_cannot_say_come_back(store: el.EpisodeStore, value: An
     assert found.infos[0].keys() == {"value"}
 
 
+@pytest.mark.further
 def test_a_journal_damaged_in_the_middle_keeps_what_is_behind(tmp_path: Path) -> None:
     """Episodes that began behind a damaged batch are recovered, and the damaged journal is set aside."""
     path = tmp_path / "store"
@@ -271,7 +272,7 @@ def test_a_failing_episode_callback_keeps_the_episode(tmp_path: Path) -> None:
     env = gymnasium.make("CartPole-v1")
     store = el.create(tmp_path / "store", env)
 
-    def fail(episode: el.EpisodeSummary) -> None:
+    def fail(episode: el.types.EpisodeSummary) -> None:
         raise ZeroDivisionError
 
     recorder = store.record(env, episode_callback=fail)
@@ -304,11 +305,11 @@ def test_create_does_not_take_over_other_tables(tmp_path: Path) -> None:
     """What a creation that was cut short left is completed with the same spaces, and refused with others."""
     el.create(tmp_path / "store", **SPACES)
     (tmp_path / "store" / "store.json").unlink()
-    with pytest.raises(el.StoreExistsError):
+    with pytest.raises(el.errors.StoreExistsError):
         el.create(tmp_path / "store", observation_space=spaces.Discrete(2), action_space=spaces.Discrete(2))
     assert len(el.create(tmp_path / "store", **SPACES)) == 0
     (tmp_path / "other" / "runs" / "mine").mkdir(parents=True)
-    with pytest.raises(el.StoreExistsError, match="runs"):
+    with pytest.raises(el.errors.StoreExistsError, match="runs"):
         el.create(tmp_path / "other", **SPACES)
 
 
@@ -328,7 +329,7 @@ def test_a_damaged_steps_file_is_named_by_sql(store: el.EpisodeStore) -> None:
         fill(writer.begin(row(0)), 1, 50)
     (file,) = (store.path / "steps").glob("*.parquet")
     file.write_bytes(file.read_bytes()[:200])
-    with pytest.raises(el.CorruptStoreError, match=file.name):
+    with pytest.raises(el.errors.CorruptStoreError, match=file.name):
         store.refresh().sql("select * from steps")
 
 
@@ -372,6 +373,7 @@ def failing_fsync(monkeypatch: pytest.MonkeyPatch, ending: str, log: list[str]) 
     monkeypatch.setattr(os, "fsync", synced)
 
 
+@pytest.mark.further
 def test_rows_whose_sync_failed_go_to_a_fresh_part(
     store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -383,7 +385,7 @@ def test_rows_whose_sync_failed_go_to_a_fresh_part(
     writer.flush()
     failing_fsync(monkeypatch, ".frames", log)
     fill(episode, 3, 5)
-    with pytest.raises(el.StoreAccessError, match="Input/output"):
+    with pytest.raises(el.errors.StoreAccessError, match="Input/output"):
         writer.flush()
     journal = store.path / "journal" / writer.run_id
     assert independent_journal.told(journal)[0].transitions == 2
@@ -424,7 +426,7 @@ def test_a_commit_whose_sync_failed_is_synced_before_its_journal_goes(
         fill(writer.begin(row(0)), 1, 3)
         failing_fsync(monkeypatch, f"{table}/_delta_log", log)
         writer.session.rows.end_all()
-        with pytest.raises(el.StoreAccessError, match="Input/output"):
+        with pytest.raises(el.errors.StoreAccessError, match="Input/output"):
             writer.seal()
         writer.seal()
     folder = store.path / table / "_delta_log"

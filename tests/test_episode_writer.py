@@ -184,7 +184,7 @@ def test_append_after_a_flag_is_refused(tmp_path: Path, flags: dict[str, bool]) 
     with store.writer() as writer:
         episode = writer.begin(LOOK)
         episode.append(PUSH, 1, LOOK, **flags)
-        with pytest.raises(el.RecorderStateError):
+        with pytest.raises(el.errors.RecorderStateError):
             episode.append(PUSH, 1, LOOK)
         row = episode.end()
     assert row.length == len(store.refresh()[0]) == 1
@@ -197,9 +197,9 @@ def test_append_and_end_after_the_end_are_refused(tmp_path: Path) -> None:
         episode = writer.begin(LOOK)
         episode.append(PUSH, 1, LOOK)
         episode.end()
-        with pytest.raises(el.RecorderStateError):
+        with pytest.raises(el.errors.RecorderStateError):
             episode.append(PUSH, 1, LOOK)
-        with pytest.raises(el.RecorderStateError):
+        with pytest.raises(el.errors.RecorderStateError):
             episode.end({"again": True})
     assert [(ep.length, ep.metadata) for ep in store.refresh()] == [(1, {})]
 
@@ -208,7 +208,7 @@ def test_ending_without_a_step_stores_nothing(tmp_path: Path) -> None:
     """An episode of no transition cannot be ended into the store, and closing drops it."""
     store = small_store(tmp_path)
     with store.writer() as writer:
-        with pytest.raises(el.RecorderStateError):
+        with pytest.raises(el.errors.RecorderStateError):
             writer.begin(LOOK).end()
         writer.begin(LOOK)
         episode = writer.begin(LOOK)
@@ -245,7 +245,7 @@ def test_a_closed_writer_refuses_everything(tmp_path: Path) -> None:
         episode.end,
     ]
     for call in calls:
-        with pytest.raises(el.RecorderStateError):
+        with pytest.raises(el.errors.RecorderStateError):
             call()
     assert len(store.refresh()) == 1
 
@@ -369,9 +369,9 @@ def test_vector_rewards_are_written(tmp_path: Path) -> None:
         episode.append(PUSH, rewards[0], LOOK)
         episode.append(PUSH, [3, 4], LOOK)
         row = episode.end()
-        with pytest.raises(el.SpaceMismatchError):
+        with pytest.raises(el.errors.SpaceMismatchError):
             writer.write_episode(**whole(3))
-        with pytest.raises(el.SpaceMismatchError):
+        with pytest.raises(el.errors.SpaceMismatchError):
             writer.begin(LOOK).append(PUSH, 1.0, LOOK)
     assert row.episode_return == [4.0, 6.0]
     assert same(store.refresh()[0].rewards, rewards)
@@ -430,13 +430,14 @@ WRONG_BULK: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("name", WRONG_BULK)
 def test_a_wrong_whole_episode_is_refused_whole(tmp_path: Path, name: str) -> None:
     """A wrong length, dtype, shape or flag raises SpaceMismatchError; nothing of it is recorded."""
     store = small_store(tmp_path)
     with store.writer() as writer:
         first = writer.write_episode(**whole(4))
-        with pytest.raises(el.SpaceMismatchError):
+        with pytest.raises(el.errors.SpaceMismatchError):
             writer.write_episode(**whole(4, **WRONG_BULK[name]))
         last = writer.write_episode(**whole(6))
     assert [episode.id for episode in store.refresh()] == [first.episode_id, last.episode_id]
@@ -490,7 +491,7 @@ def test_a_whole_episode_of_no_step_is_refused(tmp_path: Path, flags: Any) -> No
 def test_wrong_nested_and_ragged_values_are_refused(tmp_path: Path, space: str, wrong: Any) -> None:
     """Missing or additional keys, wrong lengths and values of another type raise SpaceMismatchError."""
     store = el.create(tmp_path / "store", observation_space=SPACES[space], action_space=spaces.Discrete(2))
-    with store.writer() as writer, pytest.raises(el.SpaceMismatchError, match="observation"):
+    with store.writer() as writer, pytest.raises(el.errors.SpaceMismatchError, match="observation"):
         writer.write_episode(
             observations=wrong, actions=[0, 1], rewards=[0, 1], terminations=True, truncations=False
         )
@@ -531,7 +532,7 @@ def test_a_wrong_step_is_refused_whole(tmp_path: Path, name: str) -> None:
     with store.writer(flush_seconds=0.01) as writer:
         episode = writer.begin(LOOK)
         episode.append(**right)
-        with pytest.raises(el.SpaceMismatchError):
+        with pytest.raises(el.errors.SpaceMismatchError):
             episode.append(
                 **{**right, "reward": 5, "info": {"bad": 1}, "terminated": True, **WRONG_STEP[name]}
             )
@@ -562,7 +563,7 @@ def test_a_refused_step_leaves_nothing_for_another_episode(tmp_path: Path, name:
             "info": {"bad": 1},
         }
         refused.update(policy={"bad": 1}, extra={"bad": 1})
-        with pytest.raises(el.SpaceMismatchError):
+        with pytest.raises(el.errors.SpaceMismatchError):
             one.append(**{"action": PUSH, **refused, **WRONG_STEP[name]})
         two.append(PUSH, 2, LOOK)
         two.append(PUSH, 3, LOOK)
@@ -581,7 +582,7 @@ def test_a_wrong_first_observation_begins_nothing(tmp_path: Path) -> None:
     """A first observation that does not fit raises, and the next episode begins as if it had not been."""
     store = small_store(tmp_path)
     with store.writer() as writer:
-        with pytest.raises(el.SpaceMismatchError):
+        with pytest.raises(el.errors.SpaceMismatchError):
             writer.begin(np.zeros(4, np.float32))
         row = writer.write_episode(**whole(3))
     assert [episode.id for episode in store.refresh()] == [row.episode_id]
@@ -592,10 +593,13 @@ def test_the_error_says_what_was_wrong(tmp_path: Path) -> None:
     """A SpaceMismatchError names the column, and the shapes and dtypes expected and got."""
     store = small_store(tmp_path)
     with store.writer() as writer:
-        with pytest.raises(el.SpaceMismatchError, match=r"(?s)action.*\(2,\).*\(5,\)|action.*\(5,\).*\(2,\)"):
+        with pytest.raises(
+            el.errors.SpaceMismatchError, match=r"(?s)action.*\(2,\).*\(5,\)|action.*\(5,\).*\(2,\)"
+        ):
             writer.begin(LOOK).append(np.zeros(5, np.float32), 1, LOOK)
         with pytest.raises(
-            el.SpaceMismatchError, match=r"(?s)observation.*float32.*float64|observation.*float64.*float32"
+            el.errors.SpaceMismatchError,
+            match=r"(?s)observation.*float32.*float64|observation.*float64.*float32",
         ):
             writer.begin(np.zeros(3))
 
@@ -647,3 +651,21 @@ def test_many_short_episodes(tmp_path: Path) -> None:
             episode.end()
     assert [episode.episode_return for episode in store.refresh()] == list(range(3000))
     assert len(list((tmp_path / "store" / "steps").glob("*.parquet"))) < 10
+
+
+@pytest.mark.parametrize("form", [list, tuple, iter], ids=["list", "tuple", "iterator"])
+def test_rows_of_infos_are_any_sequence(tmp_path: Path, form: Any) -> None:
+    """Infos are mappings in a list, a tuple or an iterator."""
+    box = spaces.Box(-1, 1, (1,))
+    store = el.create(tmp_path / "store", observation_space=box, action_space=box)
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=np.zeros((3, 1), np.float32),
+            actions=np.zeros((2, 1), np.float32),
+            rewards=[1.0, 2.0],
+            terminations=[False, True],
+            truncations=False,
+            infos=form([{"a": 1}, None, {"a": 3}]),
+        )
+    (episode,) = store.refresh()
+    assert episode.infos == [{"a": 1}, {}, {"a": 3}]

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import polars as pl
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -114,16 +115,16 @@ def test_an_integer_that_a_float_cannot_hold_is_refused(tmp_path: Path, what: st
     store = el.create(tmp_path / "store", Giving())
     with store.record(Giving(**{what: value})) as recorder:
         recorder.reset()
-        with pytest.raises(el.SpaceMismatchError, match=what):
+        with pytest.raises(el.errors.SpaceMismatchError, match=what):
             recorder.step(0)
     with store.writer() as writer:
         episode = writer.begin(0.0)
-        with pytest.raises(el.SpaceMismatchError, match=what):
+        with pytest.raises(el.errors.SpaceMismatchError, match=what):
             episode.append(0, *((value, 0.0) if what == "reward" else (0.0, value)))
         for length in (2, 200):
             arrays: dict[str, Any] = {"reward": [0.5] * length, "observation": [0.5] * (length + 1)}
             arrays[what][1] = value
-            with pytest.raises(el.SpaceMismatchError, match=what):
+            with pytest.raises(el.errors.SpaceMismatchError, match=what):
                 writer.write_episode(
                     observations=arrays["observation"],
                     actions=np.zeros(length, np.int64),
@@ -144,7 +145,7 @@ def test_an_integer_that_a_float_cannot_hold_is_refused(tmp_path: Path, what: st
                 result = given["observation"], given["reward"], flags, flags, {}
                 envs.step = lambda actions, result=result: result  # type: ignore[method-assign]
                 if given is values:
-                    with pytest.raises(el.SpaceMismatchError, match=what):
+                    with pytest.raises(el.errors.SpaceMismatchError, match=what):
                         recorder.step(np.zeros(2, np.int64))
                 else:
                     recorder.step(np.zeros(2, np.int64))
@@ -182,9 +183,9 @@ def test_an_integer_within_a_vector_reward_is_not_rounded(tmp_path: Path, parts:
     store = el.create(tmp_path / "store", observation_space=space, action_space=space, reward_shape=(2,))
     with store.writer() as writer:
         episode = writer.begin(0)
-        with pytest.raises(el.SpaceMismatchError, match="reward"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="reward"):
             episode.append(0, parts, 1)
-        with pytest.raises(el.SpaceMismatchError, match="reward"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="reward"):
             writer.write_episode(
                 observations=[0, 1], actions=[0], rewards=[parts], terminations=False, truncations=False
             )
@@ -265,7 +266,7 @@ def test_rewards_of_an_episode_may_be_arrays_of_one_item(tmp_path: Path, length:
         for rewards in ([np.array([2.0])] * length, np.full((length, 1), 2, np.int64)):
             writer.write_episode(rewards=rewards, **steps)
         for wrong in ([np.array([1.0]), *[2.0] * (length - 1)], [[2**53 + 1]] * length, np.ones((length, 2))):
-            with pytest.raises(el.SpaceMismatchError):
+            with pytest.raises(el.errors.SpaceMismatchError):
                 writer.write_episode(rewards=wrong, **steps)
     assert [episode.rewards.tolist() for episode in store.refresh()] == [[2.0] * length] * 2
 
@@ -342,7 +343,7 @@ def test_extras_of_different_shapes(tmp_path: Path) -> None:
             assert np.array_equal(value, lists[episode.env_index])
     before = len(store), store.runs.collect().height
     pair = (np.ones((2, 3)), 3)
-    with pytest.raises(el.SpaceMismatchError, match="pair"):
+    with pytest.raises(el.errors.SpaceMismatchError, match="pair"):
         el.collect(
             SyncVectorEnv([Giving] * 2), lambda o, i, s: (np.zeros(2, int), {"pair": pair}), store, steps=4
         )
@@ -358,3 +359,42 @@ def test_extras_of_different_shapes(tmp_path: Path) -> None:
         if episode.run_id == run:
             assert np.array_equal(episode.policy["own"][0], lists[episode.env_index])
     assert store.verify().faults == ()
+
+
+LARGE_KEYS: dict[str, list[Any]] = {
+    "beyond 64 bits": [2**63 + number for number in range(4)],
+    "int64, then beyond": [2**60, 2**60 + 1, 2**63, 2**63 + 1],
+    "int64, then a fraction": [2**60, 2**60 + 1, 0.5, 1],
+}
+
+
+@pytest.mark.parametrize("values", LARGE_KEYS.values(), ids=LARGE_KEYS)
+def test_no_filter_finds_a_rounded_integer(tmp_path: Path, values: list[Any]) -> None:
+    """Metadata that are shown rounded are not compared with integers that rounding would make equal."""
+    box = spaces.Box(-1, 1, (1,), np.float64)
+    store = el.create(tmp_path / "store", observation_space=box, action_space=box)
+    with store.writer() as writer:
+        for value in values:
+            writer.write_episode(
+                observations=np.zeros((2, 1)),
+                actions=np.zeros((1, 1)),
+                rewards=[1.0],
+                terminations=True,
+                truncations=False,
+                metadata={"hash": value, "deep": {"hash": value}, "fraction": value / 3},
+            )
+    store.refresh()
+    for name in ("metadata.hash", "metadata.deep.hash"):
+        for filtering in (
+            lambda name=name: store.filter(f'"{name}" = ?', [values[1]]),
+            lambda name=name: store.filter(f'"{name}" = $x', {"x": values[1]}),
+            lambda name=name: store.filter(f'"{name}" in (1, {values[1]})'),
+            lambda name=name: store.filter(pl.col(name) == values[1]),
+            lambda name=name: store.query(f'select * from episodes where "{name}" = ?', [values[1]]),
+            lambda name=name: store.sql(f'from steps semi join episodes on "{name}" = {values[1]}'),
+        ):
+            with pytest.raises(el.errors.QueryError, match=f"{name}.*{values[1]}.*as text"):
+                filtering()
+    assert len(store.filter('"metadata.hash" > 0')) == 4
+    assert len(store.filter('"metadata.fraction" < 9223372036854775811')) == 4
+    assert len(store.query('from episodes where "metadata.fraction" < 9223372036854775811')) == 4

@@ -26,7 +26,7 @@ from minari.dataset.minari_storage import MinariStorage
 
 import episodelake as el
 from episodelake.readers.exporting import export as exporting
-from episodelake.store.batches import slice_batch
+from episodelake.store.spaces.batches import slice_batch
 from episodelake.writers.importing import flat, formats, importer
 from test_cli import printed, refused
 from waiting import PATIENCE
@@ -146,7 +146,7 @@ def test_a_damaged_episode_is_named_or_skipped(tmp_path: Path) -> None:
     folder, told = dataset(tmp_path / "walk", "arrow", [3, 4, 5])
     (file,) = (folder / "data" / "1").glob("*.arrow")
     file.write_bytes(file.read_bytes()[:-200])
-    with pytest.raises(el.DatasetError, match=r"Episode 1 of .*walk"):
+    with pytest.raises(el.errors.DatasetError, match=r"Episode 1 of .*walk"):
         el.import_dataset(folder, tmp_path / "store")
     assert not (tmp_path / "store").exists()
     report = el.import_dataset(folder, tmp_path / "store", on_error="skip")
@@ -159,22 +159,24 @@ def test_unknown_sources_and_formats_are_told(tmp_path: Path) -> None:
     """What each near format lacks, and the known formats."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "metadata.json").write_text('{"author": "A"}')
-    with pytest.raises(el.DatasetError, match=r"has no known format \(.*minari: .* has no data_format"):
+    with pytest.raises(
+        el.errors.DatasetError, match=r"has no known format \(.*minari: .* has no data_format"
+    ):
         el.import_dataset(tmp_path / "data", tmp_path / "store")
-    with pytest.raises(el.InvalidArgumentError, match=r"Did you mean minari\?"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"Did you mean minari\?"):
         el.import_dataset(tmp_path / "data", tmp_path / "store", format="minary")
-    with pytest.raises(el.InvalidArgumentError, match="expected 'raise' or 'skip'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="expected 'raise' or 'skip'"):
         el.import_dataset(tmp_path / "data", tmp_path / "store", on_error="ignore")  # type: ignore[arg-type]
-    with pytest.raises(el.DatasetError, match="no Minari dataset"):
+    with pytest.raises(el.errors.DatasetError, match="no Minari dataset"):
         el.import_dataset(tmp_path / "nothing", tmp_path / "store", format="minari")
-    with pytest.raises(el.DatasetError, match="There is no file or folder"):
+    with pytest.raises(el.errors.DatasetError, match="There is no file or folder"):
         el.import_dataset(tmp_path / "nothing", tmp_path / "store")
     (tmp_path / "bare").mkdir()
-    with pytest.raises(el.DatasetError, match="bare is an empty folder"):
+    with pytest.raises(el.errors.DatasetError, match="bare is an empty folder"):
         el.import_dataset(tmp_path / "bare", tmp_path / "store")
     (tmp_path / "bare").rmdir()
     folder, _ = dataset(tmp_path / "walk", "hdf5", [3])
-    with pytest.raises(el.InvalidArgumentError, match="cast='all' is unknown"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="cast='all' is unknown"):
         el.import_dataset(folder, tmp_path / "store", cast="all")  # type: ignore[arg-type]
     assert sorted(os.listdir(tmp_path)) == ["data", "walk"]
 
@@ -185,24 +187,26 @@ def test_a_store_of_other_spaces_is_told(tmp_path: Path) -> None:
     el.import_dataset(pl.DataFrame(rows | {"obs": [[1.0, 2.0]] * 2}), tmp_path / "store")
     for dry_run in (True, False):
         with pytest.raises(
-            el.SpaceMismatchError, match=r"\(2,\), float64\) and .* the source Box.*\(3,\)"
+            el.errors.SpaceMismatchError, match=r"\(2,\), float64\) and .* the source Box.*\(3,\)"
         ) as raised:
             el.import_dataset(
                 pl.DataFrame(rows | {"obs": [[1.0, 2.0, 3.0]] * 2}), tmp_path / "store", dry_run=dry_run
             )
-        assert type(raised.value) is el.SpaceMismatchError
+        assert type(raised.value) is el.errors.SpaceMismatchError
     assert len(el.open(tmp_path / "store")) == 1
     missing = {"obs": [[1.0, 2.0]] * 3, "episode": [0] * 3, "action": [0, 1, 4], "reward": [1.0, None, 2.0]}
-    with pytest.raises(el.SpaceMismatchError, match="`reward` is NULL") as raised:
+    with pytest.raises(el.errors.SpaceMismatchError, match="`reward` is NULL") as raised:
         el.import_dataset(pl.DataFrame(missing), tmp_path / "store")
-    assert type(raised.value) is el.SpaceMismatchError and "the source" not in str(raised.value)
+    assert type(raised.value) is el.errors.SpaceMismatchError and "the source" not in str(raised.value)
 
 
 def test_formats_in_memory_only_are_told(tmp_path: Path) -> None:
     """An export to a format that can only be read names the method that makes its objects."""
     folder, _ = dataset(tmp_path / "walk", "hdf5", [3])
     el.import_dataset(folder, tmp_path / "store")
-    with pytest.raises(el.InvalidArgumentError, match=r"'tianshou' is unknown.*view\.to\.tianshou\(\)"):
+    with pytest.raises(
+        el.errors.InvalidArgumentError, match=r"'tianshou' is unknown.*view\.to\.tianshou\(\)"
+    ):
         el.open(tmp_path / "store").export(tmp_path / "out", format="tianshou")
 
 
@@ -268,9 +272,10 @@ def after(function):
 if place in ("written", "sealed"):
     importer.write_loaded = struck
 elif place == "read":
-    _importing.copy_views = _importing.merge = strike
+    _importing.copy_views = _importing.merge_stores = strike
 elif place == "merged":
-    _importing.copy_views, _importing.merge = after(_importing.copy_views), after(_importing.merge)
+    _importing.copy_views = after(_importing.copy_views)
+    _importing.merge_stores = after(_importing.merge_stores)
 elif place == "deleted":
     _importing.Path.rename = after(_importing.Path.rename)
 el.import_dataset(source, target, on_error="skip")
@@ -333,6 +338,22 @@ def test_a_resumed_import_keeps_the_order_of_the_source(
 
 
 @pytest.mark.further
+def test_the_command_line_decides_about_changed_sources(tmp_path: Path) -> None:
+    """`--on-changed`, `--name` and `--max-bytes` are the arguments of the library; errors name them."""
+    store, source = str(tmp_path / "store"), str(d4rl_file(tmp_path / "walk.hdf5", [3, 80]))
+    printed("import", source, store)
+    d4rl_file(tmp_path / "walk.hdf5", [3, 79])
+    assert "--on-changed" in refused(1, "import", source, store)
+    assert "--max-bytes" in refused(2, "import", source, store, "--max-bytes", "0")
+    told = [
+        json.loads(printed("import", source, store, "--json", *words))
+        for words in (("--on-changed", "keep"), ("--on-changed", "replace"), ("--name", "walker"))
+    ]
+    counts = [[each[name] for name in ("episodes", "present", "kept", "replaced")] for each in told]
+    assert counts == [[0, 1, 1, 0], [0, 1, 0, 1], [0, 2, 0, 0]]
+
+
+@pytest.mark.further
 def test_an_import_killed_while_it_cleans_up_is_complete(tmp_path: Path) -> None:
     """The next call finds everything there, and removes what the first one left."""
     source = d4rl_file(tmp_path / "walk.hdf5", [3, 80])
@@ -345,13 +366,23 @@ def test_an_import_killed_while_it_cleans_up_is_complete(tmp_path: Path) -> None
 
 @pytest.mark.further
 def test_episodes_that_came_in_by_other_ways_are_not_added_again(tmp_path: Path) -> None:
-    """An import with other arguments finished while this one was interrupted."""
+    """An import finished while this one was interrupted, with the same arguments or with others."""
     source = d4rl_file(tmp_path / "walk.hdf5", [3, 80, 90])
     killed(source, tmp_path / "store", "sealed")
     assert el.import_dataset(source, tmp_path / "store", last_observation="missing").episodes == 3
-    report = el.import_dataset(source, tmp_path / "store", on_error="skip")
+    with pytest.raises(el.errors.DatasetError, match=r"episodes with other values than in .* \(3\)"):
+        el.import_dataset(source, tmp_path / "store")
+    report = el.import_dataset(source, tmp_path / "store", on_error="skip", on_changed="keep")
+    assert (report.episodes, report.steps, report.present, report.kept) == (0, 0, 0, 3)
+    killed(source, tmp_path / "other", "sealed")
+    words: Any = {"cast": "same_kind", "observation_space": spaces.Box(-np.inf, np.inf, (2,), np.float64)}
+    (staging,) = tmp_path.glob(".other.importing*")
+    staging.rename(tmp_path / "aside")
+    el.import_dataset(source, tmp_path / "other", **words)
+    (tmp_path / "aside").rename(staging)
+    report = el.import_dataset(source, tmp_path / "other", on_error="skip")
     assert (report.episodes, report.steps, report.present) == (0, 0, 3)
-    assert len(el.open(tmp_path / "store")) == 3
+    assert len(el.open(tmp_path / "store")) == len(el.open(tmp_path / "other")) == 3
 
 
 def killed(source: Path, target: Path, place: str) -> None:
@@ -367,14 +398,14 @@ def test_stores_and_words_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     folder, _ = dataset(tmp_path / "walk", "arrow", [2])
     team = el.create(tmp_path / "team", agents={"a": (SPACE, ACTIONS), "b": (SPACE, ACTIONS)})
     goals = el.create(tmp_path / "goals", observation_space=SPACE, action_space=ACTIONS, reward_shape=(2,))
-    with pytest.raises(el.InvalidArgumentError, match="several agents"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="several agents"):
         el.import_dataset(folder, team)
-    with pytest.raises(el.SpaceMismatchError, match=r"shape \(\); .* has \(2,\)"):
+    with pytest.raises(el.errors.SpaceMismatchError, match=r"shape \(\); .* has \(2,\)"):
         el.import_dataset(folder, goals)
     words: Any = {"last_observation": "mising"}
-    with pytest.raises(el.InvalidArgumentError, match="Did you mean missing"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="Did you mean missing"):
         el.import_dataset(folder, tmp_path / "new", **words)
-    with pytest.raises(el.InvalidArgumentError, match="last_step='first' is unknown"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="last_step='first' is unknown"):
         el.import_dataset(folder, tmp_path / "new", **{"last_step": "first"})  # type: ignore[arg-type]
     assert sorted(os.listdir(tmp_path)) == ["goals", "team", "walk"]
 
@@ -384,7 +415,7 @@ def test_sources_and_targets_that_are_in_each_others_way_are_refused(tmp_path: P
     source = d4rl_file(tmp_path / "data" / "walk.hdf5", [3, 4])
     store = el.create(tmp_path / "store", observation_space=SPACE, action_space=ACTIONS)
     for own in (store, store.path, store.filter("length > 1")):
-        with pytest.raises(el.InvalidArgumentError, match=r"is a store already.*el\.merge"):
+        with pytest.raises(el.errors.InvalidArgumentError, match=r"is a store already.*el\.merge"):
             el.import_dataset(own, tmp_path / "new")
     (tmp_path / "link").symlink_to(tmp_path / "data")
     shutil.copy(source, store.path / "walk.hdf5")
@@ -395,13 +426,13 @@ def test_sources_and_targets_that_are_in_each_others_way_are_refused(tmp_path: P
         (tmp_path / "data", tmp_path / "data" / "store"),
         (store.path / "walk.hdf5", store),
     ):
-        with pytest.raises(el.InvalidArgumentError, match="Choose a store beside the source"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="Choose a store beside the source"):
             el.import_dataset(path, into, format="d4rl")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes").write_text("x")
-    with pytest.raises(el.StoreExistsError, match="is not empty"):
+    with pytest.raises(el.errors.StoreExistsError, match="is not empty"):
         el.import_dataset(source, tmp_path / "full")
-    with pytest.raises(el.StoreAccessError, match="Not a directory"):
+    with pytest.raises(el.errors.StoreAccessError, match="Not a directory"):
         el.import_dataset(source, tmp_path / "full" / "notes")
     assert sorted(os.listdir(tmp_path)) == ["data", "full", "link", "store"]
     assert sorted(os.listdir(tmp_path / "data")) == ["walk.hdf5"]
@@ -480,15 +511,15 @@ def test_an_export_is_whole_or_not_there(tmp_path: Path) -> None:
     with store.writer() as writer:
         writer.write_episode(**_arrays(next(buffers([3]))), policy={"value": np.zeros(3)})
     store.refresh()
-    with pytest.raises(el.DatasetError, match=r"the column policy\.value"):
+    with pytest.raises(el.errors.DatasetError, match=r"the column policy\.value"):
         store.export(tmp_path / "out", format="minari", strict=True)
-    with pytest.raises(el.InvalidArgumentError, match=r"Did you mean minari\?"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"Did you mean minari\?"):
         store.export(tmp_path / "out", format="minarii")
-    with pytest.raises(el.InvalidArgumentError, match="has no option 'fomat'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="has no option 'fomat'"):
         store.export(tmp_path / "out", format="minari", fomat=1)
     assert os.listdir(tmp_path) == ["store"]
     store.export(tmp_path / "out", format="minari")
-    with pytest.raises(el.StoreExistsError, match="overwrite=True"):
+    with pytest.raises(el.errors.StoreExistsError, match="overwrite=True"):
         store.export(tmp_path / "out", format="minari")
     store.export(tmp_path / "out", format="minari", data_format="arrow", overwrite=True)
     assert MinariStorage.read(tmp_path / "out" / "data").FORMAT == "arrow"
@@ -503,7 +534,7 @@ def test_an_export_never_replaces_its_store(tmp_path: Path) -> None:
     store.refresh()
     (tmp_path / "link").symlink_to(store.path)
     for target in (store.path, tmp_path / "all", tmp_path / "all" / "store" / "out", tmp_path / "link"):
-        with pytest.raises(el.InvalidArgumentError, match="Choose a path beside"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="Choose a path beside"):
             store.export(target, format="minari", overwrite=True)
     assert el.open(tmp_path / "all" / "store").verify().ok
     assert os.listdir(tmp_path / "all") == ["store"]
@@ -551,7 +582,7 @@ def test_an_export_of_nothing_is_refused_by_every_format(tmp_path: Path, format:
         observation_space=spaces.Box(-9, 9, (2,), np.float32),
         action_space=spaces.Box(-1, 1, (1,), np.float32),
     )
-    with pytest.raises(el.InvalidArgumentError, match="no episode to export: the store has none"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="no episode to export: the store has none"):
         store.export(tmp_path / "out", format=format)
     with store.writer() as writer:
         writer.write_episode(
@@ -563,16 +594,16 @@ def test_an_export_of_nothing_is_refused_by_every_format(tmp_path: Path, format:
             last_observation="missing",
         )
     store.refresh()
-    with pytest.raises(el.InvalidArgumentError, match="of 1 episodes none has length > 5 with"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="of 1 episode none has length > 5 with"):
         store.filter("length > 5", parameters=[]).export(tmp_path / "out", format=format)
-    with pytest.raises(el.InvalidArgumentError, match="of 1 episodes none has length > 5"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="of 1 episode none has length > 5"):
         store.filter("length > 5").export(tmp_path / "out", format=format)
     if format == "rerun":
         pytest.importorskip("rerun")
     if format in ("csv", "huggingface", "lerobot", "parquet", "rerun", "rlds", "webdataset"):
         assert store.export(tmp_path / "out", format=format).steps == 1
     else:
-        with pytest.raises(el.DatasetError, match="can hold none of the 1 episodes"):
+        with pytest.raises(el.errors.DatasetError, match="can hold none of the 1 episodes"):
             store.export(tmp_path / "out", format=format)
         assert os.listdir(tmp_path) == ["store"]
 
@@ -598,13 +629,13 @@ def test_an_error_of_a_codec_is_not_one_of_the_target(
     for error, kind, words in (
         (
             OSError("codec: no such frame"),
-            el.DatasetError,
+            el.errors.DatasetError,
             r"export to parquet failed: OSError: codec: no such",
         ),
-        (OSError(errno.ENOSPC, "No space left on device"), el.StoreAccessError, "disk is full"),
+        (OSError(errno.ENOSPC, "No space left on device"), el.errors.StoreAccessError, "disk is full"),
         (
             PermissionError(errno.EACCES, "Denied", "x"),
-            el.StoreAccessError,
+            el.errors.StoreAccessError,
             "Could not write at .*out: Denied",
         ),
     ):

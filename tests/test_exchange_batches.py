@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import episodelake as el
-from episodelake.writers.importing.dataset import ForeignDataset, ForeignEpisode, Part
+from episodelake.writers.importing.digests import content_digest
+from episodelake.writers.importing.formats import ForeignDataset, ForeignEpisode, Part
 from episodelake.writers.importing.importer import import_episodes
-from episodelake.writers.importing.ledger import LossLedger
 
 SPACE = gymnasium.spaces.Dict(
     {"arm": gymnasium.spaces.Box(-9, 9, (2, 2), np.float32), "on": gymnasium.spaces.MultiBinary(3)}
@@ -52,6 +52,7 @@ EPISODES = [
 
 class _Dataset(ForeignDataset):
     identity = "seeded"
+    observation_space, action_space = SPACE, ACTIONS
 
     def __init__(self, episodes: list[dict[str, Any]]) -> None:
         super().__init__()
@@ -70,11 +71,8 @@ def imported(path: Path, episodes: list[dict[str, Any]], on_error: Any = "raise"
     """Import episodes into a new store and return the counts."""
     store = el.create(path, observation_space=SPACE, action_space=ACTIONS)
     with store.writer() as writer:
-        ledger = LossLedger(path.with_suffix(".ledger"))
         dataset = _Dataset(episodes)
-        done = import_episodes(
-            dataset, writer, (), ledger, on_error=on_error, progress=lambda done, total: None
-        )
+        done = import_episodes(dataset, writer, {}, {}, on_error=on_error, progress=lambda done, total: None)
     assert dataset.losses == {"a mark": len(episodes) - len(done.skipped)}
     return done
 
@@ -84,7 +82,10 @@ def test_a_batch_of_episodes_is_what_single_ones_are(tmp_path: Path) -> None:
     imported(tmp_path / "many", EPISODES)
     with el.create(tmp_path / "single", observation_space=SPACE, action_space=ACTIONS).writer() as writer:
         for number, each in enumerate(EPISODES):
-            writer.write_episode(**each, source_key=f"seeded/{number}")
+            # An import keeps a digest of each episode's content.
+            key, digest = f"seeded/{number}", content_digest(ForeignEpisode(**each))
+            metadata = each.get("metadata", {}) | {"source_key": key, "source_digest": digest}
+            writer.write_episode(**each | {"metadata": metadata}, source_key=key)
     for table, left_out in (
         ("steps", "episode_id"),
         ("episodes", "episode_id, run_id, started_at, ended_at, segment"),
@@ -102,7 +103,7 @@ def test_an_episode_that_does_not_fit_is_found_in_its_batch(tmp_path: Path, wron
     odd = episode(3, 9)
     odd["observations"]["arm"] = arm
     episodes = [*EPISODES[:2], odd, *EPISODES[3:]]
-    with pytest.raises(el.SpaceMismatchError, match=r"arm") as caught:
+    with pytest.raises(el.errors.SpaceMismatchError, match=r"arm") as caught:
         imported(tmp_path / "raised", episodes)
     assert caught.value.__notes__ == ["Episode 2 of the source."]
     assert len(el.open(tmp_path / "raised")) == 2
@@ -127,8 +128,7 @@ def test_infos_count_as_what_waits(tmp_path: Path) -> None:
     store = el.create(tmp_path / "store", observation_space=SPACE, action_space=ACTIONS)
     dataset = Large([episode(4, number) for number in range(20)])
     with store.writer() as writer:
-        ledger = LossLedger(tmp_path / "ledger")
-        import_episodes(dataset, writer, (), ledger, on_error="raise", progress=lambda done, total: None)
+        import_episodes(dataset, writer, {}, {}, on_error="raise", progress=lambda done, total: None)
     assert len(store.refresh()) == 20
     assert most <= 6
 
@@ -142,13 +142,7 @@ def test_episodes_before_a_damaged_place_are_written(tmp_path: Path) -> None:
             raise OSError("torn")
 
     store = el.create(tmp_path / "store", observation_space=SPACE, action_space=ACTIONS)
-    with store.writer() as writer, pytest.raises(el.DatasetError, match="torn"):
-        dataset, ledger = Torn(EPISODES), LossLedger(tmp_path / "ledger")
-        import_episodes(dataset, writer, (), ledger, on_error="raise", progress=lambda done, total: None)
+    with store.writer() as writer, pytest.raises(el.errors.DatasetError, match="torn"):
+        dataset = Torn(EPISODES)
+        import_episodes(dataset, writer, {}, {}, on_error="raise", progress=lambda done, total: None)
     assert len(store.refresh()) == len(EPISODES)
-
-
-def test_losses_that_cannot_be_written_are_an_error_of_access(tmp_path: Path) -> None:
-    """The error names the file, as for the rest of a store."""
-    with pytest.raises(el.StoreAccessError, match=r"write the losses at .*gone"):
-        LossLedger(tmp_path / "gone" / "ledger").add(["a"], {})

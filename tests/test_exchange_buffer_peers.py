@@ -162,7 +162,7 @@ def _Random(space: spaces.Space) -> Any:
 
 
 def test_tianshou_without_next_observations(tmp_path: Path) -> None:
-    """The last observations are missing, as the caller says, in buffers that run over and prioritise."""
+    """The last observations are missing, as the caller says, in buffers that run over and prioritize."""
     data = importlib.import_module("tianshou.data")
     env = Walk()
     buffer = data.PrioritizedReplayBuffer(20, alpha=0.5, beta=0.5, ignore_obs_next=True)
@@ -225,7 +225,7 @@ def test_sb3_learns_into_a_buffer(tmp_path: Path, kind: str, size: int) -> None:
         *(["actions in the units of the action space"] if kind == "dict" else []),
     ]
     model.save_replay_buffer(tmp_path / "buffer")
-    with pytest.raises(el.DatasetError, match="trust=True"):
+    with pytest.raises(el.errors.DatasetError, match="trust=True"):
         el.import_dataset(tmp_path / "buffer.pkl", tmp_path / "b")
     assert el.import_dataset(tmp_path / "buffer.pkl", store, trust=True).present == len(store)
 
@@ -266,7 +266,7 @@ def test_sb3_rollouts_are_refused(tmp_path: Path) -> None:
     buffers = importlib.import_module("stable_baselines3.common.buffers")
     env = Walk()
     buffer = buffers.RolloutBuffer(8, env.observation_space, env.action_space, device="cpu")
-    with pytest.raises(el.DatasetError, match="RolloutBuffer"):
+    with pytest.raises(el.errors.DatasetError, match="RolloutBuffer"):
         el.import_dataset(buffer, tmp_path / "a")
 
 

@@ -76,7 +76,7 @@ def test_tianshou_pickles_are_not_read(tmp_path: Path) -> None:
             file[name] = np.frombuffer(b"no pickle", np.int8)
             file[name].attrs["__data_type__"] = "pickled_ndarray"
         if name == "_meta/obs":
-            with pytest.raises(el.DatasetError, match="obs has the dtype object"):
+            with pytest.raises(el.errors.DatasetError, match="obs has the dtype object"):
                 el.import_dataset(path, tmp_path / "store")
         else:
             report = el.import_dataset(path, tmp_path / "store", dry_run=True)
@@ -86,10 +86,10 @@ def test_tianshou_pickles_are_not_read(tmp_path: Path) -> None:
 
 def test_sb3_pickles_need_trust(tmp_path: Path) -> None:
     """A pickle is recognised by its first bytes, and read only with `trust`, by the package itself."""
-    with pytest.raises(el.DatasetError, match=r"reading it runs the code in it. Pass trust=True"):
+    with pytest.raises(el.errors.DatasetError, match=r"reading it runs the code in it. Pass trust=True"):
         el.import_dataset(DATA / "sb3_buffer.pkl", tmp_path / "store")
     (tmp_path / "a.pkl").write_bytes(b"\x80\x04 any other pickle")
-    with pytest.raises(el.DatasetError, match="no known format"):
+    with pytest.raises(el.errors.DatasetError, match="no known format"):
         el.import_dataset(tmp_path / "a.pkl", tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
@@ -181,9 +181,9 @@ def test_torchrl_keys_and_padding(tmp_path: Path) -> None:
     assert [row.get("step_count") for row in store[1].infos] == [None, 4, 5]
     steps = store.steps.filter(pl.col("action").is_not_null()).collect()
     assert np.array_equal(steps["policy.observation"].to_list()[4:6], data["observation"][1, :2])
-    with pytest.raises(el.InvalidArgumentError, match="other keys"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="other keys"):
         el.import_dataset(data, store, mapping={"obs": "pixels"})
-    with pytest.raises(el.DatasetError, match="has no pixel; it has"):
+    with pytest.raises(el.errors.DatasetError, match="has no pixel; it has"):
         el.import_dataset(data, store, mapping={"observation": "pixel"})
 
 
@@ -202,13 +202,13 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
     """A file that is too short, and a folder without an action, name themselves."""
     shutil.copytree(DATA / "torchrl-dumps", tmp_path / "a")
     (tmp_path / "a" / "storage" / "action.memmap").write_bytes(b"12")
-    with pytest.raises(el.DatasetError, match="a cannot be read"):
+    with pytest.raises(el.errors.DatasetError, match="a cannot be read"):
         el.import_dataset(tmp_path / "a", tmp_path / "store")
     meta = tmp_path / "a" / "storage" / "meta.json"
     entries = json.loads(meta.read_text())
     del entries["action"]
     meta.write_text(json.dumps(entries))
-    with pytest.raises(el.DatasetError, match="expected TED"):
+    with pytest.raises(el.errors.DatasetError, match="expected TED"):
         el.import_dataset(tmp_path / "a", tmp_path / "store")
 
 
@@ -219,7 +219,7 @@ def test_episodes_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     data["action"] = torch.zeros(12, 2, dtype=torch.int8)
     data["action"][5, 1] = 2
     space = spaces.MultiBinary(2)
-    with pytest.raises(el.SpaceMismatchError, match="Episode 1 "):
+    with pytest.raises(el.errors.SpaceMismatchError, match="Episode 1, row"):
         el.import_dataset(data, tmp_path / "a", action_space=space)
     report = el.import_dataset(data, tmp_path / "b", action_space=space, on_error="skip")
     assert (report.episodes, [key for key, _ in report.skipped]) == (2, ["1"])

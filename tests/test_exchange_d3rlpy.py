@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -146,26 +145,6 @@ def test_a_store_goes_out_to_d3rlpy_and_comes_back(
     assert str(ours) == str(theirs)
 
 
-@pytest.mark.peers
-def test_d3rlpy_reads_an_export(tmp_path: Path) -> None:
-    """With as many transitions, the last observation of episodes that did not terminate among them."""
-    dataset = importlib.import_module("d3rlpy.dataset")
-    store = filled(tmp_path / "store", BOX, spaces.Discrete(3))
-    store.export(tmp_path / "out.h5", format="d3rlpy")
-    with (tmp_path / "out.h5").open("rb") as file:
-        buffer = dataset.ReplayBuffer.load(file, dataset.InfiniteBuffer())
-    assert [episode.transition_count for episode in buffer.episodes] == [3, 1, 70, 5, 3]
-    assert buffer.dataset_info.action_size == 3
-    pick, found = dataset.BasicTransitionPicker(), []
-    for episode in buffer.episodes[:4]:
-        for index in range(episode.transition_count):
-            each = pick(episode, index)
-            found.append(
-                (each.observation, each.action[0], each.reward[0], each.next_observation, each.terminal)
-            )
-    assert str(found) == str(transitions(store[:4]))
-
-
 def changed(path: Path, **replaced: Any) -> Path:
     """A copy of a file with other arrays; None deletes one."""
     path.write_bytes((DATA / "d3rlpy_continuous.h5").read_bytes())
@@ -192,7 +171,7 @@ def changed(path: Path, **replaced: Any) -> Path:
 @pytest.mark.further
 def test_damaged_files_are_refused(tmp_path: Path, replaced: dict[str, Any], message: str) -> None:
     """With the episode, and nothing is written."""
-    with pytest.raises(el.DatasetError, match=message):
+    with pytest.raises(el.errors.DatasetError, match=message):
         el.import_dataset(changed(tmp_path / "a.h5", **replaced), tmp_path / "store")
     assert not (tmp_path / "store").exists()
 

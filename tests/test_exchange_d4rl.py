@@ -148,7 +148,7 @@ def test_timeouts_without_terminals_end_episodes(tmp_path: Path) -> None:
 def test_damaged_files_are_refused(tmp_path: Path, replaced: dict[str, Any], message: str) -> None:
     """With the column or row, and nothing is written."""
     d4rl_file(tmp_path / "a.hdf5", **replaced)
-    with pytest.raises(el.DatasetError, match=message):
+    with pytest.raises(el.errors.DatasetError, match=message):
         el.import_dataset(tmp_path / "a.hdf5", tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
@@ -159,14 +159,14 @@ def test_truncated_and_unknown_files_are_refused(tmp_path: Path) -> None:
     d4rl_file(tmp_path / "a.hdf5")
     whole = (tmp_path / "a.hdf5").read_bytes()
     (tmp_path / "a.hdf5").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(el.DatasetError, match="truncated file"):
+    with pytest.raises(el.errors.DatasetError, match="truncated file"):
         el.import_dataset(tmp_path / "a.hdf5", tmp_path / "store")
-    with pytest.raises(el.DatasetError, match=r"a\.hdf5 cannot be read"):
+    with pytest.raises(el.errors.DatasetError, match=r"a\.hdf5 cannot be read"):
         el.import_dataset(tmp_path / "a.hdf5", tmp_path / "store", format="d4rl")
     d4rl_file(tmp_path / "b.hdf5", "terminals", "actions")
-    with pytest.raises(el.DatasetError, match="it has no actions, terminals"):
+    with pytest.raises(el.errors.DatasetError, match="it has no actions, terminals"):
         el.import_dataset(tmp_path / "b.hdf5", tmp_path / "store")
-    with pytest.raises(el.DatasetError, match="it has no actions, terminals"):
+    with pytest.raises(el.errors.DatasetError, match="it has no actions, terminals"):
         el.import_dataset(tmp_path / "b.hdf5", tmp_path / "store", format="d4rl")
 
 
@@ -237,6 +237,6 @@ def test_observations_of_several_arrays_do_not_go_out(tmp_path: Path) -> None:
     store = el.create(tmp_path / "store", observation_space=several, action_space=spaces.Discrete(2))
     with store.writer() as writer:
         writer.begin({"x": 0}).append(0, 1.0, {"x": 1})
-    with pytest.raises(el.DatasetError, match="the store has Dict observations"):
+    with pytest.raises(el.errors.DatasetError, match="the store has observations of Dict"):
         store.refresh().export(tmp_path / "out.hdf5", format="d4rl")
     assert not (tmp_path / "out.hdf5").exists()

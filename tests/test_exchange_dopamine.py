@@ -126,7 +126,7 @@ def test_damaged_folders_are_refused(
 ) -> None:
     """With the file and the problem."""
     damage(copy)
-    with pytest.raises(el.DatasetError, match=message):
+    with pytest.raises(el.errors.DatasetError, match=message):
         el.import_dataset(copy, tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
@@ -148,7 +148,7 @@ def test_ends_of_episodes_are_read_without_running_code(tmp_path: Path, copy: Pa
     for protocol, content in enumerate(refused):
         with gzip.open(copy / "episode_end_indices_ckpt.0.gz", "wb") as file:
             pickle.dump(content, file, protocol=protocol)
-        with pytest.raises(el.DatasetError, match="set of whole numbers"):
+        with pytest.raises(el.errors.DatasetError, match="set of whole numbers"):
             el.import_dataset(copy, tmp_path / "store")
     assert not marker.exists()
     for protocol, number in ((0, int), (3, np.int64), (5, np.int32)):

@@ -120,9 +120,9 @@ def test_lists_of_trajectories_with_dict_observations(tmp_path: Path) -> None:
     assert store.action_space == spaces.Discrete(5)
     assert store.observation_space["place"].dtype == np.int64
     assert store[1].observations["place"].tolist() == [0, 1, 2, 3, 4, 5]
-    with pytest.raises(el.DatasetError, match="Trajectory 1 is a dict"):
+    with pytest.raises(el.errors.DatasetError, match="Trajectory 1 is a dict"):
         el.import_dataset([made[0], {}], tmp_path / "other")
-    with pytest.raises(el.DatasetError, match="Trajectory 0: acts is a list; expected an array"):
+    with pytest.raises(el.errors.DatasetError, match="Trajectory 0: acts is a list; expected an array"):
         el.import_dataset([Trajectory(np.ones(3), [1, 2], None, True)], tmp_path / "other")
 
 
@@ -164,7 +164,7 @@ def test_damaged_trajectories_are_named(tmp_path: Path, change: Any, message: st
     """They are skipped if asked."""
     shutil.copytree(FOLDER, tmp_path / "copy")
     rewritten(tmp_path / "copy", change)
-    with pytest.raises(el.DatasetError, match=message):
+    with pytest.raises(el.errors.DatasetError, match=message):
         el.import_dataset(tmp_path / "copy", tmp_path / "store")
     report = el.import_dataset(tmp_path / "copy", tmp_path / "store", on_error="skip")
     assert (report.episodes, len(report.skipped)) == (5, 1)
@@ -184,13 +184,15 @@ def test_code_in_a_source_does_not_run(tmp_path: Path) -> None:
     assert dict(report.lost) == {CODE: 107, UNKNOWN: 6} and not el.open(tmp_path / "store")[0].infos[1]
     old = tmp_path / "old.pkl"
     old.write_bytes(pickle.dumps([1]))
-    with pytest.raises(el.DatasetError, match="format='imitation' and trust=True"):
+    with pytest.raises(el.errors.DatasetError, match="format='imitation' and trust=True"):
         el.import_dataset(old, tmp_path / "pickled")
-    with pytest.raises(el.DatasetError, match=r"old\.pkl is pickled, and reading a pickle can run any code"):
+    with pytest.raises(
+        el.errors.DatasetError, match=r"old\.pkl is pickled, and reading a pickle can run any code"
+    ):
         el.import_dataset(old, tmp_path / "pickled", format="imitation")
     arrays = dict(np.load(NPZ, allow_pickle=True))
     np.savez(tmp_path / "objects.npz", **{**arrays, "obs": arrays["obs"].astype(object)})
-    with pytest.raises(el.DatasetError, match="obs holds pickled objects"):
+    with pytest.raises(el.errors.DatasetError, match="obs holds pickled objects"):
         el.import_dataset(tmp_path / "objects.npz", tmp_path / "pickled")
     assert not marker.exists()
 
@@ -207,5 +209,5 @@ def test_damaged_folders_are_refused(tmp_path: Path, name: str, content: bytes, 
     """With the folder and the problem."""
     shutil.copytree(FOLDER, tmp_path / "copy")
     (tmp_path / "copy" / name).write_bytes(content)
-    with pytest.raises(el.DatasetError, match=message):
+    with pytest.raises(el.errors.DatasetError, match=message):
         el.import_dataset(tmp_path / "copy", tmp_path / "store")

@@ -109,9 +109,9 @@ def test_mappings_that_do_not_fit_are_refused(
 
 def test_a_mapping_needs_three_keys(tmp_path: Path, logs: str) -> None:
     """The error names those that are missing; a mapping of another kind is refused."""
-    with pytest.raises(el.InvalidArgumentError, match=r"lacks action and episode; it has observation"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"lacks action and episode; it has observation"):
         el.import_dataset(logs, tmp_path / "store", mapping={"observation": "x"})
-    with pytest.raises(el.InvalidArgumentError, match=r"expected an el\.ColumnMapping, or a dict"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"expected an el\.ColumnMapping, or a dict"):
         el.import_dataset(logs, tmp_path / "store", format="table", mapping=["x"])
-    with pytest.raises(el.InvalidArgumentError, match=r"Did you mean parquet\?"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"Did you mean parquet\?"):
         el.import_dataset(logs, tmp_path / "store", format="parqet")

@@ -131,7 +131,7 @@ def test_recordings_have_images_and_tensors(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"images": "gif"}, "images='gif' is unknown; expected one of 'png', 'jpeg', 'raw'"),
-        ({"fps": 0}, "fps=0: expected a number above 0"),
+        ({"fps": 0}, "fps=0: expected a positive number"),
         (
             {"time": "info.att"},
             "time='info.att' is no column of steps with seconds or times. Did you mean info.at?",
@@ -142,7 +142,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, 
     """Before anything is written."""
     pytest.importorskip("rerun")
     store = walks(tmp_path / "store", (2,))
-    with pytest.raises(el.InvalidArgumentError) as caught:
+    with pytest.raises(el.errors.InvalidArgumentError) as caught:
         store.export(tmp_path / "out", format="rerun", **options)
     assert message in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -162,7 +162,7 @@ def test_a_step_without_its_time_is_named(tmp_path: Path) -> None:
             truncations=False,
             infos=[{"at": 0.0}, {}, {"at": 1.0}],
         )
-    with pytest.raises(el.DatasetError, match=r"Episode 1 of the view has no 'info\.at' at step 1"):
+    with pytest.raises(el.errors.DatasetError, match=r"Episode 1 of the view has no 'info\.at' at step 1"):
         store.refresh().export(tmp_path / "out", format="rerun", time="info.at")
     assert not (tmp_path / "out").exists()
 
@@ -171,6 +171,6 @@ def test_the_package_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: p
     """With what to install; nothing is written."""
     monkeypatch.setitem(sys.modules, "rerun", None)
     store = walks(tmp_path / "store", (2,))
-    with pytest.raises(el.MissingPackageError, match=r"pip install 'episodelake\[rerun\]'"):
+    with pytest.raises(el.errors.MissingPackageError, match=r"pip install 'episodelake\[rerun\]'"):
         store.export(tmp_path / "out", format="rerun")
     assert [each.name for each in tmp_path.iterdir()] == ["store"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import episodelake as el
 from episodelake.store.tfrecord import crc32c, masked_crc, read_example
@@ -93,7 +94,7 @@ def test_a_damaged_record_is_named_or_skipped(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[300] ^= 1
     file.write_bytes(data)
-    with pytest.raises(el.DatasetError, match="the record at byte 0 is damaged; its checksum differs"):
+    with pytest.raises(el.errors.DatasetError, match="the record at byte 0 is damaged; its checksum differs"):
         el.import_dataset(folder, tmp_path / "store")
     report = el.import_dataset(folder, tmp_path / "store", on_error="skip")
     assert [key for key, _ in report.skipped] == ["train/0"] and report.episodes == 3
@@ -105,23 +106,25 @@ def test_truncated_files_and_other_formats_are_told(tmp_path: Path) -> None:
     folder, file = copied(tmp_path)
     whole = file.read_bytes()
     file.write_bytes(whole[:-7])
-    with pytest.raises(el.DatasetError, match=r"walk-train.*record 1 ends at byte 2876, the file at 2869"):
+    with pytest.raises(
+        el.errors.DatasetError, match=r"walk-train.*record 1 ends at byte 2876, the file at 2869"
+    ):
         el.import_dataset(folder, tmp_path / "store")
     file.write_bytes(whole[:3])
-    with pytest.raises(el.DatasetError, match="is truncated in record 0"):
+    with pytest.raises(el.errors.DatasetError, match="is truncated in record 0"):
         el.import_dataset(folder, tmp_path / "store2")
     file.write_bytes(b"\x01" + whole[1:])
-    with pytest.raises(el.DatasetError, match="the length of record 0 is damaged"):
+    with pytest.raises(el.errors.DatasetError, match="the length of record 0 is damaged"):
         el.import_dataset(folder, tmp_path / "store3")
     info = json.loads((folder / "dataset_info.json").read_text())
     (folder / "dataset_info.json").write_text(json.dumps({**info, "fileFormat": "riegeli"}))
-    with pytest.raises(el.DatasetError, match="fileFormat is 'riegeli'; only tfrecord can be read"):
+    with pytest.raises(el.errors.DatasetError, match="fileFormat is 'riegeli'; only tfrecord can be read"):
         el.import_dataset(folder, tmp_path / "store4")
     info["splits"][0]["filepathTemplate"] = "../{DATASET}"
     (folder / "dataset_info.json").write_text(json.dumps(info))
-    with pytest.raises(el.DatasetError, match="is no file name"):
+    with pytest.raises(el.errors.DatasetError, match="leads out of the dataset"):
         el.import_dataset(folder, tmp_path / "store5")
-    with pytest.raises(el.DatasetError, match="give the folder of the version"):
+    with pytest.raises(el.errors.DatasetError, match="give the folder of the version"):
         el.import_dataset(DATA / "rlds/walk", tmp_path / "store6", format="rlds")
 
 
@@ -170,5 +173,66 @@ def test_integers_of_all_sizes_are_read_and_nonsense_is_refused() -> None:
         found = read_example(message(1, message(1, entry)))
         assert list(found["n"]) == numbers
     for nonsense in (b"\xff", b"\x0a\xff\xff", b"\x0f", b"hello world"):
-        with pytest.raises(el.DatasetError, match=r"no tf\.train\.Example"):
+        with pytest.raises(el.errors.DatasetError, match=r"no tf\.train\.Example"):
             read_example(nonsense)
+
+
+def foreign(folder: Path, episodes: list[tuple[list[float], list[float]]], *, observed: bool) -> Path:
+    """An RLDS dataset of another program, by the actions and rewards of its episodes.
+
+    With `observed`, each ends with a step that has an observation alone, and zeros for the rest.
+    """
+    space = spaces.Box(-9, 9, (1,), np.float32)
+    store = el.create(folder / "source", observation_space=space, action_space=space)
+    with store.writer() as writer:
+        for actions, rewards in episodes:
+            writer.write_episode(
+                observations=np.arange(len(rewards) + observed, dtype=np.float32)[:, None],
+                actions=np.array(actions, np.float32)[:, None],
+                rewards=np.array(rewards),
+                terminations=True,
+                truncations=False,
+                last_observation="present" if observed else "missing",
+            )
+    (folder / "walk").mkdir()
+    store.refresh().export(folder / "walk/1.0.0", format="rlds")
+    (folder / "walk/1.0.0/episodelake.json").unlink()
+    return folder / "walk/1.0.0"
+
+
+def test_last_steps_are_one_thing_for_the_whole_dataset(tmp_path: Path) -> None:
+    """A terminal reward beside an action of zero makes all last steps transitions; zeros alone do not."""
+    walks = [([1.0, 0.0], [0.0, 5.0]), ([2.0, 0.0], [0.0, 0.0]), ([3.0, 1.0], [0.0, 0.0])]
+    source = foreign(tmp_path, walks, observed=False)
+    report = el.import_dataset(source, tmp_path / "store", last_observation="missing")
+    found = [(each.actions[:, 0].tolist(), each.rewards.tolist()) for each in el.open(tmp_path / "store")]
+    assert found == walks
+    assert not [what for what in report.lost if "zero" in what]
+    padded = foreign(tmp_path / "padded", walks, observed=True)
+    report = el.import_dataset(padded, tmp_path / "padded/store")
+    found = [
+        (each.actions[:, 0].tolist(), each.rewards.tolist()) for each in el.open(tmp_path / "padded/store")
+    ]
+    assert found == walks
+    assert report.lost["the action of a last step, which is zero: taken as an observation alone"] == 3
+
+
+def test_values_beside_a_last_observation_count_as_lost(tmp_path: Path) -> None:
+    """Where the caller says that last steps are observations, an action or reward there is not kept."""
+    source = foreign(tmp_path, [([1.0, 0.0], [0.0, 5.0]), ([2.0, 0.0], [0.0, 0.0])], observed=False)
+    report = el.import_dataset(source, tmp_path / "store", last_step="observation")
+    assert report.lost["an action and reward beside a last observation, which lead to none"] == 1
+    assert report.steps == 2
+
+
+@pytest.mark.parametrize("step", ["transition", "observation"])
+def test_episodes_without_a_transition_count_as_lost(tmp_path: Path, step: Any) -> None:
+    """An episode of one step does not stop an import, whatever its step is; the others come in."""
+    source = foreign(tmp_path, [([1.0], [1.0]), ([2.0, 3.0], [1.0, 1.0]), ([4.0], [1.0])], observed=False)
+    for dry in (True, False):
+        report = el.import_dataset(source, tmp_path / "store", last_step=step, dry_run=dry)
+    word = "one transition, whose next observation is missing" if step == "transition" else "no transition"
+    assert report.episodes == 1
+    assert [count for what, count in report.lost.items() if word in what] == [2]
+    again = el.import_dataset(source, tmp_path / "store", last_step=step)
+    assert (again.episodes, again.present) == (0, 1)

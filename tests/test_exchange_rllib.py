@@ -103,7 +103,7 @@ def test_merged_sample_batches_are_split(tmp_path: Path, name: str, trust: bool)
 @pytest.mark.further
 def test_batches_of_several_policies_need_a_choice(tmp_path: Path) -> None:
     """The error names the policies; with one of them its batches come in."""
-    with pytest.raises(el.DatasetError, match="policies walker, chaser"):
+    with pytest.raises(el.errors.DatasetError, match="policies walker, chaser"):
         el.import_dataset(DATA / "json_agents", tmp_path / "store")
     el.import_dataset(DATA / "json_agents", tmp_path / "store", mapping={"policy": "chaser"})
     assert [episode.length for episode in el.open(tmp_path / "store")] == [1, 5]
@@ -117,7 +117,7 @@ def test_rows_in_any_order_are_joined_by_step(tmp_path: Path, steps: bool) -> No
     order = np.random.default_rng(1).permutation(20)
     file = written(tmp_path / "data.parquet", rows(lengths) if steps else rows(lengths, t=None), order)
     if not steps:
-        with pytest.raises(el.DatasetError, match=r"Episode e\d of .*data.parquet: `obs` of row"):
+        with pytest.raises(el.errors.DatasetError, match=r"Episode e\d of .*data.parquet: `obs` of row"):
             el.import_dataset(file, tmp_path / "store")
         assert not (tmp_path / "store").exists()
         return
@@ -136,7 +136,7 @@ def test_damaged_rows_are_named_and_skipped(tmp_path: Path) -> None:
     columns["t"][9] = 0
     columns["terminateds"][13] = True
     file = written(tmp_path / "data.parquet", columns, [*range(20), 17])
-    with pytest.raises(el.DatasetError, match=r"Episode e1 of .* has a gap: t=2 follows t=0"):
+    with pytest.raises(el.errors.DatasetError, match=r"Episode e1 of .* has a gap: t=2 follows t=0"):
         el.import_dataset(file, tmp_path / "store")
     report = el.import_dataset(file, tmp_path / "store", on_error="skip")
     assert [key for key, _ in report.skipped] == ["e1", "e2", "e3"]
@@ -157,7 +157,7 @@ def test_an_import_that_failed_goes_on_with_the_same_report(
     columns["rewards"][6] = None
     file = written(tmp_path / "data.parquet", columns)
     monkeypatch.setattr("episodelake.writers.importing.rllib.rows._PART_ROWS", 4)
-    with pytest.raises(el.SpaceMismatchError, match="'e1'"):
+    with pytest.raises(el.errors.SpaceMismatchError, match="Episode e1, row"):
         el.import_dataset(file, tmp_path / "store")
     if regrouped:
         monkeypatch.undo()
@@ -177,7 +177,7 @@ def test_flags_are_booleans_or_zeros_and_ones(tmp_path: Path) -> None:
     el.import_dataset(file, tmp_path / "store", observation_space=BOX, cast="same_kind")
     check(el.open(tmp_path / "store"), [4, 4])
     file = written(tmp_path / "odd.parquet", rows([4, 4], terminateds=[2, *numbers[1:]]))
-    with pytest.raises(el.DatasetError, match=r"The flag `terminateds` has the value 2"):
+    with pytest.raises(el.errors.DatasetError, match=r"The flag `terminateds` has the value 2"):
         el.import_dataset(file, tmp_path / "odd")
 
 
@@ -200,19 +200,21 @@ def test_rows_without_an_episode_or_whole_file_are_errors(tmp_path: Path) -> Non
     """NULL and NaN ids name the row; a truncated file is named."""
     for value in (None, float("nan")):
         file = written(tmp_path / "data.parquet", rows([2, 1], eps_id=[1.0, value, 2.0]))
-        with pytest.raises(el.DatasetError, match=r"data.parquet, row group 0: `eps_id` is .* in row 1"):
+        with pytest.raises(
+            el.errors.DatasetError, match=r"data.parquet, row group 0: `eps_id` is .* in row 1"
+        ):
             el.import_dataset(file, tmp_path / "store")
     file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(el.DatasetError, match=r"data.parquet is no whole Parquet file"):
+    with pytest.raises(el.errors.DatasetError, match=r"data.parquet is no whole Parquet file"):
         el.import_dataset(file, tmp_path / "store", format="rllib")
     written(tmp_path / "typed" / "a.parquet", rows([2]))
     written(tmp_path / "typed" / "b.parquet", rows([2], eps_id=["f", "f"], rewards=["x", "y"]))
-    with pytest.raises(el.DatasetError, match=r"typed has columns of other types .* episode e0"):
+    with pytest.raises(el.errors.DatasetError, match=r"typed has columns of other types .* episode e0"):
         el.import_dataset(tmp_path / "typed", tmp_path / "store")
     (tmp_path / "bad.json").write_text(
         '{"type": "SampleBatch", "obs": [1, 2], "new_obs": [2], "rewards": [1]}\n'
     )
-    with pytest.raises(el.DatasetError, match=r"bad.json, line 1 has columns of different lengths"):
+    with pytest.raises(el.errors.DatasetError, match=r"bad.json, line 1 has columns of different lengths"):
         el.import_dataset(tmp_path / "bad.json", tmp_path / "store")
 
 
@@ -257,7 +259,7 @@ class Bomb:
 
 def test_pickles_do_not_run(tmp_path: Path) -> None:
     """Not those of compressed columns, nor arrays of objects in episodes, nor pointers for such arrays."""
-    with pytest.raises(el.DatasetError, match="trust=True"):
+    with pytest.raises(el.errors.DatasetError, match="trust=True"):
         el.import_dataset(DATA / "compressed", tmp_path / "store")
     (file,) = (DATA / "episodes").glob("**/*0-0.parquet")
     state = msgpack.unpackb(pq.read_table(file)["item"][0].as_py(), strict_map_key=False)
@@ -274,7 +276,7 @@ def test_pickles_do_not_run(tmp_path: Path) -> None:
     ):
         items = [msgpack.packb({**state, "custom_data": value})]
         pq.write_table(pa.table({"item": pa.array(items, pa.binary())}), tmp_path / "bomb.parquet")
-        with pytest.raises(el.DatasetError, match=message):
+        with pytest.raises(el.errors.DatasetError, match=message):
             el.import_dataset(tmp_path / "bomb.parquet", tmp_path / "store")
     assert not (tmp_path / "x").exists()
 
@@ -287,13 +289,13 @@ def test_a_missing_chunk_is_named(tmp_path: Path) -> None:
     states[1]["t_started"], states[1]["t"] = states[1]["t_started"] + 1, states[1]["t"] + 1
     table = pa.table({"item": pa.array(list(map(msgpack.packb, states)), pa.binary())})
     pq.write_table(table, tmp_path / "data.parquet")
-    with pytest.raises(el.DatasetError, match=f"Episode {states[1]['id_']}: .* goes on at t=13"):
+    with pytest.raises(el.errors.DatasetError, match=f"Episode {states[1]['id_']}: .* goes on at t=13"):
         el.import_dataset(tmp_path / "data.parquet", tmp_path / "store")
     report = el.import_dataset(tmp_path / "data.parquet", tmp_path / "store", on_error="skip")
     assert [key for key, _ in report.skipped] == [states[1]["id_"]] and report.episodes == 1
     damaged = msgpack.packb({**states[2], "rewards": None})
     pq.write_table(pa.table({"item": pa.array([damaged], pa.binary())}), tmp_path / "damaged.parquet")
-    with pytest.raises(el.DatasetError, match=f"Episode {states[2]['id_']} of .* is damaged"):
+    with pytest.raises(el.errors.DatasetError, match=f"Episode {states[2]['id_']} of .* is damaged"):
         el.import_dataset(tmp_path / "damaged.parquet", tmp_path / "other")
 
 
@@ -321,17 +323,17 @@ def recorded(path: Path) -> el.EpisodeStore:
     return made.refresh()
 
 
-@pytest.mark.parametrize("kind", ["rows", "episodes", "batches", pytest.param("json", marks=FURTHER)])
+@pytest.mark.parametrize("kind", ["rows", "episodes"])
 @pytest.mark.further
 def test_an_export_comes_back_as_it_was(tmp_path: Path, kind: str) -> None:
     """N transitions are N rows; all but the losses is as before."""
     store = recorded(tmp_path / "store")
     report = store.export(tmp_path / "out", format="rllib", kind=kind)
-    (file,) = (tmp_path / "out").iterdir()
+    (file,) = (tmp_path / "out").glob("*.parquet")
     if kind == "rows":
         table = pq.read_table(file)
         assert table.num_rows == 17 and table["t"].to_pylist()[:5] == [0, 1, 2, 3, 0]
-    elif kind != "json":
+    else:
         assert pq.read_table(file).num_rows == 4
     spaces_lost = {"spaces, which an import infers from the values": 1}
     lost = {} if kind == "episodes" else {"the column info.force": 4, **spaces_lost}
@@ -366,7 +368,7 @@ def test_episodes_of_nested_spaces_keep_their_spaces(tmp_path: Path) -> None:
             truncations=False,
         )
     store.refresh()
-    with pytest.raises(el.DatasetError, match="kind='episodes'"):
+    with pytest.raises(el.errors.DatasetError, match="kind='episodes'"):
         store.export(tmp_path / "rows", format="rllib")
     assert not (tmp_path / "rows").exists()
     report = store.export(tmp_path / "out", format="rllib", kind="episodes", cut="truncated")
@@ -385,9 +387,11 @@ def test_episodes_of_nested_spaces_keep_their_spaces(tmp_path: Path) -> None:
 def test_other_files_are_no_rllib(tmp_path: Path) -> None:
     """The error names what is lacking; damaged and foreign files raise no other."""
     written(tmp_path / "a.parquet", rows([2], eps_id=None, new_obs=None))
-    with pytest.raises(el.DatasetError, match=r"rllib: .*a.parquet lacks the columns eps_id or new_obs"):
+    with pytest.raises(
+        el.errors.DatasetError, match=r"rllib: .*a.parquet lacks the columns eps_id or new_obs"
+    ):
         el.import_dataset(tmp_path / "a.parquet", tmp_path / "store")
     shutil.copytree(DATA / "json", tmp_path / "mixed")
     written(tmp_path / "mixed" / "b.parquet", rows([2]))
-    with pytest.raises(el.DatasetError, match="one by one"):
+    with pytest.raises(el.errors.DatasetError, match="one by one"):
         el.import_dataset(tmp_path / "mixed", tmp_path / "store")

@@ -197,9 +197,9 @@ def test_gaps_and_duplicates_are_named_with_their_episode(tmp_path: Path) -> Non
     """They raise, or the episode is skipped and the others come in."""
     gap = FRAME.filter(~((pl.col("episode") == "e2") & (pl.col("t") == 4)))
     twice = pl.concat([FRAME, FRAME[:1]]).sample(fraction=1, shuffle=True, seed=3)
-    with pytest.raises(el.DatasetError, match=r"Episode e2 .* a gap: step 5 follows 3"):
+    with pytest.raises(el.errors.DatasetError, match=r"Episode e2 .* a gap: step 5 follows 3"):
         el.import_dataset(gap, tmp_path / "store")
-    with pytest.raises(el.DatasetError, match=r"Episode e0 .* step 0 twice"):
+    with pytest.raises(el.errors.DatasetError, match=r"Episode e0 .* step 0 twice"):
         el.import_dataset(twice, tmp_path / "store")
     assert not (tmp_path / "store").exists()
     report = el.import_dataset(gap, tmp_path / "store", on_error="skip")
@@ -217,7 +217,7 @@ def test_one_bad_value_skips_one_episode(tmp_path: Path) -> None:
         .otherwise("reward")
         .alias("reward")
     )
-    with pytest.raises(el.SpaceMismatchError, match=r"'e2'.*row 3: `reward` is NULL"):
+    with pytest.raises(el.errors.SpaceMismatchError, match=r"Episode e2, row 3: `reward` is NULL"):
         el.import_dataset(bad, tmp_path / "store", observation_space=space)
     report = el.import_dataset(bad, tmp_path / "other", observation_space=space, on_error="skip")
     assert [key for key, _ in report.skipped] == ["e2"] and report.present == 0
@@ -229,7 +229,7 @@ def test_one_bad_value_skips_one_episode(tmp_path: Path) -> None:
 def test_a_row_without_an_episode_is_named(tmp_path: Path, value: float | None) -> None:
     """Its number is in the error, and nothing is written, with `on_error="skip"` too."""
     rows = {"episode": [0.0, 0.0, value], "obs": [1.0, 2.0, 3.0], "action": [0, 1, 0], "reward": [1.0] * 3}
-    with pytest.raises(el.DatasetError, match=r"`episode` is N\w+ in row 2"):
+    with pytest.raises(el.errors.DatasetError, match=r"`episode` is N\w+ in row 2"):
         el.import_dataset(pa.table(rows), tmp_path / "store", on_error="skip")
     assert os.listdir(tmp_path) == []
 
@@ -324,20 +324,22 @@ def test_columns_become_spaces_infos_and_metadata(tmp_path: Path) -> None:
 def test_columns_that_are_not_there_come_with_suggestions(tmp_path: Path) -> None:
     """A mapping with a wrong name, and a table without obvious names."""
     mapping = el.ColumnMapping(observation="obss", action="action", episode="episode")
-    with pytest.raises(el.DatasetError, match=r"no column 'obss'.*Did you mean obs"):
+    with pytest.raises(el.errors.DatasetError, match=r"no column 'obss'.*Did you mean obs"):
         el.import_dataset(FRAME, tmp_path / "store", mapping=mapping)
-    with pytest.raises(el.DatasetError, match=r"table: it has no column for action \(action or actions\)"):
+    with pytest.raises(
+        el.errors.DatasetError, match=r"table: it has no column for action \(action or actions\)"
+    ):
         el.import_dataset(FRAME.rename({"action": "move"}), tmp_path / "store")
-    with pytest.raises(el.DatasetError, match="does not exist"):
+    with pytest.raises(el.errors.DatasetError, match="does not exist"):
         el.import_dataset(tmp_path / "none.parquet", tmp_path / "store", format="table")
     FRAME.write_parquet(tmp_path / "worn.parquet", compression="uncompressed")
     worn = bytearray((tmp_path / "worn.parquet").read_bytes())
     worn[4:600] = bytes(range(149)) * 4
     (tmp_path / "worn.parquet").write_bytes(worn)
-    with pytest.raises(el.DatasetError, match=r"worn\.parquet cannot be read"):
+    with pytest.raises(el.errors.DatasetError, match=r"worn\.parquet cannot be read"):
         el.import_dataset(tmp_path / "worn.parquet", tmp_path / "store")
     (tmp_path / "half.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(el.DatasetError, match=r"half\.parquet cannot be read as a table"):
+    with pytest.raises(el.errors.DatasetError, match=r"half\.parquet cannot be read as a table"):
         el.import_dataset(tmp_path / "half.parquet", tmp_path / "store", format="table")
 
 
@@ -456,7 +458,7 @@ def test_own_step_columns_come_back(tmp_path: Path, layout: str) -> None:
     speeds = store.transitions.select("speed").collect()["speed"].to_list()
     back = el.open(tmp_path / "named").transitions.select("velocity").collect()["velocity"].to_list()
     assert back[: len(speeds)] == speeds or layout == "steps"
-    with pytest.raises(el.InvalidArgumentError, match="'reward' cannot be the name of a step column"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="'reward' cannot be the name of a step column"):
         el.import_dataset(
             frame, tmp_path / "x", mapping=el.ColumnMapping(**words, extra={"reward": "v"}), dry_run=True
         )
@@ -468,7 +470,7 @@ def test_a_store_goes_out_to_csv_and_comes_back(tmp_path: Path) -> None:
     store = recorded(tmp_path / "store")
     view = store[::-1]
     report = view.export(tmp_path / "walk.csv", format="csv")
-    assert report.lost["the spaces, whose dtypes and bounds CSV lacks"] == 2
+    assert report.lost["spaces, which an import infers from the values"] == 2
     found = pl.read_csv(tmp_path / "walk.csv")
     assert found["episode"].unique(maintain_order=True).to_list() == [0, 1, 2, 3, 4]
     last = store[4]
@@ -498,14 +500,15 @@ def test_frames_go_out_as_bytes_and_not_to_csv(tmp_path: Path) -> None:
             terminations=True,
             truncations=False,
         )
-    with pytest.raises(el.DatasetError, match=r"'observation' holds arrays of shape \(64, 40, 3\)"):
+    with pytest.raises(el.errors.DatasetError, match=r"'observation' holds arrays of shape \(64, 40, 3\)"):
         store.refresh().export(tmp_path / "walk.csv", format="csv")
-    with pytest.raises(el.InvalidArgumentError, match="layout='rows' is unknown"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="layout='rows' is unknown"):
         store.export(tmp_path / "walk.parquet", format="parquet", layout="rows")
     store.export(tmp_path / "walk.parquet", format="parquet")
     el.import_dataset(tmp_path / "walk.parquet", tmp_path / "back")
     assert np.array_equal(el.open(tmp_path / "back")[0].observations, frames)
-    assert sorted(os.listdir(tmp_path)) == ["back", "store", "walk.parquet"]
+    mark = ".walk.parquet.episodelake-export.json"
+    assert sorted(os.listdir(tmp_path)) == [mark, "back", "store", "walk.parquet"]
 
 
 def test_the_steps_of_a_store_are_a_table(tmp_path: Path) -> None:

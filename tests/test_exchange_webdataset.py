@@ -164,14 +164,14 @@ def test_missing_last_observations_and_what_cannot_be_held(tmp_path: Path) -> No
         ({"shard_episodes": 0}, "shard_episodes=0"),
     ]
     for options, message in refused:
-        with pytest.raises(el.InvalidArgumentError, match=message):
+        with pytest.raises(el.errors.InvalidArgumentError, match=message):
             store.export(tmp_path / "out", format="webdataset", **options)
     graph = spaces.Graph(spaces.Box(-1, 1, (2,)), None)
     other = el.create(tmp_path / "other", observation_space=graph, action_space=spaces.Discrete(3))
     with other.writer() as writer:
         episode = writer.begin(graph.sample())
         episode.append(0, 0.0, graph.sample())
-    with pytest.raises(el.DatasetError, match="WebDataset cannot hold observation, which is Graph"):
+    with pytest.raises(el.errors.DatasetError, match="WebDataset cannot hold observation, which is Graph"):
         other.refresh().export(tmp_path / "out", format="webdataset")
     assert not (tmp_path / "out").exists()
 

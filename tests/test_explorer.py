@@ -20,16 +20,11 @@ from mpe2 import simple_spread_v3
 from PIL import Image
 
 import episodelake as el
-from episodelake.explorer.charts import OVERVIEWS, conditions_of, episode_spec, overview_spec
-from episodelake.explorer.colors import SeriesColors
-from episodelake.explorer.exports import export_folder, ids_as, sql_of_ids
-from episodelake.explorer.frames import frame_source
-from episodelake.explorer.listing import POSITION, Choice, EpisodeList
-from episodelake.explorer.moments import metadata_of, moment_of, summary_of, text_of
-from episodelake.explorer.queries import MOST_ROWS, Queries, Result
-from episodelake.explorer.result_chart import result_spec
-from episodelake.explorer.watching import Watch
-from episodelake.readers.ordering import sorted_positions
+from episodelake.explorer.charts import OVERVIEWS, conditions_of, episode_spec, overview_spec, result_spec
+from episodelake.explorer.listing import POSITION, Choice, EpisodeList, SeriesColors, Watch
+from episodelake.explorer.moments import frame_source, metadata_of, moment_of, summary_of, text_of
+from episodelake.explorer.queries import MOST_ROWS, Queries, Result, export_folder, ids_as, sql_of_ids
+from episodelake.readers.choosing import sorted_positions
 from plain_agents import play_parallel, random_policy
 from waiting import PATIENCE, wait_until
 
@@ -167,7 +162,7 @@ def test_runs_and_columns(episodes: EpisodeList) -> None:
 def test_bad_conditions(episodes: EpisodeList, condition: str, told: str) -> None:
     """A condition that cannot be run is refused in words, alone and beside another; none reaches a file."""
     for conditions in ((condition,), ("length > 0", condition)):
-        with pytest.raises(el.QueryError) as caught:
+        with pytest.raises(el.errors.QueryError) as caught:
             episodes.positions(Choice(conditions))
         assert told in str(caught.value)
 
@@ -182,7 +177,7 @@ def test_condition_with_tables(episodes: EpisodeList) -> None:
 def test_unknown_episode(episodes: EpisodeList) -> None:
     """An id that is not there is an error of ours."""
     assert episodes.position_of(episodes.frame["episode_id"][7]) == 7
-    with pytest.raises(el.EpisodeNotFoundError):
+    with pytest.raises(el.errors.EpisodeNotFoundError):
         episodes.position_of("nobody/000001")
 
 
@@ -303,9 +298,9 @@ def test_charts_of_results(store: el.EpisodeStore) -> None:
         result_spec(table, "histogram", "x:Q", None, "a.b[0]", SeriesColors())["encoding"]["y"]["aggregate"]
         == "count"
     )
-    with pytest.raises(el.InvalidArgumentError, match="lists"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="lists"):
         result_spec(table, "line", "a.b[0]", "many", None, SeriesColors())
-    with pytest.raises(el.InvalidArgumentError, match="no column 'z'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="no column 'z'"):
         result_spec(table, "line", "z", "x:Q", None, SeriesColors())
 
 
@@ -373,7 +368,7 @@ def test_queries(store: el.EpisodeStore) -> None:
 def test_bad_queries(store: el.EpisodeStore, text: str, told: str) -> None:
     """A query that cannot be run says why, and the next one runs."""
     queries = Queries(store)
-    with pytest.raises(el.QueryError, match=told):
+    with pytest.raises(el.errors.QueryError, match=told):
         ask(queries, text)
     assert ask(queries, "SELECT 1").complete
     queries.close()
@@ -394,13 +389,13 @@ def test_stopping_a_query(store: el.EpisodeStore, connected: bool) -> None:
     def long() -> None:
         try:
             queries.run(LONG, stopped)
-        except el.QueryError as error:
+        except el.errors.QueryError as error:
             problems.append(str(error))
 
     thread = threading.Thread(target=long, daemon=True)
     thread.start()
     wait_until(queries._busy.locked, "the query to begin")
-    with pytest.raises(el.QueryError, match="is running"):
+    with pytest.raises(el.errors.QueryError, match="is running"):
         ask(queries, "SELECT 1")
     stopped.set()
     thread.join(PATIENCE)
@@ -414,7 +409,7 @@ def test_stopping_a_query_before_it_runs(store: el.EpisodeStore) -> None:
     queries = Queries(store)
     stopped = threading.Event()
     stopped.set()
-    with pytest.raises(el.QueryError, match="was stopped"):
+    with pytest.raises(el.errors.QueryError, match="was stopped"):
         queries.run(LONG, stopped)
     assert ask(queries, "SELECT 1").table.num_rows == 1
     queries.close()
@@ -433,7 +428,7 @@ def test_ids(episodes: EpisodeList) -> None:
         r["episode_return"] for r in rows
     ]
     assert ids_as([{"episode_id": "=1+1"}], "csv") == "episode_id\n'=1+1\n"
-    with pytest.raises(el.InvalidArgumentError):
+    with pytest.raises(el.errors.InvalidArgumentError):
         ids_as(rows, "xml")
 
 
@@ -450,9 +445,9 @@ def test_export_folder(tmp_path: Path) -> None:
     (tmp_path / "out").symlink_to("/")
     assert export_folder(" best/of ", tmp_path) == tmp_path.resolve() / "best" / "of"
     for name in ("", " ", "/abs", "../up", "a/../..", "out/x", "."):
-        with pytest.raises(el.InvalidArgumentError):
+        with pytest.raises(el.errors.InvalidArgumentError):
             export_folder(name, tmp_path)
-    with pytest.raises(el.StoreExistsError):
+    with pytest.raises(el.errors.StoreExistsError):
         export_folder("there", tmp_path)
 
 
@@ -537,9 +532,9 @@ def test_damaged_steps(store: el.EpisodeStore, tmp_path: Path) -> None:
     broken = el.open(path)
     episodes = EpisodeList(broken)
     assert len(episodes.positions(Choice(("length > 0",)))) == 40
-    with pytest.raises(el.CorruptStoreError, match=Path(str(victim)).name):
+    with pytest.raises(el.errors.CorruptStoreError, match=Path(str(victim)).name):
         moment_of(broken[0], 0)
-    with pytest.raises(el.CorruptStoreError):
+    with pytest.raises(el.errors.CorruptStoreError):
         ask(Queries(broken), "SELECT sum(reward) FROM steps")
     assert moment_of(broken[-1], 0).t == 0
 
@@ -580,7 +575,7 @@ def test_vector_rewards_and_nested_spaces(tmp_path: Path) -> None:
     episodes = EpisodeList(nested)
     assert episodes.rows([0])[0]["episode_return"] == [1.0, -1.0]
     assert not episodes.sortable("episode_return")
-    with pytest.raises(el.QueryError, match="lists"):
+    with pytest.raises(el.errors.QueryError, match="lists"):
         episodes.positions(Choice(sort="episode_return"))
     step = moment_of(nested[0], 0).step
     assert (step["observation.text"], step["action.1"], step["reward"]) == ("go", "2", "[1, -1]")

@@ -8,10 +8,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
-from episodelake.explorer.charts import OVERVIEWS, episode_spec, overview_spec
-from episodelake.explorer.colors import SeriesColors
-from episodelake.explorer.result_chart import result_spec
-from episodelake.explorer.watching import Watch
+from episodelake.explorer.charts import OVERVIEWS, episode_spec, overview_spec, result_spec
+from episodelake.explorer.listing import SeriesColors, Watch
 from episodelake.readers.plots.theme import END_COLORS, PALETTE
 
 

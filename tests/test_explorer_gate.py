@@ -160,7 +160,7 @@ def test_let_in_by_websocket() -> None:
 def test_tokens() -> None:
     """Tokens differ and are long; one that is easy to guess is refused."""
     assert new_token() != new_token() and len(new_token()) >= 32
-    with pytest.raises(el.InvalidArgumentError, match="token"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="token"):
         serve(None, Options(token="short"), lambda address: None)
 
 
@@ -173,7 +173,7 @@ def test_port_in_use() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(el.StoreAccessError, match=f"Port {port} .* in use"):
+        with pytest.raises(el.errors.StoreAccessError, match=f"Port {port} .* in use"):
             listen("127.0.0.1", port)
     with listen("127.0.0.1", None) as first, listen("127.0.0.1", None) as second:
         ports = {first.getsockname()[1], second.getsockname()[1]}
@@ -185,7 +185,7 @@ def test_hosts() -> None:
     assert is_loopback("127.0.0.1") and not is_loopback("0.0.0.0") and not is_loopback("example.org")
     assert set(hosts_of("127.0.0.1")) == {"127.0.0.1", "localhost", "[::1]"}
     assert socket.gethostname().lower() in hosts_of("0.0.0.0")
-    with pytest.raises(el.InvalidArgumentError, match=r"no\.such\.host"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"no\.such\.host"):
         listen("no.such.host.invalid", 0)
 
 

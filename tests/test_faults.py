@@ -1,4 +1,5 @@
-"""Crashes and failures at every kind of call that changes a file: what was promised holds, whatever happens.
+"""Crashes and failures at every kind of call that changes or reads a file: what was promised holds, whatever
+happens.
 
 Each test strikes one workload at some of its points (`faults.plans.choose`); `test_faults_long.py` strikes it
 at all of them. A report names the trials that went wrong; `python tests/faults TRIAL` runs one of them again.
@@ -15,8 +16,18 @@ import pytest
 
 import episodelake as el
 from faults.campaign import Campaign, campaign, report
-from faults.faults import WRITE, Outcome, Stage, Trial
-from faults.plans import PLAIN, after_a_failure, choose, failing, half_committed, killed, then
+from faults.faults import LOOKS, WRITE, Outcome, Stage, Trial
+from faults.plans import (
+    LOOKED,
+    PLAIN,
+    after_a_failure,
+    blinded,
+    choose,
+    failing,
+    half_committed,
+    killed,
+    then,
+)
 from faults.shim import Call
 from faults.truth import SPACES
 from waiting import PATIENCE
@@ -69,6 +80,8 @@ FAILING = {
     "tag": 3,
     "merge": 3,
 }
+#: How many looks at files fail in each workload; three where nothing is said.
+BLINDED = {"recover": 14, "succeed": 7, "open and read": 7, "verify": 7}
 MAINTENANCE = ("compact", "cluster", "delete", "vacuum", "annotate", "drop_annotations", "tag", "merge")
 
 #: Function, and a part of the path: among the points of the workloads there must be such calls.
@@ -92,6 +105,22 @@ EXPECTED = {
     ("unlink", "/.lock"),
     ("link", "/store.json"),
     ("rename", "/card.json"),
+}
+
+#: The same for looks at files, through Python, Arrow, delta-rs and DuckDB.
+EXPECTED_LOOKS = {
+    ("open", "/store.json"),
+    ("opendir", "/journal"),
+    ("readdir", "/journal"),
+    ("lstat64", "/journal"),
+    ("mmap", ".frames"),
+    ("read", "/seals.log"),
+    ("readdir", "/steps/_delta_log"),
+    ("open", "/steps/_delta_log/"),
+    ("read", "/episodes/_delta_log/"),
+    ("pread", "/steps/"),
+    ("pread", "/episodes/"),
+    ("pread", "/runs/"),
 }
 
 #: What damage is done to which template, and the invariant that must notice.
@@ -135,6 +164,17 @@ def test_points_are_at_all_calls_that_matter(harness: Campaign) -> None:
         (name, part)
         for name, part in EXPECTED
         if not any(name == seen and part.lstrip("/") in path for seen, path in found)
+    }
+    assert not lacking
+
+
+def test_looks_are_counted_at_all_files_that_matter(harness: Campaign) -> None:
+    """The looks include opening, listing and reading journals, logs and Parquet files, in every library."""
+    looks = [call for name in ("recover", "open and read") for call in harness.survey(LOOKED[name], LOOKS)]
+    lacking = {
+        (name, part)
+        for name, part in EXPECTED_LOOKS
+        if not any(call.name == name and part in call.path for call in looks)
     }
     assert not lacking
 
@@ -190,7 +230,7 @@ END_APART = """
 import os, sys, threading
 import numpy as np
 import episodelake as el
-from episodelake.writers import seal_queue
+from episodelake.writers.session import seal_queue
 sys.path.insert(0, sys.argv[2])
 from waiting import wait_for_journal, wait_until
 
@@ -240,6 +280,16 @@ def test_a_failure_loses_and_doubles_nothing(harness: Campaign, name: str) -> No
     of the tree or none; when the fault has gone, going on, closing or recovering brings everything in.
     """
     assert_right(harness.run(failing(PLAIN[name], choose(harness.survey(PLAIN[name]), FAILING[name]))))
+
+
+@pytest.mark.parametrize("name", LOOKED)
+def test_a_look_that_fails_is_no_damage(harness: Campaign, name: str) -> None:
+    """An open, read, stat or list call that fails (EIO, ESTALE, no descriptors, memory or permission), or
+    reads less than was asked for, never passes for damage: no journal is set aside, nothing is deleted or
+    left out, and the same call succeeds once the fault has gone.
+    """
+    calls = harness.survey(LOOKED[name], LOOKS)
+    assert_right(harness.run(blinded(LOOKED[name], calls, BLINDED.get(name, 3))))
 
 
 @pytest.mark.parametrize("name", ["record", "record_busily", "record_in_bulk"])

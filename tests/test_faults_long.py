@@ -1,7 +1,9 @@
-"""The long campaign against crashes: every fault at every point of every workload, and random combinations.
+"""The long campaign against crashes: every fault at every point of every workload, every look at a file that
+fails, and random combinations.
 
-`EPISODELAKE_FAULT_TRIALS` bounds how many trials are run (2,000 unless set); `make test-faults` sets it. What
-does not fit is drawn anew with `EPISODELAKE_FAULT_SEED`. The count for each workload is printed.
+`EPISODELAKE_FAULT_TRIALS` bounds how many trials are run (2,000 unless set), and again how many looks fail;
+`make test-faults` sets it. What does not fit is drawn anew with `EPISODELAKE_FAULT_SEED`. The count for each
+workload is printed.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from collections.abc import Iterator
 import pytest
 
 from faults.campaign import Campaign, campaign, report
-from faults.plans import PLAIN, drawn, every, killed
+from faults.faults import LOOKS
+from faults.plans import LOOKED, PLAIN, blinded, drawn, every, every_look, killed
 from faults.shim import spots
 
 pytestmark = pytest.mark.slow
@@ -50,6 +53,29 @@ def test_every_fault_at_every_point(
         once = killed(PLAIN[name], spots(calls))
         source = random.Random(SEED)
         trials = source.sample(once, min(share // 2, len(once))) + source.sample(trials, share - share // 2)
+    outcomes = harness.run(trials)
+    with capsys.disabled():
+        print(f"\n{report(outcomes)}")
+    assert not any(outcome.wrong for outcome in outcomes)
+
+
+@pytest.fixture(scope="module")
+def looks(harness: Campaign) -> dict[str, int]:
+    """How many looks at files each workload takes."""
+    return {name: len(harness.survey(trial, LOOKS)) for name, trial in LOOKED.items()}
+
+
+@pytest.mark.parametrize("name", LOOKED)
+def test_every_look_fails_once(
+    harness: Campaign, looks: dict[str, int], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No open, read, stat or list call of a workload that fails passes for damage."""
+    calls = harness.survey(LOOKED[name], LOOKS)
+    share = max(int(MOST * looks[name] / sum(looks.values())), 1)
+    # First each look once, the ways to fail in turn, then whatever else there is room for.
+    trials = blinded(LOOKED[name], calls, share)
+    more = list(every_look(LOOKED[name], calls))
+    trials += random.Random(SEED).sample(more, min(max(share - len(trials), 0), len(more)))
     outcomes = harness.run(trials)
     with capsys.disabled():
         print(f"\n{report(outcomes)}")

@@ -120,7 +120,7 @@ def test_episodes_are_flattened(store: el.EpisodeStore) -> None:
 )
 def test_other_columns_are_refused(store: el.EpisodeStore, column: str, message: str) -> None:
     """The message names what could be flattened."""
-    with pytest.raises(el.InvalidArgumentError, match=message):
+    with pytest.raises(el.errors.InvalidArgumentError, match=message):
         store[0].flattened(column)
 
 
@@ -161,7 +161,7 @@ def test_it_goes_with_other_transforms_and_outputs(store: el.EpisodeStore) -> No
         np.concatenate([e.flattened("observation.image")[:-1] for e in store]),
     )
     with pytest.raises(
-        el.InvalidArgumentError, match="The parts of 'observation' are stacked in different shapes"
+        el.errors.InvalidArgumentError, match="The parts of 'observation' are stacked in different shapes"
     ):
         next(iter(store.loader(100, transforms=[stacked[0], el.Flatten("observation", SPACE)])))
     pytest.importorskip("torch")
@@ -184,12 +184,12 @@ RAGGED = [
 @pytest.mark.parametrize(("space", "message"), RAGGED)
 def test_ragged_spaces_are_refused(tmp_path: Path, space: gym.Space, message: str) -> None:
     """By both, with the part that has no fixed shape."""
-    with pytest.raises(el.InvalidArgumentError, match=message):
+    with pytest.raises(el.errors.InvalidArgumentError, match=message):
         el.Flatten("observation", space)
     if isinstance(space, gym_spaces.Dict) and not space.spaces:
         return
     store = random_store(tmp_path / "store", [2], ["cut"], space)
-    with pytest.raises(el.InvalidArgumentError, match=message):
+    with pytest.raises(el.errors.InvalidArgumentError, match=message):
         store[0].flattened()
     assert store[0].flattened("action").shape == (2, 7)
 
@@ -206,7 +206,9 @@ def test_ragged_spaces_are_refused(tmp_path: Path, space: gym.Space, message: st
 )
 def test_values_of_another_space_are_refused(space: gym.Space, values: Any) -> None:
     """Nesting and shape must be the space's."""
-    with pytest.raises(el.InvalidArgumentError, match=r"The values of 'observation.*' are not those of"):
+    with pytest.raises(
+        el.errors.InvalidArgumentError, match=r"The values of 'observation.*' are not those of"
+    ):
         el.Flatten("observation", space)(values)
 
 
@@ -217,10 +219,10 @@ def test_numbers_outside_the_space_are_refused() -> None:
         (gym_spaces.Discrete(3, start=2), 0),
         (gym_spaces.MultiDiscrete([2, 2]), [[0, 2]]),
     ):
-        with pytest.raises(el.InvalidArgumentError, match="which is not in"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="which is not in"):
             el.Flatten("action", space)({"action": np.atleast_1d(np.array(value))})
     for key, space in (("action", "Discrete(2)"), (["action"], gym_spaces.Discrete(2))):
-        with pytest.raises(el.InvalidArgumentError, match="expected"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="expected"):
             el.Flatten(key, space)  # type: ignore[arg-type]
 
 

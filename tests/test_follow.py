@@ -25,7 +25,8 @@ import episodelake as el
 from checkout import REPOSITORY
 from effort import examples
 from episodelake.readers.loading.following import feed as follow_feed
-from episodelake.writers import session, step_rows
+from episodelake.writers.rows import step_rows
+from episodelake.writers.session import session
 from test_loader_priorities import chi_squared_fits
 from waiting import PATIENCE
 
@@ -69,13 +70,13 @@ def shown(loader: el.Loader, batches: int = 20) -> set[int]:
     return {number for _ in range(batches) for number in numbers(loader.take(64)).tolist()}
 
 
-def following(view: el.EpisodeView, **options: Any) -> el.FollowingLoader:
+def following(view: el.EpisodeView, **options: Any) -> el.types.FollowingLoader:
     """A loader that follows; options of `Follow` go there."""
     own = {field.name: options.pop(field.name) for field in fields(el.Follow) if field.name in options}
     loader = view.loader(
         **{"batch_size": 32, "columns": KEYS, "follow": el.Follow(**AT_ONCE | own), **options}
     )
-    assert isinstance(loader, el.FollowingLoader)
+    assert isinstance(loader, el.types.FollowingLoader)
     return loader
 
 
@@ -168,6 +169,7 @@ def test_the_window_reaches_back_by_commits(store: el.EpisodeStore, monkeypatch:
     assert not ended.is_sorted()
 
 
+@pytest.mark.further
 def test_its_memory_is_bounded_by_the_window(store: el.EpisodeStore) -> None:
     """However many episodes went through; and what stayed was not moved wrongly."""
     loader = following(store, newest_episodes=5, columns=KEYS)
@@ -189,7 +191,7 @@ def test_whatever_happens_it_shows_the_newest_version(data: st.DataObject) -> No
     record(store, 0, [3, 2])
     number = 2
     options = data.draw(
-        st.sampled_from([{}, {"newest_episodes": 3}, {"newest_steps": 8}, {"weights": el.Prioritised()}])
+        st.sampled_from([{}, {"newest_episodes": 3}, {"newest_steps": 8}, {"weights": el.Prioritized()}])
     )
     store.refresh()
     view = data.draw(st.sampled_from([store, store.filter('"metadata.number" % 3 <> 1')]))
@@ -246,7 +248,7 @@ def test_a_damaged_file_is_told(store: el.EpisodeStore) -> None:
     record(store, 3, [5])
     (new,) = set(store.path.glob("steps/*.parquet")) - known
     new.write_bytes(new.read_bytes()[:-30])
-    with pytest.raises(el.CorruptStoreError, match=new.name):
+    with pytest.raises(el.errors.CorruptStoreError, match=new.name):
         loader.take(1)
     assert loader.episodes == before
 
@@ -279,9 +281,9 @@ def test_filters_hold_for_new_episodes(store: el.EpisodeStore) -> None:
     assert shown(loader) == {0}
     record(store, 3, [9, 2, 5])
     assert shown(loader) == {0, 3, 5}
-    with pytest.raises(el.InvalidArgumentError, match="A slice of a store has no newer version"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="A slice of a store has no newer version"):
         following(store[1:])
-    with pytest.raises(el.InvalidArgumentError, match="A slice of a store"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="A slice of a store"):
         following(store[1:].filter("length > 1"))
 
 
@@ -294,7 +296,7 @@ def test_weights_follow_too(store: el.EpisodeStore) -> None:
     weighed = following(store, weights=pl.col("metadata.number").cast(pl.Float64))
     counts = sum(np.bincount(numbers(weighed.take(256)), minlength=4) for _ in range(40))
     assert chi_squared_fits(np.asarray(counts), np.arange(4.0))
-    with pytest.raises(el.QueryError, match="lengthh"):
+    with pytest.raises(el.errors.QueryError, match="lengthh"):
         following(store, weights=pl.col("lengthh")).take(1)
 
 
@@ -320,7 +322,9 @@ def test_it_waits_for_the_first_episode(tmp_path: Path) -> None:
     """As long as asked, and then says what is missing; with a unit it goes on."""
     store = new_store(tmp_path / "store")
     loader = following(store, wait_seconds=0.1)
-    with pytest.raises(el.EpisodeTimeoutError, match=r"within 0\.1 seconds; it has none that the filter"):
+    with pytest.raises(
+        el.errors.EpisodeTimeoutError, match=r"within 0\.1 seconds; it has none that the filter"
+    ):
         next(iter(loader))
     short = following(store, window=5, columns=["reward"])
     record(store, 0, [3])
@@ -330,7 +334,7 @@ def test_it_waits_for_the_first_episode(tmp_path: Path) -> None:
     record(store, 1, [5])
     assert short.take(2)["reward"].shape == (2, 5)
     store.refresh().delete("length = 5")
-    with pytest.raises(el.EpisodeTimeoutError):
+    with pytest.raises(el.errors.EpisodeTimeoutError):
         short.take(1)
 
 
@@ -342,7 +346,7 @@ def named_units(batch: dict[str, Any]) -> dict[tuple[int, int], int]:
 
 def test_new_units_get_the_largest_priority(store: el.EpisodeStore) -> None:
     """Units keep their numbers and priorities while episodes come and go; those that went are passed over."""
-    rule = el.Prioritised(alpha=1.0, epsilon=0.0)
+    rule = el.Prioritized(alpha=1.0, epsilon=0.0)
     loader = following(store, weights=rule, newest_episodes=3)
     batch = loader.take(200)
     units = {
@@ -363,14 +367,14 @@ def test_new_units_get_the_largest_priority(store: el.EpisodeStore) -> None:
         units.get((number, t), unit) == unit
         for number, t, unit in zip(numbers(batch), batch["t"], batch["unit"], strict=True)
     )
-    with pytest.raises(el.InvalidArgumentError, match="There is no unit 14"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="There is no unit 14"):
         loader.update_priorities([14], [1.0])
     assert loader.beta == 0.4
     loader.beta = 1.0
 
 
-@pytest.mark.parametrize("rule", [None, el.Prioritised(alpha=0.8)])
-def test_it_resumes(store: el.EpisodeStore, rule: el.Prioritised | None) -> None:
+@pytest.mark.parametrize("rule", [None, el.Prioritized(alpha=0.8)])
+def test_it_resumes(store: el.EpisodeStore, rule: el.Prioritized | None) -> None:
     """The same batches while the store is the same; otherwise episodes that stayed keep their priorities."""
     record(store, 3, [5, 5])
     options = {"weights": rule, "newest_episodes": 4}
@@ -399,7 +403,7 @@ def test_it_resumes(store: el.EpisodeStore, rule: el.Prioritised | None) -> None
 
 def test_a_state_of_another_follower_is_refused(store: el.EpisodeStore, tmp_path: Path) -> None:
     """Of another store, version, window, filter or order, or of a loader that does not follow."""
-    rule = el.Prioritised()
+    rule = el.Prioritized()
     loader = following(store, weights=rule)
     loader.take(3)
     before = loader.state_dict()
@@ -409,7 +413,7 @@ def test_a_state_of_another_follower_is_refused(store: el.EpisodeStore, tmp_path
         (following(other, weights=rule), "store"),
         (following(store, weights=rule, newest_steps=5), "newest"),
         (following(store.refresh().filter("length > 1"), weights=rule), "followed"),
-        (following(store, weights=el.Prioritised(alpha=0.1)), "alpha: 0.1 there"),
+        (following(store, weights=el.Prioritized(alpha=0.1)), "alpha: 0.1 there"),
         (following(store), "order: None there, 'Prioritised' here"),
         (store.loader(columns=KEYS), "followed: None there"),
         ({**before, "version": before["version"] + 1}, "newest version of the store is"),
@@ -418,12 +422,12 @@ def test_a_state_of_another_follower_is_refused(store: el.EpisodeStore, tmp_path
         ({**before, "position": -1}, "position -1"),
         (None, "no state"),
     ]:
-        if isinstance(state, el.FollowingLoader):
+        if isinstance(state, el.types.FollowingLoader):
             state.take(1)
-        with pytest.raises(el.LoaderStateError, match=text):
+        with pytest.raises(el.errors.LoaderStateError, match=text):
             loader.load_state_dict(state.state_dict() if isinstance(state, el.Loader) else state)  # pyright: ignore[reportArgumentType]
     assert loader.state_dict() == before
-    with pytest.raises(el.LoaderStateError):
+    with pytest.raises(el.errors.LoaderStateError):
         store.loader(columns=KEYS).load_state_dict(before)
 
 
@@ -437,18 +441,18 @@ def test_what_makes_no_sense_is_refused(store: el.EpisodeStore) -> None:
         ({"refresh_seconds": -1}, "refresh_seconds=-1"),
         ({"wait_seconds": float("nan")}, "wait_seconds=nan"),
         ({"columns": ["observatoin"]}, "There is no column 'observatoin'"),
-        ({"weights": el.Prioritised(), "shuffle": True}, "Leave out one"),
+        ({"weights": el.Prioritized(), "shuffle": True}, "Leave out one"),
         ({"follow": True}, r"follow=True: expected el\.Follow"),
     ]
     for options, text in cases:
-        with pytest.raises(el.InvalidArgumentError, match=text):
+        with pytest.raises(el.errors.InvalidArgumentError, match=text):
             following(store, **options)
     loader = following(store)
     with pytest.raises(TypeError, match="no length"):
         len(loader)
     assert loader and "FollowingLoader(0 episodes" in repr(loader)
     for call in (lambda: loader.update_priorities([0], [1.0]), lambda: loader.beta):
-        with pytest.raises(el.InvalidArgumentError, match="does not draw by priority"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="does not draw by priority"):
             call()
 
 
@@ -459,7 +463,7 @@ def test_offline_with_online(store: el.EpisodeStore, tmp_path: Path) -> None:
     mixture = el.mix([(standing, 0.75), (following(online), 0.25)], 4, source=True)
     assert len(mixture) == 4
     before = mixture.state_dict()
-    with pytest.raises(el.EpisodeTimeoutError):
+    with pytest.raises(el.errors.EpisodeTimeoutError):
         next(iter(mixture))
     assert mixture.state_dict() == {
         **before,
@@ -511,6 +515,7 @@ def writing(tmp_path: Path) -> Iterator[tuple[el.EpisodeStore, subprocess.Popen[
     process.communicate(timeout=PATIENCE)
 
 
+@pytest.mark.further
 def test_a_writer_of_another_process(writing: tuple[el.EpisodeStore, subprocess.Popen[str]]) -> None:
     """What it has committed is in the next batch; after it was killed too, and what is recovered then."""
     store, process = writing

@@ -33,6 +33,7 @@ def test_committed_stores_are_read(name: str, tmp_path: Path) -> None:
     assert assert_agree(path)
 
 
+@pytest.mark.further
 def test_awkward_episodes_through_maintenance(tmp_path: Path) -> None:
     """Nested spaces, frames, changing infos: at every version, annotated, deleted from, compacted."""
     store = awkward_store(tmp_path / "store")
@@ -92,6 +93,7 @@ def test_rewards_of_several_objectives(tmp_path: Path) -> None:
     assert len(found.row["episode_return"]) == 2
 
 
+@pytest.mark.further
 def test_checkpoints_are_read(tmp_path: Path) -> None:
     """Beyond a hundred commits a checkpoint stands for those before it, which are not needed any more."""
     store = el.create(tmp_path / "store", gymnasium.make("CartPole-v1"))
@@ -154,7 +156,7 @@ def test_checksums_of_cards_and_tags_are_where_the_page_says(tmp_path: Path) -> 
         with pytest.raises(Refused):
             read()
     for read in (lambda: store.card, lambda: store.tags):
-        with pytest.raises(el.CorruptStoreError, match="checksum"):
+        with pytest.raises(el.errors.CorruptStoreError, match="checksum"):
             read()
 
 

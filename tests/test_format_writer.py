@@ -74,7 +74,7 @@ def test_a_tag_of_a_writer_of_the_page_is_one_of_ours(tmp_path: Path) -> None:
     assert len(el.open(path, version="first")) == 1 and el.open(path).verify().ok
     file = path / "tags" / "first.json"
     file.write_bytes(file.read_bytes().replace(b'"version": 1', b'"version": 2'))
-    with pytest.raises(el.CorruptStoreError, match="checksum"):
+    with pytest.raises(el.errors.CorruptStoreError, match="checksum"):
         el.open(path, version="first")
 
 

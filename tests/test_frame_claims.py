@@ -45,7 +45,7 @@ def test_recorded_frames_are_those_of_the_environment(stores: dict[str, el.Episo
     assert np.array_equal(episode.frames([7, 1, 1]), np.stack([seen[7], seen[1], seen[1]]))
     assert episode.frames().flags.writeable
     for wrong in (15, -16, [0, 99], []):
-        with pytest.raises(el.InvalidArgumentError):
+        with pytest.raises(el.errors.InvalidArgumentError):
             episode.frames(wrong)
 
 
@@ -104,11 +104,11 @@ def test_a_replay_that_differs_is_said(stores: dict[str, el.EpisodeStore]) -> No
 
 def test_no_frames_and_no_environment_is_said(stores: dict[str, el.EpisodeStore], tmp_path: Path) -> None:
     """A store of a writer, without images and environment, says why there is no video, and writes no file."""
-    with pytest.raises(el.NothingToDrawError, match="environment"):
+    with pytest.raises(el.errors.NothingToDrawError, match="environment"):
         stores["rewards"][0].video().save(tmp_path / "x.mp4")
-    with pytest.raises((el.NothingToDrawError, el.InvalidArgumentError)):
+    with pytest.raises((el.errors.NothingToDrawError, el.errors.InvalidArgumentError)):
         stores["rewards"][0].frames(column="observation")
-    with pytest.raises(el.InvalidArgumentError):
+    with pytest.raises(el.errors.InvalidArgumentError):
         stores["breakout"][0].video().save(tmp_path / "x.webm")
     assert list(tmp_path.iterdir()) == []
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import episodelake as el
 import plain_units
-from episodelake.readers.loading.columns.episode_index import EpisodeIndex
-from episodelake.readers.loading.columns.step_arrays import StepArrays
+from episodelake.readers.columns.selection import EpisodeIndex
+from episodelake.readers.columns.step_arrays import StepArrays
 from episodelake.readers.loading.transforms.on_read import TransformPipeline
 from test_loader_units import BOX, ENDINGS, NESTED, assert_same, random_store, row, units_of
 
@@ -52,6 +52,7 @@ def stack(values: Any, t: int, k: int, pad: Pad) -> Any:
     return plain_units.stacked(frames)
 
 
+@pytest.mark.further
 @given(stores, sizes, pads, st.integers(1, 4))
 def test_transitions_and_spans(store: el.EpisodeStore, k: int, pad: Pad, n: int) -> None:
     """Both observations of a transition are stacks that end at their own steps, within the episode."""
@@ -189,7 +190,7 @@ class Mapped(StepArrays):
 )
 def test_what_cannot_be_stacked(transforms: list[Any], text: str) -> None:
     """The names that are there are in the error."""
-    with pytest.raises(el.InvalidArgumentError, match=text):
+    with pytest.raises(el.errors.InvalidArgumentError, match=text):
         _made[1].loader(transforms=transforms)
 
 
@@ -198,5 +199,5 @@ def test_what_cannot_be_stacked(transforms: list[Any], text: str) -> None:
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: Any) -> None:
     """When the transform is made."""
-    with pytest.raises(el.InvalidArgumentError):
+    with pytest.raises(el.errors.InvalidArgumentError):
         el.FrameStack(*arguments)

@@ -268,7 +268,7 @@ def recover(path: Path) -> dict[str, Any]:
     """Recover the dead run, and read all its episodes; say whether damage was told."""
     try:
         told = any(run.torn_bytes for run in el.recover(path))
-    except el.CorruptStoreError:
+    except el.errors.CorruptStoreError:
         told = True
     told |= any(path.glob("journal/*.damaged"))
     return {"told": told, "episodes": read_episodes(path)}

@@ -158,6 +158,7 @@ def test_a_journal_of_another_user_is_left_to_them(path: Path) -> None:
     assert "1" in run(path, ALICE, "022", "tried(lambda: len(el.recover(path)))")
 
 
+@pytest.mark.further
 def test_maintenance_without_the_right_to_write_says_whose_the_files_are(path: Path) -> None:
     """Where the modes forbid it the error names the folder, its owner and its mode, and what to do."""
     run(path, ALICE, "022", "create(path)\ntried(record)\ntried(record)")

@@ -12,9 +12,9 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
+from episodelake.store.delta.table import Table
 from episodelake.store.errors import StoreAccessError
 from episodelake.store.tables import run_files
-from episodelake.store.tables.table import Table
 from waiting import PATIENCE, wait_until
 
 
@@ -79,6 +79,7 @@ def test_files_of_runs_are_joined(tmp_path: Path, runs: int) -> None:
     assert store.verify().ok and len(store) == runs + 2
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("few")
 def test_compact_joins_all_files_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compaction joins the files of runs that are over, those that were joined before included."""

@@ -1,18 +1,28 @@
-"""The rules of the house: which way imports run, what is public, and what no committed file may hold."""
+"""The rules of the house: directions of imports, public names, what no committed file may hold, sizes."""
 
 import __future__
 
 import ast
+import functools
 import inspect
+import io
 import re
+import sys
+import tokenize
+import tomllib
 import types
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 
 import episodelake
-from checkout import REPOSITORY, library_modules, project_files
+from checkout import PACKAGES, REPOSITORY, library_modules, project_files
 
 # What each part of the library may import. "face" is everything in episodelake/ itself.
 MAY_IMPORT = {
@@ -41,6 +51,23 @@ NOT_COMMITTED = {
     ),
 }
 
+NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+# The most modules of the library, and the most of its files that run for one episode, from its first step to
+# its rebuilt arrays.
+MODULES = 401
+FILES_OF_AN_EPISODE = 72
+
+
+#: Several rules look at each module, so each is parsed once.
+parsed = functools.cache(ast.parse)
+
 
 def part_of(module: str) -> str:
     """The part of the library that a dotted name belongs to."""
@@ -67,7 +94,7 @@ def wrong_imports(module: str, is_package: bool, source: str) -> list[str]:
     """What is wrong with the imports of one library module, a sentence for each."""
     own_top_levels = {"episodelake", *MAY_IMPORT}
     faults = []
-    for line, target, relative in imported_modules(module, is_package, ast.parse(source)):
+    for line, target, relative in imported_modules(module, is_package, parsed(source)):
         if not relative:
             if target.split(".")[0] in own_top_levels:
                 faults.append(f"{module}:{line} imports {target} by its absolute name")
@@ -98,8 +125,8 @@ def test_imports_run_one_way() -> None:
         ("episodelake.writers.recorder", "def f():\n    from ..readers import frames", False),
         ("episodelake.writers.recorder", "from episodelake.store import journal", False),
         ("episodelake.writers.recorder", "import store.journal", False),
-        ("episodelake.readers.sql.query", "from ... import writers", False),
-        ("episodelake.readers.sql.query", "import polars\nfrom . import frames", True),
+        ("episodelake.readers.sql.session", "from ... import writers", False),
+        ("episodelake.readers.sql.session", "import polars\nfrom . import frames", True),
         ("episodelake.terminal.app", "from .readers import query\nfrom .writers import recorder", True),
     ],
 )
@@ -109,19 +136,27 @@ def test_a_wrong_import_is_seen(module: str, source: str, right: bool) -> None:
 
 
 def import_graph(sources: Mapping[str, tuple[bool, str]]) -> dict[str, set[str]]:
-    """What each module imports of the others, at whatever depth of its code; packages by their own names.
+    """The imports of each module among the others, at any depth of its code; packages by their own names.
 
     Args:
         sources: by dotted name, whether it is a package, and its text.
     """
     graph: dict[str, set[str]] = {}
     for module, (is_package, source) in sources.items():
-        targets = {target for _, target, _ in imported_modules(module, is_package, ast.parse(source))}
+        targets = {target for _, target, _ in imported_modules(module, is_package, parsed(source))}
         # What is no module is a name that one defines.
         graph[module] = {name if name in sources else name.rpartition(".")[0] for name in targets} & {
             *sources
         }
     return graph
+
+
+@functools.cache
+def library_graph() -> dict[str, set[str]]:
+    """The imports among the modules of the library."""
+    return import_graph(
+        {module: (path.name == "__init__.py", path.read_text("utf-8")) for module, path in library_modules()}
+    )
 
 
 def cycles(graph: Mapping[str, set[str]]) -> list[set[str]]:
@@ -147,9 +182,7 @@ def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
 
 def test_no_import_cycles() -> None:
     """No modules import each other, imports inside functions and for type checkers counted."""
-    graph = import_graph(
-        {module: (path.name == "__init__.py", path.read_text("utf-8")) for module, path in library_modules()}
-    )
+    graph = library_graph()
     assert cycles(graph) == []
 
 
@@ -180,33 +213,46 @@ def test_a_cycle_is_seen(sources: dict[str, str], found: list[set[str]]) -> None
     )
 
 
-def test_public_names_are_sorted_and_real() -> None:
-    """`__all__` is sorted and names exactly what the package defines in public, once all of it is loaded."""
-    names = list(episodelake.__all__)
-    assert [name for name in names if not hasattr(episodelake, name)] == []
+ROOMS = (episodelake, episodelake.types, episodelake.errors)
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.__name__)
+def test_public_names_are_sorted_and_real(room: types.ModuleType) -> None:
+    """`__all__` is sorted and names exactly what the module defines in public, once all of it is loaded."""
+    names = list(room.__all__)
+    assert [name for name in names if not hasattr(room, name)] == []
     public = {
         name
-        for name, value in vars(episodelake).items()
+        for name, value in vars(room).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType | __future__._Feature)
     }
     assert names == sorted(names)
-    assert public == {name for name in names if not name.startswith("__")}
-    with pytest.raises(AttributeError, match="module 'episodelake' has no attribute 'nothing'"):
-        _ = episodelake.nothing
+    assert public - {"lazy_names"} == {name for name in names if not name.startswith("__")}
+    with pytest.raises(AttributeError, match=f"module '{room.__name__}' has no attribute 'nothing'"):
+        _ = room.nothing
 
 
-def test_the_stub_names_what_is_loaded() -> None:
-    """`__init__.py` loads the names that `__init__.pyi` imports, which are exactly those of its `__all__`."""
-    tree = ast.parse((REPOSITORY / "episodelake" / "__init__.pyi").read_text("utf-8"))
+def test_rooms_share_no_name_but_the_base_of_errors() -> None:
+    """Each public name is in one place, and the top has about sixty."""
+    counts = Counter(name for room in ROOMS for name in room.__all__)
+    assert [name for name, count in counts.items() if count > 1] == ["EpisodelakeError"]
+    assert len(episodelake.__all__) <= 60
+
+
+@pytest.mark.parametrize(("stub", "room"), [("__init__.pyi", episodelake), ("types.pyi", episodelake.types)])
+def test_the_stub_names_what_is_loaded(stub: str, room: types.ModuleType) -> None:
+    """A lazy module loads the names that its stub imports, which are exactly those of its `__all__`."""
+    tree = ast.parse((REPOSITORY / "episodelake" / stub).read_text("utf-8"))
     (listed,) = [ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign)]
-    assert listed == episodelake.__all__
+    assert listed == room.__all__
 
 
-def test_public_names_are_documented() -> None:
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.__name__)
+def test_public_names_are_documented(room: types.ModuleType) -> None:
     """Every public class and function has a docstring of its own, not one that a dataclass made up."""
     bare = []
-    for name in episodelake.__all__:
-        value = getattr(episodelake, name)
+    for name in room.__all__:
+        value = getattr(room, name)
         text = inspect.cleandoc(value.__doc__ or "")
         if callable(value) and (not text or text.startswith(f"{name}(")):
             bare.append(name)
@@ -237,7 +283,7 @@ def test_every_module_says_what_it_is_for() -> None:
     """Every module of the library and of the tests opens with a docstring."""
     tests = [(path.stem, path) for path in sorted(Path(__file__).parent.rglob("*.py"))]
     modules = [*library_modules(), *tests]
-    assert [name for name, path in modules if not ast.get_docstring(ast.parse(path.read_text("utf-8")))] == []
+    assert [name for name, path in modules if not ast.get_docstring(parsed(path.read_text("utf-8")))] == []
 
 
 def test_every_test_says_what_it_proves() -> None:
@@ -245,7 +291,7 @@ def test_every_test_says_what_it_proves() -> None:
     bare = [
         f"{path.name}:{node.lineno} {node.name}"
         for path in sorted(Path(__file__).parent.rglob("test_*.py"))
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(parsed(path.read_text("utf-8")))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name.startswith("test_")
         and not ast.get_docstring(node)
@@ -276,3 +322,181 @@ def test_the_map_has_every_package() -> None:
 def test_no_folder_is_a_wall_of_files() -> None:
     """No package has more than 24 modules side by side."""
     assert {folder: len(names) for folder, names in packages().items() if len(names) > 24} == {}
+
+
+def docstring_lines(tree: ast.AST) -> Iterator[int]:
+    """The numbers of the lines that hold docstrings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if ast.get_docstring(node) is not None and first is not None:
+                yield from range(first.lineno, (first.end_lineno or first.lineno) + 1)
+
+
+def code_lines(text: str) -> int:
+    """How many lines of a module hold code."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - set(docstring_lines(parsed(text))))
+
+
+def code_of_packages() -> dict[str, int]:
+    """The code lines of each package with the packages inside it, by its folder; the whole as "all"."""
+    sizes: dict[str, int] = {"all": 0}
+    for _, path in library_modules():
+        lines = code_lines(path.read_text("utf-8"))
+        folder = path.parent.relative_to(REPOSITORY)
+        for package in (folder, *folder.parents):
+            name = "all" if package == Path() else package.as_posix()
+            sizes[name] = sizes.get(name, 0) + lines
+    return sizes
+
+
+def test_packages_keep_their_budgets() -> None:
+    """No package holds more code than its budget, and every package and nothing else has one."""
+    budgets = tomllib.loads((REPOSITORY / "tests" / "budgets.toml").read_text("utf-8"))
+    sizes = code_of_packages()
+    assert sorted(budgets) == sorted(sizes)
+    assert {name: size for name, size in sizes.items() if size > budgets[name]} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", 0),
+        ('"""Doc."""\n\nx = 1  # why\n# why\n', 1),
+        ('def f():\n    """Doc.\n\n    More.\n    """\n    return (\n        1\n    )\n', 4),
+        ('class C:\n    """Doc."""\n', 1),
+        ('x = """a\n\nb"""\n', 3),
+    ],
+)
+def test_code_is_counted(text: str, lines: int) -> None:
+    """Blank lines, comments and docstrings are no code; each line of a statement is."""
+    assert code_lines(text) == lines
+
+
+def test_modules_are_few() -> None:
+    """The library is not cut into more modules than it may have."""
+    assert len(list(library_modules())) <= MODULES
+
+
+def knots(graph: Mapping[str, Iterable[str]]) -> dict[str, list[set[str]]]:
+    """The children of each package that need each other, directly or through others of its children."""
+    needs: dict[str, dict[str, set[str]]] = {}
+    for module, targets in graph.items():
+        for target in targets:
+            mine, other = module.split("."), target.split(".")
+            common = next((i for i, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b), None)
+            if common:
+                children = needs.setdefault(".".join(mine[:common]), {})
+                children.setdefault(mine[common], set()).add(other[common])
+                children.setdefault(other[common], set())
+    found = {parent: cycles(children) for parent, children in needs.items()}
+    return {parent: groups for parent, groups in found.items() if groups}
+
+
+def test_packages_are_layers() -> None:
+    """No two packages or modules side by side need each other, lazy imports and those for types counted."""
+    graph = library_graph()
+    assert knots(graph) == {}
+
+
+@pytest.mark.parametrize(
+    ("graph", "found"),
+    [
+        ({"a.b.x": {"a.c.y"}, "a.c.y": {"a.d"}, "a.d": set()}, {}),
+        ({"a.b.x": {"a.c.y"}, "a.c.z": {"a.b.w"}}, {"a": [{"b", "c"}]}),
+        ({"a.b.c.x": {"a.b.d"}, "a.b.d": {"a.b.c.y"}}, {"a.b": [{"c", "d"}]}),
+        ({"a": {"a.b"}, "a.b": {"a.c"}}, {}),
+    ],
+)
+def test_a_knot_is_seen(graph: dict[str, set[str]], found: dict[str, list[set[str]]]) -> None:
+    """Packages form a knot although no two of their modules import each other."""
+    assert knots(graph) == found
+
+
+def files_run_by(work: Callable[[], None]) -> set[str]:
+    """The files of the library of which `work()` runs at least one function, as paths from the root."""
+    folders = [(REPOSITORY / name).as_posix() + "/" for name in PACKAGES]
+    names: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            names.add(frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    resolved = {Path(name).resolve().as_posix() for name in names if name.endswith(".py")}
+    return {name for name in resolved if name.startswith(tuple(folders))}
+
+
+def test_one_episode_runs_few_files(tmp_path: Path) -> None:
+    """A reader of the code follows one episode from `step` through its seal to its arrays in few files."""
+    store = episodelake.create(
+        tmp_path / "store", observation_space=spaces.Box(-1, 1, (2,)), action_space=spaces.Discrete(2)
+    )
+    with store.writer() as warm:
+        record(warm, 3)
+    assert len(store.refresh()[0].rewards) == 3
+
+    def one_episode() -> None:
+        with store.writer() as writer:
+            record(writer, 5)
+        assert store.refresh()[1].rewards.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+    files = files_run_by(one_episode)
+    assert any(name.endswith("segments/seal.py") for name in files)
+    assert len(files) <= FILES_OF_AN_EPISODE, "\n".join(sorted(files))
+
+
+def record(writer: Any, steps: int) -> None:
+    """Append an episode of so many steps."""
+    episode = writer.begin(np.zeros(2, np.float32))
+    for t in range(steps):
+        episode.append(0, float(t), np.zeros(2, np.float32), terminated=t == steps - 1, truncated=False)
+
+
+# Words that the library and its documents do not use, and what to write. CONTRIBUTING.md has the same table.
+REPLACED = {
+    "at once made": "made at once",
+    "in hand": "current, open, buffered",
+    "nobody": "no writer, no reader",
+    "said of": "of, about, outputs for",
+    "stands in the place": "has replaced",
+    "tells of": "has, names, contains",
+    "whoever": "the author, a user who",
+}
+OPENS_BADLY = re.compile(r"(What|Whether what|Who|Whatever)\b")
+
+
+def replaced_words(text: str) -> list[str]:
+    """The words of a text that have a replacement."""
+    return [word for word in REPLACED if re.search(rf"\b{word}\b", text, re.IGNORECASE)]
+
+
+def test_words_are_those_of_the_house() -> None:
+    """No module, guide or decision uses a replaced word, and no docstring opens with "What"."""
+    documents = [path for path in sorted((REPOSITORY / "docs").rglob("*.md")) if path.name != "changelog.md"]
+    texts = [*(path for _, path in library_modules()), REPOSITORY / "README.md", *documents]
+    used = {path.name: replaced_words(path.read_text("utf-8")) for path in texts}
+    assert {name: words for name, words in used.items() if words} == {}
+    opened = [
+        f"{module}: {text.splitlines()[0]}"
+        for module, path in library_modules()
+        for node in ast.walk(parsed(path.read_text("utf-8")))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for text in [ast.get_docstring(node) or ""]
+        if OPENS_BADLY.match(text)
+    ]
+    assert opened == []
+
+
+def test_contributing_lists_the_words() -> None:
+    """CONTRIBUTING.md has each word with its replacement."""
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text("utf-8")
+    assert [word for word, instead in REPLACED.items() if f"| {word} | {instead} |" not in text] == []

@@ -19,8 +19,8 @@ import pytest
 
 import episodelake as el
 from conformance import Backend, FolderBackend, ObjectBackend, abandon, assert_numbered, fill
-from episodelake.store.places import locate
-from episodelake.store.tables.checkpoints import write_checkpoint
+from episodelake.store.delta.cleaning import write_checkpoint
+from episodelake.store.files import locate
 from object_server import shared_server
 from real_environments import NUMBERED_SPACES, write_numbered
 from waiting import line_of
@@ -84,7 +84,7 @@ def test_a_writer_commits_nothing_to_another_store(backend: Backend, before: int
     there = backend.contents()
     write_numbered(writer, before, 2)
     for attempt in (writer.seal, writer.close, writer.close):
-        with pytest.raises(el.StoreNotFoundError, match=GONE):
+        with pytest.raises(el.errors.StoreNotFoundError, match=GONE):
             attempt()
     abandon(writer)
     assert backend.contents() == there
@@ -125,7 +125,7 @@ def test_no_operation_changes_another_store(backend: Backend) -> None:
     new.tag("kept")
     there = backend.contents()
     for name, operation in operations.items():
-        with pytest.raises(el.StoreNotFoundError, match=GONE):
+        with pytest.raises(el.errors.StoreNotFoundError, match=GONE):
             operation()
         assert backend.contents() == there, name
     assert_numbered(backend.open(), range(10, 14))
@@ -140,11 +140,11 @@ def test_no_reader_mixes_two_stores(backend: Backend, count: int) -> None:
     loader.take(1)
     copied = pickle.dumps(store.filter("length > 0"))
     wipe(backend)
-    with pytest.raises(el.StoreNotFoundError, match=GONE):
+    with pytest.raises(el.errors.StoreNotFoundError, match=GONE):
         store.refresh()
     fill(backend.create(), range(20, 20 + count), seal_every=1)
     for attempt in (store.refresh, loader.refresh, lambda: pickle.loads(copied)):
-        with pytest.raises(el.StoreNotFoundError, match=GONE):
+        with pytest.raises(el.errors.StoreNotFoundError, match=GONE):
             attempt()
     assert_numbered(backend.open(), range(20, 20 + count))
 
@@ -162,7 +162,7 @@ def test_a_writer_adds_nothing_to_an_older_copy(backend: Backend) -> None:
         backend.remove(file)
     write_numbered(writer, 3, 1)
     for _ in range(4):
-        with pytest.raises(el.StoreNotFoundError, match="restored from an older copy"):
+        with pytest.raises(el.errors.StoreNotFoundError, match="restored from an older copy"):
             writer.seal()
     abandon(writer)
     assert_numbered(backend.open(), range(2))
@@ -181,7 +181,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 try:
     writer.close()
-except el.StoreNotFoundError as error:
+except el.errors.StoreNotFoundError as error:
     print(error, flush=True)
 os._exit(0)
 """

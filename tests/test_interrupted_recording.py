@@ -125,7 +125,7 @@ class Life:
 def refused(step: Callable[[], Any]) -> None:
     """Fail unless a step is refused, again and again."""
     for _ in range(2):
-        with pytest.raises(el.RecorderStateError, match=r"reset\("):
+        with pytest.raises(el.errors.RecorderStateError, match=r"reset\("):
             step()
 
 
@@ -176,7 +176,7 @@ def test_a_single_environment(tmp_path: Path, way: str, kind: str) -> None:
                 continue
             try:
                 observation, reward, terminated, truncated, info = recorder.step(action)
-            except (*ERRORS, el.SpaceMismatchError):
+            except (*ERRORS, el.errors.SpaceMismatchError):
                 refused(lambda action=action: recorder.step(action))
                 lives.append(Life([persist(recorder.reset)[0].tolist()]))
                 continue
@@ -217,7 +217,7 @@ def test_vector_environments(tmp_path: Path, way: str, mode: AutoresetMode) -> N
                     begin(recorder.reset(options={"reset_mask": done})[0], np.flatnonzero(done))
                     done[:] = False
                 observations, rewards, terminated, _, infos = recorder.step(action)
-            except (*ERRORS, el.SpaceMismatchError, TypeError, ValueError, AttributeError):
+            except (*ERRORS, el.errors.SpaceMismatchError, TypeError, ValueError, AttributeError):
                 refused(lambda action=action: recorder.step(action))
                 begin(persist(recorder.reset)[0])
                 continue
@@ -258,7 +258,7 @@ def test_a_pool(tmp_path: Path, call: str, error: type[BaseException]) -> None:
         recorder.recv()
         recorder.step(still)
         setattr(pool, "recv" if call == "observation" else call, failing)
-        with pytest.raises((error, el.SpaceMismatchError)):
+        with pytest.raises((error, el.errors.SpaceMismatchError)):
             recorder.step(still)
         setattr(pool, "recv" if call == "observation" else call, bare)
         refused(lambda: recorder.send(still))
@@ -388,7 +388,7 @@ def test_a_flag_of_a_step_callback_is_not_followed_by_silence(tmp_path: Path, fl
     """A callback that sets a flag ends the episode; the next step without a reset is refused."""
     store = el.create(tmp_path / "store", World(set(), "", TimeoutError))
 
-    def early(step: el.StepData) -> Any:
+    def early(step: el.types.StepData) -> Any:
         return replace(step, **{flag: True}) if step.t == 2 else None
 
     env = World(set(), "", TimeoutError, 50)
@@ -430,13 +430,13 @@ def test_a_flag_for_an_agent_is_not_followed_by_silence(tmp_path: Path) -> None:
     for env in (Comings(), Turns()):
         store = el.create(tmp_path / type(env).__name__, env)
 
-        def early(step: el.StepData) -> Any:
+        def early(step: el.types.StepData) -> Any:
             done = step.agent == "tank_0" and step.t == 1
             return replace(step, truncated=True) if done else None
 
         with store.record(env, step_callback=early) as recorder:
             recorder.reset(seed=0)
-            with pytest.raises(el.RecorderStateError, match="tank_0"):
+            with pytest.raises(el.errors.RecorderStateError, match="tank_0"):
                 for _ in range(6):
                     if isinstance(env, Turns):
                         recorder.step(env.action_space(env.agent_selection).sample())
@@ -490,7 +490,7 @@ def test_recorders_and_writers_are_neither_copied_nor_pickled(tmp_path: Path) ->
         ]
         for thing in things:
             for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
-                with pytest.raises(el.RecorderStateError, match=type(thing).__name__):
+                with pytest.raises(el.errors.RecorderStateError, match=type(thing).__name__):
                     attempt(thing)
         for thing in things[2:]:
             thing.close()

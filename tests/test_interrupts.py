@@ -27,7 +27,8 @@ from gymnasium.vector import SyncVectorEnv
 import episodelake as el
 import independent_journal
 import interrupted_writers as parts
-from episodelake.writers import run_claim, session
+from episodelake.writers.session import run as run_claim
+from episodelake.writers.session import session
 from waiting import PATIENCE, wait_until
 
 AFTER = ("close", "flush", "exit")
@@ -129,7 +130,7 @@ def test_flush_after_close_is_refused(tmp_path: Path) -> None:
     """There is nothing left to flush into."""
     writer = el.create(tmp_path / "store", parts.Env()).writer()
     writer.close()
-    with pytest.raises(el.RecorderStateError, match="closed"):
+    with pytest.raises(el.errors.RecorderStateError, match="closed"):
         writer.flush()
 
 
@@ -139,7 +140,7 @@ def test_a_flush_that_cannot_write_raises(tmp_path: Path, monkeypatch: pytest.Mo
     writer.write_episode(**parts._whole(1))
     with monkeypatch.context() as patched:
         patched.setattr(writer.session._parts, "append", _refused)
-        with pytest.raises(el.StoreAccessError):
+        with pytest.raises(el.errors.StoreAccessError):
             writer.flush()
     writer.flush()
     journal = tmp_path / "store" / "journal" / writer.run_id
@@ -187,7 +188,7 @@ def test_an_interrupt_as_a_run_begins_leaves_no_threads(
 
 
 def _refused(*_: Any) -> None:
-    raise el.StoreAccessError("refused")
+    raise el.errors.StoreAccessError("refused")
 
 
 # Writers that nobody closes
@@ -301,12 +302,13 @@ def test_an_open_episode_keeps_its_writer(tmp_path: Path) -> None:
     assert len(store.refresh()) == 1
 
 
+@pytest.mark.further
 def test_a_second_interrupt_while_closing_loses_nothing(tmp_path: Path) -> None:
     """Ctrl-C ends the loop, a second one hits the end of the block: the process seals when it exits."""
     code = """
 import os, signal, sys
 import episodelake as el, interrupted_writers as parts
-from episodelake.writers import seal_queue
+from episodelake.writers.session import seal_queue
 real = seal_queue.seal_segment
 def seal(*arguments):
     seal_queue.seal_segment = real

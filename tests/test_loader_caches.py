@@ -18,7 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,10 +30,12 @@ from typer.testing import CliRunner
 
 import episodelake as el
 import plain_units
-from episodelake.readers.loading.columns import cache_folder, step_arrays
-from episodelake.readers.loading.columns.cache_folder import CacheFolder
+from episodelake.readers.columns import cache_folder, step_arrays
+from episodelake.readers.columns import mapped as mapped_columns
+from episodelake.readers.columns.cache_folder import CacheFolder
 from episodelake.terminal.app import app
 from loader_batches import KINDS, PLACES, assert_identical, flat, segmented_store, small_row_groups
+from log_edits import read_actions, write_actions
 from real_environments import numbered_store
 from test_loader_units import BOX, NESTED
 from waiting import PATIENCE
@@ -71,6 +77,7 @@ def files(folder: Path) -> dict[str, int]:
     }
 
 
+@pytest.mark.further
 @given(
     st.integers(0, 1).map(lambda number: _kept[number]),
     st.sampled_from(list(KINDS)).map(lambda name: KINDS[name]),
@@ -109,8 +116,10 @@ def test_dynamic_columns_and_annotations_are_mapped(store: el.EpisodeStore, tmp_
     assert len(files(tmp_path / "cache")) == 8
 
 
-def test_a_column_is_decoded_once(store: el.EpisodeStore, tmp_path: Path) -> None:
-    """A loader with other columns shares those that are there; once all are, steps are not read at all."""
+def test_a_column_is_decoded_once(
+    store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loader with other columns shares those that are there; once all are, steps are not decoded."""
     folder = tmp_path / "cache"
     mapped(store, folder, columns=["observation", "reward"])
     before = files(folder)
@@ -118,11 +127,57 @@ def test_a_column_is_decoded_once(store: el.EpisodeStore, tmp_path: Path) -> Non
     expected = [store.loader(4), store.loader(4, window=2)]
     mapped(store, folder)
     assert before.items() < files(folder).items() and len(files(folder)) == 5
-    for file in (tmp_path / "store" / "steps").glob("*.parquet"):
-        file.write_bytes(b"no longer needed")
+    monkeypatch.setattr(mapped_columns, "read_arrays", None)
     store = el.open(tmp_path / "store")
     assert_identical(mapped(store, folder), expected[0])
     assert_identical(mapped(store, folder, window=2), expected[1])
+
+
+@pytest.mark.parametrize("place", ["elsewhere", "here"])
+def test_values_of_other_files_are_not_believed(
+    store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A store with the id and the names of another, at its place or not, gives its own values and statistics,
+    and leaves the other one's alone.
+    """
+    monkeypatch.setenv("EPISODELAKE_CACHE", str(tmp_path / "cache"))
+    frame = store.steps.select("episode_id", "t", quality=pl.col("t") * 0.5)
+    store.annotate(frame.collect(), on=("episode_id", "t"))
+    columns = ["reward", "quality"]
+
+    def seen(path: Path) -> list[float]:
+        view = el.open(path)
+        batches = list(view.loader(64, columns=columns, cache="mmap"))
+        stats = view.stats(columns)
+        return [
+            *(max(float(batch[name].max()) for batch in batches) for name in columns),
+            *(float(stats[name].maximum) for name in columns),
+        ]
+
+    path = tmp_path / ("store" if place == "here" else "foreign")
+    before = seen(tmp_path / "store")
+    if place == "elsewhere":
+        shutil.copytree(tmp_path / "store", path)
+    for file in [*path.glob("steps/*.parquet"), *path.glob("annotations/*/*.parquet")]:
+        grow(file)
+    assert all(np.array(seen(path)) > np.array(before) + 900)
+    if place == "elsewhere":
+        assert seen(tmp_path / "store") == before
+
+
+def grow(file: Path) -> None:
+    """Write a file anew, with all its floating-point values 1000 greater, and list it so in its log."""
+    table = pq.read_table(file)
+    for index, column in enumerate(table.schema):
+        if pa.types.is_floating(column.type):
+            values = pc.call_function("add", [table.column(index), pa.scalar(1000.0, column.type)])
+            table = table.set_column(index, column, values)
+    pq.write_table(table, file, row_group_size=table.num_rows)
+    for commit in (file.parent / "_delta_log").glob("*.json"):
+        actions = read_actions(commit)
+        for added in (action["add"] for action in actions if action.get("add", {}).get("path") == file.name):
+            added["size"] = file.stat().st_size
+        write_actions(commit, actions)
 
 
 def test_other_episodes_have_other_files(store: el.EpisodeStore, tmp_path: Path) -> None:
@@ -184,7 +239,7 @@ def test_a_memory_loader_can_be_pickled(store: el.EpisodeStore) -> None:
 KILLED = """
 import os, signal, sys
 import episodelake as el
-from episodelake.readers.loading.columns import mapped
+from episodelake.readers.columns import mapped
 
 def die(*args):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -264,7 +319,7 @@ def test_a_full_disk_is_told(store: el.EpisodeStore, tmp_path: Path, monkeypatch
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(cache_folder.os, "posix_fallocate", full)
-    with pytest.raises(el.StoreAccessError, match=r"folder=.*cache='memory'"):
+    with pytest.raises(el.errors.StoreAccessError, match=r"folder=.*cache='memory'"):
         mapped(store, folder)
     assert os.listdir(folder) == []
 
@@ -274,7 +329,7 @@ def test_a_folder_that_cannot_be_written_is_told(
 ) -> None:
     """A file in its place, or a folder without permission; but what is there already is read."""
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(el.StoreAccessError, match=r"folder=.*EPISODELAKE_CACHE.*cache='memory'"):
+    with pytest.raises(el.errors.StoreAccessError, match=r"folder=.*EPISODELAKE_CACHE.*cache='memory'"):
         mapped(store, tmp_path / "file")
     folder = tmp_path / "cache"
     mapped(store, folder, columns=["reward"])
@@ -285,7 +340,7 @@ def test_a_folder_that_cannot_be_written_is_told(
     for name in ("utime", "replace"):
         monkeypatch.setattr(cache_folder.os, name, refused)
     assert_identical(mapped(store, folder, columns=["reward"]), store.loader(4, columns=["reward"]))
-    with pytest.raises(el.StoreAccessError, match="Permission denied"):
+    with pytest.raises(el.errors.StoreAccessError, match="Permission denied"):
         mapped(store, folder)
     assert len(os.listdir(folder)) == 1
 
@@ -316,7 +371,7 @@ def test_the_cache_is_bounded(tmp_path: Path) -> None:
     }
     assert sum(entry.bytes for entry in one.entries()) <= bound
     before = os.listdir(folder)
-    with pytest.raises(el.StoreAccessError, match="max_bytes="):
+    with pytest.raises(el.errors.StoreAccessError, match="max_bytes="):
         reward(5, max_bytes=size * 3 // 2)
     assert [entry.in_use for entry in one.entries()] == [True] and len(before) == 3
     assert_identical(held, store[:1].loader(4, columns=["reward"]))
@@ -347,9 +402,9 @@ def test_arguments_that_do_not_go_together(store: el.EpisodeStore, tmp_path: Pat
         ({"kind": "mmap", "folder": tmp_path, "max_bytes": 0}, "max_bytes=0"),
     ]
     for options, text in wrong:
-        with pytest.raises(el.InvalidArgumentError, match=text):
+        with pytest.raises(el.errors.InvalidArgumentError, match=text):
             el.Cache(**options)
-    with pytest.raises(el.InvalidArgumentError, match="cache='disk'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="cache='disk'"):
         store.loader(4, cache="disk")  # pyright: ignore[reportArgumentType]
 
 

@@ -224,6 +224,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 names = st.sampled_from(VIEWS)
 
 
+@pytest.mark.further
 def test_the_store_has_everything_in_it(world: World) -> None:
     """All four ends, episodes of length 1 and views in an order of their own are there."""
     reasons = {str(episode.end_reason) for episode in world.views["all"]}
@@ -294,7 +295,7 @@ def test_windows_stay_in_their_episode(
     """What the mask lets through is steps in a row of one episode, and the rest is zero."""
     view, plains = world.views[name], world.plain(name)
     if pad is None and all(plain.length < window for plain in plains):
-        with pytest.raises(el.InvalidArgumentError):
+        with pytest.raises(el.errors.InvalidArgumentError):
             view.loader(window=window)
         return
     loader = view.loader(
@@ -623,8 +624,8 @@ def test_priorities_hold_in_distribution(world: World, zeros: int) -> None:
     view = world.views["sorted backwards"]
 
     def make() -> Any:
-        prioritised = el.Prioritised(alpha=0.7, beta=0.5, epsilon=0.0)
-        return view.loader(64, weights=prioritised, columns=["episode", "t"], seed=2)
+        prioritized = el.Prioritized(alpha=0.7, beta=0.5, epsilon=0.0)
+        return view.loader(64, weights=prioritized, columns=["episode", "t"], seed=2)
 
     loader = make()
     priorities = np.random.default_rng(0).uniform(0.1, 3, loader.units)
@@ -799,7 +800,7 @@ GOOD = {"batch_size": 4, "shuffle": True, "seed": 0}
         lambda: {"cache": el.Cache("mmap", max_bytes=-1)},
         lambda: {"cache": el.Cache("stream", buffer_bytes=0)},
         {"transforms": [lambda batch: None]},
-        {"shuffle": True, "weights": el.Prioritised()},
+        {"shuffle": True, "weights": el.Prioritized()},
         {"units": el.Windows(3), "window": 3},
         {"units": 3},
         {"output": 3},
@@ -831,7 +832,7 @@ def test_a_changed_state_is_refused(world: World, change: dict[str, Any]) -> Non
     """A state that is damaged is an error of ours, and the loader stays where it is."""
     loader = world.views["all"].loader(**GOOD)
     before = loader.state_dict()
-    with pytest.raises(el.LoaderStateError):
+    with pytest.raises(el.errors.LoaderStateError):
         loader.load_state_dict({**before, **change})
     assert loader.state_dict() == before
 
@@ -840,8 +841,8 @@ def test_a_state_from_elsewhere_is_refused(world: World) -> None:
     """Another version, selection, order of episodes, seed, unit or order is named in the error."""
     state = world.views["all"].loader(**GOOD).state_dict()
     for name in VIEWS[1:]:
-        with pytest.raises(el.LoaderStateError):
+        with pytest.raises(el.errors.LoaderStateError):
             world.views[name].loader(**GOOD).load_state_dict(state)
     for other in ({"seed": 1}, {"shuffle": False}, {"n_step": 2}, {"window": 2}):
-        with pytest.raises(el.LoaderStateError):
+        with pytest.raises(el.errors.LoaderStateError):
             world.views["all"].loader(**{**GOOD, **other}).load_state_dict(state)

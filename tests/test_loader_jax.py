@@ -9,6 +9,7 @@ import pytest
 from checkout import REPOSITORY
 
 
+@pytest.mark.further
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
 def test_jax_arrays() -> None:
     """All that `jax_checks` says of them holds."""

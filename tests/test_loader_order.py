@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import episodelake as el
-from episodelake.readers.loading.columns.episode_index import EpisodeIndex
-from episodelake.readers.loading.order.permutation import Permutation
-from episodelake.readers.loading.order.unit_index import UnitIndex
-from episodelake.readers.loading.units.windows import Windows
+from episodelake.readers.columns.selection import EpisodeIndex
+from episodelake.readers.loading.orders import Permutation
+from episodelake.readers.loading.unit import UnitIndex
+from episodelake.readers.loading.windows import Windows
 from test_loader_units import BOX, random_store
 
 LENGTHS = [5, 1, 17, 9, 30, 2, 11]
@@ -250,9 +250,9 @@ def test_what_makes_no_sense_is_refused(store: el.EpisodeStore, options: Any, te
 
 def test_an_empty_view_is_refused(store: el.EpisodeStore) -> None:
     """And so is an expression that names no column."""
-    with pytest.raises(el.InvalidArgumentError, match="the view is empty"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="the view is empty"):
         store.filter("length > 100").loader()
-    with pytest.raises(el.QueryError, match="lengthh"):
+    with pytest.raises(el.errors.QueryError, match="lengthh"):
         store.loader(weights=pl.col("lengthh"))
 
 
@@ -269,7 +269,7 @@ def test_a_state_of_another_loader_is_refused(store: el.EpisodeStore, tmp_path: 
         (store.loader(4, seed=1), "order"),
         (store.loader(4, shuffle=True, seed=2), "seed"),
     ]:
-        with pytest.raises(el.LoaderStateError, match=word):
+        with pytest.raises(el.errors.LoaderStateError, match=word):
             loader.load_state_dict(foreign.state_dict())
     for broken in (
         {},
@@ -279,7 +279,7 @@ def test_a_state_of_another_loader_is_refused(store: el.EpisodeStore, tmp_path: 
         {**before, "epoch": -1},
         {**before, "format": 2},
     ):
-        with pytest.raises(el.LoaderStateError):
+        with pytest.raises(el.errors.LoaderStateError):
             loader.load_state_dict(broken)  # pyright: ignore[reportArgumentType]
     assert loader.state_dict() == before
 
@@ -292,7 +292,7 @@ def test_a_moved_loader_ends_iterations_that_were_begun(store: el.EpisodeStore) 
     state = loader.state_dict()
     next(begun)
     loader.load_state_dict(state)
-    with pytest.raises(el.LoaderStateError, match="moved"):
+    with pytest.raises(el.errors.LoaderStateError, match="moved"):
         next(begun)
     second = next(iter(loader))
     loader.set_epoch(0)

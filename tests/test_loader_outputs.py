@@ -103,7 +103,7 @@ def test_what_is_no_number_is_refused_by_name(store: el.EpisodeStore, value: Any
     """Strings and objects are no tensors; the message names the key."""
     pytest.importorskip(output)
     loader = store.loader(4, output=output, transforms=[instead(wrong=value)])
-    with pytest.raises(el.InvalidArgumentError, match="'wrong'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="'wrong'"):
         next(iter(loader))
 
 
@@ -119,10 +119,11 @@ def test_tensors_go_to_another_device(store: el.EpisodeStore) -> None:
 
 
 class _Watched:
-    """Notes in which order a tensor is asked to move."""
+    """Records in which order a tensor of the CPU is asked to move."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.device = torch.device("cpu")
 
     def pin_memory(self) -> _Watched:
         self.calls.append("pinned")
@@ -135,7 +136,7 @@ class _Watched:
 
 def test_a_gpu_fetches_from_pinned_memory() -> None:
     """For CUDA a tensor is pinned first and copied without waiting; for other devices it is only copied."""
-    from episodelake.readers.loading.output.torch_output import moved
+    from episodelake.readers.loading.torch_output import moved
 
     for device, calls in {"cuda:1": ["pinned", ("cuda:1", True)], "meta": [("meta", False)]}.items():
         watched: Any = _Watched()
@@ -148,15 +149,15 @@ def test_a_gpu_fetches_from_pinned_memory() -> None:
 def test_a_device_that_is_not_here_is_refused(store: el.EpisodeStore, output: Any, device: Any) -> None:
     """When the loader is made, and not at the first batch."""
     pytest.importorskip(output)
-    with pytest.raises(el.InvalidArgumentError, match="device="):
+    with pytest.raises(el.errors.InvalidArgumentError, match="device="):
         store.loader(4, output=el.Output(output, device=device))
 
 
 def test_numpy_has_no_device_and_other_outputs_do_not_exist(store: el.EpisodeStore) -> None:
     """Both errors name what there is."""
-    with pytest.raises(el.InvalidArgumentError, match="main memory"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="main memory"):
         store.loader(4, output=el.Output(device="cpu"))
-    with pytest.raises(el.InvalidArgumentError, match="'numpy', 'torch', 'jax', 'tensordict'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="'numpy', 'torch', 'jax', 'tensordict'"):
         store.loader(4, output="tensorflow")  # pyright: ignore[reportArgumentType]
 
 
@@ -187,7 +188,7 @@ def test_a_tensordict_needs_one_first_axis(store: el.EpisodeStore) -> None:
     """The message gives the shapes."""
     pytest.importorskip("tensordict")
     values = {"a": np.zeros((4, 2)), "b": np.zeros(3)}
-    with pytest.raises(el.InvalidArgumentError, match=r"a: \(4, 2\), b: \(3,\)"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"a: \(4, 2\), b: \(3,\)"):
         next(iter(store.loader(4, output="tensordict", transforms=[instead(**values)])))
 
 
@@ -211,18 +212,19 @@ def test_a_missing_package_is_named(
 ) -> None:
     """It is an ImportError of the library's tree, and says how to install the package."""
     monkeypatch.setitem(sys.modules, output, None)
-    with pytest.raises(el.MissingPackageError, match=f"pip install {output}") as caught:
+    with pytest.raises(el.errors.MissingPackageError, match=f"pip install {output}") as caught:
         store.loader(4, output=output)
     assert isinstance(caught.value, ImportError) and f"output='{output}'" in str(caught.value)
     if output == "torch":
         loader = store.loader(4)
         for ask in (loader.torch_loader, loader.iterable_dataset, loader.map_dataset):
-            with pytest.raises(el.MissingPackageError, match="pip install torch"):
+            with pytest.raises(el.errors.MissingPackageError, match="pip install torch"):
                 ask()
-        with pytest.raises(el.MissingPackageError, match="pip install torch"):
+        with pytest.raises(el.errors.MissingPackageError, match="pip install torch"):
             store.loader(4, shard="distributed")
 
 
+@pytest.mark.further
 def test_numpy_batches_need_no_other_package(store: el.EpisodeStore, tmp_path: Path) -> None:
     """A program that feeds numpy arrays imports neither torch nor JAX nor tensordict, which are there."""
     program = (

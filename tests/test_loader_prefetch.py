@@ -133,7 +133,7 @@ def test_a_loader_that_is_moved_forgets_what_was_made_ahead(store: el.EpisodeSto
     iterator = iter(loader)
     next(iterator), next(iterator)
     loader.load_state_dict(beginning)
-    with pytest.raises(el.LoaderStateError, match="was moved"):
+    with pytest.raises(el.errors.LoaderStateError, match="was moved"):
         next(iterator)
     assert threads() == []
     assert places(loader) == places(loader_of(store))
@@ -153,7 +153,7 @@ def test_a_loader_is_pickled_while_it_prefetches(store: el.EpisodeStore) -> None
 def _go_on(iterator: Any, loader: el.Loader, pipe: Any) -> None:
     try:
         next(iterator)
-    except el.LoaderStateError as error:
+    except el.errors.LoaderStateError as error:
         pipe.send(str(error))
     pipe.send(places(loader))
 
@@ -176,6 +176,7 @@ def test_a_forked_process_begins_anew(store: el.EpisodeStore) -> None:
     assert places(iterator) == rest
 
 
+@pytest.mark.further
 def test_the_interpreter_ends_with_a_thread_at_work(store: el.EpisodeStore, tmp_path: Path) -> None:
     """A program that ends in the middle of an iteration ends well, and says nothing."""
     program = (
@@ -189,8 +190,28 @@ def test_the_interpreter_ends_with_a_thread_at_work(store: el.EpisodeStore, tmp_
     assert (run.returncode, run.stdout, run.stderr) == (0, "4\n", "")
 
 
+def test_a_thread_goes_on_after_the_main_thread(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """A thread that outlives the main thread gets all batches; by then no executor takes work."""
+    program = (
+        "import sys, threading, episodelake as el\n"
+        "loader = el.open(sys.argv[1]).loader(el.Batches(4, prefetch=2))\n"
+        "begun = threading.Event()\n"
+        "def train():\n"
+        "    iterator = iter(loader)\n"
+        "    count = len(next(iterator)['reward']) // 4\n"
+        "    begun.set()\n"
+        "    threading.main_thread().join()\n"
+        "    print(count + sum(1 for _ in iterator) == len(loader))\n"
+        "threading.Thread(target=train).start()\n"
+        "begun.wait()\n"
+    )
+    command = [sys.executable, "-c", program, str(store.path)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "True\n", "")
+
+
 @pytest.mark.parametrize("depth", [-1, 1.5, True])
 def test_a_depth_is_a_whole_number(store: el.EpisodeStore, depth: Any) -> None:
     """Anything else is refused before a file is read."""
-    with pytest.raises(el.InvalidArgumentError, match="prefetch"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="prefetch"):
         store.loader(el.Batches(4, prefetch=depth))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import episodelake as el
-from episodelake.readers.loading.order.sum_tree import SumTree
+from episodelake.readers.loading.priorities import SumTree
 from test_loader_units import BOX, random_store
 
 LENGTHS = [5, 1, 17, 9, 30, 2, 11]
@@ -89,8 +89,8 @@ def test_one_value_is_always_found(size: int) -> None:
 
 def test_units_come_as_their_priorities_say(store: el.EpisodeStore) -> None:
     """All alike at first; after an update in proportion to the power alpha of the priorities."""
-    loader = store.loader(256, columns=KEYS, weights=el.Prioritised(alpha=0.7, epsilon=0.0), seed=3)
-    assert isinstance(loader, el.PrioritisedLoader)
+    loader = store.loader(256, columns=KEYS, weights=el.Prioritized(alpha=0.7, epsilon=0.0), seed=3)
+    assert isinstance(loader, el.types.PrioritizedLoader)
     assert chi_squared_fits(drawn(loader, 40_000), np.ones(UNITS))
     priorities = np.random.default_rng(1).random(UNITS) * 4
     priorities[[3, 40, 74]] = 0.0
@@ -104,7 +104,7 @@ def test_the_units_of_a_batch_are_what_it_holds(store: el.EpisodeStore) -> None:
     for options in ({}, {"window": 4}, {"n_step": 3}):
         batches = list(store.loader(9, columns=keys, **options))
         plain = {key: np.concatenate([batch[key] for batch in batches]) for key in keys}
-        loader = store.loader(50, columns=keys, weights=el.Prioritised(), **options)
+        loader = store.loader(50, columns=keys, weights=el.Prioritized(), **options)
         for batch in loader:
             for key, values in plain.items():
                 np.testing.assert_array_equal(batch[key], values[batch["unit"]])
@@ -114,9 +114,9 @@ def test_the_units_of_a_batch_are_what_it_holds(store: el.EpisodeStore) -> None:
 @pytest.mark.parametrize("scale", ["all", "batch"])
 def test_weights_are_those_of_the_paper(store: el.EpisodeStore, scale: Any) -> None:
     """(N P(i)) ** -beta, over the largest of all units or of the batch."""
-    rule = el.Prioritised(alpha=0.6, beta=0.5, epsilon=0.01, weights=scale)
+    rule = el.Prioritized(alpha=0.6, beta=0.5, epsilon=0.01, weights=scale)
     loader = store.loader(16, columns=KEYS, weights=rule)
-    assert isinstance(loader, el.PrioritisedLoader)
+    assert isinstance(loader, el.types.PrioritizedLoader)
     priorities = np.random.default_rng(2).random(UNITS)
     loader.update_priorities(np.arange(UNITS), priorities)
     for beta in (0.5, 1.0, 0.0):
@@ -126,20 +126,20 @@ def test_weights_are_those_of_the_paper(store: el.EpisodeStore, scale: Any) -> N
         for batch in loader:
             largest = expected.max() if scale == "all" else expected[batch["unit"]].max()
             np.testing.assert_allclose(batch["weight"], expected[batch["unit"]] / largest, rtol=1e-12)
-    with pytest.raises(el.InvalidArgumentError, match=r"beta=1\.5"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"beta=1\.5"):
         loader.beta = 1.5
 
 
 def test_the_last_of_duplicates_counts(store: el.EpisodeStore) -> None:
     """A unit that is named twice gets the later priority."""
-    loader = store.loader(64, columns=KEYS, weights=el.Prioritised(epsilon=0.0))
-    assert isinstance(loader, el.PrioritisedLoader)
+    loader = store.loader(64, columns=KEYS, weights=el.Prioritized(epsilon=0.0))
+    assert isinstance(loader, el.types.PrioritizedLoader)
     loader.update_priorities(np.arange(UNITS), np.zeros(UNITS))
     loader.update_priorities([4, 9, 4, 9], [1.0, 0.0, 0.0, 2.0])
     assert {unit for batch in loader for unit in batch["unit"].tolist()} == {9}
     loader.update_priorities([], [])
     loader.update_priorities([9], [0])
-    with pytest.raises(el.InvalidArgumentError, match=r"add up to 0\.0"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"add up to 0\.0"):
         next(iter(loader))
 
 
@@ -163,10 +163,10 @@ def test_an_update_that_makes_no_sense_changes_nothing(
     store: el.EpisodeStore, units: Any, priorities: Any, text: str
 ) -> None:
     """The error says which unit, and every priority is what it was."""
-    loader = store.loader(8, columns=KEYS, weights=el.Prioritised())
-    assert isinstance(loader, el.PrioritisedLoader)
+    loader = store.loader(8, columns=KEYS, weights=el.Prioritized())
+    assert isinstance(loader, el.types.PrioritizedLoader)
     before = loader.state_dict()
-    with pytest.raises(el.InvalidArgumentError, match=text):
+    with pytest.raises(el.errors.InvalidArgumentError, match=text):
         loader.update_priorities(units, priorities)
     assert loader.state_dict() == before
 
@@ -175,12 +175,12 @@ def test_an_update_that_makes_no_sense_changes_nothing(
     ("options", "text"),
     [
         ({"weights": True}, "weights has the shape"),
-        ({"weights": el.Prioritised(), "shuffle": True}, "Leave out one of them"),
+        ({"weights": el.Prioritized(), "shuffle": True}, "Leave out one of them"),
     ],
 )
 def test_what_makes_no_sense_is_refused(store: el.EpisodeStore, options: dict[str, Any], text: str) -> None:
     """So are other orders beside the priorities."""
-    with pytest.raises(el.InvalidArgumentError, match=text):
+    with pytest.raises(el.errors.InvalidArgumentError, match=text):
         store.loader(**options)
 
 
@@ -189,11 +189,11 @@ def test_what_makes_no_sense_is_refused(store: el.EpisodeStore, options: dict[st
 )
 def test_rules_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     """The error names the value."""
-    with pytest.raises(el.InvalidArgumentError, match=f"{next(iter(options))}="):
-        el.Prioritised(**options)
+    with pytest.raises(el.errors.InvalidArgumentError, match=f"{next(iter(options))}="):
+        el.Prioritized(**options)
 
 
-def train(loader: el.PrioritisedLoader, batches: int) -> list[list[int]]:
+def train(loader: el.types.PrioritizedLoader, batches: int) -> list[list[int]]:
     """Take batches as a learner does: after each the priorities of its units change."""
     seen: list[list[int]] = []
     while len(seen) < batches:
@@ -208,10 +208,10 @@ def train(loader: el.PrioritisedLoader, batches: int) -> list[list[int]]:
 @given(st.integers(0, 25))
 def test_a_resumed_loader_draws_the_same(stop: int) -> None:
     """With the priorities in its state, whenever it stopped."""
-    rule = el.Prioritised(alpha=0.9)
+    rule = el.Prioritized(alpha=0.9)
     made = [_KEPT[0].loader(7, columns=KEYS, weights=rule, seed=8) for _ in range(3)]
     whole, interrupted, resumed = made
-    assert all(isinstance(loader, el.PrioritisedLoader) for loader in made)
+    assert all(isinstance(loader, el.types.PrioritizedLoader) for loader in made)
     expected = train(whole, 30) if stop == 0 else train(whole, stop)  # pyright: ignore[reportArgumentType]
     if stop:
         assert train(interrupted, stop) == expected  # pyright: ignore[reportArgumentType]
@@ -230,36 +230,36 @@ def _keep(store: el.EpisodeStore) -> None:
 
 def test_a_state_without_these_priorities_is_refused(store: el.EpisodeStore, tmp_path: Path) -> None:
     """Of a loader of another kind, rule or store, or a damaged one; and nothing changes."""
-    loader = store.loader(8, columns=KEYS, weights=el.Prioritised())
+    loader = store.loader(8, columns=KEYS, weights=el.Prioritized())
     next(iter(loader))
     before = loader.state_dict()
     others = [
         store.loader(8, columns=KEYS).state_dict(),
-        store.loader(8, columns=KEYS, weights=el.Prioritised(alpha=0.5)).state_dict(),
-        store[1:].loader(8, columns=KEYS, weights=el.Prioritised()).state_dict(),
+        store.loader(8, columns=KEYS, weights=el.Prioritized(alpha=0.5)).state_dict(),
+        store[1:].loader(8, columns=KEYS, weights=el.Prioritized()).state_dict(),
         {**before, "priorities": before["priorities"][:-3]},
         {**before, "priorities": np.full(UNITS, np.nan).tobytes()},
         {**before, "beta": 7},
         {**before, "position": UNITS + 1},
     ]
     for state in others:
-        with pytest.raises(el.LoaderStateError):
+        with pytest.raises(el.errors.LoaderStateError):
             loader.load_state_dict(state)
     assert loader.state_dict() == before
-    with pytest.raises(el.LoaderStateError, match="order"):
+    with pytest.raises(el.errors.LoaderStateError, match="order"):
         store.loader(8, columns=KEYS).load_state_dict(before)
 
 
 def test_priorities_may_be_tensors(store: el.EpisodeStore) -> None:
     """Those that still belong to a graph, or have a dtype that numpy lacks, are refused with a hint."""
     torch = pytest.importorskip("torch")
-    loader = store.loader(4, weights=el.Prioritised(), output="torch")
+    loader = store.loader(4, weights=el.Prioritized(), output="torch")
     batch = next(iter(loader))
     loader.update_priorities(batch["unit"], batch["weight"])
     before = loader.state_dict()
     graph = torch.ones(4, requires_grad=True) * 2
     for wrong in (graph, torch.ones(4, dtype=torch.bfloat16)):
-        with pytest.raises(el.InvalidArgumentError, match=r"detach\(\).cpu\(\)"):
+        with pytest.raises(el.errors.InvalidArgumentError, match=r"detach\(\).cpu\(\)"):
             loader.update_priorities(batch["unit"], wrong)
     assert loader.state_dict() == before
     loader.update_priorities(batch["unit"], graph.detach())

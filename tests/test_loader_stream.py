@@ -69,6 +69,7 @@ def stream(
     return store.loader(batch_size, cache=el.Cache("stream", buffer_bytes=buffer_bytes), **options)
 
 
+@pytest.mark.further
 @settings(max_examples=examples(40))
 @given(drawn_stores, drawn_kinds, st.integers(1, 40), buffers, st.booleans())
 def test_without_shuffling_a_stream_is_the_view_in_order(
@@ -81,6 +82,7 @@ def test_without_shuffling_a_stream_is_the_view_in_order(
     assert assert_identical(found, expected) == len(expected)
 
 
+@pytest.mark.further
 @settings(max_examples=examples(40))
 @given(drawn_stores, drawn_kinds, st.integers(1, 40), buffers, st.integers(0, 2))
 def test_a_shuffled_stream_has_each_unit_once(
@@ -269,7 +271,7 @@ def test_an_error_of_the_thread_reaches_the_reader(tmp_path: Path, monkeypatch: 
     content[4 : len(content) // 2] = bytes(len(content) // 2 - 4)
     file.write_bytes(content)
     found = 0
-    with pytest.raises(el.CorruptStoreError, match=file.name):
+    with pytest.raises(el.errors.CorruptStoreError, match=file.name):
         for _ in loader:
             found += 1
     assert 0 < found < len(loader) and no_threads()
@@ -285,17 +287,17 @@ def test_states_of_streams_and_other_caches() -> None:
     shuffled = store.loader(4, shuffle=True, seed=3)
     narrow, wide = stream(store), stream(store, buffer_bytes=1 << 30)
     for one, other in [(shuffled, narrow), (narrow, shuffled), (narrow, wide)]:
-        with pytest.raises(el.LoaderStateError, match="order"):
+        with pytest.raises(el.errors.LoaderStateError, match="order"):
             one.load_state_dict(other.state_dict())
 
 
 def test_what_a_stream_cannot_do_is_refused() -> None:
     """Drawing with replacement or by weight, and a buffer that is no size; the error says what to do."""
     for options in ({"weights": "steps"}, {"weights": "episodes"}, {"weights": pl.col("length")}):
-        with pytest.raises(el.InvalidArgumentError, match="cache='mmap'"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="cache='mmap'"):
             _kept[0].loader(cache="stream", **options)
     for size in (0, -1, 1.5, True):
-        with pytest.raises(el.InvalidArgumentError, match="buffer_bytes"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="buffer_bytes"):
             stream(_kept[0], buffer_bytes=size)  # pyright: ignore[reportArgumentType]
 
 
@@ -383,6 +385,7 @@ print(held("VmHWM") - before, total)
 """
 
 
+@pytest.mark.further
 def test_the_memory_of_a_stream_is_bounded(tmp_path: Path) -> None:
     """470 MB of frames through a buffer of 32 MB: the peak is that and what decoding row groups takes."""
     frames = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)

@@ -78,9 +78,9 @@ def test_shuffled_states_fit_memory_and_mmap_but_no_stream(store: el.EpisodeStor
     memory, mapped, stream = (loader_of(store, cache, shuffle=True) for cache in CACHES)
     assert memory.state_dict() == mapped.state_dict()
     mapped.load_state_dict(memory.state_dict())
-    drawing = loader_of(store, weights=el.Prioritised())
+    drawing = loader_of(store, weights=el.Prioritized())
     for one, other in [(memory, stream), (stream, mapped), (memory, drawing), (drawing, memory)]:
-        with pytest.raises(el.LoaderStateError):
+        with pytest.raises(el.errors.LoaderStateError):
             one.load_state_dict(other.state_dict())
 
 
@@ -111,7 +111,7 @@ def overwritten(batch: Any) -> Any:
 def test_priorities_of_mapped_and_stacked_tensors(store: el.EpisodeStore, cache: Any) -> None:
     """Each batch holds its units, as tensors; a state goes on elsewhere, and so does a pickled loader."""
     torch = pytest.importorskip("torch")
-    options: dict[str, Any] = {"weights": el.Prioritised(alpha=1.0, epsilon=0.0), "output": "torch"}
+    options: dict[str, Any] = {"weights": el.Prioritized(alpha=1.0, epsilon=0.0), "output": "torch"}
     loader, every = loader_of(store, cache, **options), next(iter(store.loader(83, transforms=TRANSFORMS)))
     loader.update_priorities(torch.arange(83), torch.arange(83) % 7)
     batches = iter(loader)
@@ -178,7 +178,9 @@ def test_what_is_derived_of_new_episodes_has_the_dtype_of_the_others(tmp_path: P
             )
         if reward == 1.0:
             assert set(loader.take(8)["moved"]) == {1.5}
-    with pytest.raises(el.InvalidArgumentError, match=r"'moved' of new episodes is int64 .* was float64"):
+    with pytest.raises(
+        el.errors.InvalidArgumentError, match=r"'moved' of new episodes is int64 .* was float64"
+    ):
         loader.take(8)
 
 
@@ -186,7 +188,7 @@ def test_a_mixture_of_tensors_from_streams(store: el.EpisodeStore) -> None:
     """Each part in its own order, handed out as tensors, by batches and by units; also from its state."""
     torch = pytest.importorskip("torch")
 
-    def mixture(output: Any) -> el.MixedLoader:
+    def mixture(output: Any) -> el.types.MixedLoader:
         parts = [loader_of(view, "stream", shuffle=True, output=output) for view in (store, store[:5])]
         return el.mix([(parts[0], 0.75), (parts[1], 0.25)], 8, source=True)
 
@@ -197,23 +199,27 @@ def test_a_mixture_of_tensors_from_streams(store: el.EpisodeStore) -> None:
     resumed.load_state_dict(tensors.state_dict())
     assert isinstance(resumed.take(3)["reward"], torch.Tensor)
     assert isinstance(loader_of(store, output="torch").take(3)["reward"], torch.Tensor)
-    with pytest.raises(el.InvalidArgumentError, match=r"Loader 0 .* TorchOutput.*, loader 1 NumpyOutput"):
+    with pytest.raises(
+        el.errors.InvalidArgumentError, match=r"Loader 0 .* TorchOutput.*, loader 1 NumpyOutput"
+    ):
         el.mix([(loader_of(store, output="torch"), 1), (loader_of(store), 1)])
 
 
-@pytest.mark.parametrize("how", [{"follow": el.Follow()}, {"weights": el.Prioritised()}])
+@pytest.mark.parametrize("how", [{"follow": el.Follow()}, {"weights": el.Prioritized()}])
 def test_what_depends_on_the_moment_is_not_made_ahead(store: el.EpisodeStore, how: dict[str, Any]) -> None:
     """Neither in a thread nor in other processes; and what follows is held in memory."""
     pytest.importorskip("torch")
-    with pytest.raises(el.InvalidArgumentError, match="makes batches ahead"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="makes batches ahead"):
         store.loader(el.Batches(prefetch=2), **how)
     loader = store.loader(**how)
     for make in (loader.torch_loader, loader.iterable_dataset, loader.map_dataset):
-        with pytest.raises(el.InvalidArgumentError, match="makes batches ahead"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="makes batches ahead"):
             make()
-    with pytest.raises(el.InvalidArgumentError, match=r"holds its window in memory|a stream holds a part"):
+    with pytest.raises(
+        el.errors.InvalidArgumentError, match=r"holds its window in memory|a stream holds a part"
+    ):
         store.loader(cache="stream", **how)
-    with pytest.raises(el.InvalidArgumentError, match="follows a store holds"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="follows a store holds"):
         store.loader(follow=el.Follow(), cache="mmap")
 
 

@@ -9,6 +9,7 @@ import pickle
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from episodelake.readers.loading.feed import ArrayFeed
-from episodelake.readers.loading.order.shard import Shard
+from episodelake.readers.loading.shard import Shard
 from test_loader_order import places
 from test_loader_units import NESTED, assert_same, random_store
 from waiting import PATIENCE
@@ -157,7 +158,7 @@ def test_a_persistent_loader_is_moved_in_the_middle(store: el.EpisodeStore) -> N
     for _ in range(5):
         next(iterator)
     loader.load_state_dict(state)
-    with pytest.raises(el.LoaderStateError, match="was moved"):
+    with pytest.raises(el.errors.LoaderStateError, match="was moved"):
         next(iterator)
     assert places(loader) == plain[20:]
     begun = iter(loader)
@@ -203,7 +204,7 @@ class _Failing:
 
     def __call__(self, batch: Any) -> Any:
         if (batch["t"] == 29).any():
-            raise el.InvalidArgumentError("no such reward")
+            raise el.errors.InvalidArgumentError("no such reward")
         return batch
 
 
@@ -214,11 +215,11 @@ def test_an_error_of_a_worker_is_raised(store: el.EpisodeStore, workers: int) ->
     good = next(number for number, batch in enumerate(plain) if (batch["t"] == 29).any())
     loader = loader_of(store, transforms=[_Failing()]).torch_loader(workers)
     seen = 0
-    with pytest.raises(el.InvalidArgumentError, match="no such reward"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="no such reward"):
         for _ in loader:
             seen += 1
     assert seen == good and loader.state_dict()["position"] == 4 * good
-    with pytest.raises(el.InvalidArgumentError, match="no such reward"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="no such reward"):
         next(iter(loader))
 
 
@@ -250,9 +251,9 @@ def test_a_loader_with_workers_is_pickled(store: el.EpisodeStore) -> None:
 
 def test_arguments_that_make_no_sense_are_refused(store: el.EpisodeStore) -> None:
     """The message is that of torch."""
-    with pytest.raises(el.InvalidArgumentError, match="persistent_workers"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="persistent_workers"):
         loader_of(store).torch_loader(0, persistent_workers=True)
-    with pytest.raises(el.InvalidArgumentError, match="num_workers"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="num_workers"):
         loader_of(store).torch_loader(-1)
 
 
@@ -268,6 +269,7 @@ class _Shared:
         return batch | {"shared": np.array([not image.flags.writeable and nameless] * len(batch["t"]))}
 
 
+@pytest.mark.further
 def test_spawned_workers_share_the_columns(store: el.EpisodeStore) -> None:
     """The order is the same; no worker has a copy of the arrays: all map one file that has no name."""
     plain = loader_of(store)
@@ -337,7 +339,7 @@ def test_an_iterable_dataset_begins_where_the_loader_stands(store: el.EpisodeSto
     seen = places([next(iterator), next(iterator)])
     dataset = pickle.loads(pickle.dumps(original.iterable_dataset()))
     assert seen + places(dataset) == places(loader_of(store))
-    with pytest.raises(el.InvalidArgumentError, match="epoch"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="epoch"):
         dataset.set_epoch(-1)
 
 
@@ -371,13 +373,13 @@ def test_a_state_of_another_dataset_is_refused(store: el.EpisodeStore) -> None:
     dataset = loader_of(store).iterable_dataset()
     state = dataset.state_dict()
     dataset.load_state_dict(state)
-    with pytest.raises(el.LoaderStateError, match="batching"):
+    with pytest.raises(el.errors.LoaderStateError, match="batching"):
         loader_of(store, 5).iterable_dataset().load_state_dict(state)
-    with pytest.raises(el.LoaderStateError, match="batching"):
+    with pytest.raises(el.errors.LoaderStateError, match="batching"):
         dataset.load_state_dict(loader_of(store).state_dict())
-    with pytest.raises(el.LoaderStateError, match="batch is None"):
+    with pytest.raises(el.errors.LoaderStateError, match="batch is None"):
         dataset.load_state_dict(state | {"batch": None})
-    with pytest.raises(el.LoaderStateError, match="no state"):
+    with pytest.raises(el.errors.LoaderStateError, match="no state"):
         dataset.load_state_dict({})
 
 
@@ -390,7 +392,7 @@ def test_a_map_style_dataset_has_each_unit(store: el.EpisodeStore) -> None:
         assert_same(as_numpy(dataset[number]), _first(units[number]))
     assert sum(1 for _ in dataset) == 75
     for number in (75, -76):
-        with pytest.raises(el.UnitNotFoundError, match="from 0 to 74"):
+        with pytest.raises(el.errors.UnitNotFoundError, match="from 0 to 74"):
             dataset[number]
     with pytest.raises(IndexError):
         dataset.__getitems__([3, 75])
@@ -433,7 +435,7 @@ def _tuples(tree: Any) -> Any:
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"weights": "steps"}, {"shard": (0, 2)}])
 def test_a_map_style_dataset_has_no_order_of_its_own(store: el.EpisodeStore, options: Any) -> None:
     """What only torch's sampler can decide there is refused, not ignored."""
-    with pytest.raises(el.InvalidArgumentError, match="sampler"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="sampler"):
         store.loader(4, **options).map_dataset()
 
 
@@ -476,7 +478,7 @@ def test_processes_of_torch_distributed_share_an_epoch(store: el.EpisodeStore, t
 @pytest.mark.parametrize("shard", ["everything", (0,), (0, 1, 2), 3, (0.5, 2), (2, 2), (-1, 2), None])
 def test_a_shard_that_makes_no_sense_is_refused(store: el.EpisodeStore, shard: Any) -> None:
     """The message says what is expected."""
-    with pytest.raises(el.InvalidArgumentError, match="rank, world"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="rank, world"):
         store.loader(4, shard=shard)
 
 
@@ -500,3 +502,14 @@ def _odd_values(batch: Any) -> Any:
         "byte": np.ones((3, 1), "u1"),
     }
     return values | nested
+
+
+def test_a_loader_of_another_process_has_a_position_of_its_own(store: el.EpisodeStore) -> None:
+    """What is sent to a process shares tensors with its sender, but not the epoch that comes next."""
+    loader = loader_of(store, output="torch").torch_loader(1, multiprocessing_context="spawn")
+    sent = pickle.loads(bytes(ForkingPickler.dumps(loader)))
+    loader.set_epoch(7)
+    first = next(iter(loader))
+    assert sent.epoch == 0
+    assert_same(next(iter(sent)), next(iter(loader_of(store, output="torch"))))
+    assert loader.epoch == 7 and first

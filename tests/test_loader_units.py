@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 import plain_units
+from loader_batches import assert_identical
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 NESTED = gym.spaces.Dict(
@@ -152,7 +154,7 @@ def test_windows(store: el.EpisodeStore, size: int, stride: int, pad: Any, burn_
     ]
     options: dict[str, Any] = {"units": el.Windows(size, stride=stride, pad=pad, burn_in=burn_in)}
     if not expected:
-        with pytest.raises(el.InvalidArgumentError, match="the longest of"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="the longest of"):
             store.loader(4, **options)
         return
     keys = [*USUAL, "mask"]
@@ -234,8 +236,23 @@ def test_unpadded_episodes_are_those_of_the_store(store: el.EpisodeStore, batch_
 def test_only_whole_episodes_are_unpadded() -> None:
     """A batch of transitions has no lengths, and the error says where they come from."""
     for batch in (next(iter(_made[0].loader(2))), [], None):
-        with pytest.raises(el.InvalidArgumentError, match=r"units=el\.WholeEpisodes\(\)"):
+        with pytest.raises(el.errors.InvalidArgumentError, match=r"units=el\.WholeEpisodes\(\)"):
             el.unpadded(batch)  # pyright: ignore[reportArgumentType]
 
 
 WHOLE = ["observation", "action", "reward", "terminated"]
+
+
+def test_a_span_takes_the_memory_of_an_episode(tmp_path: Path) -> None:
+    """However many steps are asked for: values and peak memory are those of the longest episode."""
+    store = random_store(tmp_path / "store", [5, 3, 8], ["terminated", "cut", "truncated"], BOX, 3)
+    longest = max(map(len, store))
+    expected = list(store.loader(5, n_step=longest, gamma=0.9))
+    loader = store.loader(5, n_step=2**40, gamma=0.9)
+    tracemalloc.start()
+    try:
+        found = list(loader)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert_identical(found, expected)

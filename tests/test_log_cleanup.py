@@ -18,11 +18,12 @@ from deltalake import DeltaTable
 
 import episodelake as el
 from conformance import Backend, FolderBackend, ObjectBackend, assert_numbered, fill
-from episodelake.store.places import locate
-from episodelake.store.places.local import LocalPlace
-from episodelake.store.tables import commit_log, log_cleaning
-from episodelake.store.tables.checkpoints import write_checkpoint
-from episodelake.store.tables.checksums import commit_name
+from episodelake.store.delta import cleaning
+from episodelake.store.delta import table as delta_table
+from episodelake.store.delta.cleaning import write_checkpoint
+from episodelake.store.delta.log import commit_name
+from episodelake.store.files import locate
+from episodelake.store.files.local import LocalPlace
 from independent_checks import assert_agree
 from independent_tables import Refused, read_table
 from object_server import shared_server
@@ -45,14 +46,14 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every fifth commit writes a checkpoint."""
-    monkeypatch.setattr(commit_log, "_CHECKPOINT_EVERY", 5)
-    monkeypatch.setattr(commit_log, "_REMOTE_CHECKPOINT_EVERY", 5)
+    monkeypatch.setattr(delta_table, "_CHECKPOINT_EVERY", 5)
+    monkeypatch.setattr(delta_table, "_REMOTE_CHECKPOINT_EVERY", 5)
 
 
 @pytest.fixture
 def eager(often: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every version is old as soon as it is replaced."""
-    monkeypatch.setattr(log_cleaning, "_RETENTION_SECONDS", -3600.0)
+    monkeypatch.setattr(cleaning, "_RETENTION_SECONDS", -3600.0)
 
 
 def set_clock(patch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -105,6 +106,7 @@ def assert_whole(path: Path, values: list[int]) -> None:
 # What goes
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("often")
 def test_old_commits_of_runs_and_steps_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint cleans the logs of runs and steps up to the one before it; the history stays."""
@@ -153,7 +155,7 @@ def test_a_checkpoint_deletes_so_many_files_at_most(tmp_path: Path, monkeypatch:
     """A long log is cleaned bit by bit, from its beginning."""
     path = tmp_path / "store"
     store = old_store(path, monkeypatch)
-    monkeypatch.setattr(log_cleaning, "_MOST", 2)
+    monkeypatch.setattr(cleaning, "_MOST", 2)
     counts = []
     for value in range(8, 12):
         fill(store, [value])
@@ -163,6 +165,7 @@ def test_a_checkpoint_deletes_so_many_files_at_most(tmp_path: Path, monkeypatch:
     assert_whole(path, list(range(12)))
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("often")
 def test_vacuum_cleans_the_history(tmp_path: Path) -> None:
     """Vacuum cleans all three logs up to a checkpoint; older versions say so, newer ones open."""
@@ -174,13 +177,15 @@ def test_vacuum_cleans_the_history(tmp_path: Path) -> None:
     assert store.vacuum(NOW) == dry and dry.bytes == sum(sizes.values())
     assert {name.partition("/")[0] for name in dry.files if "_delta_log" in name} >= {"episodes", "steps"}
     assert not any((path / name).exists() for name in dry.files)
-    assert store.vacuum(NOW) == el.VacuumReport((), 0)
+    assert store.vacuum(NOW) == el.types.VacuumReport((), 0)
     (first,) = versions(path, "episodes", "checkpoint.parquet")
     assert versions(path, "episodes")[0] == first - 1
     for version in range(first):
-        with pytest.raises(el.VersionNotFoundError, match=rf"there are {first} to {store.version}.*vacuumed"):
+        with pytest.raises(
+            el.errors.VersionNotFoundError, match=rf"there are {first} to {store.version}.*vacuumed"
+        ):
             el.open(path, version=version)
-        with pytest.raises(el.VersionNotFoundError):
+        with pytest.raises(el.errors.VersionNotFoundError):
             store.tag("gone", version=version)
     for version in range(first, store.version + 1):
         assert len(assert_agree(path, version)) == len(el.open(path, version=version))
@@ -208,7 +213,7 @@ def test_tags_keep_their_part_of_the_log(tmp_path: Path) -> None:
     store.untag("six")
     store.vacuum(NOW)
     assert versions(path, "episodes")[0] > tagged
-    with pytest.raises(el.VersionNotFoundError):
+    with pytest.raises(el.errors.VersionNotFoundError):
         el.open(path, version=tagged)
 
 
@@ -265,7 +270,7 @@ def test_a_damaged_checkpoint_replaces_nothing(backend: Backend) -> None:
     data[-9] ^= 1
     (log / newest).write(bytes(data))
     if log.local is not None:
-        with pytest.raises(el.CorruptStoreError, match="checksum"):
+        with pytest.raises(el.errors.CorruptStoreError, match="checksum"):
             store.vacuum(NOW)
     else:
         store.vacuum(NOW)
@@ -284,7 +289,7 @@ def sleep_once(monkeypatch: pytest.MonkeyPatch, table: str, meanwhile: Callable[
     Returns:
         The number that it was about to take, once it did.
     """
-    write = commit_log._write
+    write = delta_table._write
     slept: list[int] = []
 
     def slow(place: Any, version: int, commit: bytes) -> bool:
@@ -293,7 +298,7 @@ def sleep_once(monkeypatch: pytest.MonkeyPatch, table: str, meanwhile: Callable[
             meanwhile()
         return write(place, version, commit)
 
-    monkeypatch.setattr(commit_log, "_write", slow)
+    monkeypatch.setattr(delta_table, "_write", slow)
     return slept
 
 
@@ -371,7 +376,7 @@ def test_maintenance_that_slept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         # Vacuum would wait for the operation.
         log = path / table / "_delta_log"
         bound = versions(path, table, "checkpoint.parquet")[-1]
-        for entry in log_cleaning.replaced_files(locate(log).entries(), bound):
+        for entry in cleaning.replaced_files(locate(log).entries(), bound):
             (log / entry.name).unlink()
 
     slept = sleep_once(monkeypatch, table, others)
@@ -384,28 +389,28 @@ def test_maintenance_that_slept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 DYING = """
 import os, sys
 import episodelake as el
-from episodelake.store.tables import commit_log, log_cleaning
+from episodelake.store.delta import cleaning, table as delta_table
 from real_environments import write_numbered
 from conformance import fill
-from episodelake.store.tables.commit_log import CommitLog
-commit_log._CHECKPOINT_EVERY = 5
-log_cleaning._RETENTION_SECONDS = -3600.0
+from episodelake.store.delta.table import Table
+delta_table._CHECKPOINT_EVERY = 5
+cleaning._RETENTION_SECONDS = -3600.0
 path, table = sys.argv[1:]
 writer = el.open(path).writer(run="dying", durability="fsync", flush_seconds=0.01)
 write_numbered(writer, 0, 1)
 writer.seal()
 write_numbered(writer, 1, 2)
 writer.flush()
-write = commit_log._write
+write = delta_table._write
 def slow(place, version, commit):
     if place.name == table:
-        commit_log._write = write
+        delta_table._write = write
         for value in range(2, 16):
             fill(el.open(path), [value])
-        commit_log.CommitLog._check_followed = lambda self, commit: os._exit(9)
+        Table._is_last_commit_there = lambda self: os._exit(9)
         print(version, flush=True)
     return write(place, version, commit)
-commit_log._write = slow
+delta_table._write = slow
 writer.close()
 """
 
@@ -485,8 +490,8 @@ def leave_stray(backend: Backend, table: str, version: int) -> None:
     assert commit_name(version + 1) not in names
     added = {"path": "stray.parquet", "size": 1, "partitionValues": {}, "modificationTime": 1}
     actions = [{"add": {**added, "dataChange": True, "stats": "{}"}}, {"txn": {"appId": "s", "version": 1}}]
-    commit = commit_log.commit_text(table, version + 1, actions, {"timestamp": 1, "operation": "WRITE"})
-    assert commit_log._write(place, version + 1, commit)
+    commit = delta_table.commit_text(table, version + 1, actions, {"timestamp": 1, "operation": "WRITE"})
+    assert delta_table._write(place, version + 1, commit)
 
 
 def pickle_of(store: el.EpisodeStore) -> el.EpisodeStore:
@@ -515,6 +520,7 @@ def test_a_stray_between_two_sleepers(tmp_path: Path, monkeypatch: pytest.Monkey
     assert el.open(path).verify().ok
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("often")
 def test_an_old_checkpoint_that_comes_late(tmp_path: Path) -> None:
     """A writer that slept before it wrote a checkpoint leaves one behind which no commits are."""
@@ -527,7 +533,7 @@ def test_an_old_checkpoint_that_comes_late(tmp_path: Path) -> None:
     hint = checkpoint.with_name("_last_checkpoint")
     hint.write_text(hint.read_text().replace(f'"version": {first}', '"version": 5'))
     checkpoint.write_bytes(late)
-    with pytest.raises(el.VersionNotFoundError, match=f"there are {first}"):
+    with pytest.raises(el.errors.VersionNotFoundError, match=f"there are {first}"):
         el.open(path, version=6)
     assert el.open(path).history().height == store.version - first + 1
     assert_whole(path, list(range(13)))
@@ -566,7 +572,7 @@ def test_a_cleaner_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ev
         for version in range(store.version + 1):
             try:
                 found = len(el.open(path, version=version))
-            except el.VersionNotFoundError:
+            except el.errors.VersionNotFoundError:
                 assert version < store.history()["version"].min()
                 continue
             assert found == len(assert_agree(path, version))
@@ -582,18 +588,18 @@ def test_a_cleaner_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ev
 CROWD = """
 import random, sys, time
 import episodelake as el
-from episodelake.store.tables import commit_log, log_cleaning
+from episodelake.store.delta import cleaning, table as delta_table
 from real_environments import write_numbered
-commit_log._CHECKPOINT_EVERY = 3
-log_cleaning._RETENTION_SECONDS = -3600.0
+delta_table._CHECKPOINT_EVERY = 3
+cleaning._RETENTION_SECONDS = -3600.0
 path, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 chance = random.Random(first)
-write = commit_log._write
+write = delta_table._write
 def slow(place, version, commit):
     if chance.random() < 0.2:
         time.sleep(chance.uniform(0, 0.3))
     return write(place, version, commit)
-commit_log._write = slow
+delta_table._write = slow
 value = first
 while value < first + count:
     with el.open(path).writer() as writer:
@@ -641,7 +647,7 @@ def test_a_checkpoint_that_fails_to_clean_fails_no_seal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of the log that cannot be deleted stay, and recording goes on."""
-    monkeypatch.setattr(commit_log, "_CHECKPOINT_EVERY", 5)
+    monkeypatch.setattr(delta_table, "_CHECKPOINT_EVERY", 5)
     path = tmp_path / "store"
     store = old_store(path, monkeypatch)
 

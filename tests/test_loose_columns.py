@@ -71,7 +71,7 @@ def test_user_columns_may_have_the_journals_names(store: el.EpisodeStore, name: 
 def test_user_columns_with_a_meaning_are_refused(store: el.EpisodeStore, name: str) -> None:
     """A name that a steps column or a family has is refused, ignoring case, and the writer goes on."""
     with store.writer() as writer:
-        with pytest.raises(el.InvalidArgumentError, match=name):
+        with pytest.raises(el.errors.InvalidArgumentError, match=name):
             writer.begin(ZERO, extra={name: {"x": 1}})
         write(writer, [{}, {}])
     assert len(store.refresh()) == 1

@@ -26,7 +26,9 @@ from hypothesis import strategies as st
 import episodelake as el
 from agent_environments import Comings
 from effort import examples
-from episodelake.readers.sql.interrupting import run_interruptible
+from episodelake.readers.sql import connections
+from episodelake.readers.sql.session import QuerySession
+from episodelake.readers.sql.sources import run_interruptible
 from plain_agents import play_parallel, random_policy
 from plain_returns import close, returns_to_go
 from real_environments import NUMBERED_SPACES
@@ -156,7 +158,7 @@ def test_long_episodes_do_not_lose_their_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("call", ["returns_to_go(1.01)", "discounted_return(-0.1)", "returns_to_go(NULL)"])
 def test_a_gamma_out_of_range_is_refused(store: el.EpisodeStore, call: str) -> None:
     """A gamma outside 0 to 1 is an error that says so, not a wrong number."""
-    with pytest.raises((duckdb.Error, el.QueryError), match="expected a number from 0 to 1"):
+    with pytest.raises((duckdb.Error, el.errors.QueryError), match="expected a number from 0 to 1"):
         store.sql(f"from {call}").fetchall()
 
 
@@ -217,7 +219,9 @@ def test_places_that_are_none_are_told(ask: Any, text: str, told: str) -> None:
 
 def test_positions_from_rows_are_told_of(store: el.EpisodeStore) -> None:
     """The macro takes one; episodes that are numbered, as the message has it, can be chosen by many."""
-    with pytest.raises(el.QueryError, match=r"number the episodes: SELECT row_number\(\) OVER \(\) - 1"):
+    with pytest.raises(
+        el.errors.QueryError, match=r"number the episodes: SELECT row_number\(\) OVER \(\) - 1"
+    ):
         store.query("select episode_id from range(3) chosen(place), lateral (from episode_at(place))")
     numbered = "(select row_number() over () - 1 as place, episode_id from episodes)"
     found = store.query(f"select episode_id from {numbered} where place in (0, 2) order by place")
@@ -279,7 +283,7 @@ def test_step_at(view: el.EpisodeView, ask: Any) -> None:
 def test_first_hit(view: el.EpisodeView, ask: Any, condition: str, holds: Any) -> None:
     """The first t at which a condition holds, the last observation included; NULL where it never does."""
     if holds is None:
-        with pytest.raises(el.QueryError):
+        with pytest.raises(el.errors.QueryError):
             view.sql(f"from first_hit({condition})")
         return
     wanted = {
@@ -383,7 +387,7 @@ def test_elements_of_nested_spaces(tmp_path: Path) -> None:
 def test_elements_that_are_not_there(tmp_path: Path, expression: str, named: list[str]) -> None:
     """An index or a part that the space has not is an error that says what it has."""
     store = nested_store(tmp_path / "store")
-    with pytest.raises((duckdb.Error, el.QueryError)) as caught:
+    with pytest.raises((duckdb.Error, el.errors.QueryError)) as caught:
         store.sql(f"select {expression} from steps").fetchall()
     assert all(name in str(caught.value) for name in named)
 
@@ -595,10 +599,10 @@ def test_conditions_of_filters_may_use_macros(store: el.EpisodeStore) -> None:
 def test_nearest_names_come_first(store: el.EpisodeStore, text: str, first: str) -> None:
     """The message for a wrong name begins with the nearest right ones of its kind."""
     for read_only in (False, True):
-        with pytest.raises(el.QueryError) as caught:
+        with pytest.raises(el.errors.QueryError) as caught:
             store.sql(text, read_only=read_only)
         assert str(caught.value).startswith(first), str(caught.value)
-    with pytest.raises(el.QueryError) as caught:
+    with pytest.raises(el.errors.QueryError) as caught:
         store.filter("lenght > 3")
     assert str(caught.value).startswith("There is no column 'lenght'. Nearest: length")
 
@@ -606,7 +610,7 @@ def test_nearest_names_come_first(store: el.EpisodeStore, text: str, first: str)
 def test_long_lists_are_told_where_no_name_is_near(store: el.EpisodeStore) -> None:
     """All columns of the tables that a query names are listed where none is near, and no others."""
     for text, listed in (("select xqzw from episodes", True), ("select lenght from episodes", False)):
-        with pytest.raises(el.QueryError) as caught:
+        with pytest.raises(el.errors.QueryError) as caught:
             store.sql(text)
         assert ("wide_seed" in str(caught.value)) is listed
         assert "env_spec" not in str(caught.value) and "returns_to_go" not in str(caught.value)
@@ -616,7 +620,7 @@ def test_a_locked_file_is_told(store: el.EpisodeStore) -> None:
     """A connection that may only read says that it sees the store alone, and how other files are read."""
     for text in ("from read_csv('other.csv')", "from 'other.csv'", "from read_text('other.csv')"):
         with pytest.raises(
-            el.QueryError, match=r"^'other.csv' is no part of the store, .* Without read_only"
+            el.errors.QueryError, match=r"^'other.csv' is no part of the store, .* Without read_only"
         ):
             store.sql(text, read_only=True)
 
@@ -630,7 +634,7 @@ def test_a_dotted_name_without_quotes_is_told(tmp_path: Path) -> None:
         episode.end()
     for text in ("select info.clock from steps", "select max(info.clock) from steps where t > 0"):
         with pytest.raises(
-            el.QueryError, match=r'info.clock is one name: write it in double quotes, as "info'
+            el.errors.QueryError, match=r'info.clock is one name: write it in double quotes, as "info'
         ):
             store.refresh().sql(text)
 
@@ -639,7 +643,9 @@ def test_a_single_number_has_no_elements(tmp_path: Path) -> None:
     """Where the observation or action is a single number, the macros for elements name its column."""
     store = el.create(tmp_path / "store", observation_space=Discrete(4), action_space=Discrete(2))
     for macro, column in (("obs", "observation"), ("act", "action"), ("next_obs", "next_observation")):
-        with pytest.raises(el.QueryError, match=f"^{column} is a single number here.*: write {column}"):
+        with pytest.raises(
+            el.errors.QueryError, match=f"^{column} is a single number here.*: write {column}"
+        ):
             store.query(f"select {macro}(0) from transitions_with_next")
         store.query(f"select {column} from transitions_with_next")
 
@@ -724,5 +730,64 @@ def test_query_gives_frames_and_errors_of_the_tree(store: el.EpisodeStore) -> No
     for read_only in (False, True):
         frame = store.query("select length from episodes order by all", read_only=read_only)
         assert frame["length"].to_list() == sorted(len(episode) for episode in store)
-        with pytest.raises(el.QueryError, match="outside the shape"):
+        with pytest.raises(el.errors.QueryError, match="outside the shape"):
             store.query("select obs(4) from steps", read_only=read_only)
+
+
+def test_macros_are_made_once_and_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one snapshot, whatever is asked; a large action makes no large text, and its histogram names each
+    number.
+    """
+    made: list[int] = []
+    build = connections.macros_of
+    monkeypatch.setattr(connections, "macros_of", lambda *given: made.append(1) or build(*given))
+    action = Box(-1, 1, (50, 40, 25), np.float32)
+    box = Box(-9, 9, (1,))
+    store = el.create(tmp_path / "store", observation_space=box, action_space=action)
+    with store.writer() as writer:
+        episode = writer.begin(np.zeros(1, np.float32))
+        episode.append(np.zeros((50, 40, 25), np.float32), 1.0, np.zeros(1, np.float32))
+    store.refresh()
+    for _ in range(3):
+        assert len(store.filter("length > 0")) == 1
+        assert len(store.filter("length in (select t + 1 from steps)")) == 1
+        assert store.query("select count(*) from episode_at(0)").item() == 1
+    assert len(made) == 1
+    assert sum(len(macro.body) for macro in connections.macros_for(store.context.snapshot)) < 20_000
+    names = store.query("select distinct action from action_histogram(bins := 1)")["action"].to_list()
+    assert set(names) == {f"action[{i}, {j}, {k}]" for i in range(50) for j in range(40) for k in range(25)}
+
+
+def test_a_query_creates_the_macros_that_it_names(tmp_path: Path) -> None:
+    """No statement of DuckDB holds the text of a macro that the query does not name; named ones are there."""
+    limits = np.arange(1, 3001, dtype=np.float32)
+    observations = gymnasium.spaces.Box(-1, 1, (1,), np.float64)
+    actions = gymnasium.spaces.Box(-limits, limits)
+    store = el.create(tmp_path / "store", observation_space=observations, action_space=actions)
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=np.zeros((2, 1)),
+            actions=np.ones((1, 3000), np.float32),
+            rewards=[2.0],
+            terminations=True,
+            truncations=False,
+        )
+    store.refresh()
+
+    def macros(session: QuerySession) -> set[str]:
+        (connection,) = session._connections.values()
+        found = connection.sql("select distinct function_name from duckdb_functions() where not internal")
+        return {name for (name,) in found.fetchall()} - {"_numbers_0"}
+
+    session = QuerySession(store.context)
+    assert session.query("select count(*) from steps").item() == 2 and macros(session) == set()
+    assert session.query("from RETURNS_TO_GO()")["return_to_go"].to_list() == [2.0]
+    assert session.query("select act(2999) as x from transitions")["x"].to_list() == [1.0]
+    assert macros(session) == {"returns_to_go", "act"}
+    for text in ("from query('from first_' || 'hit(true)')", "from query_table('steps')"):
+        assert session.query(text).height
+    assert "action_histogram" in macros(session)
+    with store.connect() as connection:
+        assert connection.sql("select count(*) from action_histogram()").fetchall() == [(60000,)]
+    assert len(store.filter("episode_id in (select episode_id from first_hit(reward > 1))")) == 1
+    session.close()

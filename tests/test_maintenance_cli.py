@@ -21,10 +21,10 @@ import pytest
 import typer
 
 import episodelake as el
-from episodelake.store.maintenance.deletion import DeleteReport
+from episodelake.store.common.progress import progress_meter
+from episodelake.store.delta.table import Table
 from episodelake.store.maintenance.operation import Operation
-from episodelake.store.progress import progress_meter
-from episodelake.store.tables.table import Table
+from episodelake.store.maintenance.rewriting import DeleteReport
 from episodelake.terminal.commands.keeping import size_of, span_of
 from episodelake.terminal.reports.maintenance import _agreed
 from object_server import BUCKET, ObjectServer
@@ -410,6 +410,7 @@ def test_verify_names_faults(path: Path) -> None:
         assert all(row[3] == "no" for row in rows if words)
 
 
+@pytest.mark.further
 def test_verify_repairs(path: Path) -> None:
     """The journal of a dead writer is a fault until --repair has sealed it."""
     program = """
@@ -599,7 +600,7 @@ def test_interrupted_by_a_signal(path: Path, tmp_path: Path, words: tuple[str, .
 MARK_WAITING = """
 import os
 from pathlib import Path
-from episodelake.store.locking.locks import FileLock
+from episodelake.store.files.locks import FileLock
 
 acquire = FileLock.acquire
 

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from waiting import line_of
+
 PROGRAM = Path(__file__).with_name("interrupted_maintenance.py")
+CALLS = Path(__file__).with_name("interrupted_calls.py")
 #: Primes, so that the lines are spread over all files and operations.
 FEW, MANY = 307, 31
 HALVES = 2
@@ -31,6 +36,7 @@ def assert_survives(folder: Path, stride: int, offset: int, *operations: str) ->
     assert not problems, f"{len(problems)} of {report['struck']} lines:\n" + "\n".join(problems)
 
 
+@pytest.mark.further
 def test_interrupts_at_some_lines(tmp_path: Path) -> None:
     """After an exception at a few lines the store is whole, and the operation may be repeated."""
     assert_survives(tmp_path, FEW, 0, "delete", "merge")
@@ -42,3 +48,22 @@ def test_interrupts_at_any_line(tmp_path: Path, half: int) -> None:
     """After an exception at any line the store is whole, and the operation may be repeated."""
     stride = 1 if os.environ.get("EPISODELAKE_INTERRUPTS") == "all" else MANY
     assert_survives(tmp_path, HALVES * stride, half * stride)
+
+
+@pytest.mark.further
+def test_ctrl_c_ends_every_long_call(tmp_path: Path) -> None:
+    """A real SIGINT makes each long call raise KeyboardInterrupt; none swallows it and goes on."""
+    folders = dict.fromkeys(("TMPDIR",), str(tmp_path))
+    words = [sys.executable, str(CALLS), str(tmp_path)]
+    process = subprocess.Popen(words, env={**os.environ, **folders}, stdout=subprocess.PIPE, text=True)
+    ended = []
+    try:
+        while name := line_of(process):
+            time.sleep(len(ended) % 4 / 50)
+            process.send_signal(signal.SIGINT)
+            assert line_of(process) == name
+            ended.append(name)
+    finally:
+        process.kill()
+        process.wait()
+    assert len(ended) == 27

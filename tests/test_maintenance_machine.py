@@ -239,7 +239,7 @@ class MaintenanceMachine(RuleBasedStateMachine):
         assert dry == report
         shown = self.changed()
         shown.episodes = [one for one in shown.episodes if one.length != limit]
-        assert self.store.delete(pl.col("length") == limit) == el.DeleteReport(0, 0, 0)
+        assert self.store.delete(pl.col("length") == limit) == el.types.DeleteReport(0, 0, 0)
 
     @rule()
     def delete_everything(self) -> None:
@@ -288,7 +288,7 @@ class MaintenanceMachine(RuleBasedStateMachine):
         """Drop an annotation, or learn that there is none."""
         shown = self.changed()
         if name not in shown.labels | shown.marks:
-            with pytest.raises(el.InvalidArgumentError):
+            with pytest.raises(el.errors.InvalidArgumentError):
                 self.store.drop_annotation(name)
             return
         self.store.drop_annotation(name)

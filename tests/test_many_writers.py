@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import episodelake as el
-from episodelake.store.journal import recovery
-from episodelake.store.locking import locks
-from episodelake.store.places.local import LocalPlace
-from episodelake.store.tables import commit_log
+from episodelake.store.delta import table as delta_table
+from episodelake.store.files import locks
+from episodelake.store.files.local import LocalPlace
+from episodelake.store.maintenance import recovery
 from log_edits import write_actions
 from many_writers import Cast, Scene, maintain, promises, read, write
 from planned_episodes import (
@@ -177,16 +177,16 @@ class Rival:
             write(place, data, exclusive=exclusive)
 
         patch.setattr(LocalPlace, "write", lose)
-        patch.setattr(commit_log, "_PAUSE_SECONDS", 0.0)
-        patch.setattr(commit_log, "_ATTEMPTS", ATTEMPTS)
+        patch.setattr(delta_table, "_PAUSE_SECONDS", 0.0)
+        patch.setattr(delta_table, "_ATTEMPTS", ATTEMPTS)
 
 
-def start_recorder(scene: Scene) -> el.Recorder:
+def start_recorder(scene: Scene) -> el.types.Recorder:
     """A recorder that seals only when told to."""
     return el.open(scene.store).record(PlannedEnv(), seal_seconds=1e6, episode_callback=planned_metadata)
 
 
-def record(recorder: el.Recorder, seeds: range) -> None:
+def record(recorder: el.types.Recorder, seeds: range) -> None:
     """Play the planned episodes of some seeds."""
     for seed in seeds:
         recorder.reset(seed=seed)
@@ -203,7 +203,7 @@ def test_a_writer_that_always_loses_keeps_its_journal(scene: Scene, table: str) 
         rival = Rival(patch, table)
         record(recorder, range(4))
         for ending in (recorder.seal, recorder.close):
-            with pytest.raises(el.ConcurrentCommitError, match="journal"):
+            with pytest.raises(el.errors.ConcurrentCommitError, match="journal"):
                 ending()
         # The background thread may have tried as well.
         assert 2 * ATTEMPTS <= rival.wins <= 6 * ATTEMPTS
@@ -230,11 +230,11 @@ def test_a_recovery_that_always_loses_keeps_the_journal(scene: Scene) -> None:
     dead = scene.folder / "dead"
     with pytest.MonkeyPatch.context() as patch:
         Rival(patch, "episodes")
-        with pytest.raises(el.ConcurrentCommitError):
+        with pytest.raises(el.errors.ConcurrentCommitError):
             recorder.seal()
         shutil.copytree(scene.store, dead)
         for _ in range(2):
-            with pytest.raises(el.ConcurrentCommitError):
+            with pytest.raises(el.errors.ConcurrentCommitError):
                 el.recover(dead)
             assert len(el.open(dead)) == 0
     (recovered,) = el.recover(dead)
@@ -301,7 +301,7 @@ def test_a_commit_that_stays_away_is_damage(
     second = sorted((scene.store / table / "_delta_log").glob("*.json"))[-3]
     with (
         late_in_the_listing(monkeypatch, second, shows=False),
-        pytest.raises(el.CorruptStoreError, match="_delta_log"),
+        pytest.raises(el.errors.CorruptStoreError, match="_delta_log"),
     ):
         el.open(scene.store)
 

@@ -7,12 +7,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import polars as pl
 import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from episodelake.store.delta.table import Table
+from episodelake.store.environments.records import Records
 from maintenance_stores import (
     AWKWARD_SPACES,
     INFOS,
@@ -60,7 +63,7 @@ def test_files_are_linked_or_copied(tmp_path: Path, link: bool) -> None:
     left, right = (numbered_store(tmp_path / name, [2, 3, 4], seal_every=1) for name in ("left", "right"))
     report = el.merge([left.path, str(right.path)], tmp_path / "both", link=link)
     both = el.open(tmp_path / "both")
-    assert report == el.MergeReport(6, 6, 0)
+    assert report == el.types.MergeReport(6, 6, 0)
     assert shared_files(both, left) == shared_files(both, right) == (3 if link else 0)
     left.delete("true")
     left.vacuum(older_than=NOW)
@@ -93,7 +96,7 @@ def test_again_and_again(tmp_path: Path) -> None:
     into = el.create(tmp_path / "into", **NUMBERED_SPACES)
     assert el.merge([left, right], into).episodes == 4
     version = el.open(into.path).version
-    assert el.merge([right, left], into) == el.MergeReport(0, 0, 0)
+    assert el.merge([right, left], into) == el.types.MergeReport(0, 0, 0)
     assert el.open(into.path).version == version
     with left.writer() as writer:
         write_numbered(writer, 5, 2)
@@ -144,6 +147,7 @@ def test_an_overlap_with_what_was_there(tmp_path: Path) -> None:
     assert_faces_agree(into)
 
 
+@pytest.mark.further
 def test_deleted_episodes_are_not_there_already(tmp_path: Path) -> None:
     """What was deleted in `into` is not there, so a merge brings it, once, and once more later."""
     source = numbered_store(tmp_path / "source", [2, 3, 4], seal_every=1)
@@ -207,7 +211,7 @@ def test_an_empty_view_and_an_empty_store(tmp_path: Path) -> None:
     """Sources without episodes bring nothing but are no error."""
     store = numbered_store(tmp_path / "store", [2, 3])
     empty = el.create(tmp_path / "empty", **NUMBERED_SPACES)
-    assert el.merge([empty, store.filter("false")], tmp_path / "into") == el.MergeReport(0, 0, 0)
+    assert el.merge([empty, store.filter("false")], tmp_path / "into") == el.types.MergeReport(0, 0, 0)
     into = el.open(tmp_path / "into")
     assert len(into) == 0
     assert el.merge([store], into).episodes == 2
@@ -217,9 +221,9 @@ def test_an_empty_view_and_an_empty_store(tmp_path: Path) -> None:
 
 def test_no_source(tmp_path: Path) -> None:
     """Nothing to merge is an error, and creates nothing."""
-    with pytest.raises(el.InvalidArgumentError):
+    with pytest.raises(el.errors.InvalidArgumentError):
         el.merge([], tmp_path / "into")
-    with pytest.raises(el.StoreNotFoundError):
+    with pytest.raises(el.errors.StoreNotFoundError):
         el.merge([tmp_path / "nowhere"], tmp_path / "into")
     assert not (tmp_path / "into").exists()
 
@@ -240,28 +244,146 @@ def test_other_spaces_are_refused(tmp_path: Path, kind: str) -> None:
     more = numbered_store(tmp_path / "more", [4])
     other = el.create(tmp_path / "other", **OTHER_SPACES[kind])
     version = store.version
-    with pytest.raises(el.SpaceMismatchError):
+    with pytest.raises(el.errors.SpaceMismatchError):
         el.merge([more, other], store)
     assert el.open(store.path).version == version
-    with pytest.raises(el.SpaceMismatchError):
+    with pytest.raises(el.errors.SpaceMismatchError):
         el.merge([store, other], tmp_path / "into")
-    assert not (tmp_path / "into" / "store.json").exists() or len(el.open(tmp_path / "into")) == 0
+    assert not (tmp_path / "into").exists()
 
 
-def test_annotations_of_another_type(tmp_path: Path) -> None:
-    """The same annotation with another type is refused, and nothing was changed."""
-    left, right = (numbered_store(tmp_path / name, [2, 3]) for name in ("left", "right"))
-    for on in ("episode_id", STEP):
-        keys = ["episode_id"] if on == "episode_id" else ["episode_id", "t"]
-        left.annotate(left.steps.filter(pl.col("t") == 0).select(*keys, v=pl.lit(1)), on=on)
-        right.annotate(right.steps.filter(pl.col("t") == 0).select(*keys, v=pl.lit("x")), on=on)
-        version = left.version
-        with pytest.raises(el.InvalidArgumentError):
-            el.merge([right], left)
-        assert el.open(left.path).version == version
-        left.drop_annotation("v")
-        right.drop_annotation("v")
-    assert el.merge([right], left).episodes == 2
+def _annotated(value: Any, on: str | tuple[str, ...], name: str = "v") -> Any:
+    keys = [on] if isinstance(on, str) else list(on)
+    return lambda store: store.annotate(
+        store.steps.filter(t=0).select(*keys, pl.lit(value).alias(name)), on=on
+    )
+
+
+def _environment(kwargs: dict[str, Any]) -> Any:
+    return lambda store: store.save_environment(gymnasium.make("CartPole-v1", **kwargs), name="pole")
+
+
+#: What two stores cannot have both under one name, and the error.
+RIVALS = {
+    "steps": (_annotated(1.0, STEP), _annotated("x", STEP), el.errors.InvalidArgumentError),
+    "episodes": (_annotated(1, "episode_id"), _annotated(1.5, "episode_id"), el.errors.InvalidArgumentError),
+    "case": (_annotated(1, STEP), _annotated(1, STEP, "V"), el.errors.InvalidArgumentError),
+    "artifact": (
+        lambda store: store.artifacts.add(b"one", name="v"),
+        lambda store: store.artifacts.add(b"two", name="v"),
+        el.errors.StoreExistsError,
+    ),
+    "environment": (
+        _environment({}),
+        _environment({"max_episode_steps": 9}),
+        el.errors.StoreExistsError,
+    ),
+}
+
+
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("into", ["one of them", "another", "new"])
+@pytest.mark.parametrize("what", RIVALS)
+def test_rivals_of_one_name_are_refused_before_anything_is_written(
+    tmp_path: Path, what: str, into: str
+) -> None:
+    """The error names both stores, and no file is new or changed, wherever the second one stands."""
+    left, right, third = (numbered_store(tmp_path / name, [2]) for name in ("left", "right", "third"))
+    first, second, expected = RIVALS[what]
+    first(left), second(right)
+    target = {"one of them": left.path, "another": third.path, "new": tmp_path / "new"}[into]
+    before = files_under(tmp_path) - {"left/journal/maintenance.lock"}
+    sources = [right] if into == "one of them" else [third, left.refresh(), right.refresh()]
+    with pytest.raises(expected, match=r"(?s)(left.*right|right.*left)"):
+        el.merge(sources, target)
+    assert (
+        files_under(tmp_path) - {f"{name}/journal/maintenance.lock" for name in ("left", "third")} <= before
+    )
+    assert (tmp_path / "new").exists() is False
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(1001, marks=pytest.mark.further)])
+def test_many_sources_share_the_folder_of_an_annotation(tmp_path: Path, count: int) -> None:
+    """However many sources there are, the list of annotations stays readable and short."""
+    one, other = (numbered_store(tmp_path / name, [2]) for name in ("one", "other"))
+    for store, value in ((one, 1.0), (other, 2.0)):
+        store.annotate(store.steps.select("episode_id", "t", v=pl.lit(value)), on=STEP)
+    assert el.merge([one] * (count - 1) + [other], tmp_path / "into").episodes == 2
+    into = el.open(tmp_path / "into")
+    assert into.steps.collect()["v"].to_list() == [1.0] * 3 + [2.0] * 3
+    assert len(into.context.snapshot.annotation_files.annotations["v"].ids) == 1
+    into.annotate(into.steps.select("episode_id", "t", v=pl.lit(3.0)), on=STEP)
+    assert set(into.steps.collect()["v"]) == {3.0} and into.verify().ok
+
+
+def test_a_missing_artifact_is_met_before_the_commit(tmp_path: Path) -> None:
+    """A source whose named artifact has lost its content leaves the target as it was."""
+    source, target = (numbered_store(tmp_path / name, [2]) for name in ("source", "target"))
+    source.artifacts.add(b"hello", name="greeting")
+    for file in (source.path / "artifacts").iterdir():
+        file.unlink()
+    with pytest.raises(el.errors.CorruptStoreError, match="greeting"):
+        el.merge(source, target.path)
+    after = el.open(target.path)
+    assert (ids_of(after), after.runs.collect().height) == (ids_of(target), 1)
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_an_error_behind_the_commit_says_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: bool
+) -> None:
+    """The error says that the episodes are in, and the same call brings the rest; no new store is made."""
+    source, target = (numbered_store(tmp_path / name, [2]) for name in ("source", "target"))
+    source.artifacts.add(b"hello", name="greeting")
+    into = tmp_path / "new" if new else target.path
+
+    def full(*_: Any, **__: Any) -> None:
+        raise el.errors.StoreAccessError("The disk is full.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "write", full)
+        with pytest.raises(el.errors.StoreAccessError) as raised:
+            el.merge(source, into)
+    assert into.exists() is not new
+    assert ("The 1 episodes are in" in str(raised.value)) is not new
+    assert el.merge(source, into).episodes == int(new)
+    assert el.open(into).artifacts.get("greeting") == b"hello"
+
+
+@pytest.mark.parametrize("made", [True, False])
+@pytest.mark.parametrize("kind", ["compact", "delete", "annotate", "drop", "merge"])
+def test_an_operation_that_raises_was_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, made: bool
+) -> None:
+    """An error of the last commit is raised only if the commit was not made, though the system said so."""
+    store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
+    store.annotate(store.episodes.select("episode_id", v=pl.lit(1)))
+    other = numbered_store(tmp_path / "other", [4])
+    calls = {
+        "compact": store.compact,
+        "delete": lambda: store.delete("length > 2"),
+        "annotate": lambda: store.annotate(store.episodes.select("episode_id", w=pl.lit(1))),
+        "drop": lambda: store.drop_annotation("v"),
+        "merge": lambda: el.merge(other, store),
+    }
+    replace, version = Table.replace, store.version
+
+    def failing(self: Table, *arguments: Any, **options: Any) -> None:
+        if self.path.name == "episodes":
+            if made:
+                replace(self, *arguments, **options)
+            raise el.errors.StoreAccessError("The server was away for a moment.")
+        replace(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "replace", failing)
+        if made:
+            calls[kind]()
+        else:
+            with pytest.raises(el.errors.StoreAccessError, match="away for a moment"):
+                calls[kind]()
+    assert (el.open(store.path).version > version) is made
+    assert el.open(store.path).verify().ok
 
 
 def test_annotations_that_only_one_has(tmp_path: Path) -> None:
@@ -293,13 +415,14 @@ def test_an_annotation_against_a_recorded_column(tmp_path: Path, first: str) -> 
     sources = [annotated, recorded.refresh()]
     try:
         el.merge(sources if first == "annotation" else sources[::-1], tmp_path / "into")
-    except el.InvalidArgumentError:
+    except el.errors.InvalidArgumentError:
         return
     found = {len(one): one for one in el.open(tmp_path / "into")}
     assert list(found[1].extra["height"]) == [1.5, 2.5]
     assert found[2].step_annotations["height"].tolist() == [9.0] * 3
 
 
+@pytest.mark.further
 def test_kinds_that_contradict(tmp_path: Path) -> None:
     """An info that is a number here, a text there and a list elsewhere comes back as it was, in any order."""
     stores = []
@@ -435,15 +558,15 @@ def test_copy_with_a_filter(tmp_path: Path, condition: str | pl.Expr) -> None:
 def test_copy_refuses(tmp_path: Path) -> None:
     """A wrong condition creates nothing, and what is there already is not touched."""
     store = numbered_store(tmp_path / "store", [2, 3])
-    with pytest.raises(el.QueryError):
+    with pytest.raises(el.errors.QueryError):
         store.copy(tmp_path / "copy", "no_such > 1")
     assert not (tmp_path / "copy").exists()
     for _ in range(2):
-        with pytest.raises(el.StoreExistsError):
+        with pytest.raises(el.errors.StoreExistsError):
             store.copy(store.path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("mine", "utf-8")
-    with pytest.raises(el.StoreExistsError):
+    with pytest.raises(el.errors.StoreExistsError):
         store.copy(tmp_path / "other")
     assert files_under(tmp_path / "other") == {"file"}
     assert values_of(el.open(store.path)) == [0, 1]

@@ -17,8 +17,10 @@ import minari
 import numpy as np
 import pytest
 from gymnasium import spaces
+from minari.cli import app as minari_command
 from minari.data_collector.episode_buffer import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
+from typer.testing import CliRunner
 
 import episodelake as el
 from episodelake.integrations import minari as backend
@@ -218,7 +220,7 @@ def test_a_stored_episode_cannot_grow(datasets: Path) -> None:
     storage = line(datasets / "line")
     storage.update_episodes([buffer(id=0), buffer(id=1)])
     for wrong in (0, 3):
-        with pytest.raises(el.InvalidArgumentError, match="next one of this dataset is 2"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="next one of this dataset is 2"):
             storage.update_episodes([buffer(id=wrong)])
     storage.update_episodes([buffer(id=2)])
     assert [episode["id"] for episode in storage.get_episodes([2, 0, 2])] == [2, 0, 2]
@@ -243,10 +245,11 @@ def test_an_integer_beyond_the_dtype_of_the_space_is_refused(datasets: Path, par
         if value < 2**31 and value > 0:
             assert getattr(create()[0], part)[1, 0] == value
         else:
-            with pytest.raises(el.SpaceMismatchError, match=str(abs(value))):
+            with pytest.raises(el.errors.SpaceMismatchError, match=str(abs(value))):
                 create()
 
 
+@pytest.mark.further
 def test_episodes_survive_a_kill(datasets: Path) -> None:
     """Those in the journal are in the dataset when it is opened next."""
     code = f"""
@@ -313,3 +316,22 @@ def test_an_export_leaves_out_the_step_to_a_missing_observation(tmp_path: Path) 
     assert "a last transition, whose next observation is missing" in str(report)
     (episode,) = minari.MinariDataset(tmp_path / "data" / "data")
     assert np.array_equal(episode.observations, seen) and episode.actions.tolist() == [0, 1]
+
+
+@pytest.mark.further
+def test_minari_commands_take_the_format(datasets: Path) -> None:
+    """Combine, in a process that nobody registered it in; list, show and delete."""
+    for name in ("walk/a-v0", "walk/b-v0"):
+        collect("episodelake", name, episodes=2)
+    words = ("combine", "walk/a-v0", "walk/b-v0", "--dataset-id", "both-v0")
+    command = [sys.executable, "-W", "ignore", "-m", "episodelake.integrations.minari", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env={**os.environ})
+    assert ended.returncode == 0, ended.stderr
+    one, other, both = (minari.load_dataset(name) for name in ("walk/a-v0", "walk/b-v0", "both-v0"))
+    assert both.storage.FORMAT == "episodelake" and both.total_episodes == 4
+    for found, expected in zip(both, [*one, *other], strict=True):
+        assert equal(found.observations, expected.observations) and equal(found.infos, expected.infos)
+    for words in (("list", "local"), ("show", "both-v0"), ("delete", "both-v0")):
+        result = CliRunner().invoke(minari_command, words, input="y\n")
+        assert result.exit_code == 0 and "both-v0" in result.output, result.output
+    assert not (datasets / "both-v0").exists()

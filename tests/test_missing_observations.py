@@ -15,8 +15,8 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from episodelake.store.segments import episode_table
-from episodelake.store.segments.episode_record import EpisodeFacts
+from episodelake.store.journal.episodes import EpisodeFacts
+from episodelake.store.segments import seal as episode_table
 from independent_checks import assert_agree
 from waiting import PATIENCE
 
@@ -184,7 +184,7 @@ def test_many_episodes_of_t_rows_come_from_one_table(tmp_path: Path) -> None:
         lengths = [each.length for each in source]
         writer.write_episodes(bare, episodes=facts, lengths=lengths, last_observation="missing")
         writer.write_episodes(pl.DataFrame(whole), episodes=facts, last_observation="missing")
-        with pytest.raises(el.SpaceMismatchError, match="has T rows"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="has T rows"):
             writer.write_episodes(bare, lengths=[9999], last_observation="missing")
     assert len(store.refresh()) == 3 * len(source)
     assert_same(store, source)
@@ -267,7 +267,7 @@ def test_loaders_leave_out_what_needs_the_observation(
 def test_no_unit_is_left(tmp_path: Path) -> None:
     """Where every transition is left out, the error names the key that keeps them."""
     store = stored(tmp_path / "store", rollouts(lengths=(1,)))
-    with pytest.raises(el.InvalidArgumentError, match="'next_observation_present'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="'next_observation_present'"):
         store.loader(10)
     (batch,) = store.loader(10, columns=["reward", "next_observation_present"])
     assert batch["next_observation_present"].tolist() == [False]
@@ -410,7 +410,7 @@ def test_pictures_cards_and_plots(tmp_path: Path) -> None:
     store = stored(tmp_path / "store", source)
     episode = store[0]
     assert np.array_equal(episode.frames(), source[0].observations["image"])
-    with pytest.raises(el.InvalidArgumentError, match="steps 0 to 2"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="steps 0 to 2"):
         episode.frames(3)
     assert "Error" not in episode._repr_html_() + store._repr_html_()
     assert episode.plot().to_dict()
@@ -422,7 +422,7 @@ def test_maintenance_keeps_the_mark(tmp_path: Path) -> None:
     """Compaction, deletion, copies, merges and copies of tables have the same episodes."""
     source = rollouts(WORDS)
     store = stored(tmp_path / "store", source)
-    with pytest.raises(el.InvalidArgumentError, match="last_observation"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="last_observation"):
         store.annotate(store.episodes.select("episode_id", last_observation=pl.lit("x")))
     for episode in store:
         each = next(each for each in source if np.array_equal(each.rewards, episode.rewards))
@@ -477,9 +477,9 @@ def test_verify_finds_what_contradicts_the_mark(tmp_path: Path, monkeypatch: pyt
     monkeypatch.undo()
     (fault,) = {fault.message.partition(":")[0] for fault in silent.verify().faults}
     assert fault == "A row lacks its observation"
-    with pytest.raises(el.CorruptStoreError, match="observations"):
+    with pytest.raises(el.errors.CorruptStoreError, match="observations"):
         silent[0].observations  # noqa: B018 (reading it raises)
-    with pytest.raises(el.CorruptStoreError, match="lacks observations"):
+    with pytest.raises(el.errors.CorruptStoreError, match="lacks observations"):
         silent.loader(10)
     of = EpisodeFacts.of
     monkeypatch.setattr(
@@ -489,7 +489,7 @@ def test_verify_finds_what_contradicts_the_mark(tmp_path: Path, monkeypatch: pyt
     monkeypatch.undo()
     (fault,) = {fault.message.partition(":")[0] for fault in marked.verify().faults}
     assert "which is missing by the table episodes" in fault
-    with pytest.raises(el.CorruptStoreError, match="observations"):
+    with pytest.raises(el.errors.CorruptStoreError, match="observations"):
         marked[0].observations  # noqa: B018
 
 
@@ -499,17 +499,17 @@ def test_what_is_refused(tmp_path: Path) -> None:
     store = create(tmp_path / "store")
     arrays = {"actions": each.actions, "rewards": each.rewards, "terminations": True, "truncations": False}
     with store.writer() as writer:
-        with pytest.raises(el.SpaceMismatchError, match='pass last_observation="missing"'):
+        with pytest.raises(el.errors.SpaceMismatchError, match='pass last_observation="missing"'):
             writer.write_episode(observations=each.observations, **arrays)
         one_more = {name: np.concatenate([rows, rows[:1]]) for name, rows in each.observations.items()}
-        with pytest.raises(el.SpaceMismatchError, match="T observations"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="T observations"):
             writer.write_episode(observations=one_more, **arrays, last_observation="missing")
-        with pytest.raises(el.InvalidArgumentError, match="'present' or 'missing'"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="'present' or 'missing'"):
             writer.write_episode(observations=each.observations, **arrays, last_observation="drop")
         steps = steps_of(each, 0, rows=4)
-        with pytest.raises(el.SpaceMismatchError, match="row 3"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="row 3"):
             writer.write_episodes(steps)
-        with pytest.raises(el.InvalidArgumentError, match="expected NULL or 'missing'"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="expected NULL or 'missing'"):
             writer.write_episodes(steps, episodes=pa.table({"last_observation": ["gone"]}))
         filled = pa.concat_tables([steps.slice(0, 3), steps.slice(2, 1)])
         filled = filled.set_column(2, "action", pa.array([0, 0, 0, None]))
@@ -518,10 +518,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
             values = [*filled.column(name).to_pylist()[:3], None]
             filled = filled.set_column(place, name, pa.array(values, filled.schema.field(name).type))
         filled = filled.set_column(filled.column_names.index("t"), "t", pa.array([0, 1, 2, 3]))
-        with pytest.raises(el.SpaceMismatchError, match="last observation of this episode is missing"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="last observation of this episode is missing"):
             writer.write_episodes(filled, episodes=pa.table({"last_observation": ["missing"]}))
     assert len(store.refresh()) == 0
     assert "last_observation" not in store.episodes.collect_schema()
     nothing = create(tmp_path / "nothing", spaces.Dict({}))
-    with nothing.writer() as writer, pytest.raises(el.InvalidArgumentError, match="has no column"):
+    with nothing.writer() as writer, pytest.raises(el.errors.InvalidArgumentError, match="has no column"):
         writer.write_episode(observations={}, **arrays, last_observation="missing")

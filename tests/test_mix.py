@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from effort import examples
-from episodelake.readers.loading.order.shares import ExactShares, normalised
+from episodelake.readers.loading.mixing import ExactShares, normalized
 from test_loader_units import BOX, random_store
 
 KEYS = ["episode", "t", "reward"]
@@ -39,7 +39,7 @@ def loaders(stores: Stores, count: int = 2, **options: Any) -> list[el.Loader]:
     return [store.loader(8, columns=KEYS, shuffle=True, seed=3, **options) for store in stores[:count]]
 
 
-def mixed(stores: Stores, shares: list[float], **options: Any) -> el.MixedLoader:
+def mixed(stores: Stores, shares: list[float], **options: Any) -> el.types.MixedLoader:
     """A mixture of the first stores."""
     made = loaders(stores, len(shares))
     return el.mix(list(zip(made, shares, strict=True)), source=True, **options)
@@ -57,7 +57,7 @@ def units(batches: Any) -> list[tuple[float, ...]]:
 )
 def test_exact_shares_are_those_of_webster(weights: list[int], sizes: list[int]) -> None:
     """Unit by unit each goes to the part with the largest claim, however the units are cut into batches."""
-    shares = ExactShares(normalised(weights))
+    shares = ExactShares(normalized(weights))
     seats = [0] * len(weights)
     total = 0
     for size in sizes:
@@ -140,20 +140,18 @@ def test_a_resumed_mixture_goes_on_exactly(stop: int, exact: bool, shares: list[
     assert seen == order
 
 
-def test_mixtures_can_be_mixed(stores: Stores) -> None:
-    """A mixture is a loader; its shares are met within its share."""
-    inner = el.mix(list(zip(loaders(stores), [1, 1], strict=True)), source=False)
-    outer = el.mix([(inner, 0.5), (stores[2].loader(columns=KEYS), 0.5)], 8, source=True, epoch=20)
-    found = units(outer)
-    assert sum(unit[3] == 0 for unit in found) == 80
-    again = el.mix(
-        [(el.mix([(one, 1) for one in loaders(stores)]), 0.5), (stores[2].loader(columns=KEYS), 0.5)], 8
-    )
-    with pytest.raises(el.LoaderStateError, match=r"Loader 0 of the mixture.*this cannot be"):
-        state = outer.state_dict()
-        again.load_state_dict(
-            {**state, "loaders": [{**state["loaders"][0], "units": -1}, state["loaders"][1]]}
-        )
+def test_mixtures_are_not_mixed(stores: Stores) -> None:
+    """A mixture as a part is refused; an impossible state of a loader names that loader."""
+    inner = el.mix(list(zip(loaders(stores), [1, 1], strict=True)))
+    with pytest.raises(el.errors.InvalidArgumentError, match="Part 0 of the mixture is a mixture itself"):
+        el.mix([(cast(Any, inner), 0.5), (stores[2].loader(columns=KEYS), 0.5)], 8)
+    state = inner.state_dict()
+    first, second = state["loaders"]
+    with pytest.raises(el.errors.LoaderStateError, match=r"Loader 1 of the mixture.*position -1"):
+        inner.load_state_dict({**state, "loaders": [first, {**second, "position": -1}]})
+    with pytest.raises(el.errors.LoaderStateError, match="this cannot be"):
+        inner.load_state_dict({**state, "units": -1})
+    assert inner.state_dict() == state
 
 
 def test_whole_episodes_are_padded_together(stores: Stores) -> None:
@@ -171,13 +169,13 @@ def test_whole_episodes_are_padded_together(stores: Stores) -> None:
     assert not batch["reward"][5, 7:].any()
 
 
-def test_the_mixture_of_prioritised_loaders(stores: Stores) -> None:
+def test_the_mixture_of_prioritized_loaders(stores: Stores) -> None:
     """Each takes the priorities of its own units."""
-    rule = el.Prioritised(epsilon=0.0)
+    rule = el.Prioritized(epsilon=0.0)
     parts = [store.loader(columns=KEYS, weights=rule) for store in stores[:2]]
     mixture = el.mix([(part, 1) for part in parts], 10, source=True, epoch=5)
     for number, part in enumerate(parts):
-        assert isinstance(part, el.PrioritisedLoader) and part.epoch_units
+        assert isinstance(part, el.types.PrioritizedLoader) and part.epoch_units
         part.update_priorities(np.arange(part.epoch_units), 1.0 * (np.arange(part.epoch_units) == 5 + number))
     for batch in mixture:
         assert (batch["unit"] == 5 + batch["source"]).all() and (batch["weight"] == 1).all()
@@ -205,11 +203,11 @@ def test_batches_must_be_alike(stores: Stores, tmp_path: Path) -> None:
         mixture = el.mix([(one, 0.5), (two, 0.5)], 4)
         before = mixture.state_dict()
         for _ in range(2):
-            with pytest.raises(el.InvalidArgumentError, match=text):
+            with pytest.raises(el.errors.InvalidArgumentError, match=text):
                 next(iter(mixture))
             assert mixture.state_dict() == before
     named = stores[0].loader(columns=["t"], transforms=[lambda batch: {"source": batch["t"]}])
-    with pytest.raises(el.InvalidArgumentError, match="have a key 'source' already"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="have a key 'source' already"):
         next(iter(el.mix([(named, 1)], source=True)))
 
 
@@ -234,7 +232,7 @@ def test_a_mixture_of_nonsense_is_refused(stores: Stores) -> None:
         ([(one, 1)], {"seed": -1}, "seed=-1"),
     ]
     for parts, options, text in cases:
-        with pytest.raises(el.InvalidArgumentError, match=text):
+        with pytest.raises(el.errors.InvalidArgumentError, match=text):
             el.mix(parts, **options)
 
 
@@ -255,7 +253,7 @@ def test_a_state_of_another_mixture_is_refused(stores: Stores) -> None:
         {},
         None,
     ]:
-        with pytest.raises(el.LoaderStateError):
+        with pytest.raises(el.errors.LoaderStateError):
             mixture.load_state_dict(state)  # pyright: ignore[reportArgumentType]
     assert mixture.state_dict() == before
 
@@ -266,28 +264,28 @@ def test_a_moved_mixture_ends_iterations_that_were_begun(stores: Stores) -> None
     begun = iter(mixture)
     next(begun)
     mixture.load_state_dict(mixture.state_dict())
-    with pytest.raises(el.LoaderStateError, match="moved"):
+    with pytest.raises(el.errors.LoaderStateError, match="moved"):
         next(begun)
     begun = iter(mixture)
     next(begun)
     assert len(mixture.take(3)["t"]) == 3
-    with pytest.raises(el.LoaderStateError, match="moved"):
+    with pytest.raises(el.errors.LoaderStateError, match="moved"):
         next(begun)
     assert "2 loaders" in repr(mixture)
 
 
-class OnlyBatches:
-    """A feed that gives batches and nothing else, as one that streams does; counts how often it begins."""
+class CountedFeed:
+    """A feed that counts how often taking units begins anew."""
 
     def __init__(self, feed: Any) -> None:
         self._feed = feed
         self.units, self.length = feed.units, feed.length
         self.begun = 0
 
-    def batches(self, *arguments: Any) -> Any:
+    def take(self, *arguments: Any) -> Any:
         """Those of the feed."""
         self.begun += 1
-        return self._feed.batches(*arguments)
+        return self._feed.take(*arguments)
 
     def state(self) -> dict[str, Any]:
         """Nothing beside the position."""
@@ -299,11 +297,12 @@ class OnlyBatches:
 @pytest.mark.parametrize("streams", [False, True])
 def test_taking_units(stores: Stores, shard: Any, kind: dict[str, Any], streams: bool) -> None:
     """`take` gives the units that iteration would, over the epoch's end too; resumed, the same ones."""
-    options: Any = {"columns": ["episode"], "shuffle": True, "shard": shard, **kind}
+    cache = el.Cache("stream", buffer_bytes=1000) if streams else el.Cache()
+    options: Any = {"columns": ["episode"], "shuffle": True, "shard": shard, "cache": cache, **kind}
     plain, taking, resumed = (stores[0].loader(4, **options) for _ in range(3))
     expected = [unit for _ in range(4) for batch in plain for unit in batch["episode"].tolist()]
-    if streams:
-        taking._feed = OnlyBatches(taking._feed)
+    feed: Any = CountedFeed(taking._feed)
+    taking._feed = feed
     found: list[int] = []
     while len(found) < len(expected):
         count = min(len(found) + 1, len(expected) - len(found))
@@ -314,17 +313,16 @@ def test_taking_units(stores: Stores, shard: Any, kind: dict[str, Any], streams:
             size = min(batch[key].shape[-1], other[key].shape[-1])
             np.testing.assert_array_equal(batch[key][..., :size], other[key][..., :size])
     assert found == expected
-    if isinstance(taking._feed, OnlyBatches):
-        assert taking._feed.begun <= 5
-        taking.set_epoch(1)
-        resumed.set_epoch(1)
-        assert taking.take(3)["episode"].tolist() == resumed.take(3)["episode"].tolist()
+    assert feed.begun <= 5
+    taking.set_epoch(1)
+    resumed.set_epoch(1)
+    assert taking.take(3)["episode"].tolist() == resumed.take(3)["episode"].tolist()
 
 
 def test_nothing_to_take(stores: Stores) -> None:
     """A shard without a unit says so, and so does a count of none."""
     none = stores[2].loader(units=el.WholeEpisodes(), shard=el.Shard(0, 2, uneven="drop"))
-    with pytest.raises(el.LoaderStateError, match="Use fewer shards"):
+    with pytest.raises(el.errors.LoaderStateError, match="Use fewer shards"):
         none.take(1)
-    with pytest.raises(el.InvalidArgumentError, match="count=0"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="count=0"):
         none.take(0)

@@ -101,12 +101,12 @@ def test_rewards_of_another_shape_are_refused(tmp_path: Path) -> None:
     for name, shape in (("scalar", ()), ("three", (3,))):
         with el.create(tmp_path / name, env, reward_shape=shape).record(env) as recorder:
             recorder.reset(seed=0)
-            with pytest.raises(el.SpaceMismatchError, match="'reward'"):
+            with pytest.raises(el.errors.SpaceMismatchError, match="'reward'"):
                 recorder.step(0)
     single = gymnasium.make("CartPole-v1")
     with (
         el.create(tmp_path / "single", single, reward_shape=(2,)).record(single) as recorder,
-        pytest.raises(el.SpaceMismatchError, match="'reward'"),
+        pytest.raises(el.errors.SpaceMismatchError, match="'reward'"),
     ):
         recorder.reset(seed=0)
         recorder.step(0)
@@ -120,7 +120,9 @@ def test_filters_and_queries_by_objective(tmp_path: Path) -> None:
     wanted = np.flatnonzero(returns[:, 1] > middle).tolist()
     assert [episode.seed for episode in store.filter(f"episode_return[2] > {middle}")] == wanted
     for scalar in ("episode_return > 1", pl.col("episode_return") > 1):
-        with pytest.raises(el.QueryError, match=r"a vector here: compare one objective, episode_return\[1\]"):
+        with pytest.raises(
+            el.errors.QueryError, match=r"a vector here: compare one objective, episode_return\[1\]"
+        ):
             store.filter(scalar)
     by_polars = store.filter(pl.col("episode_return").list.get(1) > middle)
     assert [episode.seed for episode in by_polars] == wanted

@@ -157,7 +157,9 @@ def test_parts_of_observations_are_loaded_alone(store: el.EpisodeStore) -> None:
 
     (deltas,) = store.loader(99, el.Deltas({"observation.state": [1]}))
     assert np.array_equal(deltas["observation.state"][:, 0], whole["next_observation"]["state"])
-    with pytest.raises(el.InvalidArgumentError, match=r"no column 'observation.stat' .*observation.state"):
+    with pytest.raises(
+        el.errors.InvalidArgumentError, match=r"no column 'observation.stat' .*observation.state"
+    ):
         store.loader(9, columns=["observation.stat"])
 
 
@@ -165,7 +167,7 @@ def test_parts_are_treated_like_the_whole(store: el.EpisodeStore) -> None:
     """A transform or dtype of a part reaches the part of the next observation, beside the whole one too."""
     keys = ["observation", "observation.state", "next_observation.state"]
     (raw,) = store.loader(99, columns=keys)
-    by = el.Normalise({"observation.state": (1.0, 2.0)})
+    by = el.Normalize({"observation.state": (1.0, 2.0)})
     (batch,) = store.loader(99, columns=keys, transforms=[el.Cast("observation.state", "float64"), by])
     for key in keys[1:]:
         assert batch[key].dtype == np.float64 and np.allclose(batch[key], (raw[key] - 1) / 2)
@@ -183,7 +185,7 @@ def test_missing_values_are_no_integers(tmp_path: Path) -> None:
     keys = ["info.lives", "next_info.lives"]
     (batch,) = store.refresh().loader(9, columns=keys)
     assert np.array_equal([batch[key] for key in keys], [[np.nan, 3], [3, np.nan]], equal_nan=True)
-    with pytest.raises(el.InvalidArgumentError, match="missing"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="missing"):
         list(store.loader(9, columns=keys, transforms=[el.Cast("next_info.lives", "int64")]))
 
 
@@ -207,9 +209,9 @@ def test_weights_may_be_an_array(store: el.EpisodeStore) -> None:
         (["a", "b", "c", "d"], "expected 'steps'"),
         ("step", "expected 'steps'"),
     ):
-        with pytest.raises(el.InvalidArgumentError, match=told):
+        with pytest.raises(el.errors.InvalidArgumentError, match=told):
             store.loader(9, weights=wrong)  # type: ignore[arg-type]
-    with pytest.raises(el.InvalidArgumentError, match="followed"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="followed"):
         store.loader(9, weights=[1, 1, 1, 1], follow=el.Follow())
 
 
@@ -227,5 +229,5 @@ def test_dtypes_are_those_asked_for(store: el.EpisodeStore) -> None:
     assert np.array_equal(batch["reward"], exact["reward"].astype(np.float32))
     assert batch["observation"]["state"].dtype == np.float32
     for key, dtype in (("reward", "text"), ("rewards", "float32")):
-        with pytest.raises(el.InvalidArgumentError):
+        with pytest.raises(el.errors.InvalidArgumentError):
             list(store.loader(9, transforms=[el.Cast(key, dtype)]))

@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 
 import episodelake as el
 from conformance import FolderBackend, ObjectBackend, all_of, assert_numbered, fill
-from episodelake.store.places.arrow_files import arrow_files
+from episodelake.store.files.arrow_files import arrow_files
 from episodelake.terminal.app import app
 from object_fixtures import backend, one_proxy, proxy, spool
 from object_server import BUCKET, FaultyProxy, ObjectServer, Rule, new_url, shared_server
@@ -101,7 +101,7 @@ number = int(sys.argv[3])
 made = True
 try:
     el.create(url, **NUMBERED_SPACES, storage_options=options)
-except el.StoreExistsError:
+except el.errors.StoreExistsError:
     made = False
 with el.open(url, storage_options=options).writer(run=f"w{number}") as writer:
     for value in range(100 * number, 100 * number + 6):
@@ -160,7 +160,7 @@ def test_a_connection_lost_in_a_seal_costs_nothing(
             proxy.rules(Rule(action, "PUT", f"/store{path}", times=2, status=500))
             try:
                 writer.seal()
-            except (el.StoreAccessError, el.ConcurrentCommitError):
+            except (el.errors.StoreAccessError, el.errors.ConcurrentCommitError):
                 proxy.rules()
                 writer.seal()
             else:
@@ -201,7 +201,7 @@ def test_a_connection_lost_in_a_creation(
     proxy.rules(Rule(action, "PUT", path, status=500))
     try:
         store = shaky.create()
-    except el.StoreAccessError:
+    except el.errors.StoreAccessError:
         proxy.rules()
         store = shaky.create()
     assert shaky.open().id == store.id
@@ -216,11 +216,11 @@ def test_an_outage_keeps_all_in_the_journal(shaky: ObjectBackend, proxy: FaultyP
     write_numbered(writer, 0, 1)
     proxy.rules(Rule("lose request", times=None))
     for value in range(1, 4):
-        with pytest.raises(el.StoreAccessError) as caught:
+        with pytest.raises(el.errors.StoreAccessError) as caught:
             writer.seal()
         assert isinstance(caught.value, OSError)
         write_numbered(writer, value, value % 4 + 1)
-    with pytest.raises(el.StoreAccessError):
+    with pytest.raises(el.errors.StoreAccessError):
         writer.close()
     assert spooled(spool)
     proxy.rules()
@@ -241,7 +241,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 try:
     writer.close()
-except el.StoreAccessError:
+except el.errors.StoreAccessError:
     print("kept", flush=True)
 os._exit(0)
 """
@@ -292,6 +292,31 @@ def test_readers_wait_for_a_lost_connection(shaky: ObjectBackend, proxy: FaultyP
         assert len(proxy.touched()) >= 4
 
 
+@pytest.mark.parametrize(
+    ("status", "path"), [(503, ""), (429, ""), (500, "_delta_log"), (503, "/steps/_delta_log")]
+)
+def test_a_service_in_trouble_is_unavailable(
+    shaky: ObjectBackend, proxy: FaultyProxy, spool: Path, status: int, path: str
+) -> None:
+    """While a service answers 429 or 5xx, opening and recovery raise `StoreUnavailableError`, and a journal
+    stays; afterwards recovery brings it in.
+    """
+    shaky.create()
+    with start(DYING, shaky) as child:
+        assert said(child) == "ready"
+        child.kill()
+    shaky.storage_options = proxy.storage_options(**IMPATIENT)
+    proxy.rules(Rule("answer", path=path, times=None, status=status))
+    for attempt in (shaky.open, lambda: el.recover(shaky.at(), storage_options=shaky.storage_options)):
+        with pytest.raises(el.errors.StoreUnavailableError):
+            attempt()
+    assert spooled(spool)
+    proxy.rules()
+    el.recover(shaky.at(), storage_options=shaky.storage_options)
+    assert len(shaky.open()) == 3
+    assert spooled(spool) == []
+
+
 @pytest.mark.further
 def test_an_unreachable_store_is_not_called_damaged(shaky: ObjectBackend, proxy: FaultyProxy) -> None:
     """Readers that lose the store get a StoreAccessError or their engine's error, not CorruptStoreError."""
@@ -313,14 +338,14 @@ def test_an_unreachable_store_is_not_called_damaged(shaky: ObjectBackend, proxy:
         shaky.recover,
     ]
     for attempt in attempts:
-        with pytest.raises(el.StoreAccessError) as caught:
+        with pytest.raises(el.errors.StoreAccessError) as caught:
             attempt()
         assert "Debug source" not in str(caught.value)
     for query in (
         lambda: other.sql("select sum(reward) from steps").fetchall(),
         lambda: other.steps.select("reward").collect(),
     ):
-        with pytest.raises((el.StoreAccessError, duckdb.Error, pl.exceptions.PolarsError, OSError)):
+        with pytest.raises((el.errors.StoreAccessError, duckdb.Error, pl.exceptions.PolarsError, OSError)):
             query()
     proxy.rules()
     assert_numbered(other, range(4))
@@ -383,7 +408,7 @@ def test_maintenance_outlives_a_lost_connection(
         )
         try:
             change()
-        except (el.StoreAccessError, el.ConcurrentCommitError):
+        except (el.errors.StoreAccessError, el.errors.ConcurrentCommitError):
             change()
         assert proxy.touched(), name
     proxy.rules()
@@ -413,7 +438,7 @@ def test_operations_of_two_machines_do_not_spoil_each_other(
             together.wait(PATIENCE)
             try:
                 change(store)
-            except el.ConcurrentCommitError:
+            except el.errors.ConcurrentCommitError:
                 lost += 1
         return lost
 
@@ -466,7 +491,7 @@ def test_wrong_credentials_are_refused(guarded: ObjectServer) -> None:
             lambda wrong=wrong: el.recover(url, storage_options=wrong),
         ]
         for attempt in attempts:
-            with pytest.raises(el.StoreAccessError) as caught:
+            with pytest.raises(el.errors.StoreAccessError) as caught:
                 attempt()
             assert "wrong-and-not-to-be-told" not in str(caught.value)
             assert right["aws_secret_access_key"] not in str(caught.value)
@@ -480,10 +505,10 @@ def test_credentials_that_expire_keep_the_journal(shaky: ObjectBackend, proxy: F
         writer.seal()
         write_numbered(writer, 1, 2)
         proxy.rules(Rule("answer", times=None, status=403))
-        with pytest.raises(el.StoreAccessError):
+        with pytest.raises(el.errors.StoreAccessError):
             writer.seal()
         assert len(proxy.touched()) <= 3
-        with pytest.raises(el.StoreAccessError):
+        with pytest.raises(el.errors.StoreAccessError):
             shaky.open()
         proxy.rules()
     assert_numbered(store.refresh(), range(2))
@@ -492,9 +517,9 @@ def test_credentials_that_expire_keep_the_journal(shaky: ObjectBackend, proxy: F
 def test_a_missing_bucket_is_named() -> None:
     """A bucket that is not there is no store to open, and none can be created in it."""
     options = shared_server().storage_options()
-    with pytest.raises(el.StoreNotFoundError, match=r"no-such-bucket.*its bucket, or every object"):
+    with pytest.raises(el.errors.StoreNotFoundError, match=r"no-such-bucket.*its bucket, or every object"):
         el.open("s3://no-such-bucket/store", storage_options=options)
-    with pytest.raises(el.StoreAccessError, match=r"no-such-bucket.*Check the address"):
+    with pytest.raises(el.errors.StoreAccessError, match=r"no-such-bucket.*Check the address"):
         el.create("s3://no-such-bucket/store", **NUMBERED_SPACES, storage_options=options)
 
 
@@ -550,7 +575,7 @@ def test_a_service_that_does_not_answer_is_named(url: str, options: dict[str, st
         lambda: el.open(url, storage_options={**options, **reach}),
         lambda: el.create(url, **NUMBERED_SPACES, storage_options={**options, **reach}),
     ):
-        with pytest.raises(el.StoreAccessError) as caught:
+        with pytest.raises(el.errors.StoreAccessError) as caught:
             attempt()
         assert "store" in str(caught.value)
         assert scheme in str(caught.value)
@@ -570,7 +595,7 @@ def test_a_service_that_does_not_answer_is_named(url: str, options: dict[str, st
 )
 def test_an_option_that_is_none_is_refused(options: dict[str, str]) -> None:
     """An unknown key, or a value that is none, is an InvalidArgumentError that names the key."""
-    with pytest.raises(el.InvalidArgumentError, match=next(iter(options))):
+    with pytest.raises(el.errors.InvalidArgumentError, match=next(iter(options))):
         el.open(new_url(), storage_options=shared_server().storage_options(**options))
 
 
@@ -581,7 +606,7 @@ def test_a_url_that_names_no_place_is_refused(url: str) -> None:
     """A URL without a bucket or of an unknown kind is an InvalidArgumentError, and makes no folder."""
     before = set(Path.cwd().iterdir())
     for attempt in (lambda: el.open(url), lambda: el.create(url, **NUMBERED_SPACES)):
-        with pytest.raises(el.InvalidArgumentError):
+        with pytest.raises(el.errors.InvalidArgumentError):
             attempt()
     assert set(Path.cwd().iterdir()) == before
 
@@ -633,7 +658,7 @@ def test_azure_urls_name_account_and_container(url: str, options: dict[str, str]
 
 def test_an_azure_account_is_needed() -> None:
     """A URL without an account, which no option names either, is refused by name."""
-    with pytest.raises(el.InvalidArgumentError, match="account"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="account"):
         arrow_files("az://container/store", {})
 
 
@@ -641,7 +666,7 @@ def test_no_other_place_is_asked_than_the_one_named() -> None:
     """An endpoint of one's own is either taken by pyarrow too, or refused; the public one is never asked."""
     try:
         files, _ = arrow_files("az://container/store", {**ACCOUNT, "azure_storage_endpoint": NO_EPISODE})
-    except el.InvalidArgumentError:
+    except el.errors.InvalidArgumentError:
         return
     assert not files.equals(pyarrow.fs.AzureFileSystem("account", account_key="a2V5"))
 
@@ -718,6 +743,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.further
 def test_a_killed_writers_spool_is_recovered(backend: ObjectBackend, spool: Path) -> None:
     """What a killed writer had journalled comes in by `recover`, once; a live one is left alone."""
     backend.create()
@@ -743,6 +769,7 @@ def test_a_killed_writers_spool_is_recovered(backend: ObjectBackend, spool: Path
     assert last.infos == [{"clock": t} for t in range(4)]
 
 
+@pytest.mark.further
 def test_the_next_writer_of_a_store_recovers_by_itself(backend: ObjectBackend, spool: Path) -> None:
     """A new writer on the same machine brings in what a killed one left; one of another store leaves it."""
     backend.create()
@@ -794,7 +821,7 @@ def test_a_spool_that_cannot_be_written_is_named(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("EPISODELAKE_SPOOL", str(tmp_path / "file"))
     assert_numbered(backend.open(), range(2))
-    with pytest.raises(el.StoreAccessError, match="file"):
+    with pytest.raises(el.errors.StoreAccessError, match="file"):
         backend.open().writer()
 
 
@@ -811,6 +838,7 @@ print(sorted(name for (name,) in loaded if name in ("httpfs", "aws", "azure", "d
 """
 
 
+@pytest.mark.further
 def test_duckdb_reads_without_an_extension(
     backend: ObjectBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -880,6 +908,7 @@ def test_a_store_is_its_files(backend: ObjectBackend, tmp_path: Path) -> None:
     assert_numbered(backend.open(), range(6))
 
 
+@pytest.mark.further
 def test_a_query_asks_for_the_columns_it_needs(shaky: ObjectBackend, proxy: FaultyProxy) -> None:
     """A query over small columns does not download the frames, and one episode not the others."""
     store = shaky.create(

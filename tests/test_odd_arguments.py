@@ -40,61 +40,72 @@ def still(observation: Any, info: Any, state: Any) -> Any:
 
 
 QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
-    "open(None)": (el.InvalidArgumentError, "None is no path", lambda _: el.open(None)),  # type: ignore[arg-type]
-    "open(3)": (el.InvalidArgumentError, "3 is no path", lambda _: el.open(3)),  # type: ignore[arg-type]
-    "create(None)": (el.InvalidArgumentError, "None is no path", lambda _: el.create(None, Scripted())),  # type: ignore[arg-type]
-    "sql(None)": (el.QueryError, "expected SQL text", lambda store: store.sql(None)),
-    "two queries": (el.QueryError, "2 statements", lambda store: store.sql("select 1; select 2")),
-    "slice of text": (el.InvalidArgumentError, "slice of positions", lambda store: store["x":"y"]),
-    "slice of floats": (el.InvalidArgumentError, "slice of positions", lambda store: store[1.5:3]),
-    "slice by nothing": (el.InvalidArgumentError, "the step 0", lambda store: store[::0]),
-    "sample None": (el.InvalidArgumentError, "n=None", lambda store: store.sample_episodes(None)),
-    "sample with a text": (el.InvalidArgumentError, "seed='a'", lambda store: store.sample_episodes(1, "a")),
+    "open(None)": (el.errors.InvalidArgumentError, "None is no path", lambda _: el.open(None)),  # type: ignore[arg-type]
+    "open(3)": (el.errors.InvalidArgumentError, "3 is no path", lambda _: el.open(3)),  # type: ignore[arg-type]
+    "create(None)": (
+        el.errors.InvalidArgumentError,
+        "None is no path",
+        lambda _: el.create(None, Scripted()),
+    ),  # type: ignore[arg-type]
+    "sql(None)": (el.errors.QueryError, "expected SQL text", lambda store: store.sql(None)),
+    "two queries": (el.errors.QueryError, "2 statements", lambda store: store.sql("select 1; select 2")),
+    "slice of text": (el.errors.InvalidArgumentError, "slice of positions", lambda store: store["x":"y"]),
+    "slice of floats": (el.errors.InvalidArgumentError, "slice of positions", lambda store: store[1.5:3]),
+    "slice by nothing": (el.errors.InvalidArgumentError, "the step 0", lambda store: store[::0]),
+    "sample None": (el.errors.InvalidArgumentError, "n=None", lambda store: store.sample_episodes(None)),
+    "sample with a text": (
+        el.errors.InvalidArgumentError,
+        "seed='a'",
+        lambda store: store.sample_episodes(1, "a"),
+    ),
     "tolerance of text": (
-        el.InvalidArgumentError,
+        el.errors.InvalidArgumentError,
         "rtol='a'",
         lambda store: store[0].replay(Scripted(), rtol="a"),
     ),
-    "misspelt argument of a loader": (
-        el.InvalidArgumentError,
-        "no argument shufle. Did you mean shuffle?",
-        lambda store: store.loader(8, shufle=True),
-    ),
     "order by a misspelt column": (
-        el.InvalidArgumentError,
+        el.errors.InvalidArgumentError,
         "Cannot order by 'lenght'. Did you mean length?",
         lambda store: store.compact(order_by="lenght"),
     ),
     "filter by a column of steps": (
-        el.QueryError,
+        el.errors.QueryError,
         'write episode_id IN (SELECT episode_id FROM steps WHERE "reward" ...)',
         lambda store: store.filter("reward > 1"),
     ),
     "an artifact from a path without a file": (
-        el.InvalidArgumentError,
+        el.errors.InvalidArgumentError,
         "There is no file 'nowhere.bin'",
         lambda store: store.artifacts.add("nowhere.bin", name="x"),
     ),
-    "tag that reads like a version": (el.InvalidArgumentError, "version", lambda store: store.tag("3")),
-    "record(None)": (el.InvalidArgumentError, "env is NoneType", lambda store: store.record(None)),
-    "record an id": (el.InvalidArgumentError, "env is str", lambda store: store.record("CartPole-v1")),
+    "tag that reads like a version": (
+        el.errors.InvalidArgumentError,
+        "version",
+        lambda store: store.tag("3"),
+    ),
+    "record(None)": (el.errors.InvalidArgumentError, "env is NoneType", lambda store: store.record(None)),
+    "record an unknown id": (
+        el.errors.InvalidArgumentError,
+        "cannot be made",
+        lambda store: store.record("NoSuch-v0"),
+    ),
     "collect many agents": (
-        el.InvalidArgumentError,
+        el.errors.InvalidArgumentError,
         "is a store for one agent; the environment has several",
         lambda store: el.collect(simple_speaker_listener_v4.parallel_env(), None, store, steps=1),
     ),
     "a seed for two": (
-        el.InvalidArgumentError,
+        el.errors.InvalidArgumentError,
         "seed is a list of 1, one for each episode; expected at least 2",
         lambda store: el.collect(Scripted(), None, store, episodes=2, seed=[1]),
     ),
     "too few seeds": (
-        el.InvalidArgumentError,
+        el.errors.InvalidArgumentError,
         "seed is a list of 1, one for each episode; expected at least 2",
         lambda store: el.collect(pair(), None, store, steps=1, seed=[1]),
     ),
     "initial state of another nesting": (
-        el.SpaceMismatchError,
+        el.errors.SpaceMismatchError,
         "nested otherwise",
         lambda store: el.collect(
             pair(), still, store, steps=40, seed=0, initial_state={"h": np.zeros((2, 1))}
@@ -131,7 +142,7 @@ def test_agents_are_stepped_with_a_mapping(tmp_path: Path) -> None:
     store = el.create(tmp_path / "store", env)
     with store.record(env) as recorder:
         recorder.reset(seed=0)
-        with pytest.raises(el.SpaceMismatchError, match="mapping"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="mapping"):
             recorder.step(None)  # type: ignore[arg-type]
         recorder.step(dict.fromkeys(recorder.agents, 0))
     assert store.refresh()[0].length == 1
@@ -140,7 +151,7 @@ def test_agents_are_stepped_with_a_mapping(tmp_path: Path) -> None:
 def test_a_merge_that_cannot_be_leaves_nothing(store: el.EpisodeStore, tmp_path: Path) -> None:
     """Sources of different spaces are refused before a new store is made of them."""
     other = el.create(tmp_path / "other", gymnasium.make("CartPole-v1"))
-    with pytest.raises(el.SpaceMismatchError):
+    with pytest.raises(el.errors.SpaceMismatchError):
         el.merge([store, other], into=tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -149,9 +160,9 @@ def test_no_store_is_made_within_another(store: el.EpisodeStore, tmp_path: Path)
     """Copies and merges into a folder of their own source are refused, also by way of a link."""
     (tmp_path / "link").symlink_to(store.path)
     for into in (store.path / "inner", store.path / "steps" / "inner", tmp_path / "link" / "inner"):
-        with pytest.raises(el.InvalidArgumentError, match="lies in the store"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="lies in the store"):
             store.copy(into)
-        with pytest.raises(el.InvalidArgumentError, match="lies in the store"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="lies in the store"):
             el.merge([store], into=into)
         assert not into.exists()
     assert len(store.copy(store.path.parent / f"{store.path.name}-beside")) == len(store)
@@ -185,9 +196,9 @@ def test_an_environment_that_comes_back_otherwise_is_told(tmp_path: Path) -> Non
     el.collect(envs, None, store, steps=4, seed=0)
     with pytest.warns(RuntimeWarning, match="observation space"):
         store.refresh().make_env()
-    with pytest.raises(el.EnvUnavailableError, match="observation space"):
+    with pytest.raises(el.errors.EnvUnavailableError, match="observation space"):
         store.make_env(strict=True)
-    with pytest.raises(el.SpaceMismatchError), warnings.catch_warnings(action="ignore"):
+    with pytest.raises(el.errors.SpaceMismatchError), warnings.catch_warnings(action="ignore"):
         store[0].replay()
 
 

@@ -16,9 +16,9 @@ import pytest
 
 import episodelake as el
 from episodelake.readers import page_guard
-from episodelake.store.places import locate
+from episodelake.store.files import locate
+from episodelake.store.parquet import page_checks
 from episodelake.store.schema import check_stored_type
-from episodelake.store.segments import page_checks
 from real_environments import numbered_store
 
 #: Limits of `page_guard` (bytes of a small table, bytes that a selective query checks): each path is taken.
@@ -42,7 +42,7 @@ READERS: dict[str, Callable[[el.EpisodeStore], Any]] = {
     "macro": lambda store: store.query("select * from first_hit(reward > 3)").height,
     "read only": lambda store: store.query("select sum(reward) from steps", read_only=True).item(),
 }
-ERRORS = (el.CorruptStoreError, el.QueryError, pl.exceptions.ComputeError, duckdb.Error)
+ERRORS = (el.errors.CorruptStoreError, el.errors.QueryError, pl.exceptions.ComputeError, duckdb.Error)
 
 
 @pytest.fixture(params=LIMITS)
@@ -83,7 +83,7 @@ def test_a_damaged_page_is_named_with_its_column(tmp_path: Path, limits: str) ->
     """The error of a query names the file and the column, and says how to go on without."""
     store = numbered_store(tmp_path / "store", [20, 30])
     file = damage(store.path, "steps", "reward")
-    with pytest.raises(el.CorruptStoreError, match=f"{re.escape(str(file))}.*'reward'.*store.filter"):
+    with pytest.raises(el.errors.CorruptStoreError, match=f"{re.escape(str(file))}.*'reward'.*store.filter"):
         el.open(store.path).query("select sum(reward) from steps")
 
 
@@ -127,7 +127,7 @@ def test_filters_name_damaged_files_of_episodes(
     """A filter over a damaged column raises an error that names the file, and one over another works."""
     store = numbered_store(tmp_path / "store", [20, 30])
     file = damage(store.path, "episodes", "length")
-    with pytest.raises(el.CorruptStoreError, match=re.escape(str(file))):
+    with pytest.raises(el.errors.CorruptStoreError, match=re.escape(str(file))):
         el.open(store.path).filter(condition)
     assert len(el.open(store.path).filter("number = 1")) == 1
 
@@ -146,7 +146,7 @@ def test_every_changed_byte_of_pages_is_noticed(tmp_path: Path) -> None:
         copy.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
         try:
             page_checks.check(page_checks.unchecked([locate(copy)], names))
-        except el.CorruptStoreError:
+        except el.errors.CorruptStoreError:
             pass
         else:
             unnoticed += 1
@@ -186,5 +186,5 @@ def test_raw_connections_name_damaged_footers(tmp_path: Path, *, read_only: bool
 @pytest.mark.parametrize("kind", [pa.date32(), pa.time64("us"), pa.decimal128(9, 2), pa.list_(pa.date32())])
 def test_columns_of_foreign_types_are_refused(kind: pa.DataType) -> None:
     """A table with a column of a type that no store has is refused with the column's name."""
-    with pytest.raises(el.CorruptStoreError, match=r"'metadata\.day'"):
+    with pytest.raises(el.errors.CorruptStoreError, match=r"'metadata\.day'"):
         check_stored_type("episodes", pa.field("metadata.day", kind))

@@ -94,7 +94,7 @@ def test_observations_by_agent_without_asking_for_one(tmp_path: Path) -> None:
     for name in episode.agents:
         assert episode.rewards[name] is episode.agent(name).rewards
         assert len(episode.infos[name]) == episode.agent_lengths[name] + 1
-    with pytest.raises(el.InvalidArgumentError, match="its agents are scout_0"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="its agents are scout_0"):
         episode.agent("bomber")
 
 
@@ -179,7 +179,7 @@ def test_logged_values_stand_on_the_agents_rows(tmp_path: Path) -> None:
             actions = {agent: recorder.action_space(agent).sample() for agent in recorder.agents}
             recorder.step(actions)
         recorder.log("tank_1", value=99.0)
-        with pytest.raises(el.InvalidArgumentError, match="no agent 'bomber'"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="no agent 'bomber'"):
             recorder.log("bomber", value=1.0)
     episode = store.refresh()[0]
     assert episode.policy["scout_0"]["value"].tolist() == [0, 1, 2]
@@ -192,13 +192,13 @@ def test_logged_values_stand_on_the_agents_rows(tmp_path: Path) -> None:
 def test_callbacks_see_agents(tmp_path: Path) -> None:
     """A step callback is told the agent and may add columns; an episode callback sees returns by agent."""
     seen: list[tuple[str | None, int]] = []
-    summaries: list[el.EpisodeSummary] = []
+    summaries: list[el.types.EpisodeSummary] = []
 
-    def watch(step: el.StepData) -> Any:
+    def watch(step: el.types.StepData) -> Any:
         seen.append((step.agent, step.t))
         return {"double": step.t * 2}
 
-    def name(episode: el.EpisodeSummary) -> dict[str, Any]:
+    def name(episode: el.types.EpisodeSummary) -> dict[str, Any]:
         summaries.append(episode)
         return {"longest": max(episode.agent_lengths, key=lambda agent: episode.agent_lengths[agent])}
 
@@ -237,9 +237,9 @@ def test_an_action_that_does_not_fit_leaves_the_environment_alone(
     good = {"scout_0": 1, "tank_0": np.zeros(2, np.float32)}
     with store.record(env) as recorder:
         recorder.reset(seed=0)
-        with pytest.raises(el.SpaceMismatchError, match=rf"{agent[:-2]}\.action"):
+        with pytest.raises(el.errors.SpaceMismatchError, match=rf"{agent[:-2]}\.action"):
             recorder.step(good | {agent: action})
-        with pytest.raises(el.SpaceMismatchError, match="no entry for tank_0"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="no entry for tank_0"):
             recorder.step({"scout_0": 1})
         assert env._step == 0
         recorder.step(good)
@@ -261,10 +261,10 @@ def test_a_step_that_does_not_fit_is_recorded_for_no_agent(tmp_path: Path) -> No
     env = Misfit()
     store = el.create(tmp_path / "store", env)
     with store.record(env) as recorder:
-        with pytest.raises(el.SpaceMismatchError, match=r"tank\.observation\.view"):
+        with pytest.raises(el.errors.SpaceMismatchError, match=r"tank\.observation\.view"):
             play_parallel(recorder, random_policy(recorder, 0), 0)
         # The environment has gone on, so nothing can follow until the next reset.
-        with pytest.raises(el.RecorderStateError, match="reset"):
+        with pytest.raises(el.errors.RecorderStateError, match="reset"):
             recorder.step({agent: recorder.action_space(agent).sample() for agent in recorder.agents})
     episode = store.refresh()[0]
     assert episode.agent_lengths == {"scout_0": 2, "tank_0": 2, "scout_1": 0}
@@ -277,7 +277,7 @@ def test_a_step_that_does_not_fit_is_not_in_the_journal(tmp_path: Path) -> None:
     env = Misfit()
     store = el.create(tmp_path / "store", env)
     recorder = store.record(env)
-    with pytest.raises(el.SpaceMismatchError):
+    with pytest.raises(el.errors.SpaceMismatchError):
         play_parallel(recorder, random_policy(recorder, 0), 0)
     recorder.session.flush()
     shutil.copytree(tmp_path / "store", tmp_path / "killed")
@@ -328,7 +328,7 @@ def test_an_agent_that_vanishes_keeps_what_it_had(tmp_path: Path) -> None:
         recorder.reset(seed=0)
         while recorder.agents:
             recorder.step({agent: recorder.action_space(agent).sample() for agent in recorder.agents})
-        with pytest.raises(el.RecorderStateError, match="has ended"):
+        with pytest.raises(el.errors.RecorderStateError, match="has ended"):
             recorder.step({})
     episode = store.refresh()[0]
     assert episode.agent_lengths == {"scout_0": 3, "tank_0": 2, "scout_1": 1}
@@ -350,7 +350,7 @@ def test_agents_that_nobody_announced(tmp_path: Path) -> None:
     lone.possible_agents = ["scout_0"]
     with (
         el.create(tmp_path / "lone", lone).record(lone) as recorder,
-        pytest.raises(el.SpaceMismatchError, match="'tank_0' has the spaces"),
+        pytest.raises(el.errors.SpaceMismatchError, match="'tank_0' has the spaces"),
     ):
         recorder.reset(seed=0)
 
@@ -371,7 +371,7 @@ def test_an_agent_may_not_come_back(tmp_path: Path) -> None:
     """A clear error; what was recorded stays."""
     env = Returning()
     store = el.create(tmp_path / "store", env)
-    with store.record(env) as recorder, pytest.raises(el.RecorderStateError, match="came back"):
+    with store.record(env) as recorder, pytest.raises(el.errors.RecorderStateError, match="came back"):
         play_parallel(recorder, random_policy(recorder, 0), 0)
     assert store.refresh()[0].length == 4
     assert not store.verify().faults
@@ -381,16 +381,16 @@ def test_calls_out_of_turn(tmp_path: Path) -> None:
     """Steps before the first reset, after the end and after close are refused."""
     env = Comings()
     recorder = el.create(tmp_path / "store", env).record(env)
-    with pytest.raises(el.RecorderStateError, match="no episode yet"):
+    with pytest.raises(el.errors.RecorderStateError, match="no episode yet"):
         recorder.step({})
-    with pytest.raises(el.RecorderStateError, match="call reset"):
+    with pytest.raises(el.errors.RecorderStateError, match="call reset"):
         recorder.log("scout_0", value=1.0)
     play_parallel(recorder, random_policy(recorder, 0), 0)
-    with pytest.raises(el.RecorderStateError, match="has ended"):
+    with pytest.raises(el.errors.RecorderStateError, match="has ended"):
         recorder.step({})
     recorder.close()
     recorder.close()
-    with pytest.raises(el.RecorderStateError, match="closed"):
+    with pytest.raises(el.errors.RecorderStateError, match="closed"):
         recorder.reset()
 
 
@@ -399,25 +399,25 @@ def test_the_wrong_store_or_environment_is_refused(tmp_path: Path) -> None:
     single = el.create(
         tmp_path / "single", observation_space=SPACES["scout_0"][0], action_space=SPACES["scout_0"][1]
     )
-    with pytest.raises(el.InvalidArgumentError, match="store for one agent"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="store for one agent"):
         single.record(Comings())
     team = el.create(tmp_path / "team", Comings())
-    with pytest.raises(el.InvalidArgumentError, match="store for several agents"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="store for several agents"):
         team.writer()
-    with pytest.raises(el.SpaceMismatchError, match="'agent_0'"):
+    with pytest.raises(el.errors.SpaceMismatchError, match="'agent_0'"):
         team.record(simple_spread_v3.parallel_env())
-    with pytest.raises(el.InvalidArgumentError, match="possible_agents"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="possible_agents"):
         nameless = Comings()
         nameless.possible_agents = []
         el.create(tmp_path / "nameless", nameless)
     assert not (tmp_path / "nameless").exists()
-    with pytest.raises(el.InvalidArgumentError, match="those of a single agent"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="those of a single agent"):
         el.create(tmp_path / "both", Comings(), action_space=SPACES["scout_0"][1])
-    with pytest.raises(el.InvalidArgumentError, match="env is "):
-        el.create(tmp_path / "class", Comings)
-    with pytest.raises(el.InvalidArgumentError, match="named by text"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="env is "):
+        el.create(tmp_path / "class", [Comings()])
+    with pytest.raises(el.errors.InvalidArgumentError, match="named by text"):
         el.create(tmp_path / "numbers", agents={1: SPACES["scout_0"]})  # type: ignore[dict-item]
-    with pytest.raises(el.InvalidArgumentError, match="agents="):
+    with pytest.raises(el.errors.InvalidArgumentError, match="agents="):
         el.create(tmp_path / "odd", agents={"red": "space"})  # type: ignore[dict-item]
 
 
@@ -458,7 +458,7 @@ def test_a_full_disk_stops_a_step_before_the_environment_goes_on(
             actions = {agent: script.action(agent, step) for agent in recorder.agents}
             try:
                 recorder.step(actions)
-            except el.StoreAccessError:
+            except el.errors.StoreAccessError:
                 refused += 1
                 assert env.t == step
     (episode,) = store.refresh().filter("seed = 1")

@@ -59,7 +59,7 @@ def test_a_name_that_tables_cannot_have_is_refused(name: str, tmp_path: Path) ->
     env = gymnasium.make("CartPole-v1")
     store = el.create(tmp_path / "plain", env)
     for attempt in (lambda: el.create(tmp_path / name, env), lambda: store.copy(tmp_path / name)):
-        with pytest.raises(el.InvalidArgumentError, match="holds"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="holds"):
             attempt()
     assert os.listdir(tmp_path) == ["plain"]
 

@@ -137,12 +137,12 @@ def test_an_exception_before_a_pause_still_wants_a_reset(tmp_path: Path) -> None
     store = new_store(tmp_path, SmallEnv(9))
     with store.record(SmallEnv(9)) as recorder:
         recorder.reset()
-        with pytest.raises(el.SpaceMismatchError):
+        with pytest.raises(el.errors.SpaceMismatchError):
             recorder.unwrapped.look = lambda: "nothing"  # type: ignore[attr-defined]
             recorder.step(PUSH)
         recorder.pause()
         recorder.resume()
-        with pytest.raises(el.RecorderStateError, match="exception"):
+        with pytest.raises(el.errors.RecorderStateError, match="exception"):
             recorder.step(PUSH)
 
 
@@ -161,7 +161,7 @@ def test_a_discarded_episode_is_gone(tmp_path: Path, taken: int, flushed: bool) 
         recorder.log(value=1)
         gone = recorder.episode_id
         recorder.discard_episode()
-        with pytest.raises(el.RecorderStateError, match="no episode to discard"):
+        with pytest.raises(el.errors.RecorderStateError, match="no episode to discard"):
             recorder.discard_episode()
         assert recorder.episode_id is None
         steps(recorder, min(1, 4 - taken))  # unrecorded
@@ -181,7 +181,7 @@ def test_callbacks_cannot_change_what_is_being_recorded(tmp_path: Path) -> None:
         with store.record(SmallEnv(4), **{name: callback}) as recorder:
             for call in (recorder.pause, recorder.resume, recorder.discard_episode):
                 calls[:] = [call]
-                with pytest.raises(el.RecorderStateError, match=r"StepData\.end"):
+                with pytest.raises(el.errors.RecorderStateError, match=r"StepData\.end"):
                     play(recorder, seeds(1))
                 assert not recorder.paused
             calls[:] = [lambda: None]
@@ -192,7 +192,7 @@ def test_a_closed_recorder_neither_pauses_nor_discards(tmp_path: Path) -> None:
     recorder = new_store(tmp_path, SmallEnv(4)).record(SmallEnv(4))
     recorder.close()
     for call in (recorder.pause, recorder.resume, recorder.discard_episode):
-        with pytest.raises(el.RecorderStateError, match="closed"):
+        with pytest.raises(el.errors.RecorderStateError, match="closed"):
             call()
 
 
@@ -220,6 +220,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("kind", "durability"),
     [("single", "flush"), ("single", "fsync"), ("single", "none"), ("vector", "flush")],
@@ -261,11 +262,11 @@ def test_an_open_episode_is_discarded_beside_others(tmp_path: Path, flushed: boo
             (part,) = (tmp_path / "store" / "journal").rglob("*.frames")
             assert b'"discard"' in part.read_bytes()
         for call in (gone.discard, gone.end, lambda: gone.append(PUSH, 1.0, np.ones(3, np.float32))):
-            with pytest.raises(el.RecorderStateError, match="has ended"):
+            with pytest.raises(el.errors.RecorderStateError, match="has ended"):
                 call()
         kept.append(PUSH, 1.0, np.ones(3, np.float32), terminated=True)
         kept.end()
-        with pytest.raises(el.RecorderStateError, match="has ended"):
+        with pytest.raises(el.errors.RecorderStateError, match="has ended"):
             kept.discard()
     assert shapes(store) == [(3, "terminated", 1)]
     assert not store.verify().faults
@@ -303,17 +304,17 @@ def test_a_discard_that_fails_may_be_repeated(
         writer.flush()
         session = writer.session
         owner = session.finished if place == "forget" else session
-        error = KeyboardInterrupt() if place == "forget" else el.StoreAccessError("full")
+        error = KeyboardInterrupt() if place == "forget" else el.errors.StoreAccessError("full")
         once(monkeypatch, owner, place, error)
         with pytest.raises(type(error)):
             gone.discard()
-        with pytest.raises(el.RecorderStateError, match="has ended"):
+        with pytest.raises(el.errors.RecorderStateError, match="has ended"):
             gone.append(*([{"a": value} for value in step] if team else step))
         if repeated:
             gone.discard()
             (part,) = (tmp_path / "store" / "journal").rglob("*.frames")
             assert b'"discard"' in part.read_bytes()
-            with pytest.raises(el.RecorderStateError, match="has ended already"):
+            with pytest.raises(el.errors.RecorderStateError, match="has ended already"):
                 gone.discard()
     assert len(store.refresh()) == 0 and not store.verify().faults
 
@@ -322,7 +323,7 @@ def test_a_callback_goes_on_without_a_reset(tmp_path: Path) -> None:
     """The next episode begins with the last row's observation, info and extra columns, as recorded."""
     truth = alone(SmallEnv(9), 1, 9)
 
-    def split(step: el.StepData) -> el.StepData:
+    def split(step: el.types.StepData) -> el.types.StepData:
         end: Any = "continue" if step.t in (0, 3) else False
         return replace(step, truncated=step.t == 3, extra={"at": step.t}, end=end)
 
@@ -363,7 +364,7 @@ def test_an_unknown_end_is_refused(tmp_path: Path) -> None:
     store = new_store(tmp_path, SmallEnv(9))
     end: Any = "continued"
     env = store.record(SmallEnv(9), step_callback=lambda step: replace(step, end=end))
-    with env, pytest.raises(el.InvalidArgumentError, match="'continued'"):
+    with env, pytest.raises(el.errors.InvalidArgumentError, match="'continued'"):
         env.reset()
 
 
@@ -402,7 +403,7 @@ def test_recorders_of_several_agents_pause_and_discard(tmp_path: Path, make: Any
         recorder.discard_episode()
         act(recorder, 1)
         recorder.log(*log, lost=1)
-        with pytest.raises(el.RecorderStateError, match="no episode to discard"):
+        with pytest.raises(el.errors.RecorderStateError, match="no episode to discard"):
             recorder.discard_episode()
         play_own(recorder, random_policy(recorder, 4), 4)
         last = recorder.episode_id
@@ -422,7 +423,7 @@ def test_a_callback_goes_on_with_all_agents_that_are_there(tmp_path: Path) -> No
     lanes = play_parallel(plain, random_policy(plain, 1), 1)
     splits = (3, 5)
 
-    def split(step: el.StepData) -> el.StepData:
+    def split(step: el.types.StepData) -> el.types.StepData:
         at = step.agent == "tank_0" and step.t > 0 and made[-1] in splits
         return replace(step, truncated=at or step.truncated, end="continue" if at else False)
 
@@ -458,7 +459,7 @@ def test_agents_in_turns_cannot_go_on(tmp_path: Path) -> None:
     store = el.create(tmp_path / "store", Turns())
     end: Any = "continue"
     recorder = store.record(Turns(), step_callback=lambda step: replace(step, end=end))
-    with recorder, pytest.raises(el.InvalidArgumentError, match="end=True"):
+    with recorder, pytest.raises(el.errors.InvalidArgumentError, match="end=True"):
         recorder.reset()
 
 
@@ -538,7 +539,7 @@ class Model:
             if self.discard(env):
                 recorder.discard_episode(env if kind == 4 else [env])
             else:
-                with pytest.raises(el.RecorderStateError, match="no episode to discard"):
+                with pytest.raises(el.errors.RecorderStateError, match="no episode to discard"):
                     recorder.discard_episode(env)
         assert recorder.paused == self.paused
 
@@ -553,7 +554,7 @@ class Model:
         assert recorder.transitions == sum(len(rows) - 1 for _, rows, _ in by_env)
 
 
-def go_on(step: el.StepData) -> el.StepData:
+def go_on(step: el.types.StepData) -> el.types.StepData:
     """Go on with the next episode wherever the environment has made two steps."""
     return replace(step, end="continue" if step.observation[0] == 2 else False)
 
@@ -562,6 +563,7 @@ MODES = tuple(AutoresetMode)
 LENGTHS = (2, 3, 5)
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("callback", [None, go_on])
@@ -633,7 +635,7 @@ def test_environments_go_on_with_their_infos_and_columns(tmp_path: Path, mode: A
     envs = SyncVectorEnv([lambda: SmallEnv(9)] * 2, autoreset_mode=mode)
     truth = [alone(SmallEnv(9), seed, 5) for seed in (4, 5)]
 
-    def split(step: el.StepData) -> el.StepData:
+    def split(step: el.types.StepData) -> el.types.StepData:
         at = step.t == 3 and step.env_index == 1
         extra = {"where": float(step.observation[0])}
         return replace(step, truncated=at or step.truncated, extra=extra, end="continue" if at else False)
@@ -662,10 +664,10 @@ def test_which_environment_is_meant_must_be_said(tmp_path: Path) -> None:
         recorder.step(np.zeros((3, 2), np.float32))
         wrong: list[Any] = [None, -1, 3, 1.0, True, [0, 0], [], [True, False, False], "0"]
         for each in wrong:
-            with pytest.raises(el.InvalidArgumentError, match="from 0 to 2"):
+            with pytest.raises(el.errors.InvalidArgumentError, match="from 0 to 2"):
                 recorder.discard_episode(each)
         recorder.discard_episode(np.array([2]))
-        with pytest.raises(el.RecorderStateError, match=r"\[2\]"):
+        with pytest.raises(el.errors.RecorderStateError, match=r"\[2\]"):
             recorder.discard_episode([0, 2])
         assert [each is None for each in recorder.episode_ids] == [False, False, True]
     assert {episode.env_index for episode in store.refresh()} == {0, 1}
@@ -680,7 +682,7 @@ def test_collect_takes_no_paused_recorder_and_counts_what_goes_on(tmp_path: Path
     store = new_store(tmp_path, SmallEnv(9))
     with store.record(SmallEnv(9), step_callback=go_on) as recorder:
         recorder.pause()
-        with pytest.raises(el.RecorderStateError, match="resume"):
+        with pytest.raises(el.errors.RecorderStateError, match="resume"):
             el.collect(recorder, _push, store, episodes=1)
         recorder.resume()
         assert el.collect(recorder, _push, store, episodes=3).episodes == 3
@@ -698,10 +700,10 @@ def test_a_continued_episode_keeps_the_chosen_infos(tmp_path: Path, vector: bool
     """Its row 0 has no info that was not selected, and its callback sees its own observations."""
     seen = []
 
-    def remember(episode: el.EpisodeSummary) -> None:
+    def remember(episode: el.types.EpisodeSummary) -> None:
         seen.append(np.asarray(episode.observations).tolist())
 
-    def go_on(step: el.StepData) -> el.StepData | None:
+    def go_on(step: el.types.StepData) -> el.types.StepData | None:
         return replace(step, truncated=True, end="continue") if step.t == 2 else None
 
     class Told(gym.Env):

@@ -70,6 +70,7 @@ def rows_with(chart: Any, *keys: str) -> list[dict]:
     return rows
 
 
+@pytest.mark.further
 def test_returns_hold_every_episode_of_a_small_store(stores: dict[str, el.EpisodeStore]) -> None:
     """Each dot of `plot.returns` is an episode with its own return; ids lead back to it."""
     dots = rows_with(stores["cartpole"].plot.returns(), "episode", "value")
@@ -95,9 +96,9 @@ def test_returns_by_steps_and_by_any_column(stores: dict[str, el.EpisodeStore]) 
     assert {row["episode"]: row["series"] for row in by_end} == {
         episode.id: episode.end_reason for episode in store
     }
-    with pytest.raises(el.InvalidArgumentError, match="end_reason"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="end_reason"):
         store.plot.returns(by="end_raeson")
-    with pytest.raises(el.InvalidArgumentError, match="steps"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="steps"):
         store.plot.returns(over="stpes")
 
 
@@ -145,7 +146,7 @@ def test_an_episode_is_drawn_value_by_value(stores: dict[str, el.EpisodeStore]) 
     assert {row["signal"] for row in rows_with(episode.plot(["observation[2]"]), "signal")} == {
         "observation[2]"
     }
-    with pytest.raises(el.InvalidArgumentError, match="observation"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="observation"):
         episode.plot(["obsrvation"])
 
 
@@ -158,14 +159,14 @@ def test_every_chart_of_every_store_is_strict_json(
     """NaN, infinities, vectors and odd names give a chart or a NothingToDrawError, never broken JSON."""
     try:
         assert rows_of(getattr(stores[name].plot, kind)())
-    except el.NothingToDrawError as error:
+    except el.errors.NothingToDrawError as error:
         assert kind == "visitation" and str(error)
 
 
 @pytest.mark.parametrize("kind", CHARTS)
 def test_an_empty_store_has_nothing_to_draw(stores: dict[str, el.EpisodeStore], kind: str) -> None:
     """Every chart of a store without episodes says that there are none."""
-    with pytest.raises(el.NothingToDrawError, match="no episodes"):
+    with pytest.raises(el.errors.NothingToDrawError, match="no episodes"):
         getattr(stores["empty"].plot, kind)()
 
 
@@ -184,7 +185,7 @@ def test_charts_are_saved_as_what_the_suffix_says(stores: dict[str, el.EpisodeSt
     chart.save(tmp_path / "x.html")
     page = (tmp_path / "x.html").read_text()
     assert not re.search(r"<(script|link|img)[^>]+(src|href)\s*=\s*[\"']?(https?:)?//", page)
-    with pytest.raises(el.InvalidArgumentError, match="svg"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="svg"):
         chart.save(tmp_path / "x.pdf")
 
 
@@ -208,6 +209,7 @@ def cards(store: el.EpisodeStore) -> Iterator[str]:
         yield episode._repr_html_()
 
 
+@pytest.mark.further
 def test_text_of_a_store_is_no_markup(stores: dict[str, el.EpisodeStore], tmp_path: Path) -> None:
     """Hostile text stays text in cards, and cannot end the script of a saved chart."""
     for card in cards(stores["hostile"]):
@@ -252,9 +254,9 @@ def test_a_damaged_file_leaves_cards_and_charts_of_episodes(tmp_path: Path) -> N
     assert store._repr_html_() and store[0]._repr_html_() and store[5].plot()
     for kind in ("returns", "lengths", "return_histogram"):
         assert rows_of(getattr(store.plot, kind)())
-    with pytest.raises(el.CorruptStoreError, match=re.escape(file.name)):
+    with pytest.raises(el.errors.CorruptStoreError, match=re.escape(file.name)):
         store[0].plot()
-    with pytest.raises(el.CorruptStoreError, match=re.escape(file.name)):
+    with pytest.raises(el.errors.CorruptStoreError, match=re.escape(file.name)):
         store.plot.visitation()
     assert rows_of(store.filter("run_id like 'second%'").plot.visitation())
 

@@ -65,7 +65,7 @@ for name, attempt in attempts.items():
     try:
         attempt()
         print(name, "went on")
-    except el.StoreAccessError as error:
+    except el.errors.StoreAccessError as error:
         print(name, "flock" in str(error))
 """
 
@@ -89,6 +89,7 @@ def _run(program: str, path: Path) -> list[str]:
     return done.stdout.split("\n")[:-1]
 
 
+@pytest.mark.further
 def test_reading_querying_and_loading_work(path: Path) -> None:
     """A store is read in all ways, and nothing of it changes."""
     before = _files(path)
@@ -98,6 +99,7 @@ def test_reading_querying_and_loading_work(path: Path) -> None:
     assert _files(path) == before
 
 
+@pytest.mark.further
 def test_writing_is_refused_before_anything_changes(path: Path) -> None:
     """Every way to write ends with an error of the tree that says why."""
     before = _files(path.parent)

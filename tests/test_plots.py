@@ -27,8 +27,8 @@ from playwright.sync_api import sync_playwright
 
 import episodelake as el
 from agent_environments import Comings
-from episodelake.readers.plots import episode_chart, over_time, series, steps
-from episodelake.readers.plots.bins import bins_for
+from episodelake.readers.plots import episode_chart, returns, series, steps
+from episodelake.readers.plots.series import bins_for
 from episodelake.readers.signals import reduced
 from picture_stores import HOSTILE, as_json, cartpole, drawn, pictures, play, raw, rows_of, scores, told
 from plain_agents import play_parallel, random_policy
@@ -198,7 +198,7 @@ def test_many_episodes_are_sampled_in_the_same_way(
 ) -> None:
     """Beyond the limit some episodes are drawn, always the same, and the subtitle says how many."""
     everything = {row["episode"] for row in rows_of(store.plot.returns(), "circle")}
-    monkeypatch.setattr(over_time, "MOST_POINTS", 10)
+    monkeypatch.setattr(returns, "MOST_POINTS", 10)
     first, second = store.plot.returns(), el.open(store.path).plot.returns()
     found = {row["episode"] for row in rows_of(first, "circle")}
     assert len(found) == 10
@@ -501,6 +501,7 @@ def test_rows_are_not_checked_one_by_one(store: el.EpisodeStore, monkeypatch: py
     assert [text for text in checked if '"values": [{' in text] == []
 
 
+@pytest.mark.further
 def test_other_stores_are_drawn(team: el.EpisodeStore, treasure: el.EpisodeStore) -> None:
     """Charts of several agents, of several objectives and of single episodes are drawn as well."""
     for chart in (team.plot.returns(), team[0].plot(), treasure.plot.returns(), treasure[0].plot()):
@@ -508,6 +509,7 @@ def test_other_stores_are_drawn(team: el.EpisodeStore, treasure: el.EpisodeStore
         assert len(np.unique(seen[seen[..., 3] > 0], axis=0)) > 20
 
 
+@pytest.mark.further
 def test_charts_save_themselves(store: el.EpisodeStore, tmp_path: Path) -> None:
     """PNG with a chosen ink, SVG that follows the reader's screen, and JSON come out whole."""
     chart = store.plot.returns()
@@ -576,10 +578,10 @@ def test_hostile_names_cannot_end_a_script(tmp_path: Path) -> None:
 def test_nothing_to_draw_is_told(tmp_path: Path, name: str) -> None:
     """An empty store and an empty choice say what to do."""
     empty = el.create(tmp_path / "empty", gymnasium.make("CartPole-v1"))
-    with pytest.raises(el.NothingToDrawError, match="no episodes"):
+    with pytest.raises(el.errors.NothingToDrawError, match="no episodes"):
         getattr(empty.plot, name)()
     none = scores(tmp_path / "store", {"a": [1.0]}).filter("length > 99")
-    with pytest.raises(el.NothingToDrawError, match="wider filter"):
+    with pytest.raises(el.errors.NothingToDrawError, match="wider filter"):
         getattr(none.plot, name)()
 
 
@@ -591,7 +593,7 @@ def test_numbers_that_no_axis_holds_are_told(tmp_path: Path) -> None:
     assert "4 returns not drawn: NaN, infinite or beyond 1e+300" in told(chart)
     assert len(rows_of(store.plot.return_histogram(), "rect")) == 2
     assert len(drawn(store[1].plot())) > 0
-    with pytest.raises(el.NothingToDrawError, match="not finite"):
+    with pytest.raises(el.errors.NothingToDrawError, match="not finite"):
         store.filter("isnan(episode_return)").plot.returns()
 
 
@@ -607,16 +609,16 @@ def test_extreme_but_finite_returns_are_drawn(tmp_path: Path) -> None:
 def test_images_and_texts_have_no_visitation(tmp_path: Path) -> None:
     """What is no number is refused with a hint at what to do instead."""
     store = pictures(tmp_path / "images", np.zeros((3, 9, 9, 3), np.uint8))
-    with pytest.raises(el.NothingToDrawError, match=r"no visitation.*episode\.video\(\)"):
+    with pytest.raises(el.errors.NothingToDrawError, match=r"no visitation.*episode\.video\(\)"):
         store.plot.visitation()
     texts = el.create(tmp_path / "texts", observation_space=Text(3), action_space=Text(3))
     with texts.writer(run="t") as writer:
         writer.write_episode(
             observations=["a", "b"], actions=["c"], rewards=np.ones(1), terminations=True, truncations=False
         )
-    with pytest.raises(el.NothingToDrawError, match="The actions are no numbers"):
+    with pytest.raises(el.errors.NothingToDrawError, match="The actions are no numbers"):
         texts.refresh().plot.actions()
-    with pytest.raises(el.NothingToDrawError, match="no visitation"):
+    with pytest.raises(el.errors.NothingToDrawError, match="no visitation"):
         texts.plot.visitation()
 
 
@@ -634,7 +636,7 @@ def test_misspelt_names_get_the_nearest(store: el.EpisodeStore, mixed: el.Episod
         (lambda: store.plot.returns().save("chart.png", theme="blue"), "'light' or 'dark'"),
     ]
     for call, message in refused:
-        with pytest.raises(el.InvalidArgumentError, match=message):
+        with pytest.raises(el.errors.InvalidArgumentError, match=message):
             call()
 
 
@@ -650,7 +652,7 @@ def test_the_nearest_names_are_told(
     store: el.EpisodeStore, call: Callable[[el.EpisodeStore], Any], nearest: str
 ) -> None:
     """A part of a name, a slip and a plural lead to the name that was meant."""
-    with pytest.raises(el.InvalidArgumentError, match=nearest):
+    with pytest.raises(el.errors.InvalidArgumentError, match=nearest):
         call(store)
 
 
@@ -661,14 +663,15 @@ def test_damaged_episodes_are_named_and_damaged_steps_do_not_disturb(tmp_path: P
     file.write_bytes(b"damaged")
     opened = el.open(store.path)
     assert len(rows_of(opened.plot.returns(), "circle")) == 3
-    with pytest.raises(el.CorruptStoreError, match=file.name):
+    with pytest.raises(el.errors.CorruptStoreError, match=file.name):
         opened.plot.actions()
     (file,) = (store.path / "episodes").glob("*.parquet")
     file.write_bytes(b"damaged")
-    with pytest.raises(el.CorruptStoreError, match=file.name):
+    with pytest.raises(el.errors.CorruptStoreError, match=file.name):
         el.open(store.path).plot.returns()
 
 
+@pytest.mark.further
 def test_a_store_in_memory_is_drawn() -> None:
     """Stores that are no folder have charts as well."""
     store = el.create(
@@ -691,7 +694,7 @@ def test_without_altair_the_error_says_what_to_install(
     """A missing package is a sentence with a command."""
     monkeypatch.setitem(sys.modules, "altair", None)
     for call in (store.plot.returns, store.plot.visitation, store[0].plot):
-        with pytest.raises(el.MissingPackageError, match=r"pip install 'episodelake\[explore\]'"):
+        with pytest.raises(el.errors.MissingPackageError, match=r"pip install 'episodelake\[explore\]'"):
             call()
 
 

@@ -258,7 +258,7 @@ def test_first_hits_in_groups_and_frames(stores: dict[str, el.EpisodeStore]) -> 
 )
 def test_numbers_out_of_range_are_told(method: str, words: tuple[float, ...]) -> None:
     """A discount, a number of steps and a weight out of range are errors before anything is read."""
-    with pytest.raises(el.InvalidArgumentError):
+    with pytest.raises(el.errors.InvalidArgumentError):
         getattr(pl.col("reward").rl, method)(*words)
 
 
@@ -273,5 +273,5 @@ def test_frames_without_episodes_are_told(stores: dict[str, el.EpisodeStore]) ->
         lambda: strange.rl.first_hit(pl.col("x") > 0),
         lambda: stores["cartpole"].steps.rl.step_percentiles("retrun").collect(),
     ):
-        with pytest.raises((el.QueryError, pl.exceptions.ColumnNotFoundError)):
+        with pytest.raises((el.errors.QueryError, pl.exceptions.ColumnNotFoundError)):
             call()

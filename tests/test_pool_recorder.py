@@ -252,7 +252,7 @@ def test_actions_that_do_not_fit_are_not_sent(tmp_path: Path, actions: Any, ids:
     with store.record(pool) as recorder:
         recorder.async_reset()
         recorder.recv()
-        with pytest.raises(el.SpaceMismatchError):
+        with pytest.raises(el.errors.SpaceMismatchError):
             recorder.send(actions, ids)
         assert pool.ready == []
         recorder.step(np.zeros((2, 2), np.float32))
@@ -287,11 +287,11 @@ def test_an_exception_in_the_pool_keeps_what_was_recorded(tmp_path: Path) -> Non
 def test_other_pools_are_refused(tmp_path: Path) -> None:
     """Spaces that are not the store's, and a pool without a number of environments."""
     store = el.create(tmp_path / "store", small((3,), 1))
-    with pytest.raises(el.SpaceMismatchError, match="observation_space"):
+    with pytest.raises(el.errors.SpaceMismatchError, match="observation_space"):
         store.record(Pool([Nested()], 1))
     nameless = small((3,), 1)
     nameless.num_envs = None  # type: ignore[assignment]
-    with pytest.raises(el.InvalidArgumentError, match="how many environments"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="how many environments"):
         store.record(nameless)
 
 
@@ -301,9 +301,9 @@ def test_a_step_callback_sees_what_is_recorded(tmp_path: Path, name: str) -> Non
     makers = MAKERS[name]
     pool = Pool([make() for make in makers], 2)
     store = el.create(tmp_path / "store", pool)
-    shown: dict[int, list[el.StepData]] = {index: [] for index in range(len(makers))}
+    shown: dict[int, list[el.types.StepData]] = {index: [] for index in range(len(makers))}
 
-    def watch(step: el.StepData) -> dict[str, Any]:
+    def watch(step: el.types.StepData) -> dict[str, Any]:
         shown[step.env_index].append(copy.deepcopy(step))
         return {"twice": 2 * step.t}
 
@@ -341,7 +341,7 @@ def test_a_step_callback_may_change_and_end(
     pool = small((5, 2, 4), 2)
     store = el.create(tmp_path / "store", pool)
 
-    def change(step: el.StepData) -> el.StepData:
+    def change(step: el.types.StepData) -> el.types.StepData:
         reward = None if step.reward is None else step.reward + 1.0
         return replace(step, reward=reward, end=step.t == longest)
 
@@ -369,6 +369,7 @@ def test_a_step_callback_may_change_and_end(
     assert not store.verify().faults
 
 
+@pytest.mark.further
 def test_the_real_envpool_is_recorded_as_it_serves(tmp_path: Path) -> None:
     """CartPole of EnvPool, two of six at a time: every episode is what the batches said of it."""
     envpool = pytest.importorskip("envpool")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import episodelake as el
-from episodelake.store.places import memory
+from episodelake.store.files import memory
 from object_server import new_url, shared_server
 from real_environments import numbered_store
 from waiting import PATIENCE, await_end
@@ -23,6 +23,7 @@ def total(view: el.EpisodeView) -> tuple[int, float]:
     return len(view), sum(episode.episode_return for episode in view)
 
 
+@pytest.mark.further
 def test_a_pickled_store_shows_its_version_in_a_spawned_process(tmp_path: Path) -> None:
     """A store, and a view of it, read the same in another process, also after others have recorded."""
     store = numbered_store(tmp_path / "store", [3, 4, 5])

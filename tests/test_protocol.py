@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from deltalake.table import TableFeatures
 
 import episodelake as el
 from conformance import abandon, assert_numbered, fill
+from episodelake.store.files.local import LocalPlace
 from log_edits import append_actions, read_actions
 from real_environments import NUMBERED_SPACES, write_numbered
 
@@ -61,7 +66,7 @@ def test_protocols(
     """A later reader version is refused, one of writers is read only, and the old ones are written."""
     append_actions(store.path / table, [{"protocol": protocol}])
     if not reads:
-        with pytest.raises(el.FormatVersionError):
+        with pytest.raises(el.errors.FormatVersionError):
             el.open(store.path)
     elif writes:
         assert_numbered(fill(el.open(store.path), [4, 5]), range(6))
@@ -87,7 +92,7 @@ def check_refused(store: el.EpisodeStore) -> None:
         lambda: store.annotate(labels),
     )
     for operation in operations:
-        with pytest.raises(el.FormatVersionError, match="another program changed it"):
+        with pytest.raises(el.errors.FormatVersionError, match="another program changed it"):
             operation()
     assert logs(store) == before
     assert_numbered(store.refresh(), range(4))
@@ -119,7 +124,7 @@ def test_an_upgrade_beside_a_writer(store: el.EpisodeStore) -> None:
     before = [path for path in logs(store) if "/episodes/" in path]
     write_numbered(writer, 5, 2)
     for attempt in (writer.seal, writer.close):
-        with pytest.raises(el.FormatVersionError, match="needs a writer of version 7"):
+        with pytest.raises(el.errors.FormatVersionError, match="needs a writer of version 7"):
             attempt()
     abandon(writer)
     assert [path for path in logs(store) if "/episodes/" in path] == before
@@ -135,7 +140,7 @@ def test_dry_runs_write_nothing(store: el.EpisodeStore, monkeypatch: pytest.Monk
         monkeypatch.setattr(os, name, read_only(getattr(os, name), os.O_RDWR))
     opened = el.open(store.path)
     assert (opened.delete("length > 2", dry_run=True), opened.vacuum(timedelta(0), dry_run=True)) == expected
-    with pytest.raises(el.StoreAccessError, match="Read-only file system"):
+    with pytest.raises(el.errors.StoreAccessError, match="Read-only file system"):
         opened.delete("length > 2")
 
 
@@ -171,7 +176,52 @@ def test_oversized_files_are_not_read(store: el.EpisodeStore, name: str) -> None
     path = store.path / name
     path.touch()
     os.truncate(path, 1 << 40)
-    with pytest.raises(el.CorruptStoreError, match=f"{path.name} has 1,099,511,627,776 bytes"):
+    with pytest.raises(el.errors.CorruptStoreError, match=f"{path.name} has 1,099,511,627,776 bytes"):
         assert el.open(store.path, "v1").card is None
     if name != "store.json":
         assert not store.verify().ok
+
+
+def test_an_upgraded_table_is_not_called_damaged(store: el.EpisodeStore) -> None:
+    """Commits of other programs have no checksums of ours; the features of the table are what matters."""
+    table = DeltaTable(str(Path(str(store.path)) / "episodes"))
+    table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    with pytest.raises(el.errors.FormatVersionError, match="protocol"):
+        el.open(store.path)
+
+
+def test_a_commit_that_is_hidden_for_a_moment_is_no_damage(
+    store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where absence is cached a later commit shows first: the version stays until both are there."""
+    reader = el.open(store.path)
+    before = len(reader)
+    for _ in range(2):
+        fill(store, [1])
+    read = LocalPlace.read
+    hidden = f"{reader.version + 1:020d}.json"
+
+    def lacking(place: LocalPlace, *args: Any, **options: Any) -> bytes:
+        if place.name == hidden:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(place))
+        return read(place, *args, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalPlace, "read", lacking)
+        assert len(reader.refresh()) == before
+    assert len(reader.refresh()) == before + 2
+
+
+def test_a_want_of_memory_is_no_damaged_checkpoint(
+    store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pyarrow's error of memory is one of its own tree as well."""
+    folder = Path(str(store.path)) / "episodes"
+    DeltaTable(str(folder)).create_checkpoint()
+
+    def lacking(*_: Any, **__: Any) -> Any:
+        raise pa.ArrowMemoryError("malloc failed")
+
+    monkeypatch.setattr(pq.ParquetFile, "read", lacking)
+    with pytest.raises(MemoryError):
+        el.open(store.path)

@@ -67,7 +67,7 @@ def test_parameters_may_be_of_numpy_and_paths(store: el.EpisodeStore, read_only:
     assert len(store.filter("length >= $least", {"least": longest})) == len(
         store.filter(pl.col("length") >= longest)
     )
-    with pytest.raises(el.QueryError, match="expected them with SQL text"):
+    with pytest.raises(el.errors.QueryError, match="expected them with SQL text"):
         store.filter(pl.col("length") > 1, [1])
 
 
@@ -115,9 +115,9 @@ def test_filters_keep_their_parameters(store: el.EpisodeStore) -> None:
 )
 def test_wrong_parameters_are_query_errors(store: el.EpisodeStore, text: str, parameters: Any) -> None:
     """Too few, too many, unknown names, and what is no list or mapping."""
-    with pytest.raises(el.QueryError):
+    with pytest.raises(el.errors.QueryError):
         store.query(text, parameters)
-    with pytest.raises(el.QueryError):
+    with pytest.raises(el.errors.QueryError):
         store.filter(
             f"length > ({text.removeprefix('select ')})" if parameters != [1] else "length > ? + ?",
             parameters,
@@ -127,7 +127,7 @@ def test_wrong_parameters_are_query_errors(store: el.EpisodeStore, text: str, pa
 def test_a_condition_stays_one_expression(store: el.EpisodeStore, tmp_path: Path) -> None:
     """Brackets, remarks and further statements in a condition change nothing but its own meaning."""
     for text in ("length > 0) or (true", "length > 0; select 1", "true) union select 1 --"):
-        with pytest.raises(el.QueryError):
+        with pytest.raises(el.errors.QueryError):
             store.filter(text)
     assert len(store.filter("length > 1000 -- or true")) == 0
 
@@ -137,3 +137,15 @@ def test_a_filter_over_episodes_looks_at_no_segment(store: el.EpisodeStore) -> N
     fresh = el.open(store.path)
     assert len(fresh.filter("length > ?", [0])) == len(store)
     assert "pointers" not in vars(fresh.context.snapshot)
+
+
+def test_deletions_and_copies_take_parameters(tmp_path: Path, store: el.EpisodeStore) -> None:
+    """As filters do: by place and by name, and as a condition that carries them."""
+    copy = store.copy(tmp_path / "copy", "length > ?", [2])
+    lengths = [len(episode) for episode in store]
+    assert [len(episode) for episode in copy] == [length for length in lengths if length > 2]
+    assert copy.delete("length = $length", {"length": max(lengths)}, dry_run=True).episodes == 1
+    copy.delete("length = $length", {"length": max(lengths)})
+    assert [len(episode) for episode in copy] == [n for n in lengths if 2 < n < max(lengths)]
+    with pytest.raises(el.errors.QueryError):
+        copy.delete(pl.col("length") > 1, [1])

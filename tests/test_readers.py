@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import polars as pl
 import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from episodelake.readers import blocks
+from episodelake.readers.described import STORE_ONLY
+from episodelake.store.segments import steps_file as sealing
+from episodelake.store.spaces import SpaceCodec
 from real_environments import (
     NUMBERED_SPACES,
     equal_values,
@@ -60,7 +68,7 @@ def test_negative_positions_count_from_the_end(store: el.EpisodeStore) -> None:
 @pytest.mark.parametrize("position", [12, -13, 10**12, -(10**12)])
 def test_a_position_outside_is_not_found(store: el.EpisodeStore, position: int) -> None:
     """A position outside raises an error that is an IndexError, a KeyError and of the library's tree."""
-    with pytest.raises(el.EpisodeNotFoundError) as caught:
+    with pytest.raises(el.errors.EpisodeNotFoundError) as caught:
         store[position]
     assert isinstance(caught.value, IndexError)
     assert isinstance(caught.value, KeyError)
@@ -85,7 +93,7 @@ def test_ids_lead_to_their_episodes(store: el.EpisodeStore) -> None:
 @pytest.mark.parametrize("episode_id", ["", "nothing", "numbered/000000", "' or 1=1 --"])
 def test_an_unknown_id_is_not_found(store: el.EpisodeStore, episode_id: str) -> None:
     """An id that the snapshot does not hold raises EpisodeNotFoundError."""
-    with pytest.raises(el.EpisodeNotFoundError):
+    with pytest.raises(el.errors.EpisodeNotFoundError):
         store[episode_id]
 
 
@@ -136,13 +144,13 @@ def test_arrays_of_positions_give_views(store: el.EpisodeStore, wanted: list[int
 @pytest.mark.parametrize(
     ("key", "kind"),
     [
-        (np.array([0, 12]), el.EpisodeNotFoundError),
-        (np.array([-13]), el.EpisodeNotFoundError),
-        (np.array([1, 3, 1]), el.InvalidArgumentError),
-        (np.array([0, -12]), el.InvalidArgumentError),
-        (np.array([0.5]), el.InvalidArgumentError),
-        (np.array([True, False]), el.InvalidArgumentError),
-        (np.array([[1]]), el.InvalidArgumentError),
+        (np.array([0, 12]), el.errors.EpisodeNotFoundError),
+        (np.array([-13]), el.errors.EpisodeNotFoundError),
+        (np.array([1, 3, 1]), el.errors.InvalidArgumentError),
+        (np.array([0, -12]), el.errors.InvalidArgumentError),
+        (np.array([0.5]), el.errors.InvalidArgumentError),
+        (np.array([True, False]), el.errors.InvalidArgumentError),
+        (np.array([[1]]), el.errors.InvalidArgumentError),
     ],
     ids=str,
 )
@@ -156,7 +164,7 @@ def test_a_view_ends_where_it_ends(store: el.EpisodeStore) -> None:
     """A position or id that the store has but the view has not is not found in the view."""
     view = store[2:5]
     for missing in (3, -4, store[7].id):
-        with pytest.raises(el.EpisodeNotFoundError):
+        with pytest.raises(el.errors.EpisodeNotFoundError):
             view[missing]
     assert view[store[3].id].id == store[3].id
 
@@ -208,7 +216,7 @@ def test_samples_without_replacement_are_distinct(store: el.EpisodeStore) -> Non
     assert sorted(values_of(store.sample_episodes(12, seed=1))) == list(range(12))
     assert store.sample_episodes(0, seed=1) == []
     for number in (13, -1):
-        with pytest.raises(el.InvalidArgumentError):
+        with pytest.raises(el.errors.InvalidArgumentError):
             store.sample_episodes(number)
 
 
@@ -310,14 +318,14 @@ def test_sorted_views(store: el.EpisodeStore, descending: bool) -> None:
 )
 def test_what_cannot_be_sorted_by_is_refused(store: el.EpisodeStore, by: Any) -> None:
     """Columns that are not there, lists, and expressions that give one value are errors of ours."""
-    with pytest.raises(el.QueryError):
+    with pytest.raises(el.errors.QueryError):
         store.sort(by)
 
 
 @pytest.mark.parametrize("condition", [pl.col("reward_total") > 1, "reward_total > 1"], ids=["expr", "text"])
 def test_a_wrong_filter_column_names_the_right_ones(store: el.EpisodeStore, condition: Any) -> None:
     """A filter over a column that is not there says which one, and which there are."""
-    with pytest.raises(el.QueryError) as caught:
+    with pytest.raises(el.errors.QueryError) as caught:
         store.filter(condition)
     assert isinstance(caught.value, ValueError)
     for name in ("reward_total", "episode_return", "length", "metadata.group"):
@@ -339,7 +347,7 @@ def test_a_wrong_filter_column_names_the_right_ones(store: el.EpisodeStore, cond
 )
 def test_what_is_no_condition_is_refused(store: el.EpisodeStore, condition: Any) -> None:
     """Text that is not one condition, or an expression that is not boolean, is a QueryError."""
-    with pytest.raises(el.QueryError):
+    with pytest.raises(el.errors.QueryError):
         store.filter(condition)
 
 
@@ -488,10 +496,10 @@ def test_an_empty_store_answers_everything(tmp_path: Path) -> None:
             "truncated",
         ]
         assert len(view.filter(pl.col("terminated"))) == 0
-        with pytest.raises(el.InvalidArgumentError):
+        with pytest.raises(el.errors.InvalidArgumentError):
             view.sample_episodes(1, replace=True)
         for missing in (0, -1, "x"):
-            with pytest.raises(el.EpisodeNotFoundError):
+            with pytest.raises(el.errors.EpisodeNotFoundError):
                 view[missing]
         with view.connect() as connection:
             assert connection.execute("select sum(reward) from transitions").fetchall() == [(None,)]
@@ -683,3 +691,235 @@ def test_nested_spaces_come_back_nested(tmp_path: Path) -> None:
     assert seen["words"] == [one["words"] for one in observations]
     assert np.array_equal(episode.policy["value"], [0.0, 0.5, 1.0, 1.5])
     assert episode.episode_return == [6.0, -6.0]
+
+
+# Lists, masks, keys, and the order of steps
+
+
+@pytest.mark.parametrize("kind", [list, np.array, pl.Series], ids=["list", "array", "series"])
+def test_lists_and_masks_choose_episodes(store: el.EpisodeStore, kind: Any) -> None:
+    """Positions give episodes in their order, a mask those where it is true, as numpy's arrays do."""
+    values = np.arange(len(LENGTHS))
+    for key in ([1, 2], [7, -1, 0], [True, False] * 6, [False] * 12):
+        assert values_of(store[kind(key)]) == values[np.array(key)].tolist()
+    assert len(store[kind([])]) == 0
+    for wrong in ([True], [1, 1], ["a"], [0.5], [[1]], [True] * 13):
+        with pytest.raises(el.errors.InvalidArgumentError):
+            store[kind(wrong)]
+    with pytest.raises(el.errors.EpisodeNotFoundError):
+        store[kind([12])]
+
+
+@pytest.mark.parametrize(
+    ("keys", "flags"),
+    [
+        (["length", "number"], [True, False]),
+        (["metadata.group", "length"], False),
+        (["metadata.group", pl.col("length") % 3, "length * -1"], [False, True, False]),
+        (["length % 2"], True),
+        ("episode_return / length", False),
+        ("length % 3", True),
+    ],
+)
+def test_several_keys_and_sql_sort(store: el.EpisodeStore, keys: Any, flags: Any) -> None:
+    """Each key orders what is equal in those before it, as DuckDB does on the same table, with `position`."""
+    named = [keys] if isinstance(keys, str) else keys
+    each = [flags] * len(named) if isinstance(flags, bool) else flags
+    sql = {"metadata.group": '"metadata.group"', str(pl.col("length") % 3): "length % 3"}
+    terms = [f"{sql.get(str(key), key)} {'desc' if d else 'asc'}" for key, d in zip(named, each, strict=True)]
+    for view in (store, store.filter("length > 1"), store[::-1]):
+        places = pl.DataFrame({"episode_id": [one.id for one in view], "place": range(len(view))})
+        connection = duckdb.connect()
+        connection.register("shown", view.episodes.collect().join(places, on="episode_id"))
+        ids = connection.sql(f"select episode_id from shown order by {', '.join(terms)}, place").fetchall()
+        assert [one.id for one in view.sort(keys, descending=flags)] == [one[0] for one in ids]
+
+
+@pytest.mark.parametrize("wrong", [[], ["length", 3], "no + 1", "1; drop table episodes", "length, number"])
+def test_what_sorts_nothing_is_refused(store: el.EpisodeStore, wrong: Any) -> None:
+    """A wrong key is a QueryError that names the columns or the text."""
+    with pytest.raises(el.errors.QueryError):
+        store.sort(wrong)
+    with pytest.raises(el.errors.QueryError, match="2 keys and 1 flag in"):
+        store.sort(["length", "number"], descending=[True])
+
+
+def test_steps_come_in_the_order_of_the_view(store: el.EpisodeStore) -> None:
+    """Those of episodes that were sorted, turned round or listed too, with annotations; each by t."""
+    views = [store, store[2:9], store[::-1], store.sort("length", descending=True), store[[5, 0, 7]]]
+    for view in views:
+        expected = [(one.id, t) for one in view for t in range(one.length + 1)]
+        assert view.steps.select("episode_id", "t").collect().rows() == expected
+        transitions = [(key, t) for key, t in expected if t < store[key].length]
+        assert view.transitions.select("episode_id", "t").collect().rows() == transitions
+        assert view.steps.collect_schema() == store.steps.collect_schema()
+
+
+# Row groups
+
+
+@pytest.fixture
+def grouped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> el.EpisodeStore:
+    """Forty episodes in two segments of several row groups each, one of which takes several by itself."""
+    monkeypatch.setattr(sealing, "GROUP_ROWS", 24)
+    return numbered_store(tmp_path / "grouped", [3, 7, 60, *[5] * 37], seal_every=25)
+
+
+def values_read(episode: el.Episode) -> tuple[Any, ...]:
+    """Everything of an episode that steps hold."""
+    arrays = (episode.observations, episode.actions, episode.rewards, episode.terminations)
+    return (*(np.asarray(array).tolist() for array in arrays), episode.infos)
+
+
+WALKS: dict[str, Callable[[el.EpisodeStore], list[el.Episode]]] = {
+    "positions": lambda store: [store[i] for i in range(len(store))],
+    "backwards": lambda store: [store[-1 - i] for i in range(len(store))],
+    "ids": lambda store: [store[one.id] for one in store.sort("number", descending=True)],
+    "sorted": lambda store: list(store.sort(["length", "seed", "number"], descending=[True, False, True])),
+    "list": lambda store: list(store[np.random.default_rng(0).permutation(len(store))]),
+    "twice": lambda store: [one for _ in range(2) for one in store.sort("length")],
+    "drawn": lambda store: store.sample_episodes(30, seed=1),
+    "in order": list,
+}
+
+
+@pytest.mark.parametrize("walk", WALKS)
+def test_a_row_group_is_read_once(
+    grouped: el.EpisodeStore, walk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However episodes are walked through: no column of a row group comes from its file twice."""
+    expected = {one.id: values_read(one) for one in el.open(grouped.path)}
+    reads: list[tuple[str, int, str]] = []
+    read = blocks.SegmentFile.read
+
+    def counted(file: Any, groups: Any, columns: Any, **more: Any) -> Any:
+        table = read(file, groups, columns, **more)
+        reads.extend((file.path.name, group, name) for group in groups for name in table.column_names)
+        return table
+
+    monkeypatch.setattr(blocks.SegmentFile, "read", counted)
+    store = el.open(grouped.path)
+    for episode in WALKS[walk](store):
+        assert values_read(episode) == expected[episode.id]
+    # The row groups of a long episode hold parts of its neighbours too.
+    assert max(Counter(reads).values()) <= 2 and len(reads) <= len(set(reads)) * 1.5
+
+
+def test_blocks_are_bounded_and_shared_by_threads(
+    grouped: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few bytes are kept where few are allowed, and threads that walk at once read what one reads."""
+    monkeypatch.setattr(blocks, "_KEPT_BYTES", 4000)
+    expected = [values_read(one) for one in el.open(grouped.path)]
+    kept = grouped.context.blocks._blocks
+
+    def look(seed: int) -> None:
+        for position in np.random.default_rng(seed).permutation(len(grouped)).tolist():
+            assert values_read(grouped[position]) == expected[position]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(look, range(8)))
+    _ = grouped[0], grouped[39]
+    assert sum(block.nbytes for block in [*kept.values()][:-1]) <= 4000 and kept
+    assert len(pickle.dumps(grouped[3])) < 20_000
+
+
+def test_looking_up_an_episode_asks_each_block_for_a_number(
+    grouped: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept is measured once as it arrives, and is what the columns hold."""
+    for episode in WALKS["twice"](grouped):
+        values_read(episode)
+    kept = list(grouped.context.blocks._blocks.values())
+    for block in kept:
+        held = [*block._raw.values(), *block._added.values(), *block._decoded.values()]
+        assert block.nbytes == sum(map(blocks._size, held)) > 0
+    monkeypatch.setattr(blocks, "_size", lambda values: pytest.fail("measured again"))
+    _ = grouped[0], grouped[1]
+
+
+def test_one_episode_decodes_no_other(grouped: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look at a row group decodes the episode's rows alone; the second one all of them, once."""
+    decoded: list[int] = []
+    decode = SpaceCodec.decode
+
+    def counted(codec: SpaceCodec, arrays: Any) -> Any:
+        decoded.append(len(arrays[0]))
+        return decode(codec, arrays)
+
+    monkeypatch.setattr(SpaceCodec, "decode", counted)
+    store = el.open(grouped.path)
+    first = store[0]
+    _ = first.observations
+    assert decoded == [len(first) + 1]
+    for _ in range(2):
+        assert np.array_equal(store[0].observations, first.observations)
+    assert len(decoded) == 2 and decoded[1] > decoded[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda s: s.sort("lenght"), r"Cannot sort by lenght: .*Did you mean length\?\nAvailable .* length"),
+        (lambda s: s.sort(-pl.col("lenght")), r"Did you mean length\?"),
+        (lambda s: s.filter(pl.col("lenght") > 1), r"not valid: .*Did you mean length\?\nAvailable"),
+        (lambda s: s.loader(2, weights=pl.col("lenght")), r"not valid: .*Did you mean length\?\nAvailable"),
+        (lambda s: s.sort([]), "names nothing to sort by"),
+        (lambda s: s.sort("length", descending=[True, False]), "got 1 key and 2 flags .*one flag for all"),
+        (lambda s: s[[True, 2]], r"\[True, 2\] has flags among positions"),
+        (lambda s: s[range(3)], r"range\(0, 3\) is no position; .*list or array of positions, or a mask"),
+        (lambda s: s[:1][4], "the view has 1 episode\\."),
+        (lambda s: s[:1].sample_episodes(2), "Cannot draw 2 episodes from 1"),
+        (lambda s: s[:1].sort(pl.col("length").head(0)), "Cannot sort 1 episode .* gives 0 values"),
+    ],
+)
+def test_messages_name_what_is_near(
+    store: el.EpisodeStore, wrong: Callable[[el.EpisodeStore], object], said: str
+) -> None:
+    """Names that are nearly there, one list of columns, and singular where there is one."""
+    with pytest.raises(el.EpisodelakeError, match=f"(?s){said}") as caught:
+        wrong(store)
+    assert "_position" not in str(caught.value) and str(caught.value).count("wide_seed") <= 1
+
+
+def test_a_view_of_one_episode_shows_itself(store: el.EpisodeStore) -> None:
+    """One episode is singular."""
+    assert "(1 episode, " in repr(store[:1]) and "(2 episodes, " in repr(store[:2])
+
+
+# A view has what a store has
+
+
+def test_a_view_has_the_reading_half_of_a_store(store: el.EpisodeStore) -> None:
+    """All public names but those that change the store or move on, which an error leads to."""
+    view = store[1:3]
+    public = {name for name in dir(store) if not name.startswith("_")}
+    assert public - {name for name in dir(view) if not name.startswith("_")} == set(STORE_ONLY)
+    for name in STORE_ONLY:
+        with pytest.raises(AttributeError, match=f"{name}.*on the store"):
+            getattr(view, name)
+    with pytest.raises(AttributeError, match=r"no attribute 'lenght'\.$"):
+        _ = view.lenght
+
+
+def test_a_view_tells_of_its_store(store: el.EpisodeStore) -> None:
+    """The same values as the store, also after pickling."""
+    view = pickle.loads(pickle.dumps(store.sort("length")[:4]))
+    for name in ("path", "url", "id", "observation_space", "action_space", "reward_shape", "agent_groups"):
+        assert getattr(view, name) == getattr(store, name), name
+    assert (view.version, view.card, view.tags) == (store.version, store.card, store.tags)
+    assert view.history().equals(store.history()) and view.annotations.equals(store.annotations)
+    assert view.environments().equals(store.environments())
+    with pytest.raises(el.errors.InvalidArgumentError, match="card of open"):
+        view.card["title"] = "Pong"
+
+
+def test_a_view_is_copied(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """Its episodes alone, with their ids; filtered if wanted."""
+    view = store.sort("length", descending=True)[:5]
+    copies = {"all": view.copy(tmp_path / "all"), "some": view.copy(tmp_path / "some", "length > ?", [7])}
+    for found, wanted in ((copies["all"], view), (copies["some"], view.filter("length > 7"))):
+        assert isinstance(found, el.EpisodeStore) and found.verify().ok
+        # In the order of the store, as files are taken over.
+        assert [one.id for one in found] == [one.id for one in store if one.id in wanted]
+        assert found.id != store.id and found.observation_space == store.observation_space

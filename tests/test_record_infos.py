@@ -90,6 +90,7 @@ def test_single_environments_store_the_chosen_infos(tmp_path: Path, choice: Any)
     assert_chosen(some, everything, choice)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("seen", [False, True], ids=["alone", "with a callback"])
 @pytest.mark.parametrize("mode", MODES, ids=[mode.value for mode in MODES])
 @pytest.mark.parametrize("choice", CHOICES)
@@ -124,7 +125,7 @@ def test_pools_store_the_chosen_infos(tmp_path: Path, choice: Any) -> None:
     some, everything = pair(tmp_path, envs[0])
     refused: Any = Pool(envs, 2)
     if isinstance(choice, str):
-        with pytest.raises(el.InvalidArgumentError, match="record_infos=''"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="record_infos=''"):
             some.record(refused, record_infos=choice)
         return
     for store, keys in ((some, choice), (everything, True)):
@@ -211,9 +212,9 @@ def test_other_infos_are_never_copied(tmp_path: Path, vector: bool) -> None:
 def test_a_choice_that_is_none_is_refused(tmp_path: Path, wrong: Any) -> None:
     """A single key in the place of several, and whatever is no key, before a run begins."""
     store = el.create(tmp_path / "store", SmallEnv())
-    with pytest.raises(el.InvalidArgumentError, match=r"expected True, False, or the keys to record"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"expected True, False, or the keys to record"):
         store.record(SmallEnv(), record_infos=wrong)
-    with pytest.raises(el.InvalidArgumentError, match=r"expected True, False, or the keys to record"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"expected True, False, or the keys to record"):
         el.collect(SmallEnv, None, store, steps=3, workers=2, record_infos=wrong)
     assert store.refresh().runs.collect().is_empty()
 

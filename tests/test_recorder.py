@@ -16,7 +16,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import Autoreset, RecordEpisodeStatistics
 
 import episodelake as el
-from episodelake.store.compatibility import AutoresetMode
+from episodelake.store.common.compatibility import AutoresetMode
 from nasty_environments import (
     ODD_INFOS,
     ChangingInfos,
@@ -374,7 +374,7 @@ def test_a_closed_recorder_refuses_to_go_on(tmp_path: Path) -> None:
     recorder.close()
     stepped, episode = env.stepped, env.episode
     for call in (recorder.reset, lambda: recorder.step(PUSH), lambda: recorder.log(a=1)):
-        with pytest.raises(el.RecorderStateError):
+        with pytest.raises(el.errors.RecorderStateError):
             call()
     assert (env.stepped, env.episode) == (stepped, episode)
 
@@ -399,7 +399,7 @@ def test_step_before_the_first_reset_is_refused(tmp_path: Path) -> None:
     """A step before any reset raises, and the environment is not stepped."""
     env = SmallEnv()
     with new_store(tmp_path, env).record(env) as recorder:
-        with pytest.raises(el.RecorderStateError, match="reset"):
+        with pytest.raises(el.errors.RecorderStateError, match="reset"):
             recorder.step(PUSH)
         assert env.stepped == 0
         assert recorder.episode_id is None
@@ -413,7 +413,7 @@ def test_step_after_the_end_is_refused(tmp_path: Path, mode: AutoresetMode | Non
     store = new_store(tmp_path, env)
     with store.record(env) as recorder:
         plain = play(recorder, seeds(1))
-        with pytest.raises(el.RecorderStateError):
+        with pytest.raises(el.errors.RecorderStateError):
             recorder.step(PUSH)
         assert env.stepped == 2
         plain += play(recorder, seeds(2))
@@ -459,10 +459,10 @@ def test_a_run_may_have_any_name(tmp_path: Path, name: str) -> None:
 
 
 def test_a_recorder_can_be_made_by_hand(tmp_path: Path) -> None:
-    """`el.Recorder(env, store)` is what `store.record(env)` is: a wrapper that Gymnasium accepts."""
+    """`el.types.Recorder(env, store)` is what `store.record(env)` is: a wrapper that Gymnasium accepts."""
     env = SmallEnv()
     store = new_store(tmp_path, env)
-    with el.Recorder(env, store, run="by-hand") as recorder:
+    with el.types.Recorder(env, store, run="by-hand") as recorder:
         assert isinstance(recorder, gym.Wrapper)
         assert recorder.unwrapped is env
         plain = play(gym.wrappers.TimeLimit(recorder, 3), seeds(1, 2))
@@ -553,7 +553,7 @@ def test_an_exception_in_reset_keeps_what_there_was(tmp_path: Path) -> None:
     with store.record(env) as recorder:
         with pytest.raises(ValueError, match="broken"):
             recorder.reset(seed=0)
-        with pytest.raises(el.RecorderStateError):
+        with pytest.raises(el.errors.RecorderStateError):
             recorder.step(PUSH)
         plain = play(recorder, seeds(1), limit=3)
         with pytest.raises(ValueError, match="broken") as caught:
@@ -655,7 +655,7 @@ def test_same_step_mode_copies_the_last_observation_at_once(tmp_path: Path) -> N
     assert [episode.observations[-1, 0] for episode in store.refresh()][:2] == [2.0, 2.0]
 
 
-def logged(folder: Path, body: Callable[[el.Recorder], None]) -> el.Episode:
+def logged(folder: Path, body: Callable[[el.types.Recorder], None]) -> el.Episode:
     """Record one episode of three steps, of which `body` does what it likes, and return it."""
     env = SmallEnv(3)
     store = new_store(folder, env)
@@ -668,7 +668,7 @@ def logged(folder: Path, body: Callable[[el.Recorder], None]) -> el.Episode:
 def test_what_is_logged_stands_beside_the_action(tmp_path: Path) -> None:
     """A value logged before step t belongs to row t, the row of the action."""
 
-    def body(recorder: el.Recorder) -> None:
+    def body(recorder: el.types.Recorder) -> None:
         for t in range(3):
             recorder.log(log_prob=-float(t), logits=np.array([t, 2 * t], np.float32))
             recorder.step(PUSH)
@@ -681,7 +681,7 @@ def test_what_is_logged_stands_beside_the_action(tmp_path: Path) -> None:
 def test_of_two_logged_values_the_last_wins(tmp_path: Path) -> None:
     """Logging a key again before the step replaces its value, and leaves other keys alone."""
 
-    def body(recorder: el.Recorder) -> None:
+    def body(recorder: el.types.Recorder) -> None:
         recorder.log(a=1, b=1)
         recorder.log(a=2)
         recorder.step(PUSH)
@@ -695,7 +695,7 @@ def test_a_logged_array_is_copied(tmp_path: Path) -> None:
     """An array that is overwritten after it was logged keeps its value of then."""
     buffer = np.zeros(2)
 
-    def body(recorder: el.Recorder) -> None:
+    def body(recorder: el.types.Recorder) -> None:
         for t in range(3):
             buffer[:] = t
             recorder.log(hidden=buffer, deep={"inner": [buffer]})
@@ -710,7 +710,7 @@ def test_a_logged_array_is_copied(tmp_path: Path) -> None:
 def test_a_value_may_be_logged_for_the_last_observation(tmp_path: Path) -> None:
     """A value logged after the last step stands on row T, so that there are T+1 of them."""
 
-    def body(recorder: el.Recorder) -> None:
+    def body(recorder: el.types.Recorder) -> None:
         for t in range(3):
             recorder.log(value=t)
             recorder.step(PUSH)
@@ -724,13 +724,13 @@ def test_a_value_logged_after_sealing_is_kept_or_refused(tmp_path: Path) -> None
     """A value logged for an episode that was sealed in between is not lost in silence."""
     refused = []
 
-    def body(recorder: el.Recorder) -> None:
+    def body(recorder: el.types.Recorder) -> None:
         for _ in range(3):
             recorder.step(PUSH)
         recorder.seal()
         try:
             recorder.log(value=99)
-        except el.RecorderStateError as error:
+        except el.errors.RecorderStateError as error:
             refused.append(error)
 
     episode = logged(tmp_path, body)
@@ -740,7 +740,7 @@ def test_a_value_logged_after_sealing_is_kept_or_refused(tmp_path: Path) -> None
 def test_a_key_logged_only_once_is_absent_elsewhere(tmp_path: Path) -> None:
     """A key that was logged at one step only is None at the others, not 0 and not NaN."""
 
-    def body(recorder: el.Recorder) -> None:
+    def body(recorder: el.types.Recorder) -> None:
         recorder.step(PUSH)
         recorder.log(**{"odd key.ü": 5})
         recorder.step(PUSH)
@@ -752,7 +752,7 @@ def test_a_key_logged_only_once_is_absent_elsewhere(tmp_path: Path) -> None:
 def test_logging_without_an_episode_is_refused(tmp_path: Path) -> None:
     """There is no current step before the first reset, so log raises."""
     env = SmallEnv()
-    with new_store(tmp_path, env).record(env) as recorder, pytest.raises(el.RecorderStateError):
+    with new_store(tmp_path, env).record(env) as recorder, pytest.raises(el.errors.RecorderStateError):
         recorder.log(value=1)
 
 
@@ -780,7 +780,7 @@ def with_callback(
 
 def test_a_step_callback_sees_each_reset_and_step(tmp_path: Path) -> None:
     """The callback is called for every reset and step with the data of it, and changes nothing by None."""
-    seen: list[el.StepData] = []
+    seen: list[el.types.StepData] = []
     store, plain = with_callback(tmp_path, lambda step: seen.append(copy.deepcopy(step)))
     assert_all_recorded(store, plain, SmallEnv())
     assert [step.t for step in seen] == [0, 1, 2, 3, 4] * 2
@@ -847,7 +847,7 @@ def test_an_extra_column_cannot_take_the_name_of_another(tmp_path: Path, name: s
 def test_a_step_callback_replaces_data(tmp_path: Path) -> None:
     """Replaced observation, action, reward and info are recorded; the caller gets the environment's."""
 
-    def replaced(step: el.StepData) -> el.StepData:
+    def replaced(step: el.types.StepData) -> el.types.StepData:
         new = dataclasses.replace(step, observation=-step.observation, info={"new": step.t})
         return new if step.t == 0 else dataclasses.replace(new, reward=step.t, action=step.action + 1)
 
@@ -917,7 +917,7 @@ def test_an_exception_in_a_step_callback_passes_on(tmp_path: Path) -> None:
     """The callback's exception reaches the caller unchanged; the steps before it are kept as they were."""
     error = ZeroDivisionError("mine")
 
-    def failing(step: el.StepData) -> None:
+    def failing(step: el.types.StepData) -> None:
         if step.t == 3:
             raise error
 
@@ -937,7 +937,7 @@ def test_nonsense_from_a_step_callback_loses_nothing(tmp_path: Path, nonsense: A
     env = SmallEnv(5)
     store = new_store(tmp_path, env)
 
-    def step_callback(step: el.StepData) -> Any:
+    def step_callback(step: el.types.StepData) -> Any:
         return nonsense if step.t == 3 else None
 
     try:
@@ -974,7 +974,7 @@ def test_a_wrong_replacement_is_refused(tmp_path: Path, change: dict[str, Any]) 
     env = SmallEnv(5)
     store = new_store(tmp_path, env)
 
-    def replaced(step: el.StepData) -> el.StepData | None:
+    def replaced(step: el.types.StepData) -> el.types.StepData | None:
         return dataclasses.replace(step, **change) if step.t == 3 else None
 
     with pytest.raises(el.EpisodelakeError), store.record(env, step_callback=replaced) as recorder:
@@ -984,9 +984,9 @@ def test_a_wrong_replacement_is_refused(tmp_path: Path, change: dict[str, Any]) 
 
 def test_an_episode_callback_adds_metadata(tmp_path: Path) -> None:
     """What an episode callback returns becomes the metadata of its episode."""
-    seen: list[el.EpisodeSummary] = []
+    seen: list[el.types.EpisodeSummary] = []
 
-    def described(summary: el.EpisodeSummary) -> dict[str, Any]:
+    def described(summary: el.types.EpisodeSummary) -> dict[str, Any]:
         seen.append(summary)
         return {"score": summary.length, "odd key.ü": ODD_INFOS[3], "Score": "x", "tags": ["a", "b"]}
 
@@ -1022,7 +1022,7 @@ def test_an_exception_in_an_episode_callback_keeps_the_episode(tmp_path: Path) -
     error = ZeroDivisionError("mine")
     failures: Iterator[Any] = iter([error])
 
-    def failing(summary: el.EpisodeSummary) -> None:
+    def failing(summary: el.types.EpisodeSummary) -> None:
         for failure in failures:
             raise failure
 
@@ -1065,9 +1065,9 @@ def test_an_episode_callback_sees_cut_episodes_too(tmp_path: Path) -> None:
 def test_an_environment_of_other_spaces_is_refused(tmp_path: Path) -> None:
     """A store records only environments of its own spaces; nothing is left behind by the refusal."""
     store = new_store(tmp_path, SmallEnv())
-    with pytest.raises(el.SpaceMismatchError):
+    with pytest.raises(el.errors.SpaceMismatchError):
         store.record(Speaker())
-    with pytest.raises(el.SpaceMismatchError):
+    with pytest.raises(el.errors.SpaceMismatchError):
         store.record(SmallEnv(action_space=spaces.Discrete(2)))
     assert len(store.refresh()) == 0
     assert el.recover(tmp_path / "store") == []
@@ -1076,8 +1076,8 @@ def test_an_environment_of_other_spaces_is_refused(tmp_path: Path) -> None:
 def test_a_vector_environment_is_refused_clearly(tmp_path: Path) -> None:
     """A recorder of one environment takes no vector environment; the error names the recorder that does."""
     store = new_store(tmp_path, gym.make("CartPole-v1"))
-    with pytest.raises(el.InvalidArgumentError, match="VectorRecorder"):
-        el.Recorder(gym.make_vec("CartPole-v1", num_envs=2), store)  # type: ignore[arg-type]
+    with pytest.raises(el.errors.InvalidArgumentError, match="VectorRecorder"):
+        el.types.Recorder(gym.make_vec("CartPole-v1", num_envs=2), store)  # type: ignore[arg-type]
     assert el.recover(tmp_path / "store") == []
 
 
@@ -1087,9 +1087,9 @@ def test_a_step_is_not_recorded_twice(tmp_path: Path) -> None:
     with store.record(SmallEnv(3)) as recorder:
         between = gym.wrappers.TimeLimit(recorder, 10)
         for twice in (recorder, between):
-            with pytest.raises(el.InvalidArgumentError, match=r"recorded into .* already"):
+            with pytest.raises(el.errors.InvalidArgumentError, match=r"recorded into .* already"):
                 store.record(twice)
-        with pytest.raises(el.InvalidArgumentError, match="the recorder itself"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="the recorder itself"):
             el.collect(between, None, store, steps=3)
         other = new_store(tmp_path / "other", SmallEnv(3))
         outer = other.record(between)

@@ -6,6 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+import traceback
+import types
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Sequence, Text
 
 import episodelake as el
 import reopening_child as child
-from episodelake.store.locking import locks
+from episodelake.store.files import locks
 from episodelake.store.maintenance import reopening, rows
 from episodelake.store.segments import steps_file
 from waiting import PATIENCE
@@ -87,6 +89,7 @@ def assert_consistent(store: el.EpisodeStore) -> None:
     assert set(found["episode_id"]) == {episode.id for episode in store}
 
 
+@pytest.mark.further
 def test_another_process_continues_an_interrupted_episode(store: el.EpisodeStore) -> None:
     """Its arrays, infos, policy values and facts are those of a loop without a break; the others stay."""
     old = with_seed(store, 7)
@@ -157,6 +160,7 @@ def test_a_kill_leaves_the_old_episode_or_the_whole(
         assert not list((folder / "store" / "journal").glob("second*"))
 
 
+@pytest.mark.further
 def test_an_episode_is_continued_again_and_again(store: el.EpisodeStore) -> None:
     """Each process may name the first id; one that appends nothing, or discards, changes nothing."""
     ids = [with_seed(store, 7).id]
@@ -168,7 +172,9 @@ def test_an_episode_is_continued_again_and_again(store: el.EpisodeStore) -> None
             ids.append(episode.id)
     with store.writer(**child.QUIET) as writer:
         episode = writer.reopen(ids[1])
-        with pytest.raises(el.RecorderStateError, match=r"Nothing was appended to .* it stays as it was"):
+        with pytest.raises(
+            el.errors.RecorderStateError, match=r"Nothing was appended to .* it stays as it was"
+        ):
             episode.end({"lost": True})
         episode = writer.reopen(ids[0])
         child.take_steps(episode, 7, 6, 8)
@@ -200,20 +206,26 @@ def test_what_cannot_be_reopened(store: el.EpisodeStore) -> None:
     version = store.refresh().version
     with store.writer(run="one", **child.QUIET) as writer, store.writer(run="two", **child.QUIET) as other:
         for seed, reason in ((1, "terminated"), (2, "truncated")):
-            with pytest.raises(el.InvalidArgumentError, match=f"is {reason} after 2 steps, so nothing can"):
+            with pytest.raises(
+                el.errors.InvalidArgumentError, match=f"is {reason} after 2 steps, so nothing can"
+            ):
                 writer.reopen(with_seed(store, seed).id)
-        with pytest.raises(el.InvalidArgumentError, match="missing, so the next action has no observation"):
+        with pytest.raises(
+            el.errors.InvalidArgumentError, match="missing, so the next action has no observation"
+        ):
             writer.reopen(with_seed(store, 3).id)
-        with pytest.raises(el.EpisodeNotFoundError, match=r"no episode 'first/9'\. .* once it is stored"):
+        with pytest.raises(
+            el.errors.EpisodeNotFoundError, match=r"no episode 'first/9'\. .* once it is stored"
+        ):
             writer.reopen("first/9")
         old = with_seed(store, 7).id
         episode = writer.reopen(old)
         for each in (writer, other):
-            with pytest.raises(el.RecorderStateError, match=f"{writer.run_id}' continues the episode"):
+            with pytest.raises(el.errors.RecorderStateError, match=f"{writer.run_id}' continues the episode"):
                 each.reopen(old)
         episode.discard()
         other.reopen(old)
-    with pytest.raises(el.RecorderStateError, match="is closed"):
+    with pytest.raises(el.errors.RecorderStateError, match="is closed"):
         writer.reopen(old)
     assert store.refresh().version == version and with_seed(store, 7).id == old
     assert_consistent(store)
@@ -342,30 +354,33 @@ def same(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-@pytest.mark.parametrize("place", ["_begin", "acquire"])
-def test_an_interrupt_while_a_lock_is_taken_releases_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    """Whoever handles the interrupt, and so keeps its traceback, can take the lock at once."""
+def test_an_interrupt_while_a_lock_is_taken_releases_it(tmp_path: Path) -> None:
+    """Whoever handles an interrupt at any line, and so keeps its traceback, can take the lock at once."""
     path = tmp_path / "maintenance.lock"
-    real = getattr(locks.FileLock, place)
+    kept: list[KeyboardInterrupt] = []
+    left = 0
 
-    def struck(*arguments: Any, **options: Any) -> Any:
-        found = real(*arguments, **options)
-        if place == "acquire":
-            found.doubted = True
-            patch.setattr(locks, "watch", strike)
-        else:
-            strike()
-        return found
+    def struck(frame: types.FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != locks.__file__:
+            return None
+        left -= event == "line"
+        if left == 0 and event == "line":
+            raise KeyboardInterrupt
+        return struck
 
-    def strike(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(locks.FileLock, place, staticmethod(struck) if place == "acquire" else struck)
-        with pytest.raises(KeyboardInterrupt) as kept:
-            locks.wait_for(path, 0)
-    lock = locks.wait_for(path, 0)
-    assert lock is not None and kept.value is not None
+    for line in range(1, 200):
+        left, lock = line, None
+        sys.settrace(struck)
+        try:
+            lock = locks.wait_for(path, 0)
+            break
+        except KeyboardInterrupt as error:
+            kept.append(error)
+        finally:
+            sys.settrace(None)
+        lock = locks.wait_for(path, 0)
+        assert lock is not None, traceback.format_exception(kept[-1])[-1]
+        lock.release(remove=line % 2 == 0)
+    assert len(kept) > 20 and lock is not None
     lock.release(remove=True)

@@ -63,7 +63,7 @@ def test_every_space_replays(scripted: el.Episode) -> None:
     """Observations of nested and ragged spaces are played and found the same; the report says so."""
     env = Scripted()
     report = scripted.replay(env)
-    assert report == el.ReplayReport(scripted.id, 7, 5, 5)
+    assert report == el.types.ReplayReport(scripted.id, 7, 5, 5)
     assert report.same and report.first_difference is None
     assert "5 transitions replayed, all the same" in str(report)
     assert env.actions == scripted.actions.tolist()
@@ -329,9 +329,9 @@ def test_vector_rewards(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("env", "error"),
     [
-        (Scripted(), el.SpaceMismatchError),
-        (gymnasium.make_vec("CartPole-v1", 2), el.InvalidArgumentError),
-        ("CartPole-v1", el.InvalidArgumentError),
+        (Scripted(), el.errors.SpaceMismatchError),
+        (gymnasium.make_vec("CartPole-v1", 2), el.errors.InvalidArgumentError),
+        ("CartPole-v1", el.errors.InvalidArgumentError),
     ],
     ids=["other spaces", "vector", "id"],
 )
@@ -340,7 +340,7 @@ def test_what_cannot_be_replayed_in(tmp_path: Path, env: Any, error: type[Except
     episode = one_episode(tmp_path / "store", Scripted(NUMBERS))
     with pytest.raises(error):
         episode.replay(env)
-    with pytest.raises(el.InvalidArgumentError, match="not negative"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="not negative"):
         episode.replay(Scripted(NUMBERS), rtol=-1)
 
 

@@ -197,7 +197,7 @@ def test_a_running_episode_is_not_truncated(tmp_path: Path) -> None:
             assert _sampled(buffer) == plain.transitions()
             assert _sampled_spans(buffer, 4, 0.5) == plain.spans(4, 0.5)
         assert not buffer.sample(MANY)["truncated"].any()
-        with pytest.raises(el.InvalidArgumentError, match="length=6"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="length=6"):
             buffer.sample_sequences(2, 6)
         assert buffer.sample_sequences(2, 5)["is_first"][:, 0].all()
     assert buffer.sample(MANY)["truncated"].any()
@@ -296,11 +296,12 @@ def test_collect_feeds_the_buffer_it_is_given(tmp_path: Path) -> None:
     buffer = store.replay_buffer(1000)
     el.collect(Scripted(), None, store, steps=23, replay=buffer)
     assert len(buffer) == 23 and _sampled(buffer) == _loaded(store.refresh())
-    with pytest.raises(el.InvalidArgumentError, match="replay cannot be sent to worker processes"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="replay cannot be sent to worker processes"):
         el.collect(Scripted, None, store, steps=5, replay=buffer, workers=2)
     assert len(store.refresh().runs.collect()) == 1
 
 
+@pytest.mark.further
 def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
     """After recovery a new buffer has the steps of the episode in which the process died."""
     store, context = _store(tmp_path / "store"), multiprocessing.get_context("spawn")
@@ -404,7 +405,7 @@ def test_discarded_episodes_disappear(tmp_path: Path) -> None:
     """What a recorder gives up is sampled no more, neither alike nor by priority nor in sequences."""
     store = _store(tmp_path / "store")
     envs = SyncVectorEnv([lambda index=index: Scripted(index, (50,)) for index in range(2)])
-    buffers = [store.replay_buffer(100), store.replay_buffer(100, prioritised=el.Prioritised())]
+    buffers = [store.replay_buffer(100), store.replay_buffer(100, prioritized=el.Prioritized())]
     for buffer in buffers:
         with store.record(envs, replay=buffer) as recorder:
             recorder.reset()
@@ -426,8 +427,8 @@ def test_discarded_episodes_disappear(tmp_path: Path) -> None:
 def test_priorities(tmp_path: Path) -> None:
     """Units are drawn in proportion to their priorities, with their weights, and keep their numbers."""
     store = _store(tmp_path / "store")
-    rule = el.Prioritised(alpha=1.0, beta=0.5, epsilon=0.0)
-    buffer = store.replay_buffer(10, prioritised=rule)
+    rule = el.Prioritized(alpha=1.0, beta=0.5, epsilon=0.0)
+    buffer = store.replay_buffer(10, prioritized=rule)
     with store.record(Scripted(lengths=(100,)), replay=buffer) as env:
         env.reset()
         for _ in range(14):
@@ -451,7 +452,7 @@ def test_priorities(tmp_path: Path) -> None:
         np.testing.assert_array_equal(spans["next_observation"][:, 2] - spans["unit"], spans["span"])
         buffer.beta = 1.0
         assert buffer.beta == 1.0
-        with pytest.raises(el.InvalidArgumentError, match="no unit 25"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="no unit 25"):
             buffer.update_priorities([25], [1.0])
 
 
@@ -549,18 +550,18 @@ def test_errors(tmp_path: Path) -> None:
     """Wrong arguments are refused before anything is recorded."""
     store = _store(tmp_path / "store")
     buffer = store.replay_buffer(10)
-    with pytest.raises(el.InvalidArgumentError, match="no transition to sample"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="no transition to sample"):
         buffer.sample(1)
-    with pytest.raises(el.InvalidArgumentError, match="no transition to sample"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="no transition to sample"):
         buffer.sample_sequences(1, 1)
-    with pytest.raises(el.InvalidArgumentError, match="capacity=0"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="capacity=0"):
         store.replay_buffer(0)
-    with pytest.raises(el.RecorderStateError, match="prioritised"):
+    with pytest.raises(el.errors.RecorderStateError, match="prioritized"):
         buffer.update_priorities([0], [1.0])
     other = _store(tmp_path / "other")
-    with pytest.raises(el.InvalidArgumentError, match="another store"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="another store"):
         other.record(Scripted(), replay=buffer)
     assert not len(other.refresh().runs.collect())
     text = el.create(tmp_path / "text", observation_space=Text(5), action_space=Discrete(2))
-    with pytest.raises(el.InvalidArgumentError, match="no fixed shape"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="no fixed shape"):
         text.replay_buffer(10)

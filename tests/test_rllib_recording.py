@@ -125,7 +125,7 @@ def test_every_sampled_transition_is_recorded_once(
 
 
 def test_actions_and_observations_are_the_environments_own(tmp_path: Path, log: Path) -> None:
-    """Connectors that rescale actions and normalise observations change nothing of what is recorded."""
+    """Connectors that rescale actions and normalize observations change nothing of what is recorded."""
     from ray.rllib.connectors.env_to_module.mean_std_filter import MeanStdFilter
 
     config = configured(
@@ -448,7 +448,7 @@ def test_arguments_are_checked_at_once(tmp_path: Path) -> None:
     from episodelake.integrations.rllib import StoreRecorder
 
     for wrong in ({"policy": "action_logp"}, {"record_infos": "cost"}, {"durability": "always"}):
-        with pytest.raises(el.InvalidArgumentError):
+        with pytest.raises(el.errors.InvalidArgumentError):
             StoreRecorder(tmp_path / "store", **wrong)
     assert not (tmp_path / "store").exists()
 
@@ -457,7 +457,7 @@ def test_another_environments_store_is_refused(tmp_path: Path, log: Path) -> Non
     """A store with other spaces is an error at the first sample; nothing is recorded."""
     el.create(tmp_path / "store", gymnasium.make("Pendulum-v1"))
     runner = single_runner(configured(tmp_path / "store", log))
-    with pytest.raises(el.SpaceMismatchError):
+    with pytest.raises(el.errors.SpaceMismatchError):
         runner.sample()
     runner.stop()
     assert len(el.open(tmp_path / "store").runs.collect()) == 0

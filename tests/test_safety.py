@@ -33,7 +33,7 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 import episodelake as el
-from episodelake.store.journal import record_format as journal_frames
+from episodelake.store.journal import reading as journal_frames
 from episodelake.terminal.app import app
 from log_edits import read_actions, write_actions
 from test_fuzzing import Workers, examine, make_store

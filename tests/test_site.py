@@ -31,8 +31,8 @@ CLASSES = [
     el.MultiAgentEpisode,
     el.EpisodeWriter,
     el.OpenEpisode,
-    el.Recorder,
-    el.VectorRecorder,
+    el.types.Recorder,
+    el.types.VectorRecorder,
     el.Loader,
 ]
 # What `collect` asks of recorders; nobody else is to rely on it.
@@ -127,7 +127,8 @@ def test_the_reference_has_every_public_name(built: Path) -> None:
     with open(built / "objects.inv", "rb") as file:
         inventory = InventoryFile.load(file, "", posixpath.join)
     known = {name for kind, names in inventory.items() if kind.startswith("py:") for name in names}
-    wanted = {f"episodelake.{name}" for name in el.__all__}
+    wanted = {f"{room.__name__}.{name}" for room in (el, el.types) for name in room.__all__}
+    wanted |= {f"episodelake.errors.{name}" for name in {*el.errors.__all__} - {*el.__all__}}
     assert wanted - known == set()
     for owner in CLASSES:
         own = {name for name in public_names(owner) if not documented(owner, name, known)}
@@ -145,7 +146,11 @@ def public_names(owner: type) -> Iterator[str]:
 
 def documented(owner: type, name: str, known: set[str]) -> bool:
     """Whether the reference has a name under a class or one of its public bases."""
-    return any(f"episodelake.{base.__name__}.{name}" in known for base in owner.__mro__)
+    return any(
+        f"{room}.{base.__name__}.{name}" in known
+        for base in owner.__mro__
+        for room in ("episodelake", "episodelake.types")
+    )
 
 
 @pytest.mark.further

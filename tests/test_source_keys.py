@@ -100,6 +100,7 @@ CALL = st.tuples(
 ) | st.tuples(st.sampled_from(["reopen", "seal"]), st.just([]))
 
 
+@pytest.mark.further
 @settings(max_examples=examples(100), deadline=None)
 @given(calls=st.lists(CALL, min_size=2, max_size=8))
 def test_any_order_of_writers_and_ways_writes_each_key_once(calls, tmp_path_factory):
@@ -140,12 +141,12 @@ def test_duplicates_raise_by_default(way, store):
     """Nothing of the second episode is recorded, in the same run and in a later one."""
     with store.writer() as writer:
         way(writer, "a", 2)
-        with pytest.raises(el.InvalidArgumentError, match=r"'a'.* on_duplicate=.skip."):
+        with pytest.raises(el.errors.InvalidArgumentError, match=r"'a'.* on_duplicate=.skip."):
             way(writer, "a", 3)
         way(writer, "b", 70)
     with store.writer() as writer:
         assert writer.has_source_key("b") and not writer.has_source_key("c")
-        with pytest.raises(el.InvalidArgumentError, match="'b'"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="'b'"):
             way(writer, "b", 3)
     assert stored(store) == [("a", 2), ("b", 70)]
 
@@ -153,7 +154,7 @@ def test_duplicates_raise_by_default(way, store):
 def test_keys_twice_in_one_table_raise(store):
     """Two rows of one table with one key are duplicates too; nothing of the table is recorded."""
     with store.writer() as writer:
-        with pytest.raises(el.InvalidArgumentError, match="'a'"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="'a'"):
             by_arrow(writer, ["a", "a"], [1, 2])
         assert by_arrow(writer, ["a", None, None], [1, 2, 3]) == 3
     assert [length for _, length in stored(store)] == [1, 2, 3]
@@ -162,15 +163,15 @@ def test_keys_twice_in_one_table_raise(store):
 def test_failed_episode_leaves_its_key_free(store):
     """An episode that raised, or has no step, was not written, so its key can be written."""
     with store.writer() as writer:
-        with pytest.raises(el.SpaceMismatchError):
+        with pytest.raises(el.errors.SpaceMismatchError):
             writer.begin(np.zeros(3), source_key="a")
         open_episode = writer.begin(FIRST, source_key="a")
         assert open_episode is not None
-        with pytest.raises(el.InvalidArgumentError, match="'a'"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="'a'"):
             by_arrays(writer, "a", 2)
-        with pytest.raises(el.RecorderStateError, match="no step"):
+        with pytest.raises(el.errors.RecorderStateError, match="no step"):
             open_episode.end()
-        with pytest.raises(el.SpaceMismatchError):
+        with pytest.raises(el.errors.SpaceMismatchError):
             writer.write_episodes(
                 table([1]).set_column(1, "action", [[5.5, None]]), episodes=pa.table({"source_key": ["a"]})
             )
@@ -203,6 +204,7 @@ def test_keys_stay_with_compaction_and_go_with_deletion(store):
         assert [by_arrays(writer, key, 2) for key in "abc"] == [False, True, False]
 
 
+@pytest.mark.further
 def test_keys_of_a_dead_writer_count(store):
     """What its journal has is recovered before the keys are read."""
     assert subprocess.run([sys.executable, "-c", DYING, str(store.path)], timeout=PATIENCE).returncode == 3
@@ -219,14 +221,14 @@ def test_keys_are_kept_beside_other_metadata(store):
         assert episode is not None
         episode.append(0, 1.0, FIRST)
         assert episode.end(metadata={"ok": True}).metadata == {"source_key": "a", "site": 1, "ok": True}
-        with pytest.raises(el.InvalidArgumentError, match="metadata have `source_key` 'c'"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="metadata have `source_key` 'c'"):
             writer.begin(FIRST, source_key="b", metadata={"source_key": "c"})
 
 
 @pytest.mark.parametrize("key", ["", 3, b"a", "\ud800", np.str_("a")])
 def test_keys_are_text(key, store):
     """Anything else raises, before anything is recorded."""
-    with store.writer() as writer, pytest.raises(el.InvalidArgumentError, match="expected text"):
+    with store.writer() as writer, pytest.raises(el.errors.InvalidArgumentError, match="expected text"):
         writer.begin(FIRST, source_key=key)
-    with pytest.raises(el.InvalidArgumentError, match="expected 'error' or 'skip'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="expected 'error' or 'skip'"):
         store.writer(on_duplicate="ignore")

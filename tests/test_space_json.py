@@ -143,3 +143,17 @@ def test_hostile_descriptions_are_corrupt_stores(description: Any) -> None:
     """Whatever a damaged or forged description asks for, the answer is one error, and quick."""
     with pytest.raises(CorruptStoreError, match=r"store\.json"):
         space_from_json(description)
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        gym_spaces.Box(-2, 2, (1,), np.float32),
+        gym_spaces.Box(np.array([-1, -2]), np.array([1, 2]), dtype=np.int8),
+        gym_spaces.Box(-np.inf, np.inf, (2, 2)),
+        gym_spaces.Box(0, 255, (3,), np.uint8),
+    ],
+)
+def test_boxes_print_as_they_were_made(box: gym_spaces.Box) -> None:
+    """A box that was read prints its bounds, also under releases of Gymnasium that keep the text of them."""
+    assert str(space_from_json(space_to_json(box))) == str(box)

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import episodelake as el
@@ -37,6 +38,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
     return store
 
 
+@pytest.mark.further
 def test_shares_are_respected(many: el.EpisodeStore) -> None:
     """Of a thousand episodes each part has its share, within five standard deviations."""
     many.split(SHARES, name="shares")
@@ -68,6 +70,7 @@ def test_it_does_not_depend_on_the_order_of_the_episodes(many: el.EpisodeStore, 
     assert parts(other, "anew") == {name: expected[name] for name in ids_of(other)}
 
 
+@pytest.mark.further
 def test_runs_stay_together(many: el.EpisodeStore) -> None:
     """By run, all episodes of a run have one part; with enough seeds a run has been in both."""
     seen: dict[str, set[str]] = {}
@@ -120,7 +123,7 @@ def test_a_part_may_have_all(many: el.EpisodeStore) -> None:
     assert set(parts(many, "single").values()) == {"all"}
     try:
         many.split({"all": 1.0, "none": 0.0}, name="zero")
-    except el.InvalidArgumentError:
+    except el.errors.InvalidArgumentError:
         return
     assert set(parts(many, "zero").values()) == {"all"}
 
@@ -153,7 +156,7 @@ def test_bad_shares(tmp_path: Path, kind: str) -> None:
     """Shares that are none change nothing."""
     store = numbered_store(tmp_path / "store", [2, 3])
     version = store.version
-    with pytest.raises(el.InvalidArgumentError):
+    with pytest.raises(el.errors.InvalidArgumentError):
         store.split(BAD[kind])
     assert el.open(store.path).version == version
 
@@ -162,9 +165,9 @@ def test_bad_shares(tmp_path: Path, kind: str) -> None:
 def test_a_column_that_is_not_there(tmp_path: Path, by: str) -> None:
     """An unknown column changes nothing; so does a name that is taken."""
     store = numbered_store(tmp_path / "store", [2, 3])
-    with pytest.raises(el.InvalidArgumentError):
+    with pytest.raises(el.errors.InvalidArgumentError):
         store.split(SHARES, by=by)
-    with pytest.raises(el.InvalidArgumentError):
+    with pytest.raises(el.errors.InvalidArgumentError):
         store.split(SHARES, name="length")
     assert el.open(store.path).annotations.height == 0
 
@@ -198,3 +201,13 @@ def test_seeds_of_any_size(tmp_path: Path) -> None:
         store.split({"a": 0.5, "b": 0.5}, seed=seed, name=f"s{number}")
         found.add(tuple(parts(store, f"s{number}").values()))
     assert len(found) == 4
+
+
+def test_numbers_of_numpy_are_seeds_and_shares(tmp_path: Path) -> None:
+    """They give what Python's own numbers give."""
+    store = numbered_store(tmp_path / "store", [1] * 40)
+    store.split({"train": 0.75, "test": 0.25}, seed=3)
+    before = parts(store)
+    store.split({"train": np.float64(0.75), "test": np.float32(0.25)}, seed=np.int64(3), name="again")
+    assert parts(store, "again") == before
+    store.compact(segment_bytes=np.int64(1 << 20))

@@ -194,7 +194,7 @@ def test_connections_are_independent(store: el.EpisodeStore) -> None:
     first.execute("create table mine as select * from episodes where length > 3")
     assert first.execute("select count(*) from mine").fetchone() == (4,)
     for query in (lambda: second.execute("select * from mine"), lambda: store.sql("select * from mine")):
-        with pytest.raises((duckdb.CatalogException, el.QueryError)):
+        with pytest.raises((duckdb.CatalogException, el.errors.QueryError)):
             query()
     first.close()
     assert second.execute("select count(*) from episodes").fetchone() == (8,)
@@ -229,7 +229,7 @@ def test_sql_does_not_spoil_the_next_query(own: el.EpisodeStore) -> None:
     ):
         try:
             own.sql(text)
-        except el.QueryError:
+        except el.errors.QueryError:
             continue
         for name in TABLES:
             assert own.sql(f"select count(*) from {name}").fetchall() != [], text
@@ -270,7 +270,7 @@ def test_sql_leaves_the_files_alone(own: el.EpisodeStore) -> None:
 def test_a_wrong_query_names_what_there_is(store: el.EpisodeStore, query: str, named: list[str]) -> None:
     """A wrong query is a QueryError, raised at once, that names what was meant, or what there is."""
     for view in (store, store[2:4]):
-        with pytest.raises(el.QueryError) as caught:
+        with pytest.raises(el.errors.QueryError) as caught:
             view.sql(query)
         assert isinstance(caught.value, ValueError)
         assert isinstance(caught.value, el.EpisodelakeError)
@@ -281,7 +281,7 @@ def test_a_wrong_query_names_what_there_is(store: el.EpisodeStore, query: str, n
 def test_query_errors_do_not_stop_the_next_query(store: el.EpisodeStore) -> None:
     """After a wrong query the next right one is answered."""
     for _ in range(3):
-        with pytest.raises(el.QueryError):
+        with pytest.raises(el.errors.QueryError):
             store.sql("select wrong from steps")
         assert store.sql("select 1").fetchall()[0] == (1,)
 
@@ -385,7 +385,7 @@ def test_damage_in_a_column_harms_only_its_queries(own: el.EpisodeStore) -> None
     assert spoilt.sql("select sum(reward) from transitions").fetchall()[0] == (sum(RETURNS),)
     assert spoilt.transitions.select(pl.col("reward").sum()).collect().item() == sum(RETURNS)
     assert np.array_equal(spoilt[3].rewards, [3 + t / 8 for t in range(LENGTHS[3])])
-    with pytest.raises(el.CorruptStoreError) as caught:
+    with pytest.raises(el.errors.CorruptStoreError) as caught:
         np.asarray(spoilt[3].observations)
     assert ".parquet" in str(caught.value)
 

@@ -138,7 +138,7 @@ def test_transitions_know_the_next_observation(stores: dict[str, el.EpisodeStore
 def test_misspelt_macros_name_the_nearest(stores: dict[str, el.EpisodeStore]) -> None:
     """A macro that is not there is a QueryError with the one that was meant."""
     for wrong, meant in (("discounted_returns(0.9)", "discounted_return"), ("first_hits(true)", "first_hit")):
-        with pytest.raises(el.QueryError, match=meant):
+        with pytest.raises(el.errors.QueryError, match=meant):
             stores["cartpole"].sql(f"FROM {wrong}")
 
 
@@ -146,6 +146,6 @@ def test_an_element_of_a_table_without_observations_says_where_they_are(
     stores: dict[str, el.EpisodeStore],
 ) -> None:
     """`obs` behind FROM episodes is told to stand behind FROM steps; no name is its own nearest."""
-    with pytest.raises(el.QueryError) as told:
+    with pytest.raises(el.errors.QueryError) as told:
         stores["cartpole"].sql("SELECT obs(0) FROM episodes")
     assert "Nearest: observation" not in str(told.value) and "FROM steps" in str(told.value)

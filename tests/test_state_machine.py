@@ -148,7 +148,7 @@ class StoreMachine(RuleBasedStateMachine):
         if model.has_ended:
             try:
                 handle.append(action, reward, observation, *ended, info=info)
-            except el.RecorderStateError:
+            except el.errors.RecorderStateError:
                 return
             raise AssertionError("a step after the end was taken")
         model.actions.append(copy.deepcopy(action))

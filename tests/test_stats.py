@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import episodelake as el
-from episodelake.readers.loading.stats import compute, measuring
-from episodelake.readers.loading.stats.histograms import Histograms
+from episodelake.readers.columns import measuring
+from episodelake.readers.columns.measuring import Histograms
 from test_loader_units import random_store
 from waiting import PATIENCE
 
@@ -78,7 +78,7 @@ def duck(store: el.EpisodeStore, column: str) -> list[float]:
     return [*numbers, *quantiles]
 
 
-def told(stats: el.ColumnStats, element: tuple[int, ...] = ()) -> list[float]:
+def told(stats: el.types.ColumnStats, element: tuple[int, ...] = ()) -> list[float]:
     """The same of ours."""
     parts = [stats.count, stats.mean, stats.std, stats.minimum, stats.maximum, *stats.quantiles.values()]
     return [float(part[element]) for part in parts]
@@ -209,8 +209,8 @@ def test_frames_are_measured_by_channel(
         np.testing.assert_allclose(
             stats["observation.speed"].mean, speeds.mean(axis=0, dtype=float), rtol=1e-12
         )
-        normalised = el.Normalise.from_stats(stats, "observation.image")({"observation": {"image": frames}})
-        np.testing.assert_allclose(normalised["observation"]["image"].mean(axis=over), 0, atol=1e-6)
+        normalized = el.Normalize.from_stats(stats, "observation.image")({"observation": {"image": frames}})
+        np.testing.assert_allclose(normalized["observation"]["image"].mean(axis=over), 0, atol=1e-6)
 
 
 @given(arrays.arrays(np.uint8, st.tuples(st.integers(0, 6), st.just(3), st.just(5))))
@@ -241,7 +241,7 @@ def test_they_print_and_become_a_frame(store: el.EpisodeStore, folder: Path) -> 
     assert pickle.loads(pickle.dumps(stats)).frame().equals(frame)
     with pytest.raises(KeyError, match="there are: observation, reward"):
         stats["action"]
-    with pytest.raises(el.InvalidArgumentError, match=r"0.9 of 'reward' was not measured.*0.5"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"0.9 of 'reward' was not measured.*0.5"):
         stats["reward"].quantile(0.9)
 
 
@@ -267,13 +267,13 @@ def test_they_are_kept_by_version_episodes_and_column(
     ).stdout
     assert float(said) == first["reward"].mean
     assert (files(folder)[0].stat().st_mtime_ns, files(folder)[1].stat().st_mtime_ns) == before
-    measured = []
+    measured, measure = [], measuring.measure
 
     def counted(*given: Any) -> Any:
         measured.append(given[1].name)
-        return measuring.measure(*given)
+        return measure(*given)
 
-    monkeypatch.setattr(compute, "measure", counted)
+    monkeypatch.setattr(measuring, "measure", counted)
     again = store.stats(["reward", "observation"])
     assert not measured and again["observation"].frame().equals(first["observation"].frame())
     assert again["observation"].shape == (3,) and again["observation"].count.dtype == np.int64
@@ -346,9 +346,9 @@ def test_a_folder_that_cannot_be_written_is_a_warning(store: el.EpisodeStore, tm
 
 def test_old_files_go(store: el.EpisodeStore, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache keeps so many files, the newest."""
-    from episodelake.readers.loading.stats import stats_cache
+    from episodelake.readers.columns import column_stats
 
-    monkeypatch.setattr(stats_cache, "_MOST_FILES", 3)
+    monkeypatch.setattr(column_stats, "_MOST_FILES", 3)
     for number in range(6):
         store[: number + 1].stats(["reward"], cache_folder=folder)
     assert len(files(folder)) == 3
@@ -368,9 +368,9 @@ def test_what_makes_no_sense_is_refused(
     store: el.EpisodeStore, arguments: Any, options: Any, text: str
 ) -> None:
     """With what there is."""
-    with pytest.raises(el.InvalidArgumentError, match=text):
+    with pytest.raises(el.errors.InvalidArgumentError, match=text):
         store.stats(arguments, **options)
-    with pytest.raises(el.InvalidArgumentError, match="the view is empty"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="the view is empty"):
         store.filter("length > 999").stats()
 
 
@@ -384,5 +384,27 @@ def test_columns_without_one_shape_are_left_out_unless_asked_for(tmp_path: Path)
         episode.append(1, 2.0, "d", terminated=True)
         episode.end()
     assert list(store.refresh().stats()) == ["action", "reward"]
-    with pytest.raises(el.InvalidArgumentError, match="no fixed shape"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="no fixed shape"):
         store.stats(["observation"])
+
+
+def test_parts_of_what_a_transition_has(tmp_path: Path, folder: Path) -> None:
+    """Actions, rewards, flags and policy values of a last row do not count, nor do those of their parts."""
+    arm, grip = gym.spaces.Box(1, 3, (2,), np.float32), gym.spaces.Discrete(2, start=1)
+    space = gym.spaces.Dict(arm=arm, nested=gym.spaces.Dict(grip=grip))
+    store = el.create(tmp_path / "store", observation_space=VECTOR, action_space=space)
+    with store.writer() as writer:
+        for length in (3, 2):
+            episode = writer.begin(np.zeros(3, np.float32))
+            for t in range(length):
+                action = {"arm": np.array([1 + t, 3], np.float32), "nested": {"grip": 1 + t % 2}}
+                policy = {"deep": {"value": 2.0 + t}}
+                last = t == length - 1
+                episode.append(action, 5.0, np.zeros(3, np.float32), terminated=last, policy=policy)
+    parts = ["action.arm", "action.nested.grip", "action", "action.nested", "reward", "policy.deep.value"]
+    stats = store.refresh().stats(parts, cache_folder=folder)
+    assert "action.arm" in stats and "action.nested.grip" in stats
+    for name, column in stats.items():
+        assert np.all(column.count == 5) and np.all(column.minimum >= 1), name
+    found = el.Normalize.from_stats(stats, ["action.arm"], "range").by["action.arm"]
+    assert found[0].tolist() == [2.0, 3.0]

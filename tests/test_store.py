@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import operator
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -81,7 +85,7 @@ def test_a_path_is_shown_without_detours(tmp_path: Path, monkeypatch: pytest.Mon
     store = el.create("./b/../../a/../store/", gymnasium.make("CartPole-v1"))
     assert store.url == str(tmp_path / "store")
     assert el.open("../a/b/.././../store").path == tmp_path / "store"
-    with pytest.raises(el.StoreNotFoundError) as error:
+    with pytest.raises(el.errors.StoreNotFoundError) as error:
         el.open("../a/../none")
     assert str(tmp_path / "none") in str(error.value)
 
@@ -93,13 +97,13 @@ def test_a_link_in_a_path_means_what_it_means(tmp_path: Path) -> None:
     store = el.create(tmp_path / "link" / ".." / "store", gymnasium.make("CartPole-v1"))
     assert (tmp_path / "far" / "store" / "store.json").exists()
     assert el.open(store.url).id == store.id
-    with pytest.raises(el.StoreNotFoundError):
+    with pytest.raises(el.errors.StoreNotFoundError):
         el.open(tmp_path / "store")
 
 
 def test_a_path_with_a_percent_escape_is_refused(tmp_path: Path) -> None:
     """A path that the table library would read as another one is refused, and nothing is left there."""
-    with pytest.raises(el.InvalidArgumentError, match="percent"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="percent"):
         el.create(tmp_path / "a%20b", **NUMBERED_SPACES)
     assert list(tmp_path.iterdir()) == []
 
@@ -123,7 +127,7 @@ def test_every_store_has_its_own_id(tmp_path: Path) -> None:
         {},
         {"observation_space": BOX},
         {"action_space": DISCRETE},
-        {"env": "CartPole-v1"},
+        {"env": "NoSuchEnvironment-v1"},
         {**NUMBERED_SPACES, "reward_shape": 3},
         {**NUMBERED_SPACES, "reward_shape": (-1,)},
         {**NUMBERED_SPACES, "reward_shape": (2, 2)},
@@ -135,7 +139,7 @@ def test_every_store_has_its_own_id(tmp_path: Path) -> None:
 )
 def test_wrong_arguments_create_nothing(tmp_path: Path, arguments: dict[str, Any]) -> None:
     """Missing spaces, an impossible reward shape and a card that is no JSON are refused, and make nothing."""
-    with pytest.raises(el.InvalidArgumentError) as caught:
+    with pytest.raises(el.errors.InvalidArgumentError) as caught:
         el.create(tmp_path / "store", **arguments)
     assert isinstance(caught.value, ValueError)
     assert not (tmp_path / "store").exists()
@@ -149,7 +153,7 @@ class Odd(spaces.Space[Any]):
 def test_an_unsupported_space_creates_nothing(tmp_path: Path, role: str) -> None:
     """A space without columns, however deep, is refused by name when the store is created."""
     space = spaces.Dict({"deep": spaces.Tuple([BOX, Odd()])})
-    with pytest.raises(el.UnsupportedSpaceError) as caught:
+    with pytest.raises(el.errors.UnsupportedSpaceError) as caught:
         el.create(tmp_path / "store", **{**NUMBERED_SPACES, role: space})
     assert isinstance(caught.value, TypeError)
     assert "Odd" in str(caught.value)
@@ -161,7 +165,7 @@ def test_a_store_is_not_created_twice(tmp_path: Path) -> None:
     """Creating where a store is raises and leaves the store as it was."""
     numbered_store(tmp_path / "store", [2, 3])
     before = contents(tmp_path)
-    with pytest.raises(el.StoreExistsError) as caught:
+    with pytest.raises(el.errors.StoreExistsError) as caught:
         el.create(tmp_path / "store", **NUMBERED_SPACES)
     assert isinstance(caught.value, FileExistsError)
     assert "store" in str(caught.value)
@@ -174,9 +178,9 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "folder" / "thesis.tex").write_text("all of it")
     (tmp_path / "file").write_text("a file")
     before = contents(tmp_path)
-    with pytest.raises(el.StoreExistsError):
+    with pytest.raises(el.errors.StoreExistsError):
         el.create(tmp_path / "folder", **NUMBERED_SPACES)
-    with pytest.raises((el.StoreExistsError, el.StoreAccessError)) as caught:
+    with pytest.raises((el.errors.StoreExistsError, el.errors.StoreAccessError)) as caught:
         el.create(tmp_path / "file", **NUMBERED_SPACES)
     assert str(tmp_path / "file") in str(caught.value)
     assert contents(tmp_path) == before
@@ -192,11 +196,12 @@ print("ready", flush=True)
 for line in sys.stdin:
     try:
         print(el.create(line.strip(), env).id, flush=True)
-    except el.StoreExistsError:
+    except el.errors.StoreExistsError:
         print("exists", flush=True)
 """
 
 
+@pytest.mark.further
 def test_only_one_of_two_processes_creates_a_store(tmp_path: Path) -> None:
     """Of two processes that create one store at once, one wins, the other is told, the store is whole."""
     command = [sys.executable, "-c", RACE]
@@ -236,7 +241,7 @@ def test_a_store_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("a file")
     for name in ("missing", "empty", "other", "file"):
         for attempt in (el.open, el.recover):
-            with pytest.raises(el.StoreNotFoundError) as caught:
+            with pytest.raises(el.errors.StoreNotFoundError) as caught:
                 attempt(tmp_path / name)
             assert isinstance(caught.value, FileNotFoundError)
             assert name in str(caught.value)
@@ -252,7 +257,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     identity.write_text(json.dumps({**content, "format": 7}), "utf-8")
     before = contents(tmp_path)
     for attempt in (el.open, el.recover):
-        with pytest.raises(el.FormatVersionError) as caught:
+        with pytest.raises(el.errors.FormatVersionError) as caught:
             attempt(store.path)
         assert "7" in str(caught.value)
         assert "1" in str(caught.value)
@@ -280,7 +285,7 @@ def test_a_damaged_identity_names_its_file(tmp_path: Path, text: str) -> None:
     """A store.json that is cut, empty or of another shape is a CorruptStoreError that names the file."""
     store = numbered_store(tmp_path / "store", [1])
     (store.path / "store.json").write_text(text, "utf-8")
-    with pytest.raises(el.CorruptStoreError) as caught:
+    with pytest.raises(el.errors.CorruptStoreError) as caught:
         el.open(store.path)
     assert "store.json" in str(caught.value)
 
@@ -293,7 +298,7 @@ def test_an_identity_with_a_part_missing_is_damaged(tmp_path: Path, part: str) -
     content = json.loads(identity.read_text("utf-8"))
     del content[part]
     identity.write_text(json.dumps(content), "utf-8")
-    with pytest.raises(el.CorruptStoreError) as caught:
+    with pytest.raises(el.errors.CorruptStoreError) as caught:
         el.open(store.path)
     assert "store.json" in str(caught.value)
 
@@ -303,7 +308,7 @@ def test_a_missing_table_is_damage(tmp_path: Path, table: str) -> None:
     """A store without one of its three tables is damaged, and is not taken for an empty one."""
     store = numbered_store(tmp_path / "store", [1])
     shutil.rmtree(store.path / table)
-    with pytest.raises(el.CorruptStoreError) as caught:
+    with pytest.raises(el.errors.CorruptStoreError) as caught:
         opened = el.open(store.path)
         opened.sql("select * from runs, steps").fetchall()
     assert table in str(caught.value)
@@ -320,7 +325,7 @@ def test_a_damaged_parquet_file_is_named(tmp_path: Path, table: str, harm: str) 
         victim.unlink()
     else:
         victim.write_bytes(data[: len(data) // 2] if harm == "cut" else bytes(len(data)))
-    with pytest.raises(el.CorruptStoreError) as caught:
+    with pytest.raises(el.errors.CorruptStoreError) as caught:
         _ = el.open(store.path)[0].rewards
     assert victim.name in str(caught.value)
     if table == "steps":
@@ -374,6 +379,7 @@ def versioned(path: Path) -> tuple[el.EpisodeStore, dict[int, list[int]]]:
     return store, shown
 
 
+@pytest.mark.further
 def test_every_version_shows_its_own_time(tmp_path: Path) -> None:
     """Opened at any version, the store shows exactly the episodes and steps of that time."""
     newest, shown = versioned(tmp_path / "store")
@@ -391,6 +397,7 @@ def test_every_version_shows_its_own_time(tmp_path: Path) -> None:
         assert store.sql("select count(*) from steps").fetchall() == [(sum(lengths) + len(values),)]
 
 
+@pytest.mark.further
 def test_a_version_shows_no_later_runs(tmp_path: Path) -> None:
     """Opened at an older version, the store shows the runs that it had then, and none that came later."""
     newest, shown = versioned(tmp_path / "store")
@@ -409,7 +416,7 @@ def test_ids_and_positions_agree_between_versions(tmp_path: Path) -> None:
         store = el.open(newest.path, version)
         assert store.episodes.collect()["episode_id"].to_list() == ids[: len(values)]
         if len(values) < len(ids):
-            with pytest.raises(el.EpisodeNotFoundError):
+            with pytest.raises(el.errors.EpisodeNotFoundError):
                 store[ids[len(values)]]
 
 
@@ -440,7 +447,7 @@ def test_without_refresh_nothing_moves(tmp_path: Path) -> None:
 def test_an_unknown_version_is_not_found(tmp_path: Path, version: int) -> None:
     """A version that never was raises an error that names it and those that there are."""
     store = numbered_store(tmp_path / "store", [1, 1], seal_every=1)
-    with pytest.raises(el.VersionNotFoundError) as caught:
+    with pytest.raises(el.errors.VersionNotFoundError) as caught:
         el.open(store.path, version=version)
     assert isinstance(caught.value, LookupError)
     assert isinstance(caught.value, el.EpisodelakeError)
@@ -533,20 +540,81 @@ def test_a_card_that_is_no_json_is_refused(tmp_path: Path) -> None:
     """A card that JSON cannot hold is refused, and the old card stays."""
     store = el.create(tmp_path / "store", **NUMBERED_SPACES, card={"old": 1})
     for card in ({"object": object()}, {"set": {1}}, ["no", "mapping"], {"crc32": "mine"}):
-        with pytest.raises(el.InvalidArgumentError):
+        with pytest.raises(el.errors.InvalidArgumentError):
             store.card = card  # type: ignore[assignment]
         assert store.card == {"old": 1}
         assert el.open(store.path).card == {"old": 1}
 
 
-def test_changing_the_dict_changes_no_card(tmp_path: Path) -> None:
-    """The caller's dict and the card are apart: changing one later does not change the other."""
+def test_the_card_and_the_dict_that_was_given_are_apart(tmp_path: Path) -> None:
+    """Changing the caller's dict later does not change the card."""
     given: dict[str, Any] = {"list": [1]}
     store = el.create(tmp_path / "store", **NUMBERED_SPACES, card=given)
     given["list"].append(2)
-    store.card["list"] = "gone"
-    assert el.open(store.path).card == {"list": [1]}
-    assert store.card == {"list": [1]}
+    assert store.card == el.open(store.path).card == {"list": [1]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda card: card.__setitem__("title", "Pong"),
+        lambda card: card.update({"title": "Pong"}, list=2),
+        lambda card: card.pop("list"),
+        lambda card: card.popitem(),
+        lambda card: card.clear(),
+        lambda card: card.setdefault("title", "Pong"),
+        lambda card: card.setdefault("list", "other"),
+        lambda card: card.__delitem__("list"),
+        lambda card: operator.ior(card, {"title": "Pong"}),
+    ],
+)
+def test_changing_the_card_writes_it(tmp_path: Path, change: Any) -> None:
+    """Whatever a dict offers for that: the card in the store is what the dict then is."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES, card={"list": [1]})
+    plain = {"list": [1]}
+    card = store.card
+    found, expected = change(card), change(plain)
+    assert found == expected and card == plain == store.card == el.open(store.path).card
+    assert type(pickle.loads(pickle.dumps(card))) is type(card.copy()) is dict
+    with pytest.raises(el.errors.InvalidArgumentError):
+        card["bad"] = object()
+    assert card == plain == store.card
+    store.card |= {"title": "Breakout"}
+    assert store.card["title"] == "Breakout"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda card: card["list"].append({"new": []}),
+        lambda card: card["list"][1]["deep"].extend([1, 2]),
+        lambda card: card["list"].__setitem__(0, ["other"]),
+        lambda card: card["list"].sort(key=str),
+        lambda card: card["dict"].update(key=[1], other={}),
+        lambda card: card["dict"]["key"].clear(),
+        lambda card: card["dict"].setdefault("fresh", []).append(1),
+        lambda card: card["dict"].pop("key"),
+        lambda card: (card.update(late={"a": [1]}), card["late"]["a"].append(2))[1],
+        lambda card: operator.iadd(card["list"], [3]) and None,
+    ],
+)
+def test_changing_what_is_nested_in_the_card_writes_it(tmp_path: Path, change: Any) -> None:
+    """Lists and mappings in a card are written when they change in place; a failed write changes nothing."""
+    given = {"list": [1, {"deep": []}], "dict": {"key": ["a"]}}
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES, card=given)
+    plain = json.loads(json.dumps(given))
+    card = store.card
+    assert change(card) == change(plain)
+    assert card == plain == store.card == el.open(store.path).card
+    copies = [pickle.loads(pickle.dumps(card)), copy.deepcopy(card), card.copy()]
+    for each in copies:
+        assert type(each) is dict and type(each["list"]) is list
+        each["list"].append("apart")
+    with pytest.raises(el.errors.InvalidArgumentError, match="plain JSON"):
+        card["list"].append(object())
+    assert card == plain == store.card
+    with pytest.raises(el.errors.InvalidArgumentError, match="A view changes no card"):
+        store[:0].card["list"].append(1)
 
 
 def test_a_card_without_a_checksum_opens(tmp_path: Path) -> None:
@@ -567,7 +635,7 @@ def test_no_flipped_byte_of_a_card_passes(tmp_path: Path) -> None:
         path.write_bytes(data[:index] + bytes([data[index] ^ 2]) + data[index + 1 :])
         try:
             found = store.card
-        except el.CorruptStoreError as error:
+        except el.errors.CorruptStoreError as error:
             assert "card.json" in str(error)
             refused += 1
         else:
@@ -581,7 +649,7 @@ def test_a_damaged_card_is_named(tmp_path: Path) -> None:
     (store.path / "card.json").write_text("{", "utf-8")
     opened = el.open(store.path)
     assert values_of(opened) == [0]
-    with pytest.raises(el.CorruptStoreError) as caught:
+    with pytest.raises(el.errors.CorruptStoreError) as caught:
         _ = opened.card
     assert "card.json" in str(caught.value)
 
@@ -634,7 +702,7 @@ def test_a_relative_path_is_fixed_when_given(tmp_path: Path, monkeypatch: pytest
         assert store.refresh().version == created.version
         store.card = {"path": str(path)}
     assert [path.name for path in (tmp_path / "two").iterdir()] == []
-    with pytest.raises(el.StoreNotFoundError):
+    with pytest.raises(el.errors.StoreNotFoundError):
         el.open("store")
 
 
@@ -653,7 +721,7 @@ def test_a_folder_without_permission(tmp_path: Path) -> None:
     """Creating where nothing may be written is a StoreAccessError, which is an OSError."""
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(el.StoreAccessError) as caught:
+        with pytest.raises(el.errors.StoreAccessError) as caught:
             el.create(tmp_path / "store", **NUMBERED_SPACES)
         assert isinstance(caught.value, OSError)
     finally:
@@ -663,7 +731,7 @@ def test_a_folder_without_permission(tmp_path: Path) -> None:
 def test_a_path_below_a_file_cannot_be_written(tmp_path: Path) -> None:
     """Creating below a plain file is a StoreAccessError that names the path."""
     (tmp_path / "file").write_text("a file")
-    with pytest.raises(el.StoreAccessError) as caught:
+    with pytest.raises(el.errors.StoreAccessError) as caught:
         el.create(tmp_path / "file" / "store", **NUMBERED_SPACES)
     assert isinstance(caught.value, OSError)
     assert "file" in str(caught.value)
@@ -761,3 +829,174 @@ def test_a_run_tells_when_and_with_what(tmp_path: Path) -> None:
     assert versions["gymnasium"] == gymnasium.__version__
     assert "episodelake" in versions
     assert (run["metadata.algo"], run["metadata.level"]) == ("ppo", 3)
+
+
+# Environments that are made for the call
+
+
+class Closing(gymnasium.Wrapper):
+    """Counts how often it is closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        """Close, and count."""
+        super().close()
+        type(self).closed += 1
+
+
+SOURCES: dict[str, Any] = {
+    "id": "CartPole-v1",
+    "spec": gymnasium.spec("CartPole-v1"),
+    "function": lambda: gymnasium.make("CartPole-v1", max_episode_steps=9),
+    "vector": lambda: gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync"),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_create_and_record_make_the_environment(tmp_path: Path, source: Any) -> None:
+    """An id, a spec or a function stands for the environment, in create, record and collect alike."""
+    env = gymnasium.make("CartPole-v1")
+    store = el.create(tmp_path / "store", source)
+    assert store.observation_space == env.observation_space
+    assert store.action_space == env.action_space
+    with store.record(source, run="made") as recorder:
+        recorder.reset(seed=3)
+        for _ in range(5):
+            recorder.step(recorder.action_space.sample() * 0)
+    el.collect(source, None, store, steps=5)
+    runs = store.refresh().runs.sort("started_at").collect()
+    assert len(runs) == 2 and all(json.loads(spec)["id"] == "CartPole-v1" for spec in runs["env_spec"])
+    assert store[0].observations[0].tolist() == env.reset(seed=3)[0].tolist()
+
+
+def test_environments_that_were_made_are_closed(tmp_path: Path) -> None:
+    """What `create` made is closed at once, what `record` made with the recorder, or if that cannot begin."""
+
+    def source() -> Closing:
+        return Closing(gymnasium.make("CartPole-v1"))
+
+    Closing.closed = 0
+    store = el.create(tmp_path / "store", source)
+    assert Closing.closed == 1
+    with store.record(source) as recorder:
+        recorder.reset()
+    assert Closing.closed == 2
+    with pytest.raises(el.errors.SpaceMismatchError):
+        store.record(lambda: Closing(gymnasium.make("Acrobot-v1")))
+    assert Closing.closed == 3
+
+
+@pytest.mark.parametrize("wrong", ["CartPole-v99", "NoSuch-v0", "no/such:Thing-v1", lambda: 5, 5, [1]])
+def test_what_makes_no_environment_is_refused(tmp_path: Path, wrong: Any) -> None:
+    """An unknown id, or a function of something else, is an error of the library that names it."""
+    store = el.create(tmp_path / "store", "CartPole-v1")
+    with pytest.raises(el.errors.InvalidArgumentError, match="environment"):
+        el.create(tmp_path / "other", wrong)
+    assert not (tmp_path / "other").exists()
+    for call in (lambda: store.record(wrong), lambda: el.collect(wrong, None, store, steps=1)):
+        with pytest.raises(el.errors.InvalidArgumentError, match="environment"):
+            call()
+
+
+# Spaces of classes of one's own
+
+
+class Mission(spaces.Space):
+    """Texts without Gymnasium's Text, as MiniGrid has them."""
+
+    def __init__(self) -> None:
+        super().__init__(dtype=str)  # type: ignore[arg-type]
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """Give one of two."""
+        return str(self.np_random.choice(["go to the door", "öffne die Tür"]))
+
+    def contains(self, x: Any) -> bool:
+        """Tell whether it is text."""
+        return isinstance(x, str)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal only its own class."""
+        return isinstance(other, Mission)
+
+
+class Angles(spaces.Box):
+    """A Box that equals only its own class."""
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the class too."""
+        return isinstance(other, Angles) and super().__eq__(other)
+
+
+class Turn(spaces.Discrete):
+    """A Discrete of its own name."""
+
+
+class Named(spaces.Dict):
+    """A Dict of its own name."""
+
+
+class OwnSpaces(gymnasium.Env):
+    """An environment whose spaces are all of classes of its own."""
+
+    def __init__(self) -> None:
+        angles = Angles(-3, 3, (2,), np.float32)
+        self.observation_space = Named({"mission": Mission(), "both": spaces.Tuple((angles, Turn(3)))})
+        self.action_space = Turn(4)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Begin."""
+        super().reset(seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        """Step."""
+        return self.observation_space.sample(), 1.0, False, False, {}
+
+
+def test_own_classes_of_spaces_are_stored_as_those_they_derive_from(tmp_path: Path) -> None:
+    """Subclasses of Gymnasium's spaces and spaces of texts are recorded and replayed; the card notes them."""
+    store = el.create(tmp_path / "store", OwnSpaces(), card={"title": "Own"})
+    seen = []
+    for run in range(2):
+        with store.record(OwnSpaces()) as recorder:
+            seen.append(recorder.reset(seed=run)[0])
+            seen.append(recorder.step(1)[0])
+        store = el.open(tmp_path / "store")
+    assert [type(space) for space in (store.observation_space, store.action_space)] == [
+        spaces.Dict,
+        spaces.Discrete,
+    ]
+    assert isinstance(store.observation_space, spaces.Dict)
+    assert type(store.observation_space["mission"]) is spaces.Text
+    assert store.card == {
+        "title": "Own",
+        "space_classes": {
+            "observation": f"{__name__}.Named as Dict",
+            "observation.mission": f"{__name__}.Mission as Text",
+            "observation.both.0": f"{__name__}.Angles as Box",
+            "observation.both.1": f"{__name__}.Turn as Discrete",
+            "action": f"{__name__}.Turn as Discrete",
+        },
+    }
+    agents = {"red": (OwnSpaces().observation_space, spaces.Discrete(2)), "blue": (Mission(), Turn(3))}
+    assert el.create(tmp_path / "agents", agents=agents).card["space_classes"] == {
+        "red.observation": f"{__name__}.Named as Dict",
+        "red.observation.mission": f"{__name__}.Mission as Text",
+        "red.observation.both.0": f"{__name__}.Angles as Box",
+        "red.observation.both.1": f"{__name__}.Turn as Discrete",
+        "blue.observation": f"{__name__}.Mission as Text",
+        "blue.action": f"{__name__}.Turn as Discrete",
+    }
+    found = [episode.observations["mission"][t] for episode in store for t in range(2)]
+    assert found == [observation["mission"] for observation in seen]
+    assert store[1].replay(OwnSpaces()).same
+    assert len(
+        el.collect(OwnSpaces(), None, store, episodes=1, on_step=None, step_callback=_ends_at_2).returns
+    )
+
+
+def _ends_at_2(step: el.types.StepData) -> el.types.StepData:
+    return replace(step, end=step.t == 2)

@@ -41,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
 def test_a_statement_within_another_is_no_query(store: el.EpisodeStore, text: str) -> None:
     """EXPLAIN ANALYZE carries out what follows it, a PIVOT can fill a table: neither may change anything."""
     for read_only in (True, False):
-        with pytest.raises(el.QueryError, match="is not a query"):
+        with pytest.raises(el.errors.QueryError, match="is not a query"):
             store.sql(text, read_only=read_only)
         assert store.query("select length from episodes", read_only=read_only)["length"].to_list() == LENGTHS
 
@@ -55,7 +55,7 @@ def test_a_stranger_finds_no_table_to_change(store: el.EpisodeStore, some: bool)
     assert view.query("select table_name from duckdb_tables()", read_only=True).is_empty()
     for name in [*names, "_kept_episodes", "_chosen_episodes"]:
         for change in (f"delete from {name}", f"insert into {name} from {name}"):
-            with pytest.raises(el.QueryError):
+            with pytest.raises(el.errors.QueryError):
                 view.query(f"with changed as ({change} returning *) from changed", read_only=True)
     assert view.query("select length from episodes", read_only=True)["length"].to_list() == expected
 
@@ -108,7 +108,7 @@ def test_next_observations_are_found_wherever_transitions_stand(store: el.Episod
 
 def test_transitions_of_ones_own_have_no_next_observation(store: el.EpisodeStore) -> None:
     """A query that calls something of its own transitions is told where next observations are."""
-    with pytest.raises(el.QueryError, match="transitions_with_next"):
+    with pytest.raises(el.errors.QueryError, match="transitions_with_next"):
         store.query("with transitions as (from steps) select next_observation from transitions")
 
 
@@ -147,16 +147,16 @@ def test_a_view_with_a_query_behind_it_is_pickled(store: el.EpisodeStore) -> Non
 )
 def test_what_a_macro_cannot_take_is_told(store: el.EpisodeStore, text: str, told: str) -> None:
     """The message says what was given, and what is expected."""
-    with pytest.raises(el.QueryError, match=told):
+    with pytest.raises(el.errors.QueryError, match=told):
         store.query(text)
-    with pytest.raises(el.QueryError, match="no text in UTF-8"):
+    with pytest.raises(el.errors.QueryError, match="no text in UTF-8"):
         store.filter("length > '\udcff'")
 
 
 def test_a_vector_is_no_number(tmp_path: Path) -> None:
     """Percentiles of vector rewards need one of their numbers."""
     vectors = vector_store(tmp_path / "store")
-    with pytest.raises(el.QueryError, match=r"name an element, such as reward\[1\]"):
+    with pytest.raises(el.errors.QueryError, match=r"name an element, such as reward\[1\]"):
         vectors.query("from step_percentiles(reward)")
     assert len(vectors.query("from step_percentiles(reward[1])"))
 
@@ -204,7 +204,7 @@ def test_queries_name_the_damaged_file_and_go_on_without(
 ) -> None:
     """Whatever the engine says of it; a view without its episodes, as the message has it, is answered."""
     store, name = damaged
-    with pytest.raises(el.CorruptStoreError, match=name) as caught:
+    with pytest.raises(el.errors.CorruptStoreError, match=name) as caught:
         store.query("select sum(obs(0)), sum(reward) from steps", read_only=read_only)
     condition = f"segment <> '{name}'"
     assert f'store.filter("{condition}")' in str(caught.value)
@@ -224,10 +224,10 @@ def test_a_damaged_footer_hinders_only_what_reads_its_file(damaged: tuple[el.Epi
     condition = f"segment <> '{name}'"
     asked = (lambda: store.query("from steps"), lambda: store.steps.collect(), store.plot.actions)
     for ask in asked:
-        with pytest.raises(el.CorruptStoreError, match=name) as caught:
+        with pytest.raises(el.errors.CorruptStoreError, match=name) as caught:
             ask()
         assert f'store.filter("{condition}")' in str(caught.value)
-    with pytest.raises(el.QueryError, match="Could not convert"):
+    with pytest.raises(el.errors.QueryError, match="Could not convert"):
         store.query("select end_reason::int from episodes")
     rest = store.filter(condition)
     transitions = sum(LENGTHS[2:])
@@ -238,16 +238,16 @@ def test_a_damaged_footer_hinders_only_what_reads_its_file(damaged: tuple[el.Epi
     assert rest.steps.collect().height == transitions + len(LENGTHS[2:])
     assert len(rest.filter("episode_id in (select episode_id from steps where t = 0)")) == len(LENGTHS[2:])
     assert rest.plot.actions().to_dict()
-    with pytest.raises(el.QueryError, match="Could not convert"):
+    with pytest.raises(el.errors.QueryError, match="Could not convert"):
         rest.query("select end_reason::int from steps join episodes using (episode_id)")
 
 
 def test_filters_and_charts_name_the_damaged_file(damaged: tuple[el.EpisodeStore, str]) -> None:
     """A condition that reads steps, and a chart of them."""
     store, name = damaged
-    with pytest.raises(el.CorruptStoreError, match=name):
+    with pytest.raises(el.errors.CorruptStoreError, match=name):
         store.filter("episode_id in (select episode_id from steps where obs(0) > 0 and reward > 0)")
-    with pytest.raises(el.CorruptStoreError, match=name):
+    with pytest.raises(el.errors.CorruptStoreError, match=name):
         store.plot.visitation()
     assert store.filter(f"segment <> '{name}'").plot.visitation().to_dict()
 
@@ -283,7 +283,7 @@ def of_a_lot(tmp_path: Path) -> el.EpisodeStore:
 def test_a_filter_by_a_column_of_runs_says_how(of_a_lot: el.EpisodeStore, condition: str, name: str) -> None:
     """A condition that names a column of runs is told where it is; what the message says works."""
     way = f'run_id IN (SELECT run_id FROM runs WHERE "{name}"'
-    with pytest.raises(el.QueryError) as caught:
+    with pytest.raises(el.errors.QueryError) as caught:
         of_a_lot.filter(condition)
     assert str(caught.value).startswith(f"{name} is a column of runs; write {way} ...).")
     assert "_positioned" not in str(caught.value)
@@ -294,7 +294,7 @@ def test_a_filter_by_a_column_of_runs_says_how(of_a_lot: el.EpisodeStore, condit
 @pytest.mark.parametrize("condition", ["lot = 3", "metadata.lott = 3"])
 def test_a_misspelt_column_of_runs_is_found(of_a_lot: el.EpisodeStore, condition: str) -> None:
     """Nothing of the episodes is like it, but a column of their runs."""
-    with pytest.raises(el.QueryError, match=r"Nearest: metadata\.lot \(of runs\)"):
+    with pytest.raises(el.errors.QueryError, match=r"Nearest: metadata\.lot \(of runs\)"):
         of_a_lot.filter(condition)
 
 
@@ -313,7 +313,7 @@ def test_a_column_of_another_table_is_joined(of_a_lot: el.EpisodeStore) -> None:
         ),
         ("SELECT length FROM runs", "Write FROM episodes.", "SELECT length FROM episodes"),
     ):
-        with pytest.raises(el.QueryError) as caught:
+        with pytest.raises(el.errors.QueryError) as caught:
             of_a_lot.query(wrong)
         assert advised in str(caught.value)
         assert len(of_a_lot.query(right)) == 1

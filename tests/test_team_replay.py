@@ -177,7 +177,7 @@ def test_tolerances(scripted: dict[bool, el.Episode]) -> None:
         object.__setattr__(other, name, value)
     assert not scripted[False].replay(Together({1: other}), atol=0.2).same
     assert scripted[False].replay(Together({1: other}), atol=0.3).same
-    with pytest.raises(el.InvalidArgumentError, match="not negative"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="not negative"):
         scripted[False].replay(Together({1: other}), atol=-1)
 
 
@@ -207,15 +207,15 @@ def test_what_cannot_be_replayed_is_refused(scripted: dict[bool, el.Episode]) ->
     """No environment, one of another kind, API or spaces, and one agent alone: errors that say what to do."""
     episode = scripted[False]
     assert isinstance(episode, el.MultiAgentEpisode)
-    with pytest.raises(el.EnvUnavailableError, match="PettingZoo"):
+    with pytest.raises(el.errors.EnvUnavailableError, match="PettingZoo"):
         episode.replay()
-    with pytest.raises(el.InvalidArgumentError, match="expected an environment of PettingZoo"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="expected an environment of PettingZoo"):
         episode.replay(gymnasium.make("CartPole-v1"))
-    with pytest.raises(el.InvalidArgumentError, match="aec_to_parallel"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="aec_to_parallel"):
         episode.replay(parallel_to_aec(Comings()))
-    with pytest.raises(el.InvalidArgumentError, match="whole episode"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="whole episode"):
         episode.agent("scout_0").replay(Together(LONG_BY_KEY[False]))
-    with pytest.raises(el.SpaceMismatchError, match="scout_0"):
+    with pytest.raises(el.errors.SpaceMismatchError, match="scout_0"):
         episode.replay(Comings())
-    with pytest.raises(el.SpaceMismatchError, match="no agent 'scout_0'"):
+    with pytest.raises(el.errors.SpaceMismatchError, match="no agent 'scout_0'"):
         episode.replay(simple_spread_v3.parallel_env())

@@ -172,16 +172,16 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
             ({"c": one_step()}, "'c' is new to the store"),
             ({"a": one_step(env_steps=[1, 2])}, "begins at step 0"),
             ({"a": one_step(env_steps=[2, 2])}, "ascending"),
-            ({"a": one_step(extra={"B": [1, 2]})}, "name of a group"),
+            ({"a": one_step(extra={"B": [1, 2]})}, "a group of agents has it"),
             ({}, "No agent has a transition"),
         ]:
             with pytest.raises(el.EpisodelakeError, match=message):
                 writer.write_episode(arrays_)
-        with pytest.raises(el.SpaceMismatchError):
+        with pytest.raises(el.errors.SpaceMismatchError):
             writer.write_episode({"a": one_step(), "b": one_step(observations=np.zeros((2, 3)))})
-        with pytest.raises(el.InvalidArgumentError, match="cannot be in a group 'b'"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="cannot be in a group 'b'"):
             writer.write_episode({"a": one_step()}, groups={"a": "b"})
-        with pytest.raises(el.InvalidArgumentError, match="at least one agent"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="at least one agent"):
             writer.begin({})
         team = writer.begin({"a": here})
         for given, message in [
@@ -192,29 +192,29 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
             (({"a": 1}, {"a": 0}, {"a": there}, {"b": True}), "terminations has the agents"),
             (({"a": 1}, {"a": 0}, {"a": there}, None, None, {"b": {}}), "infos has the agents"),
         ]:
-            with pytest.raises(el.InvalidArgumentError, match=message):
+            with pytest.raises(el.errors.InvalidArgumentError, match=message):
                 team.append(*given)
-        with pytest.raises(el.SpaceMismatchError):
+        with pytest.raises(el.errors.SpaceMismatchError):
             team.append({"a": 1}, {"a": 0}, {"a": there, "b": np.zeros(3)})
         team.append({"a": 1}, {"a": 2.0}, {"a": there, "b": here})
-        with pytest.raises(el.InvalidArgumentError, match="do not act"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="do not act"):
             team.append({"a": 1}, {"a": 0}, {"a": there, "b": here})
         team.append({"a": 1}, {"a": 0}, {"a": there}, {"a": True})
-        with pytest.raises(el.InvalidArgumentError, match="not there"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="not there"):
             team.append({"a": 1}, {"a": 0}, {"a": there})
         team.append({"b": 4}, {"b": 1}, {"b": there}, {"b": True})
-        with pytest.raises(el.RecorderStateError, match="has ended"):
+        with pytest.raises(el.errors.RecorderStateError, match="has ended"):
             team.append({"b": 4}, {"b": 1}, {"b": there})
         assert team.end().length == 3
-        with pytest.raises(el.RecorderStateError, match="ended already"):
+        with pytest.raises(el.errors.RecorderStateError, match="ended already"):
             team.end()
-        with pytest.raises(el.RecorderStateError, match="No agent of the episode acted"):
+        with pytest.raises(el.errors.RecorderStateError, match="No agent of the episode acted"):
             writer.begin({"a": here}).end()
     (episode,) = store.refresh()
     assert episode.rewards["a"].tolist() == [2.0, 0.0] and episode.agent("b").env_steps.tolist() == [1, 3]
     assert episode.end_reason == "terminated" and not store.verify().faults
     single = el.create(tmp_path / "single", observation_space=BOX, action_space=DISCRETE)
-    with pytest.raises(el.InvalidArgumentError, match="store for one agent"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="store for one agent"):
         single.team_writer()
-    with pytest.raises(el.InvalidArgumentError, match="team_writer"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="team_writer"):
         store.writer()

@@ -82,7 +82,7 @@ def test_ls_filters_sorts_and_pages_as_python_does(folder: Path) -> None:
             store.path,
             "--filter",
             "length < 18",
-            "--sort",
+            "--order-by",
             "length",
             *extra,
             "--limit",
@@ -114,9 +114,9 @@ def test_ls_in_a_pipe_has_as_many_cells_in_each_row(folder: Path) -> None:
 
 
 def test_lists_are_sorted_with_nothing_last(folder: Path) -> None:
-    """`--sort` puts NULLs last in both directions, as its help says."""
+    """`--order-by` puts NULLs last in both directions, as its help says."""
     for extra in ([], ["-d"]):
-        words = ["ls", folder / "rewards", "--sort", "metadata.note", "-c", "metadata.note", *extra]
+        words = ["ls", folder / "rewards", "--order-by", "metadata.note", "-c", "metadata.note", *extra]
         notes = [row["metadata.note"] for row in command(*words, "--json").json]
         assert notes == ["only here"] + [None] * 5
 
@@ -124,7 +124,7 @@ def test_lists_are_sorted_with_nothing_last(folder: Path) -> None:
 def test_head_gives_the_first_rows_of_each_table(folder: Path) -> None:
     """`head` shows rows of steps as the raw files hold them, and no more than asked for."""
     raw = raw_steps(folder / "cartpole")
-    said = command("head", folder / "cartpole", "--rows", 7, "-c", "episode_id,t,reward", "--json").json
+    said = command("head", folder / "cartpole", "--limit", 7, "-c", "episode_id,t,reward", "--json").json
     assert said == [{key: row[key] for key in ("episode_id", "t", "reward")} for row in raw[:7]]
     for table in ("episodes", "runs", "transitions"):
         assert len(command("head", folder / "cartpole", table, "-n", 2, "--json").json) == 2
@@ -234,7 +234,7 @@ def test_mistakes_are_told_with_the_nearest_names(folder: Path) -> None:
         (["sql", store, "select lenght from episodes"], "length"),
         (["sql", store, "select * from episode"], "episodes"),
         (["sql", store, "select * from return_to_go()"], "returns_to_go"),
-        (["ls", store, "--sort", "retrun"], "episode_return"),
+        (["ls", store, "--order-by", "retrun"], "episode_return"),
         (["ls", store, "--filter", "end_raeson = 'cut'"], "end_reason"),
         (["head", store, "stpes"], "steps"),
         (["head", store, "-c", "obsrvation"], "observation"),

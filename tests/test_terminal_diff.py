@@ -64,6 +64,7 @@ def test_a_copy_is_the_same(tmp_path: Path, link: bool) -> None:
     assert call("diff", tmp_path / "a", tmp_path / "b").stdout == "No difference in 8 episodes.\n"
 
 
+@pytest.mark.further
 def test_missing_episodes_are_named(tmp_path: Path) -> None:
     """What only one of two stores has stands on its side."""
     store = awkward_store(tmp_path / "a")
@@ -77,6 +78,7 @@ def test_missing_episodes_are_named(tmp_path: Path) -> None:
     assert (report["a"]["episodes"], report["b"]["episodes"]) == (8, len(kept))
 
 
+@pytest.mark.further
 def test_versions_of_one_store(tmp_path: Path) -> None:
     """Two versions are compared by numbers, by tags, and as PATH@VERSION."""
     path = tmp_path / "a"
@@ -97,6 +99,7 @@ def test_versions_of_one_store(tmp_path: Path) -> None:
     assert compared(f"{path}@first", path)["episodes"]["only_a"] == [f"{store[0].run_id}/000000"]
 
 
+@pytest.mark.further
 @settings(max_examples=examples(10))
 @given(
     st.lists(

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import episodelake as el
 from episodelake.terminal.app import app
-from episodelake.terminal.output.sql_completion import SqlCompleter
+from episodelake.terminal.reports.prompt import SqlCompleter
 from terminal_sessions import RUN, terminal
 from test_cli import call, no_terminal, printed, refused, table
 from waiting import PATIENCE

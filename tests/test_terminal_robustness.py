@@ -16,7 +16,7 @@ from gymnasium import spaces
 import episodelake as el
 from episodelake.terminal.output.exporting import _write_csv
 from episodelake.terminal.output.grid import Grid, clean, fitted
-from episodelake.terminal.output.json_text import json_of
+from episodelake.terminal.output.page import json_of
 from episodelake.terminal.reports.listing import IMPORTANT
 from episodelake.terminal.reports.querying import _query_text
 from test_cli import call, no_terminal, printed, refused, table
@@ -163,7 +163,7 @@ def test_wrong_calls_and_texts(path: Path, tmp_path: Path, monkeypatch: pytest.M
     assert ".png, .gif, .mp4" in refused(2, "show", path, 0, "--frames", tmp_path / "a.bmp")
     assert "no text in UTF-8" in refused(1, "sql", path, "select '\udcff' as x")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"select '\xff'"), "utf-8"))
-    with pytest.raises(el.QueryError, match="no text in UTF-8"):
+    with pytest.raises(el.errors.QueryError, match="no text in UTF-8"):
         _query_text("-", prompt_fits=False)
 
 

@@ -19,7 +19,7 @@ __all__ = ["no_terminal"]
 
 READING: list[tuple[str, ...]] = [
     ("info",),
-    ("ls", "--sort", "episode_return", "--descending"),
+    ("ls", "--order-by", "episode_return", "--descending"),
     ("ls", "--filter", "length > 2", "--columns", "episode_id,agents"),
     ("head", "steps"),
     ("head", "episodes"),
@@ -254,7 +254,7 @@ def test_leaving_out_damaged_files(damaged: Any) -> None:
     """In the library too a store shows what can be read, and says what it left out."""
     path, file = damaged("episodes", spoil_footer)
     store = el.open(path)
-    with pytest.raises(el.CorruptStoreError):
+    with pytest.raises(el.errors.CorruptStoreError):
         store.sql("SELECT * FROM episodes")
     (told,) = store.leave_out_damaged()
     assert file.name in told
@@ -275,6 +275,7 @@ def test_a_damaged_identity_is_the_end(stores: dict[str, RawStore], tmp_path: Pa
     assert "store.json" in refused(1, "ls", path)
 
 
+@pytest.mark.further
 def test_plain_tables_of_every_kind(stores: dict[str, RawStore]) -> None:
     """In a pipe every row of a table has as many cells as its header, whatever the values hold."""
     for store in stores.values():

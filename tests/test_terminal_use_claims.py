@@ -36,6 +36,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(two_segments(tmp_path_factory.mktemp("whole") / "store").path)
 
 
+@pytest.mark.further
 def test_a_reader_that_leaves_gets_no_traceback(store: Path) -> None:
     """`episodelake sql ... | head -1` ends quietly, however much was still to come."""
     words = [sys.executable, *RUN, "sql", str(store), "FROM range(2000000)", "--csv"]
@@ -46,6 +47,7 @@ def test_a_reader_that_leaves_gets_no_traceback(store: Path) -> None:
         assert process.stderr.read() == b""
 
 
+@pytest.mark.further
 def test_ctrl_c_stops_a_query_and_the_prompt_goes_on(store: Path, tmp_path: Path) -> None:
     """In the prompt Ctrl-C ends the query alone; the next one is answered; `exit` leaves with status 0."""
     session = TerminalSession("sql", store, width=200, environment={"EPISODELAKE_DATA": str(tmp_path)})
@@ -61,6 +63,7 @@ def test_ctrl_c_stops_a_query_and_the_prompt_goes_on(store: Path, tmp_path: Path
     assert "Traceback" not in session.text
 
 
+@pytest.mark.further
 def test_narrow_terminals_keep_what_matters(store: Path) -> None:
     """No line is wider than the window, and the length and return of an episode stay before the date."""
     session = TerminalSession("ls", store, width=40, environment={"NO_COLOR": "1"})
@@ -71,6 +74,7 @@ def test_narrow_terminals_keep_what_matters(store: Path) -> None:
     assert "started_at" not in header or {"length", "episode_return"} <= set(header.split())
 
 
+@pytest.mark.further
 def test_terminals_get_no_bidi_from_a_store(tmp_path: Path) -> None:
     """On a terminal too, text of a store cannot turn the line round or set the title of the window."""
     path = hostile_texts(tmp_path / "store").path
@@ -79,6 +83,7 @@ def test_terminals_get_no_bidi_from_a_store(tmp_path: Path) -> None:
     assert "\u202e" not in session.said and "\x1b]0;title" not in session.said
 
 
+@pytest.mark.further
 def test_csv_on_a_terminal_is_harmless(tmp_path: Path) -> None:
     """CSV is raw in a pipe; on a terminal it sets no colour and no title for the data's sake."""
     path = hostile_texts(tmp_path / "store").path
@@ -88,6 +93,7 @@ def test_csv_on_a_terminal_is_harmless(tmp_path: Path) -> None:
     assert "\x1b]0;title" not in session.said
 
 
+@pytest.mark.further
 def test_frames_and_charts_go_into_files(store: Path, tmp_path: Path) -> None:
     """`show --frames` and `plot --output` write files that others decode, of the steps asked for."""
     images = el.create(
@@ -112,6 +118,7 @@ def test_frames_and_charts_go_into_files(store: Path, tmp_path: Path) -> None:
         assert ElementTree.parse(tmp_path / f"{kind}.svg").getroot().tag.endswith("svg")
 
 
+@pytest.mark.further
 def test_an_episode_that_a_crash_cut_off_is_listed_and_shown(tmp_path: Path) -> None:
     """After a writer died in the middle, `recover` seals its episode, and it is listed as interrupted."""
     code = f"""
@@ -199,6 +206,7 @@ def test_what_is_asked_of_a_ruined_file_is_no_traceback(
         assert "first-" in said.err and ".parquet" in said.err and "Traceback" not in said.err
 
 
+@pytest.mark.further
 def test_positions_stay_when_a_file_of_episodes_is_ruined(whole: Path, tmp_path: Path) -> None:
     """The position that `ls` prints leads `show` to the same episode, in a store that lost some too."""
     path = tmp_path / "store"

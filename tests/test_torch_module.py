@@ -196,7 +196,7 @@ def test_each_batch_has_the_weights_of_the_moment_it_is_taken(
             el.Batches(8, prefetch=3 if how == "prefetch" else 0),
             columns=["observation"],
             transforms=[el.Cast("observation", "float32"), el.TorchModule(policy, "observation", "value")],
-            weights=el.Prioritised() if how == "priorities" else None,
+            weights=el.Prioritized() if how == "priorities" else None,
             follow=el.Follow() if how == "follow" else None,
         )
         for _ in range(2)
@@ -274,7 +274,7 @@ def test_tensors_stay_on_the_device_of_the_batch(store: el.EpisodeStore) -> None
     cast = type("Casting", (nn.Module,), {"forward": lambda self, given: narrow(given.bfloat16())})()
     found = el.TorchModule(cast, "observation", "value", device="cpu")({"observation": np.ones((4, 3), "f4")})
     assert found["value"].dtype == np.float32 and found["value"].shape == (4, 2)
-    with pytest.raises(el.InvalidArgumentError, match="torch cannot use it here"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="torch cannot use it here"):
         el.TorchModule(cast, "observation", "value", device="nowhere")
 
 
@@ -306,27 +306,44 @@ def test_tensors_stay_on_the_device_of_the_batch(store: el.EpisodeStore) -> None
 )
 def test_errors_name_the_problem(store: el.EpisodeStore, module: Any, arguments: Any, message: str) -> None:
     """A wrong argument, column or result raises an error that names it."""
-    with pytest.raises(el.InvalidArgumentError, match=message):
+    with pytest.raises(el.errors.InvalidArgumentError, match=message):
         next(iter(store.loader(8, transforms=[el.TorchModule(module(), *arguments)])))
 
 
 def test_results_must_be_tensors(store: el.EpisodeStore) -> None:
     """A module that returns a distribution is refused with advice."""
     normal = type("Normal", (nn.Module,), {"forward": lambda self, given: torch.distributions.Normal(0, 1)})
-    with pytest.raises(el.InvalidArgumentError, match="returned a Normal for 'x'; expected a tensor"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="returned a Normal for 'x'; expected a tensor"):
         next(iter(store.loader(8, transforms=[el.TorchModule(normal(), "observation", "x")])))
 
 
 def test_places_where_a_module_cannot_run_are_refused(store: el.EpisodeStore) -> None:
     """A module comes last, and is refused where other processes or other packages would get its batches."""
     module = el.TorchModule(Identity(), "observation", "same")
-    with pytest.raises(el.InvalidArgumentError, match="Put the module last"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="Put the module last"):
         store.loader(8, transforms=[module, el.Clip("reward", -1, 1)])
-    with pytest.raises(el.InvalidArgumentError, match="Put it first"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="Put it first"):
         store.loader(8, transforms=[module, el.ReturnToGo()])
     loader = store.loader(8, transforms=[module])
     for refused in (loader.iterable_dataset, loader.map_dataset):
-        with pytest.raises(el.InvalidArgumentError, match="torch_loader"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="torch_loader"):
             refused()
-    with pytest.raises(el.InvalidArgumentError, match=r"same el\.TorchModule"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"same el\.TorchModule"):
         el.mix([(loader, 0.5), (store.loader(8), 0.5)])
+
+
+class Wider(nn.Module):
+    """Returns another form for a single row than for several."""
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        """Return two numbers a row, or one of another dtype for the last row."""
+        return given[:, :2] if len(given) > 1 else given[:, :1].double()
+
+
+def test_chunks_of_several_forms_are_refused() -> None:
+    """With `max_rows` a module sees several chunks; all must give one dtype and shape."""
+    transform = el.TorchModule(Wider(), "observation", "value", max_rows=4)
+    with pytest.raises(
+        el.errors.InvalidArgumentError, match=r"float64 of shape \(n, 1\) from row 8 on, and as"
+    ):
+        transform({"observation": np.ones((9, 3), "f4")})

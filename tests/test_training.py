@@ -86,6 +86,7 @@ def test_playing_counts_the_rewards_of_whole_episodes() -> None:
     np.testing.assert_array_equal(play(PushesWhereItLeans(), 3, first_seed=7), expected)
 
 
+@pytest.mark.further
 def test_cloning_balances(store: el.EpisodeStore, cloned: Trained) -> None:
     """Cloned from the best tenth of the episodes, a policy stays up for 450 of 500 steps or more."""
     assert play(cloned.policy).mean() >= 450 > 4 * mean_return(store)
@@ -150,7 +151,7 @@ def test_sequence_model_does_as_it_is_told(sequences: Trained) -> None:
     """Asked for less, it reaches less: the return that it is given says how well it is to play."""
     policy = sequences.policy
     assert isinstance(policy, SequencePolicy)
-    modest = SequencePolicy(policy.model, policy.normalise, 50.0)
+    modest = SequencePolicy(policy.model, policy.normalize, 50.0)
     assert play(modest).mean() < 150 < play(policy).mean()
 
 
@@ -222,6 +223,7 @@ def test_command_line_reaches_what_is_stated(
     assert len(el.open(tmp_path / "store")) == 200 and (tmp_path / "curves.svg").exists()
 
 
+@pytest.mark.further
 def test_a_single_file_records_and_trains_from_its_store(tmp_path: Path) -> None:
     """Each iteration of the DQN plays better in the end than in the beginning, and its store has them all."""
     store = cleanrl_dqn.main(tmp_path / "store", cleanrl_dqn.Settings(iterations=6))

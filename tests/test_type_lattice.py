@@ -13,12 +13,13 @@ import math
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import numpy as np
+import pandas
 import polars as pl
 import pytest
 from deltalake import DeltaTable
@@ -27,9 +28,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
+from episodelake.store.delta.table import Table
 from episodelake.store.maintenance import compaction
 from episodelake.store.segments import seal as sealer
-from episodelake.store.tables.table import Table
 from independent_values import untagged
 from maintenance_stores import equal
 from waiting import journals, wait_for_journal
@@ -289,6 +290,7 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[st
     return path, rows
 
 
+@pytest.mark.further
 def test_every_pair_across_runs(sealed: tuple[Path, list[dict[str, Any]]]) -> None:
     """Whatever type was committed first, every reader shows every number, and episodes give exact values."""
     path, rows = sealed
@@ -347,6 +349,7 @@ def test_every_pair_after_compact(sealed: tuple[Path, list[dict[str, Any]]], tmp
     assert store.version == again
 
 
+@pytest.mark.further
 def test_merge_and_delete_keep_every_number(
     sealed: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
@@ -510,6 +513,24 @@ def test_moments_are_columns(tmp_path: Path) -> None:
         store.compact()
     el.merge([store.path], tmp_path / "merged")
     assert [one.metadata for one in el.open(tmp_path / "merged")] == kept
+
+
+def test_times_and_spans_of_time_come_back(tmp_path: Path) -> None:
+    """As infos, as metadata and within lists, whoever made them, before and after a merge; never as text."""
+    store = el.create(tmp_path / "store", **SPACES)
+    span, at = timedelta(days=-2, seconds=3, microseconds=4), time(3, 4, 5, 6, timezone(timedelta(hours=-3)))
+    given = {"lag": span, "at": at, "all": [span, {"at": time(3)}], "numpy": np.timedelta64(5, "ms")}
+    given |= {"pandas": pandas.Timedelta(seconds=7), "days": np.timedelta64(2, "D")}
+    record(store, [given, {"lag": timedelta.max, "at": time.max}, {"lag": 1.5}], seals=True, runs=True)
+    others = {"numpy": timedelta(milliseconds=5), "pandas": timedelta(seconds=7), "days": timedelta(2)}
+    kept = [{**given, **others}, {"lag": timedelta.max, "at": time.max}, {"lag": 1.5}]
+    el.merge([store.path], tmp_path / "merged")
+    for shown in (store, el.open(tmp_path / "merged")):
+        assert [one.metadata for one in shown] == kept == [one.infos[0] for one in shown]
+        assert type(shown[0].metadata["pandas"]) is timedelta
+    fine = {"a": pandas.Timedelta(5, "ns"), "b": np.timedelta64(5, "ns"), "c": np.timedelta64(5, "M")}
+    record(store, [fine], seals=False, runs=False)
+    assert {type(value) for value in store.refresh()[-1].infos[0].values()} == {el.OpaqueValue}
 
 
 def test_moments_of_numpy_are_moments(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import episodelake as el
-from episodelake.writers import seal_queue
-from episodelake.writers.buffers import vector_buffer
 from episodelake.writers.recorders.env_recording import EnvRecording
+from episodelake.writers.rows import vector_buffer
+from episodelake.writers.session import seal_queue
 from nasty_environments import (
     ODD_INFOS,
     ChangingInfos,
@@ -302,20 +302,20 @@ def test_step_out_of_turn_is_refused(tmp_path: Path) -> None:
     envs = SyncVectorEnv(KINDS["small"], autoreset_mode=AutoresetMode.DISABLED)
     recorder = new_store(tmp_path, envs).record(envs)
     still = np.zeros((4, 2), np.float32)
-    with pytest.raises(el.RecorderStateError, match="reset"):
+    with pytest.raises(el.errors.RecorderStateError, match="reset"):
         recorder.step(still)
-    with pytest.raises(el.RecorderStateError, match="reset"):
+    with pytest.raises(el.errors.RecorderStateError, match="reset"):
         recorder.log(value=np.zeros(4))
     recorder.reset(seed=1)
     recorder.step(still)
-    with pytest.raises(el.RecorderStateError, match="reset_mask"):
+    with pytest.raises(el.errors.RecorderStateError, match="reset_mask"):
         recorder.step(still)
     recorder.reset(options={"reset_mask": np.array([False, True, False, False])})
     recorder.step(still)
     recorder.close()
     recorder.close()
     for call in (lambda: recorder.step(still), recorder.reset, recorder.seal):
-        with pytest.raises(el.RecorderStateError, match="closed"):
+        with pytest.raises(el.errors.RecorderStateError, match="closed"):
             call()
 
 
@@ -355,7 +355,7 @@ def test_an_unknown_mode_is_a_clear_error(tmp_path: Path, stated: Any) -> None:
     envs = SyncVectorEnv(KINDS["small"])
     store = new_store(tmp_path, envs)
     envs.metadata = stated
-    with pytest.raises(el.InvalidArgumentError, match="'NextStep', 'SameStep', 'Disabled'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="'NextStep', 'SameStep', 'Disabled'"):
         store.record(envs)
     assert el.recover(tmp_path / "store") == []
 
@@ -364,7 +364,7 @@ def test_other_spaces_are_refused(tmp_path: Path) -> None:
     """The single spaces must be the store's, and nothing is left behind by the refusal."""
     store = new_store(tmp_path, SyncVectorEnv(KINDS["small"]))
     for name in ("pictures", "text"):
-        with pytest.raises(el.SpaceMismatchError, match="single_observation_space"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="single_observation_space"):
             store.record(SyncVectorEnv(KINDS[name]))
     assert len(store.refresh()) == 0
     assert el.recover(tmp_path / "store") == []
@@ -388,7 +388,7 @@ def test_actions_that_do_not_fit_leave_all_as_it_was(tmp_path: Path, actions: An
     with store.record(envs) as recorder:
         recorder.reset(seed=1)
         recorder.step(np.zeros((4, 2), np.float32))
-        with pytest.raises(el.SpaceMismatchError, match="action"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="action"):
             recorder.step(actions)
         recorder.step(np.full((4, 2), np.nan, np.float32))
     assert [episode.observations[:, 0].tolist() for episode in store.refresh()] == [[0, 1, 2]] * 4
@@ -434,9 +434,9 @@ def test_results_that_do_not_fit_keep_what_was_before(tmp_path: Path, place: int
         recorder.reset(seed=1)
         recorder.step(still)
         recorder.step(still)
-        with pytest.raises((el.SpaceMismatchError, AttributeError)):
+        with pytest.raises((el.errors.SpaceMismatchError, AttributeError)):
             recorder.step(still)
-        with pytest.raises(el.RecorderStateError, match="reset"):
+        with pytest.raises(el.errors.RecorderStateError, match="reset"):
             recorder.step(still)
         recorder.reset(seed=1)
         recorder.step(still)
@@ -534,6 +534,7 @@ class Purses(SyncVectorEnv):
         self._rewards = np.zeros((len(makers), 2))
 
 
+@pytest.mark.further
 def test_long_runs_pass_through_many_blocks_and_segments(tmp_path: Path) -> None:
     """Batches of large rows fill blocks and segments again and again; nothing is lost or mixed up."""
 
@@ -684,13 +685,13 @@ def test_recording_goes_on_at_once_after_failed_seals(
     monkeypatch.setattr(vector_buffer, "_MOST_ROWS", 8)
     envs = SyncVectorEnv([lambda: SmallEnv(3)] * 2)
     store = new_store(tmp_path, envs)
-    options = el.SessionOptions(flush_seconds=1e5, seal_seconds=1e5, segment_bytes=1)
+    options = el.types.SessionOptions(flush_seconds=1e5, seal_seconds=1e5, segment_bytes=1)
     refused = 0
 
     def refuse(*_: object) -> None:
-        raise el.StoreAccessError("The disk is full.")
+        raise el.errors.StoreAccessError("The disk is full.")
 
-    with el.VectorRecorder(envs, store, options=options) as recorder:
+    with el.types.VectorRecorder(envs, store, options=options) as recorder:
         recorder.reset(seed=0)
         for step in range(200):
             with monkeypatch.context() as patched:
@@ -698,7 +699,7 @@ def test_recording_goes_on_at_once_after_failed_seals(
                     patched.setattr(seal_queue, "seal_segment", refuse)
                 try:
                     recorder.step(np.zeros((2, 2), np.float32))
-                except el.StoreAccessError:
+                except el.errors.StoreAccessError:
                     refused += 1
                     recorder.step(np.zeros((2, 2), np.float32))
         # A reset takes every fourth step.

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.wrappers.vector import DictInfoToList
 
 import episodelake as el
 from nasty_environments import Rollout, SmallEnv, assert_recorded
@@ -146,7 +147,7 @@ def test_a_missing_final_observation_is_told(tmp_path: Path) -> None:
     with store.record(envs) as recorder:
         recorder.reset()
         recorder.step(np.zeros(2, np.int64))
-        with pytest.raises(el.SpaceMismatchError, match="final_obs"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="final_obs"):
             recorder.step(np.zeros(2, np.int64))
     assert [(episode.length, episode.end_reason) for episode in store.refresh()] == [(1, "cut")] * 2
 
@@ -291,16 +292,16 @@ def test_a_logged_value_of_another_size_is_refused(tmp_path: Path, value: Any) -
     store = el.create(tmp_path / "store", envs)
     with store.record(envs) as recorder:
         recorder.reset(seed=10)
-        with pytest.raises(el.SpaceMismatchError, match="one entry for each"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="one entry for each"):
             recorder.log(value=value)
-        with pytest.raises(el.SpaceMismatchError, match="mask"):
+        with pytest.raises(el.errors.SpaceMismatchError, match="mask"):
             recorder.log(value=np.zeros(3), mask=np.zeros(3))
         recorder.step(STILL)
     assert [episode.policy for episode in store.refresh()] == [{}] * 3
 
 
 def with_callback(
-    folder: Path, mode: AutoresetMode, callback: Callable[[el.StepData], Any]
+    folder: Path, mode: AutoresetMode, callback: Callable[[el.types.StepData], Any]
 ) -> tuple[el.EpisodeStore, list[list[Rollout]]]:
     """Record environments under a step callback; return the store and what each environment sees alone."""
     makers: list[Maker] = [lambda n=n: Telling(n) for n in (3, 4)]
@@ -315,9 +316,9 @@ def with_callback(
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
 def test_a_step_callback_sees_each_step_of_each_environment(tmp_path: Path, mode: AutoresetMode) -> None:
     """It is shown what each environment alone would show, and what it adds stands on these rows."""
-    seen: list[el.StepData] = []
+    seen: list[el.types.StepData] = []
 
-    def watch(step: el.StepData) -> dict[str, Any]:
+    def watch(step: el.types.StepData) -> dict[str, Any]:
         seen.append(step)
         return {"twice": 2 * step.t}
 
@@ -338,7 +339,7 @@ def test_a_step_callback_sees_each_step_of_each_environment(tmp_path: Path, mode
 def test_a_step_callback_may_change_what_is_recorded(tmp_path: Path, mode: AutoresetMode) -> None:
     """Replaced observations, rewards and infos are recorded, and returns are of what was recorded."""
 
-    def change(step: el.StepData) -> Any:
+    def change(step: el.types.StepData) -> Any:
         if step.t == 0:
             return dataclasses.replace(step, observation=step.observation * 0)
         return dataclasses.replace(step, reward=float(step.t), info={"new": step.t}, action=step.action * 0)
@@ -358,7 +359,7 @@ def test_a_step_callback_may_change_what_is_recorded(tmp_path: Path, mode: Autor
 def test_a_step_callback_may_end_episodes(tmp_path: Path, mode: AutoresetMode, when: int) -> None:
     """After `end=True` nothing of an environment is recorded until its next reset."""
 
-    def stop(step: el.StepData) -> Any:
+    def stop(step: el.types.StepData) -> Any:
         return dataclasses.replace(step, end=step.t == when and step.env_index == 1)
 
     store, plain = with_callback(tmp_path, mode, stop)
@@ -376,7 +377,7 @@ def test_an_exception_in_a_step_callback_passes_on(tmp_path: Path) -> None:
     """The exception reaches the caller unchanged; the steps before it are kept."""
     error = ZeroDivisionError("mine")
 
-    def failing(step: el.StepData) -> None:
+    def failing(step: el.types.StepData) -> None:
         if step.t == 2 and step.env_index == 1:
             raise error
 
@@ -393,9 +394,9 @@ def test_an_exception_in_a_step_callback_passes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
 def test_an_episode_callback_sees_each_episode_once(tmp_path: Path, mode: AutoresetMode) -> None:
     """It is told length, return, reason and environment, and what it returns is the episode's metadata."""
-    seen: list[el.EpisodeSummary] = []
+    seen: list[el.types.EpisodeSummary] = []
 
-    def note(episode: el.EpisodeSummary) -> dict[str, Any]:
+    def note(episode: el.types.EpisodeSummary) -> dict[str, Any]:
         seen.append(episode)
         return {"label": f"{episode.env_index}: {episode.length} {episode.end_reason}"}
 
@@ -415,7 +416,7 @@ def test_an_exception_in_an_episode_callback_keeps_the_step(tmp_path: Path) -> N
     """The exception reaches the caller; all episodes are kept, and the others go on."""
     failures = iter([ZeroDivisionError("mine")])
 
-    def failing(summary: el.EpisodeSummary) -> None:
+    def failing(summary: el.types.EpisodeSummary) -> None:
         for failure in failures:
             raise failure
 
@@ -478,7 +479,7 @@ def test_discarded_environments_are_silent_until_they_are_reset(tmp_path: Path, 
     assert store.verify().faults == ()
 
 
-def recorder_lengths(store: el.EpisodeStore, recorder: el.VectorRecorder) -> list[range]:
+def recorder_lengths(store: el.EpisodeStore, recorder: el.types.VectorRecorder) -> list[range]:
     """Return a range as long as each episode recorded so far, the running ones (one step) included."""
     recorder.seal()
     return [range(episode.length) for episode in store.refresh()] + [range(1)] * 2
@@ -510,3 +511,32 @@ def test_arrays_whose_size_changes_from_step_to_step(tmp_path: Path, mode: Autor
         assert [each.tolist() for each in episode.policy["own"][:4]] == own
     assert len(store) == 3
     assert not store.verify().faults
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+def test_infos_as_a_list_are_recorded_like_infos_as_a_mapping(tmp_path: Path, mode: AutoresetMode) -> None:
+    """Gymnasium's `DictInfoToList` changes the form of infos, and nothing of what is recorded."""
+    frames = []
+    for name, wrap in (("plain", lambda envs: envs), ("listed", DictInfoToList)):
+        envs = SyncVectorEnv([lambda: Telling(3), lambda: Telling(5)], autoreset_mode=mode)
+        store = el.create(tmp_path / name, envs)
+        el.collect(wrap(envs), None, store, episodes=5, seed=0)
+        frames.append(store.refresh().steps.collect().drop("episode_id"))
+    assert {"info.odd", "info.picture", "info.word", "info.deep.er.x"} <= set(frames[0].columns)
+    assert frames[0].schema == frames[1].schema and frames[0].equals(frames[1])
+
+
+@pytest.mark.parametrize("infos", ["text", [{}], [{}, {}, {}], [{}, 1], 5])
+def test_infos_of_another_form_are_refused(tmp_path: Path, infos: Any) -> None:
+    """Infos are a mapping, or a list with one for each environment."""
+
+    class Odd(VectorWrapper):
+        def step(self, actions: Any) -> Any:
+            return (*self.env.step(actions)[:4], infos)
+
+    envs = SyncVectorEnv([SmallEnv, SmallEnv])
+    store = el.create(tmp_path / "store", envs)
+    with store.record(Odd(envs)) as recorder:
+        recorder.reset()
+        with pytest.raises(el.errors.SpaceMismatchError, match="infos is"):
+            recorder.step(STILL[:2])

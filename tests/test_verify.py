@@ -24,8 +24,8 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from episodelake.store.delta.table import Table
 from episodelake.store.maintenance.verification import _Inspection
-from episodelake.store.tables.table import Table
 from log_edits import append_actions, read_actions, write_actions
 from maintenance_stores import assert_contents, awkward_store, contents, crashed_copy, files_under, ids_of
 from waiting import PATIENCE, wait_for_journal
@@ -153,10 +153,11 @@ def flip_page(store: el.EpisodeStore, file: str) -> None:
 # Healthy stores
 
 
+@pytest.mark.further
 def test_a_rich_store_has_no_faults(tmp_path: Path) -> None:
     """Ragged spaces, dynamic columns, NaN returns, annotations, tags and every maintenance leave no fault."""
     store = awkward_store(tmp_path / "store")
-    assert store.verify() == el.VerifyReport(8, 29, 11, ())
+    assert store.verify() == el.types.VerifyReport(8, 29, 11, ())
     ids = ids_of(store)
     store.annotate(pl.DataFrame({"episode_id": ids[:3], "quality": [1.0, None, 0.5]}))
     steps = store.steps.select("episode_id", "t").collect().tail(9)
@@ -197,7 +198,7 @@ def test_vector_rewards_and_odd_spaces_have_no_faults(tmp_path: Path) -> None:
                 chosen = (0, np.int64(1)) if t % 2 else (1, np.zeros(2, np.float32))
                 episode.append(chosen, reward, {"graph": graph.sample(num_nodes=2), "none": {}})
             episode.end()
-    assert store.refresh().verify() == el.VerifyReport(4, 80, 4, ())
+    assert store.refresh().verify() == el.types.VerifyReport(4, 80, 4, ())
 
 
 def test_long_episodes_add_up_across_row_groups(tmp_path: Path) -> None:
@@ -227,10 +228,11 @@ def test_long_episodes_add_up_across_row_groups(tmp_path: Path) -> None:
 def test_an_empty_store_has_no_faults(tmp_path: Path) -> None:
     """A store without episodes is whole."""
     store = el.create(tmp_path / "store", **SPACES)
-    assert store.verify() == el.VerifyReport(0, 0, 1, ())
+    assert store.verify() == el.types.VerifyReport(0, 0, 1, ())
     assert store.verify(repair=True).ok
 
 
+@pytest.mark.further
 def test_after_many_commits_the_checkpoint_tells_the_same(tmp_path: Path) -> None:
     """Verification reads a log that was summed up as it reads a plain one."""
     store = el.create(tmp_path / "store", **SPACES)
@@ -327,13 +329,13 @@ def test_a_check_finds_gaps(name: str, store: el.EpisodeStore) -> None:
     good = raw.group_by("episode_id").agg((t == pl.int_range(pl.len())).all()).filter(pl.col("t"))
     sound = store.filter(pl.col("episode_id").is_in(good["episode_id"].implode()))
     assert len(sound) == 2 and sound.check(finished=False) is sound
-    with pytest.raises(el.CorruptStoreError, match=r"1 episodes \('.*'\) have steps"):
+    with pytest.raises(el.errors.CorruptStoreError, match=r"The steps of 1 episode \('.*'\) are not"):
         store.check(finished=False)
 
 
 def test_a_check_finds_unfinished_and_repeated_episodes(store: el.EpisodeStore) -> None:
     """`check` names episodes without an end and those of one source; its advice leaves them out."""
-    with pytest.raises(el.InvalidArgumentError, match=r"^2 episodes .* are not finished"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"^2 episodes .* did not finish"):
         store.check()
     ended = store.filter("terminated or truncated")
     assert ended.check() is ended and len(ended) == 4
@@ -350,7 +352,7 @@ def test_a_check_finds_unfinished_and_repeated_episodes(store: el.EpisodeStore) 
     source.refresh()
     counted = source.query('select count(*) - count(distinct "metadata.source_key") from episodes').item()
     assert counted == 3
-    with pytest.raises(el.InvalidArgumentError, match=r"^1 episodes .* such as 'x'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"^The source key of 1 episode .* such as 'x'"):
         source.check()
     key = pl.col("metadata.source_key")
     once = source.filter(key.is_null() | key.is_first_distinct())
@@ -627,6 +629,18 @@ def test_listings(store: el.EpisodeStore, damage: Callable[[el.EpisodeStore], st
     assert_contents(store, before)
 
 
+@pytest.mark.parametrize("table", ["steps", "episodes"])
+def test_what_readers_refuse_is_a_fault(store: el.EpisodeStore, table: str) -> None:
+    """Readers refuse a file with a column that neither its table nor the log has, and `verify` reports it."""
+    file = first_file(store, table)
+    rewrite(store, file, lambda rows: rows.append_column("foreign", pa.array(range(rows.num_rows))))
+    with pytest.raises(el.errors.CorruptStoreError, match="foreign"):
+        el.open(store.path).steps.collect()
+        el.open(store.path).episodes.collect()
+    assert found(store) == [("schema", file)]
+    assert "foreign" in store.verify().faults[0].message
+
+
 def test_a_listed_orphan_that_is_gone(store: el.EpisodeStore) -> None:
     """The listing of a missing file that no episode needs is dropped by a repair, beside another orphan's."""
     file = add_orphan(store)
@@ -833,7 +847,7 @@ def test_in_the_middle_of_a_seal(
 def test_in_the_middle_of_a_compaction(store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the two commits of a compaction the list of steps looks wrong; verification waits and sees."""
     looked = threading.Event()
-    reports: list[el.VerifyReport] = []
+    reports: list[el.types.VerifyReport] = []
     watcher = threading.Thread(target=lambda: reports.append(store.verify()))
     look, replace = _Inspection._look, Table.replace
 
@@ -953,7 +967,7 @@ def test_progress_is_one_type_everywhere(store: el.EpisodeStore, tmp_path: Path,
     }
     target = el.create(tmp_path / "target", env)
     for wrong in ("yes", None, 1):
-        with pytest.raises(el.InvalidArgumentError, match="progress"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="progress"):
             calls[call](progress=wrong)
     assert not list(tmp_path.glob("copy-*")) and not (tmp_path / "merged").exists()
     calls[call](progress=True)
@@ -969,10 +983,10 @@ def test_progress(store: el.EpisodeStore) -> None:
 
 def test_ok_means_nothing_is_left() -> None:
     """A report is ok when every fault is mended, and faults are values."""
-    fault = el.Fault("return", "episodes/x.parquet", "wrong", True)
-    assert el.VerifyReport(1, 1, 1, ()).ok
-    assert el.VerifyReport(1, 1, 1, (fault,)).ok
-    assert not el.VerifyReport(1, 1, 1, (fault, dataclasses.replace(fault, mended=False))).ok
+    fault = el.types.Fault("return", "episodes/x.parquet", "wrong", True)
+    assert el.types.VerifyReport(1, 1, 1, ()).ok
+    assert el.types.VerifyReport(1, 1, 1, (fault,)).ok
+    assert not el.types.VerifyReport(1, 1, 1, (fault, dataclasses.replace(fault, mended=False))).ok
 
 
 def test_a_lost_annotation_folder_is_a_fault_and_stops_nothing(tmp_path: Path) -> None:
@@ -998,5 +1012,5 @@ def test_a_lost_annotation_folder_is_a_fault_and_stops_nothing(tmp_path: Path) -
     report = store.verify()
     assert [fault.kind for fault in report.faults] == ["annotation"]
     assert report.faults[0].file.startswith("annotations/annotate.")
-    with pytest.raises(el.CorruptStoreError, match="annotation"):
+    with pytest.raises(el.errors.CorruptStoreError, match="annotation"):
         el.open(store.path)[0].step_annotations  # noqa: B018

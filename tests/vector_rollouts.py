@@ -58,7 +58,7 @@ def _ended(rollout: Rollout) -> bool:
 
 
 def together(
-    recorder: el.VectorRecorder, taken: list[Any], mode: AutoresetMode, **arguments: Any
+    recorder: el.types.VectorRecorder, taken: list[Any], mode: AutoresetMode, **arguments: Any
 ) -> list[tuple[Any, ...]]:
     """Play a recorder and return copies of all that it returned."""
     seen = [copy.deepcopy(recorder.reset(**({"seed": 10} | arguments)))]

@@ -28,7 +28,7 @@ from torchrl.data import (
 import sampling_data
 from peer_side import Memory, serve, timed, versions
 
-STEPS_AT_ONCE = 100_000  # added to a prioritised buffer in one call
+STEPS_AT_ONCE = 100_000  # added to a prioritized buffer in one call
 
 _storages: dict[str, Any] = {}
 
@@ -91,7 +91,7 @@ def memory(kind: str, steps: int, length: int, size: int, window: int) -> dict:
     return taken.answer() | {"bytes": held}
 
 
-def prioritised(steps: int, batches: int, size: int) -> dict:
+def prioritized(steps: int, batches: int, size: int) -> dict:
     """Sample with priorities and update those of the batch.
 
     `sampler` is the part of the sampler alone, without the gather. Priorities start as seeded random numbers.
@@ -103,7 +103,7 @@ def prioritised(steps: int, batches: int, size: int) -> dict:
         return {"unavailable": str(error)}
     storage = LazyTensorStorage(steps)
     buffer = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=size, priority_key="error")
-    _fill_prioritised(buffer, steps)
+    _fill_prioritized(buffer, steps)
     new = torch.rand(size)
 
     def draw() -> None:
@@ -140,7 +140,7 @@ def frames(batches: int, size: int) -> dict:
     return {"seconds": seconds, "bytes": moved}
 
 
-def _fill_prioritised(buffer: TensorDictReplayBuffer, steps: int) -> None:
+def _fill_prioritized(buffer: TensorDictReplayBuffer, steps: int) -> None:
     random = torch.Generator().manual_seed(0)
     for start in range(0, steps, STEPS_AT_ONCE):
         count = min(STEPS_AT_ONCE, steps - start)
@@ -197,7 +197,7 @@ COMMANDS = {
     "windows": windows,
     "first_batch": first_batch,
     "memory": memory,
-    "prioritised": prioritised,
+    "prioritized": prioritized,
     "build_frames": build_frames,
     "frames": frames,
 }

@@ -12,11 +12,9 @@ from nicegui import background_tasks, run, ui
 from ..readers.episode import Episode
 from ..readers.replaying.run_envs import run_envs
 from ..store.errors import EpisodelakeError
-from .buttons import icon_button
 from .charts import episode_spec
-from .frames import FrameSource, frame_source
-from .moments import Moment, metadata_of, moment_of, summary_of, text_of
-from .vega import Drawing
+from .moments import FrameSource, Moment, frame_source, metadata_of, moment_of, summary_of, text_of
+from .widgets import Drawing, icon_button
 
 _SMALL = 128
 

@@ -12,15 +12,11 @@ from nicegui.events import GenericEventArguments
 
 from ..readers.sql.text import literal
 from ..store.errors import EpisodelakeError
-from .buttons import icon_button
 from .charts import OVERVIEWS, conditions_of, overview_spec
-from .colors import SeriesColors
 from .episode_pane import facts_list
-from .listing import POSITION, Choice
+from .listing import POSITION, Choice, SeriesColors, Shown
 from .moments import text_of
-from .owners import PageOwner
-from .vega import Drawing
-from .watching import Shown
+from .widgets import Drawing, PageOwner, icon_button
 
 ROWS_OF_A_PAGE = 50
 #: Columns that a list of episodes shows unless others are chosen; metadata comes in between.

@@ -11,8 +11,8 @@ from nicegui import run, ui
 from .._store import EpisodeStore
 from ..store.errors import EpisodelakeError
 from .episodes_pane import EpisodesPane
-from .exports import FORMATS, export_folder, ids_as, sql_of_ids
-from .owners import PageOwner
+from .queries import FORMATS, export_folder, ids_as, sql_of_ids
+from .widgets import PageOwner
 
 
 class ExportDialog:

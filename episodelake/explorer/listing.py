@@ -1,4 +1,4 @@
-"""The list of episodes of one version: filtered and sorted by the view, read by the page from memory.
+"""The store that the page shows: its newest version, the episodes of one, and the colours of its runs.
 
 Rows of the episodes table are small (about 130 bytes each); steps are not read. Orders and filters are cached
 as arrays, so a page of a million episodes costs as little as one of a hundred.
@@ -6,7 +6,9 @@ as arrays, so a page of a million episodes costs as little as one of a hundred.
 
 from __future__ import annotations
 
+import copy
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,9 +18,11 @@ import numpy as np
 import polars as pl
 
 from .._store import EpisodeStore
+from ..readers.plots.theme import END_COLORS, PALETTE, shown
 from ..readers.sql.text import literal, quote
 from ..readers.view import EpisodeView
-from ..store.errors import EpisodeNotFoundError, QueryError
+from ..store.card import known_entries
+from ..store.errors import CorruptStoreError, EpisodelakeError, EpisodeNotFoundError, QueryError
 
 #: No column of a user begins with an underscore.
 POSITION = "_position"
@@ -220,3 +224,162 @@ class EpisodeList:
     def version(self) -> int:
         """The version that is shown."""
         return self.store.version
+
+
+#: Beyond the palette its colours come again, nearer to white or to black by this share.
+_NEARER = 0.35
+
+
+class SeriesColors:
+    """A colour for each series: for runs in the order in which they are met, for others as charts show them.
+
+    End reasons have their colours of the library's charts. Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+        self._taken = 0
+        self._lock = threading.Lock()
+
+    def meet(self, runs: Sequence[Run]) -> None:
+        """Give new runs their colours. A run whose label changed keeps its colour."""
+        with self._lock:
+            for run in runs:
+                self._places[shown(run.label)] = self._place(shown(run.run_id))
+
+    def knows(self, name: str) -> bool:
+        """Return whether a series has a colour already, by the name that a chart has for it."""
+        with self._lock:
+            return name in END_COLORS or name in self._places
+
+    def of(self, names: Sequence[str]) -> list[str]:
+        """Return the colours of series, by the names that a chart has for them; new ones get the next
+        colours.
+        """
+        if set(names) <= set(END_COLORS):
+            return [END_COLORS[name] for name in names]
+        with self._lock:
+            return [_color(self._place(name)) for name in names]
+
+    def _place(self, name: str) -> int:
+        if name not in self._places:
+            self._places[name] = self._taken
+            self._taken += 1
+        return self._places[name]
+
+    def recoloured(self, part: Any) -> Any:
+        """Return the same specification, with these colours wherever `series` has one."""
+        if isinstance(part, list):
+            return [self.recoloured(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        if part.get("field") == "series" and "domain" in part.get("scale", {}):
+            return {**part, "scale": {**part["scale"], "range": self.of(part["scale"]["domain"])}}
+        return {
+            key: value if key in ("data", "datasets") else self.recoloured(value)
+            for key, value in part.items()
+        }
+
+
+def _color(place: int) -> str:
+    again, index = divmod(place, len(PALETTE))
+    color = PALETTE[index]
+    if not again % 3:
+        return color
+    goal = 255 if again % 3 == 1 else 0
+    mixed = (round(int(color[at : at + 2], 16) * (1 - _NEARER) + goal * _NEARER) for at in (1, 3, 5))
+    return "#" + "".join(f"{part:02x}" for part in mixed)
+
+
+#: Seconds between polls; a pause lasts at least this many times the loading of a version.
+PAUSE = 2.0
+REST = 5.0
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A version of the store, ready to be shown.
+
+    Attributes:
+        store: the open store, pinned at the version.
+        episodes: its list.
+        card: the entries of the dataset card that have a meaning, as texts.
+        seconds: how long it took to load.
+    """
+
+    store: EpisodeStore
+    episodes: EpisodeList
+    card: dict[str, str]
+    seconds: float
+
+
+def load(store: EpisodeStore) -> Shown:
+    """Read the list of an open store's episodes.
+
+    Raises:
+        CorruptStoreError: a file of episodes is damaged; the message names it.
+    """
+    started = time.perf_counter()
+    try:
+        card = known_entries(store.card)
+    except CorruptStoreError as error:
+        card = {"problem": str(error)}
+    return Shown(store, EpisodeList(store), card, time.perf_counter() - started)
+
+
+class Watch:
+    """Keeps the newest version at hand. One for all pages of a server; safe to use from several threads.
+
+    Args:
+        store: an open store, which stays unchanged: other versions are opened beside it.
+
+    Attributes:
+        shown: the version to show.
+        problem: why the newest version could not be read; None if it was.
+        left_out: the errors of files that could not be read from the start; the rest is shown.
+        colors: those of its runs, the same in every version and on all pages.
+    """
+
+    def __init__(self, store: EpisodeStore, *, pinned: bool = False) -> None:
+        self.left_out: tuple[str, ...] = ()
+        try:
+            self.shown = load(store)
+        except CorruptStoreError:
+            self.shown = self._rest(store)
+        self.problem: str | None = None
+        self.colors = SeriesColors()
+        self.colors.meet(self.shown.episodes.runs)
+        self.pinned = pinned
+        self._lock = threading.Lock()
+        self._earliest = 0.0
+
+    def _rest(self, store: EpisodeStore) -> Shown:
+        """Return a store without its damaged files of episodes or runs."""
+        left_out = tuple(store.leave_out_damaged())
+        shown = load(store)
+        self.left_out = left_out
+        return shown
+
+    def look(self, now: Callable[[], float] = time.monotonic) -> Shown:
+        """Poll for a newer version, unless the last poll was a moment ago, and return the one to show.
+
+        The error of an unreadable version is kept in `problem`, and the older version stays.
+        """
+        if self.pinned or not self._lock.acquire(blocking=False):
+            return self.shown
+        try:
+            if now() < self._earliest:
+                return self.shown
+            snapshot = self.shown.store.context.snapshot
+            if snapshot.newer_version() is not None:
+                # Refresh a copy, since pages may still read the older version.
+                newer = copy.copy(self.shown.store).refresh()
+                self.shown = self._rest(newer) if self.left_out else load(newer)
+                self.colors.meet(self.shown.episodes.runs)
+            self.problem = None
+        except EpisodelakeError as error:
+            self.problem = str(error)
+        finally:
+            self._earliest = now() + max(PAUSE * 0.5, REST * self.shown.seconds)
+            self._lock.release()
+        return self.shown

@@ -16,14 +16,13 @@ from nicegui.events import GenericEventArguments, KeyEventArguments
 
 from ..readers.episode import Episode
 from ..store.errors import EpisodelakeError, EpisodeNotFoundError
-from . import vega
-from .buttons import icon_button
 from .episodes_pane import EpisodesPane
 from .export_dialog import ExportDialog
+from .listing import PAUSE, Shown, Watch
 from .moments import text_of
 from .player import Player
 from .sql_pane import SqlPane
-from .watching import PAUSE, Shown, Watch
+from .widgets import BUNDLE_PATH, icon_button, vega_bundle
 
 _STYLE = Path(__file__).with_name("style.css")
 _COLORS = {
@@ -51,17 +50,17 @@ tell();
 def add_page(application: fastapi.FastAPI, watch: Watch, exports: Path) -> None:
     """Give an application the page at `/` and the JavaScript of its charts."""
 
-    @application.get(vega.BUNDLE_PATH)
-    def vega_bundle() -> fastapi.Response:
+    @application.get(BUNDLE_PATH)
+    def send_bundle() -> fastapi.Response:
         return fastapi.Response(
-            vega.bundle(), media_type="text/javascript", headers={"cache-control": "private, max-age=86400"}
+            vega_bundle(), media_type="text/javascript", headers={"cache-control": "private, max-age=86400"}
         )
 
     pages: weakref.WeakSet[Page] = weakref.WeakSet()
     # A running query would delay the end of the process.
     app.on_shutdown(lambda: [page.leave() for page in list(pages)])
     # Load the bundle while the browser starts.
-    app.on_startup(lambda: run.io_bound(vega.bundle))
+    app.on_startup(lambda: run.io_bound(vega_bundle))
 
     @ui.page("/")
     def index() -> None:

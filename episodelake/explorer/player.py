@@ -7,9 +7,8 @@ import contextlib
 from nicegui import background_tasks, ui
 
 from ..readers.episode import Episode
-from .buttons import icon_button
 from .episode_pane import EpisodePane
-from .owners import PageOwner
+from .widgets import PageOwner, icon_button
 
 _SPEEDS = {1: "1 step", 2: "2 steps", 5: "5 steps", 20: "20 steps"}
 _TICK = 0.1

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..store.common.optional_packages import EXPLORE, require
 from ..store.errors import InvalidArgumentError, StoreAccessError
-from ..store.optional_packages import EXPLORE, require
-from ..store.segments.preload_pandas import make_first_array
+from ..store.parquet.files import make_first_array
 from .gate import LOOPBACK, Gate, new_token
-from .watching import Watch
+from .listing import Watch
 
 #: The default port, if it is free: the address then stays the same from day to day.
 USUAL_PORT = 8642

@@ -12,11 +12,10 @@ from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
 from ..store.errors import EpisodelakeError
+from .charts import KINDS, result_spec
 from .moments import text_of
-from .owners import PageOwner
 from .queries import MOST_ROWS, Queries, Result
-from .result_chart import KINDS, result_spec
-from .vega import Drawing
+from .widgets import Drawing, PageOwner
 
 EXAMPLES = {
     "Return by run": "SELECT name AS run, count(*) AS episodes, avg(episode_return) AS mean,\n"

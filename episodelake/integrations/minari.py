@@ -6,6 +6,9 @@
     backend.register()
     env = minari.DataCollector(env, data_format="episodelake")
 
+Minari has no entry points, so on the command line `python -m episodelake.integrations.minari combine ...`
+registers the format and runs Minari's own commands.
+
 The folder of such a dataset holds Minari's `metadata.json` and a store, `store/`, which `episodelake.open`
 opens like any other. Images are stored without loss: `jpeg_encoding` has no effect.
 """
@@ -25,13 +28,13 @@ from gymnasium import Space, spaces
 
 from .._store import EpisodeStore, create, open_store
 from ..readers.episode import Episode
-from ..store.batches import single_value, slice_batch
+from ..store.common.optional_packages import require
 from ..store.dynamic.values import dump_json, load_json
 from ..store.errors import InvalidArgumentError, SpaceMismatchError
 from ..store.files import replacing
-from ..store.optional_packages import require
-from ..writers.bulk.whole_episode import batch_lengths
-from ..writers.episode_writer import EpisodeWriter
+from ..store.spaces.batches import single_value, slice_batch
+from ..writers.episodes.episode_writer import EpisodeWriter
+from ..writers.episodes.whole_episode import batch_lengths
 
 require("minari", "The Minari backend")
 
@@ -311,3 +314,10 @@ def _refused(
             return keys
         return [key for each in keys for key in _refused(store, ids, given, rows, [each])]
     return []
+
+
+if __name__ == "__main__":
+    from minari.cli import app
+
+    register()
+    app(prog_name="python -m episodelake.integrations.minari")

@@ -9,19 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from ..readers.columns.selection import select
+from ..readers.columns.specs import choose_columns
+from ..readers.columns.step_arrays import ColumnSource
+from ..readers.columns.tree import map_leaves
 from ..readers.context import ReadContext
-from ..readers.loading.arguments import whole_number
-from ..readers.loading.columns.selection import select
-from ..readers.loading.columns.specs import choose_columns
-from ..readers.loading.columns.step_arrays import ColumnSource
 from ..readers.loading.config import choose_units
-from ..readers.loading.feed import UNIT, WEIGHT
-from ..readers.loading.order.permutation import hash_words, uniforms
-from ..readers.loading.order.priorities import Priorities, Prioritised, checked_update
-from ..readers.loading.output.outputs import Output, OutputName
-from ..readers.loading.output.tree import map_leaves
-from ..readers.loading.units.n_steps import NSteps
-from ..readers.loading.units.unit import Batch
+from ..readers.loading.orders import hash_words, uniforms
+from ..readers.loading.outputs import Output, OutputName
+from ..readers.loading.priorities import Priorities, Prioritized, checked_update
+from ..readers.loading.transitions import NSteps
+from ..readers.loading.unit import Batch
+from ..store.common.arguments import whole_number
 from ..store.errors import InvalidArgumentError, RecorderStateError
 from ..store.handle import StoreHandle
 from ..store.reserved import (
@@ -34,8 +33,10 @@ from ..store.reserved import (
     SPAN,
     TERMINATED,
     TRUNCATED,
+    UNIT,
+    WEIGHT,
 )
-from ..writers.session import RunSession
+from ..writers.session.session import RunSession
 from .refill import stored_rows
 from .ring import NO_ROW, Ring
 from .row_feed import RecorderFeed, RowFeed
@@ -67,7 +68,7 @@ class ReplayBuffer:
         capacity: int,
         *,
         seed: int = 0,
-        prioritised: Prioritised | None = None,
+        prioritized: Prioritized | None = None,
         output: OutputName | Output = "numpy",
     ) -> None:
         capacity = whole_number("capacity", capacity, 1)
@@ -84,11 +85,11 @@ class ReplayBuffer:
         self._feeds: list[tuple[RecorderFeed, RunSession[Any]]] = []
         self._drawn = 0
         self._priorities: Priorities | None = None
-        if prioritised is not None:
-            self._priorities = Priorities(prioritised, self._seed)
+        if prioritized is not None:
+            self._priorities = Priorities(prioritized, self._seed)
             self._priorities.restore(np.zeros(capacity))
         self._largest = 1.0
-        self._prioritised = 0
+        self._prioritized = 0
         feed = RowFeed(ring)
         for rows, whole in stored_rows(ColumnSource(context.blocks, selection, columns), capacity):
             row = ring.rows
@@ -153,7 +154,7 @@ class ReplayBuffer:
         Arrays have the shape (batch_size, ...), under the keys of `Transitions`; with `n_step` those of
         `NSteps`. A span also ends at the newest step of an episode that goes on: its `discount` and
         `next_observation` fit that. With priorities a batch also has `unit`, the numbers of the transitions
-        for `update_priorities`, and `weight`, as that of a `PrioritisedLoader`.
+        for `update_priorities`, and `weight`, as that of a `PrioritizedLoader`.
 
         Args:
             batch_size: how many.
@@ -230,7 +231,7 @@ class ReplayBuffer:
     def _by_priority(self) -> Priorities:
         if self._priorities is None:
             raise RecorderStateError(
-                "The replay buffer draws all transitions alike. Make it with prioritised=el.Prioritised()."
+                "The replay buffer draws all transitions alike. Make it with prioritized=el.Prioritized()."
             )
         return self._priorities
 
@@ -244,19 +245,19 @@ class ReplayBuffer:
                 self._feeds.remove((feed, session))
         with self._lock:
             if self._priorities is not None:
-                self._prioritise(self._priorities)
+                self._prioritize(self._priorities)
             yield self._ring
 
-    def _prioritise(self, priorities: Priorities) -> None:
+    def _prioritize(self, priorities: Priorities) -> None:
         """Give new transitions a priority, and take it from those that are gone before their turn."""
         ring = self._ring
-        new = np.arange(max(self._prioritised, ring.first), ring.transitions) % ring.capacity
+        new = np.arange(max(self._prioritized, ring.first), ring.transitions) % ring.capacity
         if len(new):
             priorities.change(new, np.full(len(new), self._largest))
         gone = [np.arange(max(ring.transitions - ring.capacity, 0), ring.first), ring.discarded]
         if len(left := np.concatenate(gone)):
             priorities.remove(left % ring.capacity)
-        self._prioritised = ring.transitions
+        self._prioritized = ring.transitions
 
     def _fractions(self, count: int) -> np.ndarray:
         draws = np.arange(self._drawn, self._drawn + count)
@@ -304,7 +305,8 @@ class ReplayBuffer:
 
     def _spans(self, slots: np.ndarray, units: NSteps) -> Batch:
         ring = self._ring
-        steps = ring.walk(slots, units.n)
+        # No episode of the buffer has more.
+        steps = ring.walk(slots, min(units.n, len(ring)))
         # No transition leaves from the last row of an episode.
         span = np.logical_and.accumulate(ring.stepped[steps], axis=1).sum(axis=1)
         batch = self._transitions(slots, steps[np.arange(len(slots)), span - 1])
@@ -315,14 +317,15 @@ class ReplayBuffer:
         """Return the slots of whole sequences, int64, shape (count, length)."""
         ring = self._ring
         self._check_any()
-        found = np.empty((0, length), np.int64)
-        for _ in range(_ROUNDS):
-            drawn = self._whole(self._alike(count - len(found)), length)
-            found = np.concatenate([found, drawn])
-            if len(found) == count:
-                return found
-        # Few places have so many steps after them: choose among all of them.
-        all_of_them = self._whole(np.arange(ring.first, ring.transitions), length)
+        all_of_them = found = np.empty((0, length), np.int64)
+        if length <= ring.slots:
+            for _ in range(_ROUNDS):
+                drawn = self._whole(self._alike(count - len(found)), length)
+                found = np.concatenate([found, drawn])
+                if len(found) == count:
+                    return found
+            # Few places have so many steps after them: choose among all of them.
+            all_of_them = self._whole(np.arange(ring.first, ring.transitions), length)
         if not len(all_of_them):
             raise InvalidArgumentError(
                 f"length={length}: no environment has so many steps in the replay buffer, which has "

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..readers.loading.columns.step_arrays import ColumnSource, StepArrays, read_arrays
-from ..readers.loading.output.tree import map_leaves
+from ..readers.columns.step_arrays import ColumnSource, StepArrays, read_arrays
+from ..readers.columns.tree import map_leaves
 from ..store.reserved import OBSERVATION
 from ..store.schema import LATE_ROW, RESET_ROW, STEP_ROW
-from ..writers.arrived_rows import ArrivedRows
+from ..writers.session.row_source import ArrivedRows
 
 #: Episodes are read together up to about so many rows.
 _ROWS_AT_ONCE = 1 << 16

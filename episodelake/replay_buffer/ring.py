@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..readers.loading.columns.gather import take_rows
-from ..readers.loading.columns.specs import Column
-from ..readers.loading.output.tree import Tree, leaves, map_leaves
+from ..readers.columns.gather import take_rows
+from ..readers.columns.specs import Column
+from ..readers.columns.tree import Tree, leaves, map_leaves
 
 #: The number of a row that does not exist.
 NO_ROW = -1

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..readers.loading.output.tree import Tree, map_leaves
+from ..readers.columns.tree import Tree, map_leaves
 from ..store.reserved import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ..store.schema import LATE_ROW, STEP_ROW
-from ..writers.arrived_rows import ArrivedRows, ObservableRows
-from ..writers.buffers.vector_buffer import NO_EPISODE
+from ..writers.rows.vector_buffer import NO_EPISODE
+from ..writers.session.row_source import ArrivedRows, ObservableRows
 from .ring import NO_ROW, Ring
 
 _labels = count(1)

@@ -5,7 +5,7 @@ A PATH is a folder or a URL, optionally with `@` and a version or a tag.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -77,6 +77,17 @@ Trust = Annotated[
     bool,
     typer.Option("--trust", help="With --frames: a replay may import the modules that the store names."),
 ]
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Return the callback of an option that takes some words only; others are an error of usage."""
+
+    def check(value: str) -> str:
+        if value not in choices:
+            raise typer.BadParameter(f"{value!r} is unknown; expected {', '.join(choices)}.")
+        return value
+
+    return check
 
 
 def episode_key(text: str) -> int | str:

@@ -14,11 +14,12 @@ import contextlib
 import errno
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from ..store.errors import EpisodelakeError
 
@@ -38,7 +39,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 EXAMPLES = """\
 episodelake demo                                  record something to look at
-episodelake ls data/cartpole --sort episode_return --descending
+episodelake ls data/cartpole --order-by episode_return --descending
 episodelake sql data/cartpole "SELECT end_reason, count(*) FROM episodes GROUP BY 1"
 
 Exit statuses: 0 done, 1 failed or different, 2 called wrongly, 130 interrupted,
@@ -113,39 +114,23 @@ class ReportingGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands under the headings of their groups."""
-        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        shown = [(name, found) for name, found in commands if found is not None and not found.hidden]
-        width = max(len(name) for name, _ in shown)
-        panels: dict[str, list[tuple[str, str]]] = {
-            panel: [] for panel in (LOOK, CHECK, KEEP, EXCHANGE, BEGIN)
-        }
-        for name, found in shown:
-            panel = getattr(found, "rich_help_panel", None)
-            panels.setdefault(panel if isinstance(panel, str) else "Commands", []).append(
-                (name.ljust(width), found.get_short_help_str(formatter.width))
-            )
-        for panel, rows in panels.items():
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        width = max(map(len, commands))
+        for panel in PANELS:
+            rows = [
+                (name.ljust(width), each.get_short_help_str(formatter.width))
+                for name, each in commands.items()
+                if each is not None and getattr(each, "rich_help_panel", None) == panel
+            ]
             if rows:
-                with _section(formatter, panel):
+                with formatter.section(panel):
                     formatter.write_dl(rows)
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples unchanged."""
-        write_examples(self.epilog, formatter)
-
-
-class ExampleCommand(TyperCommand):
-    """A command whose help ends with examples."""
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples unchanged."""
-        write_examples(self.epilog, formatter)
 
 
 def _message(error: Exception) -> str | None:
     """Return the message for an error that is no bug; None for others."""
     if isinstance(error, EpisodelakeError | OSError):
-        return str(error)
+        return "\n".join([str(error), *getattr(error, "__notes__", ())])
     # These are loaded if they raised the error.
     package = type(error).__module__.partition(".")[0]
     if package == "polars":
@@ -153,23 +138,9 @@ def _message(error: Exception) -> str | None:
     return f"The query failed while it ran: {error}" if package in ("duckdb", "_duckdb") else None
 
 
-def _section(formatter: Any, heading: str) -> Any:
-    return formatter.section(styled(heading))
-
-
-def write_examples(text: str | None, formatter: Any) -> None:
-    """Write examples below their heading, line by line."""
-    if not text:
-        return
-    with _section(formatter, "Examples"):
-        for line in text.splitlines():
-            formatter.write(f"{'':>{formatter.current_indent}}{line}".rstrip() + "\n")
-
-
-def styled(heading: str) -> str:
-    """Return a heading of the help: bold on a terminal that shows colour."""
-    plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return heading if plain else typer.style(heading, bold=True)
+def _examples(lines: str) -> str:
+    """Return an epilog that the help prints line by line."""
+    return "\b\nExamples:\n" + textwrap.indent(lines, "  ").replace("\n\n", "\n\n\b\n")
 
 
 def command(
@@ -184,13 +155,13 @@ def command(
         name: of the command; else the function's.
         settings: more of what typer takes.
     """
-    return app.command(name, cls=ExampleCommand, epilog=examples, rich_help_panel=panel, **settings)
+    return app.command(name, epilog=_examples(examples), rich_help_panel=panel, **settings)
 
 
 app = typer.Typer(
     cls=ReportingGroup,
     help="Record reinforcement-learning episodes, query them in SQL, rebuild them exactly.",
-    epilog=EXAMPLES,
+    epilog=_examples(EXAMPLES),
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -1,7 +1,7 @@
 """Completion by the shell: stores, ids of episodes, columns, tables and charts.
 
-The shell runs the program at every press of the tab key. Errors offer nothing, since they would garble the
-line.
+The shell runs the program at every press of the tab key, so this module imports little. Errors offer nothing,
+since they would garble the line.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..readers.amounts import counted
 from ..store.errors import EpisodelakeError
+from .choices import DIGITS, columns_of
 
 if TYPE_CHECKING:
     from .._store import EpisodeStore
@@ -21,13 +22,8 @@ if TYPE_CHECKING:
 MANIFEST = "store.json"
 #: The most ids that are offered at once.
 OFFERED = 50
-#: Length of the number at the end of an id.
-DIGITS = 6
-
-TABLE_NAMES = ("steps", "episodes", "runs", "transitions")
 #: Characters that bash would interpret.
 _SPECIAL = re.compile(r"([\s\\\"'`$&|;<>()\[\]{}*?!#])")
-CHARTS = ("returns", "lengths", "histogram", "actions", "visitation")
 
 
 def escape_for_bash() -> None:
@@ -138,7 +134,7 @@ def complete_measured(ctx: Any, incomplete: str) -> list[str]:
     store = opened(ctx)
     if store is None:
         return []
-    from .reports.column_figures import measurable_columns
+    from .reports.statistics import measurable_columns
 
     return _after_comma(measurable_columns(store.context.snapshot), incomplete)
 
@@ -148,22 +144,6 @@ def _after_comma(names: Sequence[str], incomplete: str) -> list[str]:
     before, comma, start = incomplete.rpartition(",")
     given = before.split(",")
     return [f"{before}{comma}{name}" for name in names if name.startswith(start) and name not in given]
-
-
-def complete_tables(incomplete: str) -> list[str]:
-    """Return the tables."""
-    return [name for name in TABLE_NAMES if name.startswith(incomplete)]
-
-
-def complete_kinds(incomplete: str) -> list[str]:
-    """Return the kinds of charts."""
-    return [name for name in CHARTS if name.startswith(incomplete)]
-
-
-def columns_of(store: EpisodeStore, table: str) -> list[str]:
-    """Return the columns that a table shows."""
-    shown = table if table in ("runs", "episodes") else "steps"
-    return store.context.snapshot.shown_schema(shown).names
 
 
 def _words(ctx: Any) -> list[str]:

@@ -30,17 +30,17 @@ def clone(
         seed: of the order of batches, and of the network's weights.
     """
     torch.manual_seed(seed)
-    normalise = el.Normalise.from_stats(store.stats(["observation"]), "observation")
+    normalize = el.Normalize.from_stats(store.stats(["observation"]), "observation")
     loader = good_episodes(store, share).loader(
         256,
         columns=["observation", "action"],
         shuffle=True,
         seed=seed,
-        transforms=[normalise],
+        transforms=[normalize],
         output="torch",
     )
     net = network(4, 2)
-    policy = GreedyPolicy(net, normalise)
+    policy = GreedyPolicy(net, normalize)
     descent, watch = Descent(net, 3e-4, updates), Watch(policy, watch_every)
     for batch in batches(loader, updates):
         loss = cross_entropy(net(batch["observation"]), batch["action"])

@@ -69,7 +69,7 @@ def learn_values(
         seed: of the order of batches, and of the network's weights.
     """
     torch.manual_seed(seed)
-    normalise = el.Normalise.from_stats(store.stats(["observation"]), "observation")
+    normalize = el.Normalize.from_stats(store.stats(["observation"]), "observation")
     loader = store.loader(
         256,
         n_step=settings.n_step,
@@ -77,13 +77,13 @@ def learn_values(
         columns=["observation", "action", "reward", "next_observation", "discount"],
         shuffle=True,
         seed=seed,
-        transforms=[normalise, el.Cast(["reward", "discount"], "float32")],
+        transforms=[normalize, el.Cast(["reward", "discount"], "float32")],
         output="torch",
     )
     net = network(4, 2)
     target_net = copy.deepcopy(net)
     # The target network averages the last few hundred networks and plays more evenly than the newest.
-    policy = GreedyPolicy(target_net, normalise)
+    policy = GreedyPolicy(target_net, normalize)
     descent, watch = Descent(net, 1e-3, updates), Watch(policy, watch_every)
     for batch in batches(loader, updates):
         loss = q_loss(net, target_net, batch, settings)

@@ -86,12 +86,12 @@ class SequencePolicy:
 
     Args:
         model: trained or not.
-        normalise: the transform that normalised the batches.
+        normalize: the transform that normalized the batches.
         target: the return to reach.
     """
 
-    def __init__(self, model: SequenceModel, normalise: el.Normalise, target: float) -> None:
-        self.model, self.normalise, self.target = model, normalise, target
+    def __init__(self, model: SequenceModel, normalize: el.Normalize, target: float) -> None:
+        self.model, self.normalize, self.target = model, normalize, target
 
     def begin(self, episodes: int) -> None:
         """See `Policy`."""
@@ -104,10 +104,10 @@ class SequencePolicy:
     def act(self, observation: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:
         """See `Policy`."""
         self._missing = self._missing - reward
-        normalised = torch.from_numpy(self.normalise({"observation": observation.numpy()})["observation"])
+        normalized = torch.from_numpy(self.normalize({"observation": observation.numpy()})["observation"])
         for memory, newest in (
             (self._returns, self._missing),
-            (self._observations, normalised),
+            (self._observations, normalized),
             (self._actions, torch.zeros(len(reward), dtype=torch.int64)),
             (self._times, torch.full_like(reward, self._t)),
             (self._mask, torch.ones_like(reward, dtype=torch.bool)),
@@ -154,18 +154,18 @@ def learn_sequences(
         seed: of the order of batches, and of the model's weights.
     """
     torch.manual_seed(seed)
-    normalise = el.Normalise.from_stats(store.stats(["observation"]), "observation")
+    normalize = el.Normalize.from_stats(store.stats(["observation"]), "observation")
     loader = store.loader(
         settings.batch_size,
         el.Windows(settings.window, pad="left"),
         columns=["observation", "action", "t", "mask"],
         shuffle=True,
         seed=seed,
-        transforms=[el.ReturnToGo(), normalise, el.Cast("return_to_go", "float32")],
+        transforms=[el.ReturnToGo(), normalize, el.Cast("return_to_go", "float32")],
         output="torch",
     )
     model = SequenceModel(4, 2, settings.window)
-    policy = SequencePolicy(model, normalise, settings.target)
+    policy = SequencePolicy(model, normalize, settings.target)
     descent, watch = Descent(model, 1e-3, updates), Watch(policy, watch_every)
     for batch in batches(loader, updates):
         real, action = batch["mask"], batch["action"]

@@ -121,17 +121,17 @@ class GreedyPolicy:
     """Greedy policy: the action with the network's greatest output.
 
     Args:
-        net: from observations, normalised, to a number for each action.
-        normalise: the transform that normalised the batches.
+        net: from observations, normalized, to a number for each action.
+        normalize: the transform that normalized the batches.
     """
 
-    def __init__(self, net: nn.Module, normalise: el.Normalise) -> None:
-        self.net, self.normalise = net, normalise
+    def __init__(self, net: nn.Module, normalize: el.Normalize) -> None:
+        self.net, self.normalize = net, normalize
 
     def begin(self, episodes: int) -> None:
         """Do nothing: the policy has no state."""
 
     def act(self, observation: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:
         """See `Policy`."""
-        batch = self.normalise({"observation": observation.numpy()})
+        batch = self.normalize({"observation": observation.numpy()})
         return self.net(torch.from_numpy(batch["observation"])).argmax(-1)

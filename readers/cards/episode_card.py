@@ -11,8 +11,20 @@ from ..episode_data import EpisodeData
 from ..pictures.images import image_columns
 from ..signals import signals_of
 from . import drawings
-from .html import card, code, facts, figures, part, row, table, text
-from .parts import duration, frames_part, number, shown_part
+from .html import (
+    card,
+    code,
+    duration,
+    facts,
+    figures,
+    frames_part,
+    number,
+    part,
+    row,
+    shown_part,
+    table,
+    text,
+)
 
 _SIGNALS = 14
 _AGENTS = 20

@@ -5,6 +5,7 @@ It asks the episodes table for aggregates, and reads no steps but those of the f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ...store.manifest import read_card
 from ...store.snapshot import Snapshot
 from ..amounts import size_text
 from ..context import ReadContext
-from ..lookup import find_episode
+from ..episode_data import EpisodeData
 from ..pictures.images import image_columns
 from ..plots.series import (
     AGENT,
@@ -35,8 +36,7 @@ from ..plots.series import (
 from ..plots.theme import END_COLORS
 from ..replaying.run_envs import run_envs
 from . import drawings
-from .html import card, code, facts, figures, part, row, table, text
-from .parts import frames_part, number, shown_part
+from .html import card, code, facts, figures, frames_part, number, part, row, shown_part, table, text
 
 _RUNS = 5
 _MEASURES = 8
@@ -47,17 +47,18 @@ _QUANTILES = (0.1, 0.5, 0.9)
 _RANK = "row_number() OVER (PARTITION BY series, panel ORDER BY ended_at, episode_id) - 1"
 
 
-def view_card(context: ReadContext, kind: str) -> str:
+def view_card(context: ReadContext, kind: str, first: Callable[[], EpisodeData]) -> str:
     """Return the card as HTML; it never raises.
 
     Args:
         context: whose episodes.
         kind: the class that it is the card of.
+        first: gives the first of the episodes.
     """
     snapshot = context.snapshot
     more = f"version {snapshot.version}" + ("" if context.positions is None else ", some of its episodes")
     body = "" if context.positions is not None else shown_part("The dataset card", lambda: _about(snapshot))
-    body += shown_part("What it holds", lambda: _contents(context))
+    body += shown_part("What it holds", lambda: _contents(context, first))
     body += shown_part("The spaces", lambda: _spaces(snapshot))
     return card(kind, str(snapshot.layout.root), more, body)
 
@@ -68,7 +69,7 @@ def _about(snapshot: Snapshot) -> str:
     return part("About", facts((key, text(value)) for key, value in entries.items())) if entries else ""
 
 
-def _contents(context: ReadContext) -> str:
+def _contents(context: ReadContext, first: Callable[[], EpisodeData]) -> str:
     if not len(context):
         hint = (
             "Record some: store.record(env)." if context.positions is None else "Choose with a wider filter."
@@ -88,11 +89,11 @@ def _contents(context: ReadContext) -> str:
         ]
     columns = image_columns(context.snapshot.schema)
     if columns and not context.snapshot.schema.groups:
-        first = columns[0]
+        shown = columns[0]
         parts.append(
             shown_part(
                 "The first frames",
-                lambda: frames_part(find_episode(context, 0), first, f"{first} of the first episode"),
+                lambda: frames_part(first(), shown, f"{shown} of the first episode"),
             )
         )
     return "".join(parts)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import polars as pl
 import pyarrow as pa
 
-from ...store.dynamic.column_groups import EXTRA, INFO, POLICY
-from ...store.errors import InvalidArgumentError
-from ...store.losses import Losses
-from ...store.optional_packages import require
+from ...store.common.arguments import flag, one_of
+from ...store.common.losses import Losses
+from ...store.common.optional_packages import require
 from ..frames import episodes_frame, runs_frame, steps_frame, transitions_only
 from ..loading.feeding import FeedingView
-from .flat import FlatTransitions, flat_transitions, refuse_agents
+from .holds import Holds
+from .in_memory import BUFFERS, FlatTransitions, flat_transitions
+from .step_arrays import refuse_agents
 from .target import Export
 
 TableName = Literal["transitions", "steps", "episodes", "runs"]
@@ -60,6 +62,7 @@ class Conversions:
             Values of arrays are one-dimensional NumPy arrays in C order, or have Arrow's list types with
             `arrow=True`.
         """
+        arrow = flag("arrow", arrow)
         require("pandas", "view.to.pandas()")
         frame = self._frame(table).collect()
         return frame.to_pandas(use_pyarrow_extension_array=arrow)
@@ -81,10 +84,11 @@ class Conversions:
             float32, as TorchRL's environments give them, of shape (N, 1) or (N, k), and flags bool of shape
             (N, 1).
         """
+        buffer = flag("buffer", buffer)
         purpose = "view.to.torchrl()"
         require("tensordict", purpose)
         data = require("torchrl.data", purpose, "torchrl") if buffer else None
-        from .replay_buffers import ted_tensordict, torchrl_buffer
+        from .in_memory import ted_tensordict, torchrl_buffer
 
         target = "A TensorDict of transitions"
         flat, export = self._flat(target)
@@ -100,7 +104,7 @@ class Conversions:
         `other.update(view.to.tianshou())`.
         """
         data = require("tianshou.data", "view.to.tianshou()", "tianshou")
-        from .replay_buffers import tianshou_buffer
+        from .in_memory import tianshou_buffer
 
         target = "Tianshou's ReplayBuffer"
         flat, export = self._flat(target)
@@ -122,12 +126,10 @@ class Conversions:
             device: the device of sampled batches.
         """
         buffers = require("stable_baselines3.common.buffers", "view.to.sb3()", "stable-baselines3")
-        from .replay_buffers import sb3_buffer
+        from .in_memory import sb3_buffer
 
         target = "SB3's ReplayBuffer"
-        flat, export = self._flat(target)
-        both = int((flat.terminated & flat.truncated).sum())
-        export.losses.add("that an episode that terminated was truncated as well", both)
+        flat, export = self._flat(target, replace(BUFFERS, both="terminated"))
         found = sb3_buffer(buffers, flat, export.context, buffer_size, device)
         _warn(target, export.losses)
         return found
@@ -140,10 +142,11 @@ class Conversions:
         episode: imitation does not distinguish them. The first info, seeds, options and metadata stay behind.
         """
         types = require("imitation.data.types", "view.to.imitation()", "imitation")
-        from .trajectories import imitation_trajectories
+        from .in_memory import TRAJECTORIES, imitation_trajectories
 
         target = "imitation's TrajectoryWithRew"
-        export = self._export(target)
+        export = self._export(target, TRAJECTORIES)
+        export.count_losses_of_transitions()
         found = imitation_trajectories(types, export)
         _warn(target, export.losses)
         return found
@@ -156,7 +159,7 @@ class Conversions:
         action space is that of the space, not that of the actions that occur.
         """
         dataset = require("d3rlpy.dataset", "view.to.d3rlpy()", "d3rlpy")
-        from .trajectories import d3rlpy_buffer
+        from .in_memory import d3rlpy_buffer
 
         found, lost = d3rlpy_buffer(dataset, self._view.context)
         _warn("d3rlpy's ReplayBuffer", lost)
@@ -171,7 +174,7 @@ class Conversions:
             data_format: "hdf5", "arrow" or "parquet".
         """
         minari = require("minari", "view.to.minari()", "'episodelake[minari]'")
-        from .trajectories import minari_dataset
+        from .in_memory import minari_dataset
 
         found, lost = minari_dataset(minari, self._view.context, data_format)
         _warn("A MinariDataset", lost)
@@ -186,10 +189,11 @@ class Conversions:
         your own step columns stay behind.
         """
         module = require("ray.rllib.env.single_agent_episode", "view.to.rllib()", "'ray[rllib]'")
-        from .rllib import rllib_episodes
+        from .rllib import EPISODES, rllib_episodes
 
         target = "RLlib's SingleAgentEpisode"
-        export = self._export(target)
+        export = self._export(target, EPISODES)
+        export.count_losses()
         found = rllib_episodes(module, export)
         _warn(target, export.losses)
         return found
@@ -207,8 +211,9 @@ class Conversions:
             images: grey and RGB frames of uint8 are an `Image` ("png", lossless, which needs Pillow), or an
                 `Array2D` or `Array3D` ("array").
         """
+        one_of("images", images, ("png", "array"))
         datasets = require("datasets", "view.to.huggingface()")
-        from .huggingface.features import FeatureColumns
+        from .huggingface import FeatureColumns
 
         columns = FeatureColumns(self._view.context.snapshot.schema, images)
         rows = self._frame(table).collect().to_arrow()
@@ -220,25 +225,20 @@ class Conversions:
 
     def _frame(self, table: str) -> pl.LazyFrame:
         snapshot, positions = self._view.context.snapshot, self._view.context.positions
-        if table not in _TABLES:
-            raise InvalidArgumentError(
-                f"table={table!r} is unknown; expected one of {', '.join(map(repr, _TABLES))}."
-            )
+        one_of("table", table, _TABLES)
         if table in ("episodes", "runs"):
             return (episodes_frame if table == "episodes" else runs_frame)(snapshot, positions)
         steps = steps_frame(snapshot, positions)
         return steps if table == "steps" else transitions_only(steps)
 
-    def _flat(self, target: str) -> tuple[FlatTransitions, Export]:
-        export = self._export(target)
-        export.lose_columns(INFO, POLICY, EXTRA)
-        return flat_transitions(self._view, export.losses), export
+    def _flat(self, target: str, holds: Holds = BUFFERS) -> tuple[FlatTransitions, Export]:
+        export = self._export(target, holds)
+        export.count_losses_of_transitions()
+        return flat_transitions(self._view), export
 
-    def _export(self, target: str) -> Export:
+    def _export(self, target: str, holds: Holds) -> Export:
         refuse_agents(self._view.context, target)
-        export = Export(self._view.context, Losses(), {}, lambda done: None)
-        export.lose_annotations(of_steps=True)
-        return export
+        return Export(self._view.context, Losses(), {}, lambda done: None, holds)
 
 
 def _warn(target: str, losses: Mapping[str, int]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,53 +17,43 @@ import pyarrow.csv
 
 from ...store.errors import DatasetError
 from ...store.reserved import next_name
-from .tables import OPTIONS, TableExport
-from .target import Export
+from .tables import BARE_TABLES, LAYOUT, TableExport
+from .target import Export, export_format
 
 _MOST_COLUMNS = 4096
 
 
-class _Format:
-    name = "csv"
-    extra = None
-    folder = False
-    agents = False
-    annotations = True
-    options: ClassVar[dict[str, str]] = OPTIONS
+@export_format("csv", holds=BARE_TABLES, layout=LAYOUT)
+def write_csv(export: Export, target: Path) -> None:
+    """Write the file.
 
-    def write(self, export: Export, target: Path) -> None:
-        """Write the file.
-
-        Raises:
-            DatasetError: an array has too many numbers, or two columns get one name.
-        """
-        table = TableExport(export)
-        schema = export.context.snapshot.schema
-        leaves = [
-            leaf for codec in (schema.observation, schema.action, schema.reward) for leaf in codec.leaves
-        ]
-        sizes = {leaf.column: leaf.size for leaf in leaves if leaf.shape}
-        sizes |= {after: sizes[name] for name in [*sizes] if (after := next_name(name)) is not None}
-        for leaf in leaves:
-            if leaf.size > _MOST_COLUMNS:
-                raise DatasetError(
-                    f"The column {leaf.column!r} holds arrays of shape {leaf.shape}, which CSV would keep in "
-                    f"{leaf.size} columns; at most {_MOST_COLUMNS} are possible. Export to Parquet."
-                )
-            if not leaf.size:
-                raise DatasetError(f"CSV cannot hold {leaf.column!r}: its shape {leaf.shape} has no item.")
-            if len(leaf.shape) > 1:
-                export.losses.add(f"the shape {leaf.shape} of {leaf.column}")
-        export.losses.add("the spaces, whose dtypes and bounds CSV lacks", 2)
-        export.losses.add("the types of other columns, which CSV lacks", len(table.dynamic))
-        flat = _flattened(table.schema.empty_table(), sizes)
-        names = flat.schema.names
-        if len({*names}) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise DatasetError(f"Two columns would have the name {twice!r} in CSV. Export to Parquet.")
-        with pyarrow.csv.CSVWriter(target, flat.schema) as writer:
-            for rows in table.batches():
-                writer.write_table(_flattened(rows, sizes))
+    Raises:
+        DatasetError: an array has too many numbers, or two columns get one name.
+    """
+    table = TableExport(export, layout=export.options["layout"])
+    schema = export.context.snapshot.schema
+    leaves = [leaf for codec in (schema.observation, schema.action, schema.reward) for leaf in codec.leaves]
+    sizes = {leaf.column: leaf.size for leaf in leaves if leaf.shape}
+    sizes |= {after: sizes[name] for name in [*sizes] if (after := next_name(name)) is not None}
+    for leaf in leaves:
+        if leaf.size > _MOST_COLUMNS:
+            raise DatasetError(
+                f"The column {leaf.column!r} holds arrays of shape {leaf.shape}, which CSV would keep in "
+                f"{leaf.size} columns; at most {_MOST_COLUMNS} are possible. Export to Parquet."
+            )
+        if not leaf.size:
+            raise DatasetError(f"CSV cannot hold {leaf.column!r}: its shape {leaf.shape} has no item.")
+        if len(leaf.shape) > 1:
+            export.losses.add(f"the shape {leaf.shape} of {leaf.column}")
+    export.losses.add("the types of other columns, which CSV lacks", len(table.dynamic))
+    flat = _flattened(table.schema.empty_table(), sizes)
+    names = flat.schema.names
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DatasetError(f"Two columns would have the name {twice!r} in CSV. Export to Parquet.")
+    with pyarrow.csv.CSVWriter(target, flat.schema) as writer:
+        for rows in table.batches():
+            writer.write_table(_flattened(rows, sizes))
 
 
 def _flattened(rows: pa.Table, sizes: dict[str, int]) -> pa.Table:
@@ -101,6 +90,3 @@ def _texts(column: pa.ChunkedArray) -> pa.Array:
     return pa.array(
         [None if value is None else json.dumps(value) for value in column.to_pylist()], pa.string()
     )
-
-
-FORMAT = _Format()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import importlib
 import os
-import secrets
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,32 +15,34 @@ from typing import Any
 
 import polars as pl
 
-from ...store.errors import DatasetError, EpisodelakeError, InvalidArgumentError, StoreExistsError
-from ...store.files import guard_access
-from ...store.losses import Losses
-from ...store.progress import Progress, progress_meter
-from ...store.suggestions import suggest
+from ...store.common.losses import Losses
+from ...store.common.progress import Progress, progress_meter
+from ...store.common.suggestions import suggest
+from ...store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
+from ...store.files import guard_access, user_path
 from ..context import ReadContext
 from ..frames import episodes_frame
-from .target import LOST_EPISODE, LOST_TRANSITION, Export, TargetFormat
+from .holds import LOST_EPISODE, LOST_TRANSITION
+from .placing import placed
+from .target import Export, ExportFormat, TargetFormat
 
 #: Names of formats of import that are methods of `view.to`.
 _ONLY_IN_MEMORY = ("tianshou", "sb3", "torchrl", "imitation")
-#: The module of each format of ours.
-_MODULES = (
-    "minari",
-    "d4rl",
-    "d3rlpy",
-    "robomimic",
-    "parquet",
-    "csv",
-    "huggingface.format",
-    "lerobot",
-    "rlds.format",
-    "rllib",
-    "rerun",
-    "webdataset.format",
-)
+#: Our formats, by the module and the function that writes each.
+_FORMATS = {
+    "minari": "minari:write_minari",
+    "d4rl": "d4rl:write_d4rl",
+    "d3rlpy": "d3rlpy:write_d3rlpy",
+    "robomimic": "robomimic:write_robomimic",
+    "parquet": "tables:write_parquet",
+    "csv": "csv:write_csv",
+    "huggingface": "huggingface:write_huggingface",
+    "lerobot": "lerobot:write_lerobot",
+    "rlds": "rlds:write_rlds",
+    "rllib": "rllib:write_rllib",
+    "rerun": "rerun:write_rerun",
+    "webdataset": "webdataset:write_webdataset",
+}
 #: Other packages register an object like `TargetFormat` under a name in this group of entry points.
 ENTRY_POINTS = "episodelake.formats"
 #: The target cannot be written, whatever file the system says it of.
@@ -76,8 +76,10 @@ class ExportReport:
 @cache
 def target_formats() -> Mapping[str, TargetFormat]:
     """Return the formats by name: ours, then those of other packages, which cannot replace ours."""
-    ours = [importlib.import_module(f".{module}", __package__).FORMAT for module in _MODULES]
-    formats: dict[str, TargetFormat] = {each.name: each for each in ours}
+    formats: dict[str, TargetFormat] = {}
+    for name, place in _FORMATS.items():
+        module, function = place.split(":")
+        formats[name] = getattr(importlib.import_module(f".{module}", __package__), function)
     for entry in entry_points(group=ENTRY_POINTS):
         found = entry.load()
         if hasattr(found, "write"):
@@ -97,28 +99,29 @@ def export_view(
 ) -> ExportReport:
     """Write the episodes of a view; see `EpisodeView.export`."""
     chosen = _chosen(format, options)
-    path = Path(target).expanduser().absolute()
-    if not overwrite and os.path.lexists(path):
-        raise StoreExistsError(
-            f"{path} is there already. Choose another path, or replace it with overwrite=True (--overwrite)."
-        )
+    if isinstance(chosen, ExportFormat):
+        options = chosen.checked(options)
+    path = user_path(target).absolute()
     _check_apart(path, context)
     context.check_not_empty("to export")
-    losses = Losses()
+    losses, holds = Losses(), chosen.holds(options)
     total = len(context)
     if context.snapshot.schema.groups and not chosen.agents:
         raise DatasetError(_agents_message(chosen.name, context))
-    with progress_meter(progress, "Exporting", "episodes") as tell, _drafted(path) as draft:
-        export = Export(context, losses, options, lambda done: tell(done, total), path)
-        export.lose_annotations(of_steps=not getattr(chosen, "annotations", False))
-        with _writing(draft, path, chosen.name):
-            chosen.write(export, draft)
+    with (
+        progress_meter(progress, "Exporting", "episodes") as tell,
+        placed(path, chosen.name, folder=chosen.folder, overwrite=overwrite) as draft,
+    ):
+        export = Export(context, losses, options, lambda done: tell(done, total), holds, path)
+        export.count_losses()
         lost = losses.get(LOST_EPISODE, 0)
         if lost == total:
             raise DatasetError(
                 f"{chosen.name} can hold none of the {total:,} episodes: each has one transition, whose next "
                 "observation is missing. Nothing was written."
             )
+        with _writing(draft, path, chosen.name):
+            chosen.write(export, draft)
         if strict and losses:
             raise DatasetError(
                 f"{chosen.name} cannot hold everything: {'; '.join(losses.lines())}. Nothing was written; "
@@ -154,7 +157,7 @@ def _in_memory(name: str) -> str:
 
 def _chosen(name: str, options: dict[str, Any]) -> TargetFormat:
     formats = target_formats()
-    if name not in formats:
+    if not isinstance(name, str) or name not in formats:
         raise InvalidArgumentError(
             f"format={name!r} is unknown.{suggest(str(name), list(formats))} Formats of export: "
             f"{', '.join(formats)}.{_in_memory(name)}"
@@ -183,40 +186,12 @@ def _writing(draft: Path, path: Path, name: str) -> Iterator[None]:
     except (EpisodelakeError, MemoryError):
         raise
     except Exception as error:
-        if isinstance(error, OSError) and (error.errno in _FULL or draft.name in str(error)):
+        if isinstance(error, OSError) and (error.errno in _FULL or str(draft) in str(error)):
             with guard_access("write", path):
                 raise
         raise DatasetError(
             f"The export to {name} failed: {type(error).__name__}: {error}. Nothing was written."
         ) from error
-
-
-@contextmanager
-def _drafted(path: Path) -> Iterator[Path]:
-    """Yield a path beside the target, which takes its place when the block ends without an error."""
-    draft = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}.exporting")
-    try:
-        with guard_access("write", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        yield draft
-        with guard_access("write", path):
-            if path.is_dir() and not path.is_symlink():
-                former = draft.with_suffix(".replaced")
-                try:
-                    path.rename(former)
-                    draft.rename(path)
-                except BaseException:
-                    if former.exists() and not path.exists():
-                        former.rename(path)
-                    raise
-                shutil.rmtree(former)
-            else:
-                draft.replace(path)
-    finally:
-        if draft.is_dir():
-            shutil.rmtree(draft, ignore_errors=True)
-        else:
-            draft.unlink(missing_ok=True)
 
 
 def _files(draft: Path) -> tuple[str, ...]:

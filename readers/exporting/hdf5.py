@@ -10,18 +10,21 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from ...store.batches import slice_batch
+from ...store.common.optional_packages import require
 from ...store.dynamic.column_groups import INFO
 from ...store.errors import DatasetError
-from ...store.optional_packages import require
+from ...store.spaces.batches import slice_batch
 from ..episode import Episode
 from ..episode_data import stack
+from .step_arrays import number_array
 from .target import Export
 
 EXTRA = "'episodelake[hdf5]'"
 _BLOCK_BYTES = 4 << 20
 #: Some of them fit into HDF5's cache.
 _CHUNK_BYTES = 256 << 10
+#: HDF5 refuses attributes of 64 KiB; a text in a list takes a reference.
+_ATTRIBUTE_BYTES, _TEXT_BYTES = 60_000, 16
 _SINGLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -96,7 +99,10 @@ class InfoColumns:
         """Append the infos of the first rows of an episode."""
         if not self._any:
             return
-        found = dict(numeric_infos(episode, transitions, self._export))
+        if any(episode.infos[transitions:]):
+            self._export.losses.add("the infos of a last observation")
+        kept = flat(self._export.of_steps(INFO, _rows_by_key(episode, transitions)))
+        found = {name: values for name, part in kept if (values := number_array(part)) is not None}
         for name in [name for name in self._kept if name not in found]:
             self._drop(name)
         for name, values in found.items():
@@ -120,42 +126,40 @@ class InfoColumns:
         self._export.losses.add(what, self._episodes + 1)
 
 
-def numeric_infos(episode: Episode, count: int, export: Export) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the infos that are numbers of one shape in the first rows, by path; counts the others as lost."""
-    rows, last = episode.infos[:count], episode.infos[count:]
-    if any(last):
-        export.losses.add("the infos of a last observation")
+def is_numbers(path: tuple[Any, ...], values: Any) -> bool:
+    """Return whether values are numbers of one shape, and the keys that lead to them names of HDF5."""
+    numbers = number_array(values)
+    return numbers is not None and bool(numbers.size) and all(map(is_name, path))
+
+
+def _rows_by_key(episode: Episode, count: int) -> dict[str, Any]:
+    """Return the infos of the first rows by key; their values are as numbers as these rows alone tell."""
+    rows = episode.infos[:count]
     keys = dict.fromkeys(key for row in rows for key in row)
-    for name, values in flat({key: stack([row.get(key) for row in rows]) for key in keys}):
-        if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
-            yield name, values
-        else:
-            what = f"info.{name.replace('/', '.')}, which is not a number of one shape at every step"
-            export.losses.add(what, count)
+    return {key: stack([row.get(key) for row in rows]) for key in keys}
 
 
-def is_name(key: str) -> bool:
+def is_name(key: Any) -> bool:
     """Return whether HDF5 gives a name back as it is, not as a path."""
-    return key not in ("", ".") and "/" not in key and "\0" not in key
+    return isinstance(key, str) and key not in ("", ".") and "/" not in key and "\0" not in key
 
 
 def is_attribute(value: Any) -> bool:
     """Return whether an attribute gives a value back as it is: a number, a text, or a list of one kind."""
-    if isinstance(value, list):
-        return bool(value) and len({type(part) for part in value}) == 1 and all(map(is_attribute, value))
     if isinstance(value, str):
         return "\0" not in value
-    if isinstance(value, int):
-        return -(2**63) <= value < 2**63
-    return isinstance(value, float)
+    if not isinstance(value, list):
+        return number_array(value) is not None
+    if value and all(isinstance(part, str) for part in value):
+        return len(value) * _TEXT_BYTES < _ATTRIBUTE_BYTES and all(map(is_attribute, value))
+    numbers = number_array(value)
+    return numbers is not None and 0 < numbers.nbytes < _ATTRIBUTE_BYTES
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values in nested mappings by path; None for those whose name would be another path."""
+    """Yield the values in nested mappings by path; their keys are names of HDF5."""
     for key, part in values.items():
-        if not is_name(key):
-            yield f"{prefix}{key}", None
-        elif isinstance(part, Mapping):
+        if isinstance(part, Mapping):
             yield from flat(part, f"{prefix}{key}/")
         else:
             yield f"{prefix}{key}", part
@@ -167,10 +171,10 @@ def single_array(space: Space, what: str, target: str) -> Space:
     Raises:
         DatasetError: it is another one.
     """
-    if isinstance(space, _SINGLE):
+    if isinstance(space, _SINGLE) and 0 not in (space.shape or ()):
         return space
     raise DatasetError(
-        f"{target} holds {what} that are one array each; the store has {type(space).__name__} {what}. "
+        f"{target} holds {what} that are one number or array each; the store has {what} of {space}. "
         "Write an array of them to another store, and export that."
     )
 
@@ -178,19 +182,3 @@ def single_array(space: Space, what: str, target: str) -> Space:
 def first_rows(values: Any, count: int) -> Any:
     """Return the first values of a batch."""
     return slice_batch(values, 0, count)
-
-
-def lose_facts(episode: Episode, export: Export, *, metadata: bool = True) -> None:
-    """Count what an episode has besides its steps as lost."""
-    if episode.seed is not None:
-        export.losses.add("the seed of an episode")
-    if episode.options:
-        export.losses.add("the options of an episode")
-    for key in episode.metadata if metadata else ():
-        export.losses.add(f"metadata.{key}")
-
-
-def lose_ending(episode: Episode, export: Export) -> None:
-    """Count as lost that an episode was neither terminated nor truncated."""
-    if episode.end_reason not in ("terminated", "truncated"):
-        export.losses.add(f"that an episode was {episode.end_reason}, not truncated")

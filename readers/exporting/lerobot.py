@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from gymnasium import Space, spaces
 
-from ...store.dynamic.column_groups import EXTRA, INFO, POLICY
-from ...store.errors import DatasetError, InvalidArgumentError
-from ...store.layout import STEPS
-from ...store.optional_packages import EXPLORE
+from ...store.common.arguments import positive_number
+from ...store.common.optional_packages import EXPLORE
+from ...store.dynamic.column_groups import EXTRA
+from ...store.errors import DatasetError
 from ...store.spaces import space_to_json
+from ...store.spaces.batches import slice_batch
 from ..episode import Episode
+from .holds import Holds, int64, nothing
 from .lerobot_files import (
     DATA_MB,
     DATA_PATH,
@@ -32,37 +35,59 @@ from .lerobot_files import (
     ParquetFiles,
     Statistics,
     VideoFiles,
-    image_files,
+    place_of,
     write_tasks,
 )
-from .target import Export
+from .shards import array_column, image_files, is_image
+from .target import Export, Option, export_format
 
 _TASK = "task"
 _BATCH = 1000
 _NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-class _Format:
-    name = "lerobot"
-    extra = EXPLORE
-    folder = True
-    agents = False
-    options: ClassVar[dict[str, str]] = {
-        "frames": "video, which is lossy, the default; or image",
-        "fps": "frames per second; that of the card by default, or 30",
-        "task": "the text of the task of episodes whose metadata have no task",
-        "robot_type": "that of the card by default",
-    }
+def _is_task(path: tuple[Any, ...], values: Any) -> bool:
+    return path == (_TASK,) and isinstance(values, list) and all(isinstance(text, str) for text in values)
 
-    def write(self, export: Export, target: Path) -> None:
-        """Write the folder of a dataset."""
-        frames = export.options.get("frames", "video")
-        if frames not in ("video", "image"):
-            raise InvalidArgumentError(f"frames={frames!r} is unknown; expected 'video' or 'image'.")
-        fps = export.options.get("fps", export.card.get("fps", 30))
-        if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps <= 1000:
-            raise InvalidArgumentError(f"fps={fps!r}: expected a number above 0, at most 1000.")
-        _Dataset(export, target, frames == "video", fps).write()
+
+def _is_json(path: tuple[Any, ...], value: Any) -> bool:
+    """Return whether JSON gives a value back as it is."""
+    if isinstance(value, Mapping):
+        return not value
+    if isinstance(value, list):
+        return all(_is_json(path, part) for part in value)
+    return all(isinstance(key, str) for key in path) and isinstance(value, str | int | float | None)
+
+
+_FPS = partial(positive_number, most=1000)
+
+
+@export_format(
+    "lerobot",
+    extra=EXPLORE,
+    folder=True,
+    holds=Holds.all_but(
+        seed=int64,
+        options=_is_json,
+        metadata=_is_json,
+        info=nothing,
+        policy=nothing,
+        own=_is_task,
+        form="text of a task",
+        last_observation="lost",
+        both="truncated",
+    ),
+    frames=Option.choice("video, which is lossy, the default; or image", "video", "image"),
+    fps=Option("frames per second; that of the card by default, or 30", check=_FPS),
+    task=Option("the text of the task of episodes whose metadata have no task", ""),
+    robot_type=Option("that of the card by default"),
+)
+def write_lerobot(export: Export, target: Path) -> None:
+    """Write the folder of a dataset."""
+    fps = export.options["fps"] or _FPS("fps", export.card.get("fps", 30))
+    # PyAV refuses a whole number of frames as a float.
+    fps = int(fps) if fps == int(fps) else fps
+    _Dataset(export, target, export.options["frames"] == "video", fps).write()
 
 
 class _Dataset:
@@ -71,6 +96,10 @@ class _Dataset:
         self._export = export
         self._target = target
         self._fps = fps
+        self._robot_type = export.options["robot_type"] or export.card.get("robot_type")
+        # Options count more than the card, in an import as well.
+        asked = {"fps": fps, "robot_type": self._robot_type}
+        self._stated = {name: asked[name] for name in asked if export.options[name] is not None}
         self._sides = {
             "observation": dict(_leaves(manifest.observation_space, "observation")),
             "action": dict(_leaves(manifest.action_space, "action")),
@@ -100,10 +129,6 @@ class _Dataset:
 
     def write(self) -> None:
         """Write everything."""
-        self._export.lose_columns(INFO, POLICY)
-        for column in self._export.context.snapshot.shown_schema(STEPS):
-            if EXTRA.owns(column) and column.name != _TASK:
-                self._export.losses.add(f"the column {column.name}", len(self._export.context))
         episodes = ParquetFiles(self._target, EPISODES_PATH)
         rows: list[dict[str, Any]] = []
         schema = None
@@ -113,7 +138,7 @@ class _Dataset:
                 rows.append(self._episode(index - 1, episode, total))
                 total += episode.length
                 if len(rows) == _BATCH or index == len(self._export.context):
-                    place = {f"meta/episodes/{key}": 0 for key in episodes.place}
+                    place = {f"meta/episodes/{key}": 0 for key in place_of(0)}
                     table = pa.Table.from_pylist([{**row, **place} for row in rows], schema=schema)
                     schema = schema or _with_texts(table.schema)
                     table = table.cast(schema)
@@ -146,15 +171,12 @@ class _Dataset:
                 "task_index": np.array([self._tasks.setdefault(task, len(self._tasks)) for task in tasks]),
             }
         )
-        if episode.has_last_observation:
-            self._export.losses.add("the last observation of an episode")
-        if episode.end_reason == "interrupted":
-            self._export.losses.add("that an episode was interrupted, not cut")
-        elif episode.terminated and episode.truncated:
-            self._export.losses.add("that an episode that was truncated terminated as well")
         row: dict[str, Any] = {"episode_index": index, "tasks": list(dict.fromkeys(tasks)), "length": length}
         columns = {}
         for name, feature in self._features.items():
+            if feature["dtype"] == "float64":
+                what = f"digits of {name}, which LeRobot reads as float32"
+                self._export.losses.add(what, _rounded(values[name], np.float32))
             if feature["dtype"] == "video":
                 place = self._videos[name].write(values[name])
                 row.update((f"videos/{name}/{key}", value) for key, value in place.items())
@@ -186,32 +208,26 @@ class _Dataset:
 
     def _task_texts(self, episode: Episode) -> list[str]:
         """Return the text of the task at every transition."""
-        texts = episode.extra.get(_TASK)
-        if texts is not None and all(isinstance(text, str) for text in texts[: episode.length]):
-            return list(texts[: episode.length])
+        rows = slice_batch(episode.extra, 0, episode.length)
+        texts = self._export.of_steps(EXTRA, rows).get(_TASK)
         if texts is not None:
-            self._export.losses.add(f"the column {_TASK}, which is not a text at every step")
-        text = episode.metadata.get(_TASK, self._export.options.get(_TASK, ""))
+            return list(texts)
+        text = episode.metadata.get(_TASK, self._export.options[_TASK])
         return [str(text)] * episode.length
 
     def _facts(self, episode: Episode) -> dict[str, Any]:
-        seed = episode.seed
-        if seed is not None and not -(2**63) <= seed < 2**63:
-            self._export.losses.add("a seed beyond 64 bits")
-            seed = None
-        row: dict[str, Any] = {"episodelake/seed": seed}
-        for name, value in (("options", episode.options or None), ("metadata", episode.metadata)):
-            try:
-                row[f"episodelake/{name}"] = None if value is None else json.dumps(value)
-            except (TypeError, ValueError):
-                self._export.losses.add(f"{name} of an episode that are no JSON")
-                row[f"episodelake/{name}"] = None
-        return row
+        export = self._export
+        options = export.reset_options(episode)
+        return {
+            "episodelake/seed": export.seed(episode),
+            "episodelake/options": None if options is None else json.dumps(options),
+            "episodelake/metadata": json.dumps(export.metadata(episode)),
+        }
 
     def _info(self, episodes: int, frames: int) -> dict[str, Any]:
         return {
             "codebase_version": "v3.0",
-            "robot_type": self._export.options.get("robot_type", self._export.card.get("robot_type")),
+            "robot_type": self._robot_type,
             "total_episodes": episodes,
             "total_frames": frames,
             "total_tasks": len(self._tasks),
@@ -236,7 +252,7 @@ class _Dataset:
                 }
                 for side, space in both.items()
             },
-            "card": self._export.card,
+            "card": {**self._export.card, **self._stated},
         }
 
 
@@ -264,21 +280,14 @@ def _leaves(space: Space, side: str) -> Iterator[tuple[str, tuple[tuple[str, ...
             )
 
     for path, part in walk(space, ()):
-        single = "image" if _is_picture(part) else "state"
+        single = "image" if is_image(part.dtype, part.shape or ()) else "state"
         name = ".".join((side, *(path or ((single,) if side == "observation" else ()))))
         yield name, (path, part)
 
 
-def _is_picture(space: Space) -> bool:
-    shape = space.shape or ()
-    return (
-        isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(shape) == 3 and shape[2] in (1, 3)
-    )
-
-
 def _feature(space: Space, video: bool) -> dict[str, Any]:
     shape = list(space.shape or (1,))
-    if _is_picture(space):
+    if is_image(space.dtype, shape):
         # H.264 in the colours that every reader knows has even sides and three channels.
         fits = video and shape[2] == 3 and not shape[0] % 2 and not shape[1] % 2
         names = ["height", "width", "channels"]
@@ -287,17 +296,15 @@ def _feature(space: Space, video: bool) -> dict[str, Any]:
 
 
 def _column(values: np.ndarray, feature: Mapping[str, Any]) -> pa.Array:
-    """Return values as a Hugging Face dataset has them: numbers, or nested lists."""
-    shape = tuple(feature["shape"])
-    column = pa.array(np.ascontiguousarray(values).reshape(-1).astype(feature["dtype"], copy=False))
-    if shape == (1,):
-        return column
-    if len(shape) == 1:
-        return pa.FixedSizeListArray.from_arrays(column, shape[0])
-    for size in reversed(shape):
-        offsets = (np.arange(len(column) // size + 1) * size).astype(np.int32)
-        column = pa.ListArray.from_arrays(pa.array(offsets), column)
-    return column
+    shape = () if feature["shape"] == [1] else feature["shape"]
+    return array_column(values.astype(feature["dtype"], copy=False).reshape(len(values), *shape))
+
+
+def _rounded(values: np.ndarray, dtype: Any) -> int:
+    """Return how many numbers another dtype would change."""
+    with np.errstate(over="ignore"):
+        other = values.astype(dtype).astype(values.dtype)
+    return int(np.count_nonzero((values != other) & ~np.isnan(values)))
 
 
 def _with_texts(schema: pa.Schema) -> pa.Schema:
@@ -305,6 +312,3 @@ def _with_texts(schema: pa.Schema) -> pa.Schema:
     kinds = {"episodelake/seed": pa.int64(), "episodelake/options": pa.string()}
     kinds["episodelake/metadata"] = pa.string()
     return pa.schema([field.with_type(kinds.get(field.name, field.type)) for field in schema])
-
-
-FORMAT = _Format()

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...store.optional_packages import EXPLORE, require
-from ..pictures.writing import image_bytes, video_encoding
+from ...store.common.optional_packages import EXPLORE, require
+from ..pictures.writing import video_encoding
+from .shards import ShardWriter
 
 FILES_IN_CHUNK = 1000
 DATA_MB, VIDEO_MB = 100, 200
@@ -24,8 +25,40 @@ VIDEO_PATH = f"videos/{{video_key}}/{_FILE}.mp4"
 EPISODES_PATH = f"meta/episodes/{_FILE}.parquet"
 
 
+_NAMES = ("min", "max", "mean", "std")
+_QUANTILES = ("q01", "q10", "q50", "q90", "q99")
+_SHARES = np.array([0.01, 0.10, 0.50, 0.90, 0.99])
+
+
+class _GroupedParquet:
+    """A Parquet file with row groups of some megabytes."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(path, schema, compression="snappy")
+        self._waiting: list[pa.Table] = []
+        self._bytes = 0
+
+    def write(self, table: pa.Table) -> None:
+        """Append a table."""
+        self._waiting.append(table)
+        self._bytes += table.nbytes
+        if self._bytes >= _GROUP_BYTES:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        if self._waiting:
+            rows = pa.concat_tables(self._waiting)
+            self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+        self._waiting, self._bytes = [], 0
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._write_group()
+        self._writer.close()
+
+
 class ParquetFiles:
-    """Tables of the same columns in files of limited size, in row groups of some megabytes.
+    """Tables of the same columns in files of limited size.
 
     Args:
         target: the folder of the dataset.
@@ -33,54 +66,26 @@ class ParquetFiles:
     """
 
     def __init__(self, target: Path, pattern: str) -> None:
-        self._target = target
-        self._pattern = pattern
-        self._number = -1
-        self._bytes = 0
-        self._waiting: list[pa.Table] = []
-        self._waiting_bytes = 0
-        self._writer: pq.ParquetWriter | None = None
-
-    def write(self, table: pa.Table) -> dict[str, int]:
-        """Append a table, and return the numbers of the chunk and the file."""
-        size = table.nbytes
-        if not self._has_room(size):
-            self.close()
-            self._number += 1
-            self._bytes = 0
-            path = self._target / self._pattern.format(**self.place)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pq.ParquetWriter(path, table.schema, compression="snappy")
-        self._waiting.append(table)
-        self._bytes, self._waiting_bytes = self._bytes + size, self._waiting_bytes + size
-        if self._waiting_bytes >= _GROUP_BYTES:
-            self._write_group()
-        return self.place
-
-    def place_of_next(self, size: int) -> dict[str, int]:
-        """Return the numbers of the chunk and the file that a table of so many bytes will come into."""
-        return self.place if self._has_room(size) else place_of(self._number + 1)
-
-    def _has_room(self, size: int) -> bool:
-        return self._writer is not None and self._bytes + size <= DATA_MB * 1_000_000
-
-    def _write_group(self) -> None:
-        if self._writer is not None and self._waiting:
-            rows = pa.concat_tables(self._waiting)
-            self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
-        self._waiting, self._waiting_bytes = [], 0
-
-    @property
-    def place(self) -> dict[str, int]:
-        """The numbers of the chunk and the file."""
-        return place_of(max(self._number, 0))
+        self._schema: Any = None
+        self._shards = ShardWriter(
+            lambda number: target / pattern.format(**place_of(number)),
+            lambda path: _GroupedParquet(path, self._schema),
+            DATA_MB * 1_000_000,
+        )
 
     def close(self) -> None:
         """Finish the file."""
-        if self._writer is not None:
-            self._write_group()
-            self._writer.close()
-            self._writer = None
+        self._shards.close()
+
+    def write(self, table: pa.Table) -> dict[str, int]:
+        """Append a table, and return the numbers of the chunk and the file."""
+        self._schema = table.schema
+        self._shards.file_for(table.nbytes).write(table)
+        return place_of(len(self._shards.counts) - 1)
+
+    def place_of_next(self, size: int) -> dict[str, int]:
+        """Return the numbers of the chunk and the file that a table of so many bytes will come into."""
+        return place_of(len(self._shards.counts) - self._shards.has_room(size))
 
 
 class VideoFiles:
@@ -93,58 +98,62 @@ class VideoFiles:
     """
 
     def __init__(self, target: Path, key: str, fps: float) -> None:
-        self._target = target
-        self._key = key
         # The largest that MPEG-4 can state.
         self._fps = Fraction(fps).limit_denominator(65_535)
-        self._number = -1
-        self._container: Any = None
-        self._stream: Any = None
-        self._frames = 0
-
-    def write(self, frames: np.ndarray) -> dict[str, float]:
-        """Append the frames of an episode, uint8 (T, H, W, 3), and return where they are."""
-        av: Any = require("av", "A video", EXPLORE)
-        # PyAV makes the file with the first packet.
-        size = self._path.stat().st_size if self._container is not None and self._path.exists() else 0
-        if self._container is None or size > VIDEO_MB * 1_000_000:
-            self.close()
-            self._open(av, *frames.shape[1:3])
-        container: Any = self._container
-        start = self._frames
-        for index, pixels in enumerate(frames):
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
-            frame.pts = self._frames
-            frame.time_base = 1 / self._fps
-            if index == 0:
-                frame.pict_type = av.video.frame.PictureType.I
-            container.mux(self._stream.encode(frame))
-            self._frames += 1
-        times = {"from_timestamp": start, "to_timestamp": self._frames}
-        return {
-            **place_of(self._number),
-            **{name: float(count / self._fps) for name, count in times.items()},
-        }
-
-    def _open(self, av: Any, height: int, width: int) -> None:
-        self._number += 1
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        codec, pixels, options = video_encoding(av, lossless=False)
-        self._container = av.open(str(self._path), "w", format="mp4")
-        self._stream = self._container.add_stream(codec, rate=self._fps, options={**options, "g": "2"})
-        self._stream.height, self._stream.width, self._stream.pix_fmt = height, width, pixels
-        self._frames = 0
-
-    @property
-    def _path(self) -> Path:
-        return self._target / VIDEO_PATH.format(video_key=self._key, **place_of(self._number))
+        self._shape = (0, 0)
+        self._path = Path()
+        pattern = VIDEO_PATH.replace("{video_key}", key.replace("{", "{{").replace("}", "}}"))
+        self._shards = ShardWriter(
+            lambda number: target / pattern.format(**place_of(number)), self._opened, VIDEO_MB * 1_000_000
+        )
 
     def close(self) -> None:
         """Finish the file."""
-        if self._container is not None:
-            self._container.mux(self._stream.encode(None))
-            self._container.close()
-            self._container = None
+        self._shards.close()
+
+    def _opened(self, path: Path) -> _Video:
+        self._path = path
+        return _Video(path, self._fps, *self._shape)
+
+    def write(self, frames: np.ndarray) -> dict[str, float]:
+        """Append the frames of an episode, uint8 (T, H, W, 3), and return where they are."""
+        self._shape = frames.shape[1:3]
+        # PyAV makes the file with the first packet.
+        self._shards.size = self._path.stat().st_size if self._path.is_file() else 0
+        start, stop = self._shards.file_for(0).write(frames)
+        times = {"from_timestamp": float(start / self._fps), "to_timestamp": float(stop / self._fps)}
+        return {**place_of(len(self._shards.counts) - 1), **times}
+
+
+class _Video:
+    """A file of frames."""
+
+    def __init__(self, path: Path, fps: Fraction, height: int, width: int) -> None:
+        self._av: Any = require("av", "A video", EXPLORE)
+        codec, pixels, options = video_encoding(self._av, lossless=False)
+        self._container = self._av.open(str(path), "w", format="mp4")
+        self._stream = self._container.add_stream(codec, rate=fps, options={**options, "g": "2"})
+        self._stream.height, self._stream.width, self._stream.pix_fmt = height, width, pixels
+        self._fps = fps
+        self._frames = 0
+
+    def write(self, frames: np.ndarray) -> tuple[int, int]:
+        """Append frames, of which the first is a whole picture; return their numbers in the file."""
+        start = self._frames
+        for index, pixels in enumerate(frames):
+            frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
+            frame.pts = self._frames
+            frame.time_base = 1 / self._fps
+            if index == 0:
+                frame.pict_type = self._av.video.frame.PictureType.I
+            self._container.mux(self._stream.encode(frame))
+            self._frames += 1
+        return start, self._frames
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._container.mux(self._stream.encode(None))
+        self._container.close()
 
 
 def place_of(number: int) -> dict[str, int]:
@@ -153,7 +162,9 @@ def place_of(number: int) -> dict[str, int]:
 
 
 class Statistics:
-    """Least, greatest, mean and standard deviation of each feature, as LeRobot names them.
+    """Least, greatest, mean, standard deviation and quantiles of each feature, as LeRobot names them.
+
+    The quantiles of all episodes are the mean of those of each, weighted by its length, as in LeRobot.
 
     Args:
         pictures: the features that are images or videos, which LeRobot reads as numbers from 0 to 1.
@@ -211,21 +222,26 @@ class Statistics:
 def _statistics(values: np.ndarray) -> dict[str, np.ndarray]:
     """Return the statistics of each column."""
     found = [values.min(0), values.max(0), values.mean(0), values.std(0), np.array([len(values)])]
-    return dict(zip(("min", "max", "mean", "std", "count"), found, strict=True))
+    # The least value that so many of all rows do not exceed.
+    places = np.ceil(_SHARES * len(values)).astype(int) - 1
+    quantiles = np.partition(values, places, axis=0)[places]
+    return dict(zip((*_NAMES, "count", *_QUANTILES), (*found, *quantiles), strict=True))
 
 
 def _picture_statistics(frames: np.ndarray) -> dict[str, np.ndarray]:
     """Return the statistics of each channel, from 0 to 1, shape (C, 1, 1), by the counts of its levels."""
     channels = [frames[..., channel].reshape(-1) for channel in range(frames.shape[-1])]
-    shares = np.stack([np.bincount(values, minlength=256) for values in channels]) / len(channels[0])
+    counts = np.stack([np.bincount(values, minlength=256) for values in channels])
+    shares = counts / len(channels[0])
     levels = np.arange(256) / 255
     low, high = (shares > 0).argmax(1), 255 - (shares[:, ::-1] > 0).argmax(1)
     mean = shares @ levels
     deviation = np.sqrt((shares * (levels - mean[:, None]) ** 2).sum(1))
-    found = dict(
-        zip(("min", "max", "mean", "std"), (levels[low], levels[high], mean, deviation), strict=True)
-    )
-    shaped = {key: value.reshape(-1, 1, 1) for key, value in found.items()}
+    reached = counts.cumsum(1) >= _SHARES[:, None, None] * len(channels[0])
+    quantiles = levels[reached.argmax(2)]
+    found = (levels[low], levels[high], mean, deviation, *quantiles)
+    named = zip((*_NAMES, *_QUANTILES), found, strict=True)
+    shaped = {key: value.reshape(-1, 1, 1) for key, value in named}
     return {**shaped, "count": np.array([len(frames)])}
 
 
@@ -241,14 +257,9 @@ def _merged(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> d
         "max": np.maximum(one["max"], other["max"]),
         "mean": mean,
         "std": np.sqrt(variance),
+        **{name: one[name] * (1 - share) + other[name] * share for name in _QUANTILES},
         "count": count,
     }
-
-
-def image_files(frames: np.ndarray, kind: str = "png") -> pa.Array:
-    """Return frames, uint8 (T, H, W, C) or (T, H, W), as images of a Hugging Face dataset."""
-    found = [{"bytes": data, "path": None} for data in image_bytes(frames, kind)]
-    return pa.array(found, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
 
 
 def write_tasks(target: Path, tasks: Mapping[str, int]) -> None:

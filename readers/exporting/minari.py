@@ -7,26 +7,33 @@ that was cut or interrupted has neither flag there, which no reader can tell fro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 
-from ...store.batches import slice_batch
-from ...store.dynamic.column_groups import EXTRA, POLICY
-from ...store.errors import DatasetError, InvalidArgumentError
-from ...store.optional_packages import require
+from ...store.common.arguments import flag
+from ...store.common.optional_packages import require
+from ...store.dynamic.column_groups import INFO
+from ...store.dynamic.logical_types import nest
+from ...store.errors import DatasetError
+from ...store.spaces.batches import slice_batch
 from ..episode import Episode
-from ..iteration import iterate
-from .flat import refuse_vector_rewards
+from ..episodes import iterate
 from .hdf5 import flat, is_attribute, is_name
-from .step_arrays import leaves
-from .target import Export
+from .holds import Fits, Holds, everything, fitting
+from .step_arrays import KeyPath, check_space, leaves, number_array, refuse_vector_rewards
+from .target import ENV_SPEC, Export, Option, export_format
 
+_EXTRA = "'episodelake[minari]'"
+#: Arrow writes and reads longer columns in parts, and Minari takes each part for an episode.
+_ARROW_ROWS = 1 << 15
 _RESERVED = frozenset({"id", "total_steps", "seed", "options"})
-_DATA_FORMATS = ("hdf5", "arrow", "parquet")
+#: Entries of the card that Minari's metadata have in a place of their own.
+_KEPT = frozenset({"dataset_id", "minari_version"})
 _CARD_NAMES = {
     "algorithm": "algorithm_name",
     **{
@@ -45,49 +52,74 @@ _CARD_NAMES = {
 }
 
 
-class _Format:
-    name = "minari"
-    extra = "'episodelake[minari]'"
-    folder = True
-    agents = False
-    options: ClassVar[dict[str, str]] = {
-        "data_format": "hdf5, arrow or parquet",
-        "dataset_id": "such as cartpole/expert-v0",
-        "jpeg_encoding": "store frames as JPEG, which is lossy; False by default",
-    }
+def _holds(options: Mapping[str, Any]) -> Holds:
+    """Return what attributes of HDF5 give back as it is, or whatever JSON can say."""
+    hdf5 = options["data_format"] == "hdf5"
+    facts = _is_attribute if hdf5 else everything
+    return Holds(
+        spaces="whole",
+        card=_is_card,
+        seed=_is_seed if hdf5 else everything,
+        options=facts,
+        metadata=partial(_is_metadata, facts),
+        info=partial(_is_info, hdf5),
+        form="number or text",
+    )
 
-    def write(self, export: Export, target: Path) -> None:
-        """Write the folder of a dataset, with its data in `data`."""
-        require("minari", "Exporting to Minari", self.extra)
-        from minari.dataset.minari_storage import MinariStorage
 
-        data_format = export.options.get("data_format", "hdf5")
-        if data_format not in _DATA_FORMATS:
-            raise InvalidArgumentError(
-                f"data_format={data_format!r} is unknown; expected one of {', '.join(_DATA_FORMATS)}."
-            )
-        manifest = export.context.snapshot.manifest
-        refuse_vector_rewards(export.context, "Minari")
-        hdf5 = data_format == "hdf5"
-        _check_names(manifest.observation_space, "observation", hdf5)
-        _check_names(manifest.action_space, "action", hdf5)
-        export.lose_columns(POLICY, EXTRA)
-        data = target / "data"
-        data.mkdir(parents=True)
-        storage = MinariStorage.new(
-            data,
-            manifest.observation_space,
-            manifest.action_space,
-            _env_spec(export),
-            data_format,
-            jpeg_encoding=bool(export.options.get("jpeg_encoding", False)),
+@export_format(
+    "minari",
+    extra=_EXTRA,
+    folder=True,
+    holds=_holds,
+    data_format=Option.choice("hdf5, arrow or parquet", "hdf5", "arrow", "parquet"),
+    dataset_id=Option("such as cartpole/expert-v0"),
+    jpeg_encoding=Option("store frames as JPEG, which is lossy; False by default", False, flag),
+)
+def write_minari(export: Export, target: Path) -> None:
+    """Write the folder of a dataset, with its data in `data`."""
+    require("minari", "Exporting to Minari", _EXTRA)
+    from minari.dataset.minari_storage import MinariStorage
+
+    data_format = export.options["data_format"]
+    manifest = export.context.snapshot.manifest
+    refuse_vector_rewards(export.context, "Minari")
+    hdf5 = data_format == "hdf5"
+    for place, space in (("observation", manifest.observation_space), ("action", manifest.action_space)):
+        check_space(space, place, "Minari")
+        _check_names(space, place, hdf5)
+    if not hdf5:
+        _check_lengths(export)
+    data = target / "data"
+    data.mkdir(parents=True)
+    storage = MinariStorage.new(
+        data,
+        manifest.observation_space,
+        manifest.action_space,
+        _env_spec(export.card.get(ENV_SPEC)),
+        data_format,
+        jpeg_encoding=export.options["jpeg_encoding"],
+    )
+    # Minari measures all files of the dataset after each episode; the metadata below have the size.
+    storage.get_size = lambda: 0.0
+    storage.update_episodes(_buffers(export, hdf5))
+    del storage.get_size
+    storage.update_episode_metadata(_metadata(export, hdf5))
+    storage.update_metadata(_dataset_metadata(export))
+
+
+def _check_lengths(export: Export) -> None:
+    """Refuse episodes of which Minari would read a part.
+
+    Raises:
+        DatasetError: there is one.
+    """
+    longest = export.facts.frame()["length"].max()
+    if longest >= _ARROW_ROWS:  # type: ignore[operator]
+        raise DatasetError(
+            f"The longest episode has {longest:,} steps; of an episode in Arrow files Minari reads up to "
+            f"{_ARROW_ROWS - 1:,}. Pass data_format='hdf5'."
         )
-        # Minari measures all files of the dataset after each episode; the metadata below have the size.
-        storage.get_size = lambda: 0.0
-        storage.update_episodes(_buffers(export, hdf5))
-        del storage.get_size
-        storage.update_episode_metadata(_metadata(export, hdf5))
-        storage.update_metadata(_dataset_metadata(export))
 
 
 def _check_names(space: Space, place: str, hdf5: bool) -> None:
@@ -116,6 +148,7 @@ def _buffers(export: Export, hdf5: bool) -> Iterator[Any]:
     from minari.data_collector import EpisodeBuffer
 
     index = 0
+    common = None if hdf5 else _common_infos(export)
     for episode in export.episodes():
         # Minari's episodes have an observation after each transition.
         steps = export.transitions_of(episode)
@@ -123,18 +156,16 @@ def _buffers(export: Export, hdf5: bool) -> Iterator[Any]:
             continue
         if hdf5:
             _check_texts(episode, index)
-        if episode.end_reason == "interrupted":
-            export.losses.add("that an episode was interrupted, not cut")
         yield EpisodeBuffer(
             id=index,
-            seed=_seed(episode, export, hdf5),
-            options=_attributes(episode.options or {}, "options", export, hdf5) or None,
+            seed=export.seed(episode),
+            options=export.reset_options(episode),
             observations=episode.observations,
             actions=slice_batch(episode.actions, 0, steps),
             rewards=episode.rewards[:steps],  # type: ignore[arg-type]
             terminations=episode.terminations[:steps],  # type: ignore[arg-type]
             truncations=episode.truncations[:steps],  # type: ignore[arg-type]
-            infos=_infos(slice_batch(episode.info_arrays, 0, steps + 1), export) or None,
+            infos=_infos(episode, export, common) or None,
         )
         index += 1
 
@@ -154,104 +185,108 @@ def _check_texts(episode: Episode, index: int) -> None:
                 )
 
 
-def _seed(episode: Episode, export: Export, hdf5: bool) -> int | None:
-    """Return the seed of an episode; None if it is none that HDF5 holds as a number."""
-    seed = episode.seed
-    if hdf5 and seed is not None and not -(2**63) <= seed < 2**64:
-        export.losses.add("a seed beyond 64 bits")
-        return None
-    return seed
+def _is_seed(path: tuple[Any, ...], seed: int) -> bool:
+    return -(2**63) <= seed < 2**64
 
 
-def _has_transitions(episode: Episode) -> bool:
-    return episode._observation_count > 1
+def _is_attribute(path: tuple[Any, ...], value: Any) -> bool:
+    return all(map(is_name, path)) and is_attribute(value)
 
 
-def _infos(infos: Mapping[str, Any], export: Export, prefix: str = "info.") -> dict[str, Any]:
-    """Return the infos that Minari can store: numbers or texts at every step."""
+def _is_metadata(facts: Fits, path: tuple[Any, ...], value: Any) -> bool:
+    return path[0] not in _RESERVED and facts(path, value)
+
+
+def _is_info(hdf5: bool, path: tuple[Any, ...], values: Any) -> bool:
+    """Return whether values are numbers or texts at every step, and their names those of HDF5."""
+    if not all(map(is_name, path)):
+        return False
+    if isinstance(values, list) and all(isinstance(value, str) for value in values):
+        return not any("\0" in value for value in values)
+    numbers = number_array(values)
+    # Minari's Arrow reader flattens arrays in nested infos.
+    return numbers is not None and bool(numbers.size) and (hdf5 or len(path) == 1 or numbers.ndim < 3)
+
+
+def _is_card(path: tuple[Any, ...], value: Any) -> bool:
+    if path[0] == ENV_SPEC:
+        return _env_spec(value) is not None
+    return path[0] in _CARD_NAMES or path[0] in _KEPT
+
+
+def _info_arrays(episode: Episode) -> dict[str, Any]:
+    """Return the infos that came with an observation, by key."""
+    return slice_batch(episode.info_arrays, 0, episode._observation_count)
+
+
+def _common_infos(export: Export) -> list[KeyPath]:
+    """Return the infos that all episodes have in one form, which Minari's Arrow reader expects."""
+    common: dict[KeyPath, Any] | None = None
+    for episode in filter(export.transitions_of, iterate(export.context)):
+        kept = fitting(_info_arrays(episode), export.holds.info, lambda path, values: None)
+        found = {path: _form(values) for path, values in leaves(kept)}
+        if common is not None:
+            found = {path: form for path, form in common.items() if found.get(path) == form}
+        common = found
+    return list(common or ())
+
+
+def _form(values: Any) -> Any:
+    numbers = number_array(values)
+    return str if numbers is None else (numbers.dtype, numbers.shape[1:])
+
+
+def _infos(episode: Episode, export: Export, common: list[KeyPath] | None) -> dict[str, Any]:
+    """Return the infos that Minari can hold, of Arrow those that are common to all episodes."""
+    found = dict(leaves(export.of_steps(INFO, _info_arrays(episode))))
     kept: dict[str, Any] = {}
-    for key, values in infos.items():
-        if isinstance(values, Mapping) and is_name(key):
-            if inner := _infos(values, export, f"{prefix}{key}."):
-                kept[key] = inner
-        elif is_name(key) and _is_column(values):
-            kept[key] = np.asarray(values) if isinstance(values[0], np.ndarray) else values
-        else:
-            export.losses.add(f"{prefix}{key}, which is not a number or text at every step", _rows(values))
+    for path in found if common is None else common:
+        nest(kept, path, _column(found[path], hdf5=common is None))
+    for path, values in found.items():
+        if common is not None and path not in common:
+            lost = f"info.{'.'.join(path)}, which not every episode has in one form"
+            export.losses.add(lost, len(values))
     return kept
 
 
-def _is_column(values: Any) -> bool:
-    if isinstance(values, list) and all(isinstance(value, str) for value in values):
-        return not any("\0" in value for value in values)
-    try:
-        found = np.asarray(values)
-    except ValueError:  # arrays of several shapes
-        return False
-    return found.dtype.kind in "biuf" and bool(found.size)
-
-
-def _rows(values: Any) -> int:
-    while isinstance(values, Mapping):
-        values = next(iter(values.values()), ())
-    return len(values)
+def _column(values: Any, hdf5: bool) -> Any:
+    numbers = number_array(values)
+    if numbers is None:
+        return values
+    # Minari's Arrow writer takes numbers only as a list, arrays only as an array.
+    return numbers if hdf5 or numbers.ndim > 1 else list(numbers)
 
 
 def _metadata(export: Export, hdf5: bool) -> Iterator[dict[str, Any]]:
     """Yield the metadata of each episode that Minari can store."""
-    for episode in filter(_has_transitions, iterate(export.context)):
-        found = {key: value for key, value in episode.metadata.items() if key not in _RESERVED}
-        for key in _RESERVED.intersection(episode.metadata):
-            export.losses.add(f"metadata.{key}")
-        kept = _attributes(found, "metadata", export, hdf5)
-        yield dict(flat(kept)) if hdf5 else kept
+    for episode in iterate(export.context):
+        if export.transitions_of(episode):
+            kept = export.metadata(episode)
+            yield dict(flat(kept)) if hdf5 else kept
 
 
-def _attributes(values: Mapping[str, Any], place: str, export: Export, hdf5: bool) -> dict[str, Any]:
-    """Return the values that attributes of HDF5 give back as they are; all of them for JSON."""
-    kept: dict[str, Any] = {}
-    for key, value in values.items():
-        inner = isinstance(value, Mapping) and bool(value) and is_name(key)
-        if not hdf5:
-            kept[key] = value
-        elif inner and (part := _attributes(value, f"{place}.{key}", export, hdf5)):
-            kept[key] = part
-        elif not inner and is_name(key) and is_attribute(value):
-            kept[key] = value
-        elif not inner:
-            export.losses.add(f"{place}.{key}")
-    return kept
-
-
-def _env_spec(export: Export) -> EnvSpec | None:
-    """Return the environment of the card; None if there is none that Gymnasium reads."""
-    text = export.card.get("env_spec")
+def _env_spec(text: Any) -> EnvSpec | None:
+    """Return an environment; None if Gymnasium does not read it."""
     if not isinstance(text, str) or not text.startswith("{"):
         return None
     try:
         return EnvSpec.from_json(text)
     except Exception:
-        export.losses.add("env_spec of the card, which Gymnasium does not read")
         return None
 
 
 def _dataset_metadata(export: Export) -> dict[str, Any]:
     minari = require("minari", "Exporting to Minari")
     found: dict[str, Any] = {
-        "dataset_id": export.options.get("dataset_id")
-        or export.card.get("dataset_id", "episodelake/export-v0"),
+        "dataset_id": export.options["dataset_id"] or export.card.get("dataset_id", "episodelake/export-v0"),
         "minari_version": minari.__version__,
     }
     for key, value in export.card.items():
         name = _CARD_NAMES.get(key)
         if name is None:
-            if key not in ("dataset_id", "env_spec", "minari_version"):
-                export.losses.add(f"{key} of the card")
-        elif name in ("author", "author_email"):
+            continue
+        if name in ("author", "author_email"):
             found[name] = {value} if isinstance(value, str) else set(value)
         else:
             found[name] = value
     return found
-
-
-FORMAT = _Format()

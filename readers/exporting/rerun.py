@@ -10,34 +10,30 @@ frames images, texts logs; keys of Dict spaces and infos are parts of the paths 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...store.common.arguments import positive_number
+from ...store.common.optional_packages import require
+from ...store.common.suggestions import suggest
 from ...store.dynamic.column_groups import METADATA
 from ...store.errors import DatasetError, InvalidArgumentError
-from ...store.losses import Losses
 from ...store.names import split
-from ...store.optional_packages import require
 from ...store.reserved import EPISODE, REWARD, STEP
 from ...store.spaces.arrow import LISTS
-from ...store.suggestions import suggest
 from ..frames import episodes_frame
-from .huggingface.features import is_image
-from .lerobot_files import image_files
-from .tables import LOST_CARD, TableExport
-from .target import Export
+from .shards import image_files, is_image
+from .tables import BARE_TABLES, TableExport
+from .target import Export, Option, export_format
 
 _EXTRA = "'episodelake[rerun]'"
-_IMAGES = ("png", "jpeg", "raw")
 #: Longer vectors are tensors, not as many lines of a plot.
 _MOST_LINES = 1000
 #: Bytes of the frames of one message.
@@ -46,35 +42,39 @@ _FACTS = ("episode_id", "run_id", "seed", "length", "episode_return", "end_reaso
 _TEXTS = (pa.string(), pa.large_string())
 
 
-class _Format:
-    name = "rerun"
-    extra = _EXTRA
-    folder = True
-    agents = False
-    annotations = True
-    options: ClassVar[dict[str, str]] = {
-        "images": "png, which is lossless (the default), jpeg, or raw, without compression",
-        "time": "the column of steps with seconds or times, such as info.time, for the timeline `time`",
-        "fps": "steps per second, for the timeline `time`; that of the card by default",
-        "application": "the name of the application; the title of the card by default",
-    }
+def _is_card(path: tuple[Any, ...], value: Any) -> bool:
+    """Return whether an entry names the recordings, or places their steps in time."""
+    return path in (("title",), ("fps",))
 
-    def write(self, export: Export, target: Path) -> None:
-        """Write a file for each episode, `000000.rrd` and so on.
 
-        Raises:
-            InvalidArgumentError: an option is not valid.
-            DatasetError: a step has no time.
-            MissingPackageError: rerun-sdk is not installed, or Pillow, and there are images.
-        """
-        purpose = "Exporting to Rerun"
-        rerun, chunks, errors = (
-            require(name, purpose, _EXTRA) for name in ("rerun", "rerun.chunk", "rerun.error_utils")
-        )
-        folder = _Folder(rerun, chunks, export, target)
-        target.mkdir(parents=True)
-        with errors.catch_and_log_exceptions(strict=True):
-            folder.write()
+@export_format(
+    "rerun",
+    extra=_EXTRA,
+    folder=True,
+    holds=replace(BARE_TABLES, ends={}, card=_is_card),
+    images=Option.choice(
+        "png, which is lossless (the default), jpeg, or raw, without compression", "png", "jpeg", "raw"
+    ),
+    time=Option("the column of steps with seconds or times, such as info.time, for the timeline `time`"),
+    fps=Option.positive("steps per second, for the timeline `time`; that of the card by default", most=1e9),
+    application=Option("the name of the application; the title of the card by default"),
+)
+def write_rerun(export: Export, target: Path) -> None:
+    """Write a file for each episode, `000000.rrd` and so on.
+
+    Raises:
+        InvalidArgumentError: an option is not valid.
+        DatasetError: a step has no time.
+        MissingPackageError: rerun-sdk is not installed, or Pillow, and there are images.
+    """
+    purpose = "Exporting to Rerun"
+    rerun, chunks, errors = (
+        require(name, purpose, _EXTRA) for name in ("rerun", "rerun.chunk", "rerun.error_utils")
+    )
+    folder = _Folder(rerun, chunks, export, target)
+    target.mkdir(parents=True)
+    with errors.catch_and_log_exceptions(strict=True):
+        folder.write()
 
 
 class _Folder:
@@ -83,31 +83,17 @@ class _Folder:
         self._chunks = chunks
         self._export = export
         self._target = target
-        self._images = export.options.get("images", _IMAGES[0])
-        if self._images not in _IMAGES:
-            expected = ", ".join(map(repr, _IMAGES))
-            raise InvalidArgumentError(f"images={self._images!r} is unknown; expected one of {expected}.")
+        self._images = export.options["images"]
         snapshot = export.context.snapshot
         schema = snapshot.schema
         codecs = (schema.observation, schema.action, schema.reward)
         self._leaves = {leaf.column: leaf for codec in codecs for leaf in codec.leaves}
-        # Of what tables lose, this has the reasons of ends.
-        self._table = TableExport(replace(export, losses=Losses()), layout="steps")
-        self._count_losses()
-        self._time = _time_column(export.options.get("time"), self._table.schema)
+        self._table = TableExport(export, layout="steps")
+        self._time = _time_column(export.options["time"], self._table.schema)
         self._fps = None if self._time is not None else _frames_per_second(export)
         default = export.card.get("title") or Path(str(snapshot.layout.root)).name
-        name = str(export.options.get("application", default))
+        name = str(export.options["application"] or default)
         self._application = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip("-") or "episodes"
-
-    def _count_losses(self) -> None:
-        context, losses = self._export.context, self._export.losses
-        frame = episodes_frame(context.snapshot, context.positions)
-        options, seeds = frame.select(pl.col("options", "wide_seed").count()).collect().row(0)
-        losses.add("options of the reset", options)
-        losses.add("seeds beyond 64 bits", seeds)
-        losses.add(LOST_CARD, len(self._export.card))
-        losses.add("the spaces, whose dtypes and bounds Rerun lacks", 2)
 
     def write(self) -> None:
         """Write all episodes."""
@@ -143,8 +129,10 @@ class _Folder:
             start_time=None if started is None else [int(started.timestamp() * 1e6) * 1000],
         )
         yield chunk.from_columns("/__properties", [], info)
-        told = {name: facts[name] for name in _FACTS if facts[name] is not None}
-        yield chunk.from_property("episode", rerun.AnyValues(**told, **_metadata(rows)))
+        told = {name: facts[name] for name in _FACTS if facts[name] is not None} | _metadata(rows)
+        # Of plain values Rerun gives each name one type in the whole process.
+        typed = {name: pa.array([value]) for name, value in told.items()}
+        yield chunk.from_property("episode", rerun.AnyValues(**typed))
         times = _Times(rerun, self._axis(rows, number), rows.column(STEP).to_numpy())
         for field in rows.schema:
             skipped = field.name in (EPISODE, STEP, "seed") or field.name.startswith(METADATA.prefix)
@@ -189,23 +177,23 @@ class _Folder:
         values = column.drop_null().combine_chunks()
         leaf = self._leaves.get(name)
         if leaf is None:
-            columns = self._plain(values)
+            columns = self._plain(name, values)
             if columns is None:
                 self._export.losses.add(f"the column {name}, of type {values.type}")
             else:
                 yield rows, columns
             return
         stack = leaf.decode([values])
-        if is_image(leaf):
+        if is_image(leaf.native, leaf.shape, grey=True):
             size = max(1, _FRAME_BYTES // leaf.size)
             for start in range(0, len(stack), size):
                 yield rows[start : start + size], self._frames(stack[start : start + size])
         elif len(leaf.shape) < 2 and leaf.size <= _MOST_LINES:
-            yield rows, self._lines(stack.reshape(-1), leaf.size, len(stack))
+            yield rows, self._lines(name, stack.reshape(-1), leaf.size, len(stack))
         else:
             yield rows, self._tensors(stack)
 
-    def _plain(self, values: pa.Array) -> Any:
+    def _plain(self, name: str, values: pa.Array) -> Any:
         """Return numbers, lists of numbers and texts as columns of components; None for other values."""
         kind = values.type
         if kind in _TEXTS:
@@ -213,14 +201,19 @@ class _Folder:
         if isinstance(kind, LISTS) and _is_number(kind.value_type):
             flat = pc.call_function("list_flatten", [values])
             lengths = pc.call_function("list_value_length", [values]).to_numpy()
-            return self._lines(flat.to_numpy(zero_copy_only=False), lengths, len(values))
-        return (
-            self._lines(values.to_numpy(zero_copy_only=False), 1, len(values)) if _is_number(kind) else None
-        )
+            return self._lines(name, flat.to_numpy(zero_copy_only=False), lengths, len(values))
+        if not _is_number(kind):
+            return None
+        return self._lines(name, values.to_numpy(zero_copy_only=False), 1, len(values))
 
-    def _lines(self, values: np.ndarray, lengths: Any, rows: int) -> Any:
-        found = self._rerun.Scalars.columns(scalars=values.astype(np.float64))
-        return found.partition(np.broadcast_to(lengths, rows))
+    def _lines(self, name: str, values: np.ndarray, lengths: Any, rows: int) -> Any:
+        """Return lines of a plot, which are doubles; counts the integers that these round."""
+        doubles = values.astype(np.float64)
+        if values.dtype.kind in "iu":
+            with np.errstate(invalid="ignore"):
+                rounded = np.count_nonzero(doubles.astype(values.dtype) != values)
+            self._export.losses.add(f"digits of integers in {name}, which are doubles in Rerun", int(rounded))
+        return self._rerun.Scalars.columns(scalars=doubles).partition(np.broadcast_to(lengths, rows))
 
     def _tensors(self, stack: np.ndarray) -> list[Any]:
         # Rerun makes a batch of one tensor only.
@@ -285,16 +278,11 @@ def _time_column(name: Any, schema: pa.Schema) -> str | None:
 
 
 def _frames_per_second(export: Export) -> float | None:
-    fps = export.options.get("fps", export.card.get("fps"))
-    if fps is None:
-        return None
-    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < math.inf:
-        raise InvalidArgumentError(f"fps={fps!r}: expected a number above 0.")
-    return float(fps)
+    fps = export.options["fps"]
+    if fps is None and export.card.get("fps") is not None:
+        fps = positive_number("fps", export.card["fps"])
+    return fps
 
 
 def _is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-
-
-FORMAT = _Format()

@@ -1,31 +1,37 @@
-"""RLlib's offline data: rows or `SampleBatch`es in Parquet, JSON lines, or episodes as `item`.
+"""RLlib's offline data in Parquet: a row for each transition, or episodes as `item`.
 
-N transitions make N rows. Rows and batches have the columns that `OfflinePreLearner` reads. Episodes are
-states of `SingleAgentEpisode`, which keep infos, too, and values of every space. RLlib's readers of batches
-and episodes take only those that are terminated or truncated.
+N transitions make N rows, with the columns that `OfflinePreLearner` reads. Episodes are states of
+`SingleAgentEpisode`, which keep infos, too, and values of nested spaces. RLlib's reader of episodes takes
+only those that are terminated or truncated.
 """
 
 from __future__ import annotations
 
+import base64
 import copy
+import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from gymnasium import Space, spaces
 
-from ...store.batches import slice_batch
-from ...store.dynamic.column_groups import EXTRA, INFO, METADATA
-from ...store.errors import DatasetError, InvalidArgumentError
-from ...store.optional_packages import require
+from ...store.common.arguments import one_of
+from ...store.common.optional_packages import require
+from ...store.dynamic.column_groups import POLICY
+from ...store.errors import DatasetError
+from ...store.spaces.batches import slice_batch
 from ..episode import Episode
-from .flat import refuse_vector_rewards
-from .hdf5 import lose_facts
-from .rllib_spaces import space_to_dict
-from .target import LOST_EPISODE, LOST_TRANSITION, Export
+from .holds import Holds, everything, nothing
+from .step_arrays import check_space, number_array, refuse_vector_rewards
+from .target import Export, Option, export_format
 
 _FILE_STEPS = 1 << 16
 _EXTRA_PACKAGES = "'episodelake[rllib]'"
@@ -35,34 +41,52 @@ _Space = dict[str, Any] | None
 _NOT_POLICY = _COLUMNS | {"agent_id", "module_id", "infos", "agent_index", "dones", "unroll_id", "type"}
 
 
-class _Format:
-    name = "rllib"
-    extra = _EXTRA_PACKAGES
-    folder = True
-    agents = False
-    options: ClassVar[dict[str, str]] = {
-        "kind": "rows, episodes, batches or json; rows by default",
-        "cut": "'truncated' to set that flag where an episode was cut or interrupted; None by default",
-    }
+def _is_output(path: tuple[Any, ...], values: Any) -> bool:
+    return len(path) == 1 and path[0] not in _NOT_POLICY and number_array(values) is not None
 
-    def write(self, export: Export, target: Path) -> None:
-        """Write a folder of files with some 65,000 transitions each."""
-        kind = export.options.get("kind", "rows")
-        write = _WRITERS.get(kind)
-        if write is None:
-            raise InvalidArgumentError(f"kind={kind!r} is unknown; expected one of {', '.join(_WRITERS)}.")
-        if export.options.get("cut") not in (None, "truncated"):
-            raise InvalidArgumentError(f"cut={export.options['cut']!r}; expected 'truncated' or None.")
-        refuse_vector_rewards(export.context, "RLlib")
-        export.lose_columns(EXTRA, METADATA, *([] if kind == "episodes" else [INFO]))
-        for key in export.card:
-            export.losses.add(f"{key} of the card")
-        if kind != "episodes":
-            _check_spaces(export, kind)
-            export.lose_spaces()
-        target.mkdir(parents=True)
-        for number, episodes in enumerate(_groups(export)):
-            write(export, episodes, target / f"{number:06d}")
+
+#: What a `SingleAgentEpisode` holds.
+EPISODES = Holds(
+    spaces="whole",
+    info=everything,
+    policy=_is_output,
+    form="number or array of one shape",
+)
+
+
+def _holds(options: Mapping[str, Any]) -> Holds:
+    """Return transitions, flags and outputs of the policy; of episodes spaces and infos too."""
+    ends = ("interrupted", "cut") if options["cut"] == "truncated" else ("interrupted",)
+    becomes = "truncated" if len(ends) > 1 else "cut"
+    holds = replace(EPISODES, ends=dict.fromkeys(ends, becomes))
+    return holds if options["kind"] == "episodes" else replace(holds, spaces="dtypes", info=nothing)
+
+
+@export_format(
+    "rllib",
+    extra=_EXTRA_PACKAGES,
+    folder=True,
+    holds=_holds,
+    kind=Option.choice("rows or episodes; rows by default", "rows", "episodes"),
+    cut=Option(
+        "'truncated' to set that flag where an episode was cut or interrupted; None by default",
+        check=partial(one_of, choices=("truncated",)),
+    ),
+)
+def write_rllib(export: Export, target: Path) -> None:
+    """Write a folder of files with some 65,000 transitions each."""
+    kind = export.options["kind"]
+    write = _write_episodes if kind == "episodes" else _write_rows
+    refuse_vector_rewards(export.context, "RLlib")
+    if kind == "episodes":
+        manifest = export.context.snapshot.manifest
+        check_space(manifest.observation_space, "observation", "RLlib")
+        check_space(manifest.action_space, "action", "RLlib")
+    else:
+        _check_spaces(export)
+    target.mkdir(parents=True)
+    for number, episodes in enumerate(_groups(export)):
+        write(export, episodes, target / f"{number:06d}")
 
 
 def rllib_episodes(module: Any, export: Export) -> list[Any]:
@@ -74,7 +98,6 @@ def rllib_episodes(module: Any, export: Export) -> list[Any]:
         DatasetError: the rewards are vectors.
     """
     refuse_vector_rewards(export.context, "RLlib's SingleAgentEpisode")
-    export.lose_columns(EXTRA, METADATA)
     spaces = _spaces(export)
     # What the store hands out may share its memory.
     return [
@@ -83,14 +106,13 @@ def rllib_episodes(module: Any, export: Export) -> list[Any]:
     ]
 
 
-def _check_spaces(export: Export, kind: str) -> None:
+def _check_spaces(export: Export) -> None:
     schema = export.context.snapshot.schema
     for codec in (schema.observation, schema.action):
         whole = len(codec.fields) == 1 and codec.leaves and codec.leaves[0].column == codec.root
-        flat = whole and codec.leaves[0].size and (kind == "rows" or len(codec.leaves[0].shape) < 2)
-        if not flat:
+        if not whole or not codec.leaves[0].size:
             raise DatasetError(
-                f"RLlib cannot read {kind} with values of the space {codec.space} ({codec.root}). Export "
+                f"RLlib cannot read rows with values of the space {codec.space} ({codec.root}). Export "
                 "kind='episodes'."
             )
 
@@ -100,7 +122,6 @@ def _groups(export: Export) -> Iterator[list[Episode]]:
     some: list[Episode] = []
     count = 0
     for episode in _whole(export):
-        lose_facts(episode, export, metadata=False)
         some.append(episode)
         count += episode.length
         if count >= _FILE_STEPS:
@@ -111,50 +132,27 @@ def _groups(export: Export) -> Iterator[list[Episode]]:
 
 
 def _whole(export: Export) -> Iterator[Episode]:
-    """Yield the episodes that have a transition with a next observation, and count the others."""
-    for episode in export.episodes():
-        if _steps(episode):
-            yield episode
-        else:
-            export.losses.add(LOST_EPISODE)
-
-
-def _steps(episode: Episode) -> int:
-    """Return how many transitions have a next observation."""
-    return episode._observation_count - 1
+    """Yield the episodes that have a transition with a next observation."""
+    return filter(export.transitions_of, export.episodes())
 
 
 def _flags(export: Export, episode: Episode, steps: int) -> tuple[bool, bool]:
-    """Return terminated and truncated of the last transition, and count what they do not tell."""
-    if steps < episode.length:
-        export.losses.add(LOST_TRANSITION)
-    elif episode.terminated and episode.truncated:
-        return True, True
-    elif episode.end_reason in ("terminated", "truncated"):
+    """Return terminated and truncated of the last transition."""
+    if steps == episode.length and (episode.terminated or episode.truncated):
         return episode.terminated, episode.truncated
-    if episode.end_reason == "interrupted":
-        export.losses.add("that an episode was interrupted, not cut")
-    if export.options.get("cut") == "truncated":
-        export.losses.add("that an episode was cut, not truncated")
-        return False, True
-    return False, False
+    return False, export.options.get("cut") == "truncated"
 
 
 def _outputs(export: Export, episode: Episode, steps: int) -> dict[str, np.ndarray]:
     """Return what the policy recorded as one array for each key, if it is numbers at every step."""
-    found: dict[str, np.ndarray] = {}
-    for key, values in episode.policy.items():
-        array = np.asarray(values[:steps]) if not isinstance(values, Mapping) else np.empty(0, object)
-        if array.dtype.kind not in "biuf" or key in _NOT_POLICY:
-            export.losses.add(f"policy.{key}, which is not a number or array of one shape at every step")
-        else:
-            found[key] = array
-    return found
+    rows = slice_batch(episode.policy, 0, steps)
+    kept = export.of_steps(POLICY, rows).items()
+    return {key: numbers for key, values in kept if (numbers := number_array(values)) is not None}
 
 
 def _columns(export: Export, episode: Episode) -> dict[str, np.ndarray]:
     """Return an episode as RLlib's columns, T values each."""
-    steps = _steps(episode)
+    steps = export.transitions_of(episode)
     last = np.arange(steps) == steps - 1
     terminated, truncated = _flags(export, episode, steps)
     observations: Any = episode.observations
@@ -195,38 +193,12 @@ def _common(export: Export, episodes: list[Episode]) -> dict[str, list[np.ndarra
     for part in parts:
         for name in part:
             if name not in common:
-                export.losses.add(f"policy.{name}, which other episodes do not have in this shape")
+                export.losses.add(f"policy.{name}, which other episodes do not have in this form")
     return {name: [part[name] for part in parts] for name in common}
 
 
 def _fits(first: np.ndarray, other: np.ndarray | None) -> bool:
-    return other is not None and other.shape[1:] == first.shape[1:]
-
-
-def _write_batches(export: Export, episodes: list[Episode], file: Path) -> None:
-    columns = {name: _batch_column(parts) for name, parts in _common(export, episodes).items()}
-    pq.write_table(pa.table(columns), file.with_suffix(".parquet"))
-
-
-def _batch_column(parts: list[np.ndarray]) -> pa.Array:
-    """Return a row for each episode: the list of its values, in their dtype."""
-    values = np.concatenate(parts)
-    array = pa.array(values.reshape(-1))
-    if values.ndim > 1:
-        array = pa.ListArray.from_arrays(
-            pa.array(np.arange(len(values) + 1) * values.shape[1], pa.int32()), array
-        )
-    return pa.ListArray.from_arrays(pa.array(np.cumsum([0, *map(len, parts)]), pa.int32()), array)
-
-
-def _write_json(export: Export, episodes: list[Episode], file: Path) -> None:
-    with file.with_suffix(".json").open("w") as lines:
-        for episode in episodes:
-            lines.write(json.dumps({"type": "SampleBatch", **_listed(_columns(export, episode))}) + "\n")
-
-
-def _listed(columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    return {name: np.asarray(values).tolist() for name, values in columns.items()}
+    return other is not None and (other.shape[1:], other.dtype) == (first.shape[1:], first.dtype)
 
 
 def _write_episodes(export: Export, episodes: list[Episode], file: Path) -> None:
@@ -238,12 +210,12 @@ def _write_episodes(export: Export, episodes: list[Episode], file: Path) -> None
 
 def _spaces(export: Export) -> tuple[_Space, _Space]:
     schema = export.context.snapshot.schema
-    return space_to_dict(schema.observation_space), space_to_dict(schema.action_space)
+    return _space_to_dict(schema.observation_space), _space_to_dict(schema.action_space)
 
 
 def _state(export: Export, episode: Episode, spaces: tuple[_Space, _Space]) -> dict[str, Any]:
     """Return the state of a `SingleAgentEpisode`, with stacked values."""
-    steps = _steps(episode)
+    steps = export.transitions_of(episode)
     terminated, truncated = _flags(export, episode, steps)
     outputs = _outputs(export, episode, steps)
     return {
@@ -282,10 +254,31 @@ def _encoded(value: Any) -> Any:
     raise DatasetError(f"RLlib's episodes cannot hold {value!r:.100}, a {type(value).__name__}.")
 
 
-_WRITERS: dict[str, Callable[[Export, list[Episode], Path], None]] = {
-    "rows": _write_rows,
-    "episodes": _write_episodes,
-    "batches": _write_batches,
-    "json": _write_json,
-}
-FORMAT = _Format()
+def _space_to_dict(space: Space) -> dict[str, Any] | None:
+    """Return a space as a dict; None if it, or a part of it, is of another class."""
+    match space:
+        case spaces.Box():
+            told = {"space": "box", "shape": list(space.shape), "dtype": space.dtype.str}
+            return told | {"low": _packed(space.low), "high": _packed(space.high)}
+        case spaces.Discrete():
+            return {"space": "discrete", "n": int(space.n), "start": int(space.start)}
+        case spaces.MultiBinary():
+            return {"space": "multi-binary", "n": space.n}
+        case spaces.MultiDiscrete():
+            return {"space": "multi-discrete", "nvec": _packed(space.nvec), "dtype": space.dtype.str}
+        case spaces.Tuple():
+            parts = [_space_to_dict(part) for part in space.spaces]
+            return None if None in parts else {"space": "tuple", "spaces": parts}
+        case spaces.Dict():
+            named = {key: _space_to_dict(part) for key, part in space.spaces.items()}
+            return None if None in named.values() else {"space": "dict", "spaces": named}
+        case spaces.Text():
+            told = {"space": "text", "min_length": space.min_length, "max_length": space.max_length}
+            return told | {"charset": "".join(sorted(space.character_set))}
+    return None
+
+
+def _packed(array: np.ndarray) -> str:
+    file = io.BytesIO()
+    np.save(file, array)
+    return base64.b64encode(zlib.compress(file.getvalue())).decode("ascii")

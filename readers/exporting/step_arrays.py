@@ -11,16 +11,20 @@ from gymnasium import Space, spaces
 
 from ...store.dynamic import logical_types as kinds
 from ...store.dynamic.column_groups import INFO, POLICY, STEP_FAMILIES, ColumnGroup
-from ...store.errors import DatasetError, InvalidArgumentError
+from ...store.errors import DatasetError
 from ...store.spaces.arrow import elements_of
+from ..context import ReadContext
 from ..episode import Episode
 from .target import Export
 
+#: Spaces whose values are one array.
+SIMPLE_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Text)
-Path = tuple[str, ...]
+_PYTHON_TYPES = {"b": bool, "i": int, "u": int, "f": float}
+KeyPath = tuple[str, ...]
 
 
-def check_space(space: Space, what: str, target: str, path: Path = ()) -> None:
+def check_space(space: Space, what: str, target: str, path: KeyPath = ()) -> None:
     """Refuse a space that has a part without arrays of one shape or texts.
 
     Raises:
@@ -43,7 +47,7 @@ def parts_of(space: spaces.Dict | spaces.Tuple) -> list[tuple[str, Space]]:
     return [(str(index), part) for index, part in enumerate(space.spaces)]
 
 
-def leaves(values: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def leaves(values: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
     """Yield the arrays and lists of texts in stacked values of a space, with their paths."""
     if isinstance(values, Mapping | tuple):
         named = values.items() if isinstance(values, Mapping) else ((str(i), v) for i, v in enumerate(values))
@@ -51,6 +55,33 @@ def leaves(values: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
             yield from leaves(part, (*path, key))
     else:
         yield path, values if isinstance(values, list) else np.asarray(values)
+
+
+def number_array(values: Any) -> np.ndarray | None:
+    """Return arrays, or lists and tuples of numbers, as one array; None if that would change a number.
+
+    Booleans, integers and floats do not mix, integers fit into 64 bits, and all rows have one shape.
+    """
+    if not isinstance(values, np.ndarray):
+        kinds = set(_kinds(values))
+        try:
+            array = np.array(values)
+        except ValueError:  # rows of several shapes
+            return None
+        # Of integers beyond 64 bits NumPy makes floats or objects.
+        if len(kinds) != 1 or not kinds & {array.dtype, _PYTHON_TYPES.get(array.dtype.kind)}:
+            return None
+        values = array
+    return values if values.dtype.kind in "biuf" else None
+
+
+def _kinds(values: Any) -> Iterator[Any]:
+    """Yield the type of each number in nested lists, and the dtype of each array."""
+    if isinstance(values, list | tuple):
+        for value in values:
+            yield from _kinds(value)
+    else:
+        yield getattr(values, "dtype", type(values))
 
 
 class StepColumns:
@@ -65,7 +96,7 @@ class StepColumns:
         self._fields = {group: list(filter(group.owns, schema)) for group in STEP_FAMILIES}
         self._kinds = {field.name: kinds.field_kind(field) or kinds.JSON_KIND for field in schema}
 
-    def of(self, episode: Episode) -> Iterator[tuple[ColumnGroup, Path, Any]]:
+    def of(self, episode: Episode) -> Iterator[tuple[ColumnGroup, KeyPath, Any]]:
         """Yield the columns that an episode has: group, path and values.
 
         Values are an array of T+1 values (see `Episode.info_arrays` and `Episode.policy` for exceptions) or a
@@ -77,7 +108,7 @@ class StepColumns:
 
     def _of_group(
         self, episode: Episode, group: ColumnGroup, fields: list[pa.Field]
-    ) -> Iterator[tuple[Path, Any]]:
+    ) -> Iterator[tuple[KeyPath, Any]]:
         count = episode.length + 1
         table = episode._block.table(fields, episode._start, count)
         if group.json_column in table.column_names and table.column(group.json_column).null_count < count:
@@ -96,7 +127,7 @@ class StepColumns:
             yield group.path(field.name), _values(cells, kind)
 
 
-def text_keys(path: tuple[Any, ...]) -> Path:
+def text_keys(path: tuple[Any, ...]) -> KeyPath:
     """Return a path with keys that are no texts in angle brackets."""
     return tuple(key if isinstance(key, str) else f"<{key!r}>" for key in path)
 
@@ -122,24 +153,33 @@ def _values(cells: pa.Array, kind: str) -> Any:
     return found.astype(dtype, copy=False).reshape(len(cells), *(shape if inner == (-1,) else inner))
 
 
-def is_picture(values: Any) -> bool:
-    """Return whether values are frames: uint8 of shape (T, H, W, 1) or (T, H, W, 3)."""
-    return (
-        isinstance(values, np.ndarray)
-        and values.dtype == np.uint8
-        and values.ndim == 4
-        and values.shape[3] in (1, 3)
-        and 0 not in values.shape[1:]
-    )
+def refuse_agents(context: ReadContext, target: str) -> None:
+    """Refuse a store of several agents."""
+    agents = [agent for group in context.snapshot.schema.groups for agent in group.agents]
+    if agents:
+        raise DatasetError(
+            f"{target} holds transitions of a single agent; the store has the agents "
+            f"{', '.join(agents[:8])}. Write the episodes of one, `episode.agent(name)`, to a store of their "
+            "own, and convert that."
+        )
 
 
-def shard_bytes(export: Export) -> int:
-    """Return the option `shard_bytes`, 256 MiB by default.
+def refuse_vector_rewards(context: ReadContext, target: str) -> None:
+    """Refuse rewards that are not a number."""
+    shape = context.snapshot.manifest.reward_shape
+    if shape:
+        raise DatasetError(
+            f"{target} holds one number as a reward; the store has rewards of shape {shape}. Combine the "
+            "objectives into one number, write the episodes with it to another store, and convert that."
+        )
 
-    Raises:
-        InvalidArgumentError: it is not a number above 0.
-    """
-    size = export.options.get("shard_bytes", 256 << 20)
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise InvalidArgumentError(f"shard_bytes={size!r}: expected a whole number above 0.")
-    return size
+
+def refuse_spaces(target: str, column: str, space: spaces.Space, allowed: tuple[type, ...]) -> None:
+    """Refuse a space, or a part of a Dict, that is of none of these types."""
+    parts = space.spaces if isinstance(space, spaces.Dict) and spaces.Dict in allowed else {"": space}
+    simple = tuple(each for each in allowed if each is not spaces.Dict)
+    for key, part in parts.items():
+        if not isinstance(part, simple):
+            name = f"{column}.{key}" if key else column
+            kinds = ", ".join(each.__name__ for each in allowed)
+            raise DatasetError(f"{target} cannot hold {name!r}, a {type(part).__name__}; it holds {kinds}.")

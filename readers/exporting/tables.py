@@ -1,4 +1,4 @@
-"""Rows of a view as one table: its transitions with their next observations, or the rows of `steps`.
+"""Plain Parquet, and the rows of a view as one table: transitions with their next observations, or `steps`.
 
 Every row has `episode`, the number of its episode in the view, and the episode's `seed` and `metadata.*`.
 Rows come in the order of the view, a few megabytes at a time.
@@ -6,32 +6,53 @@ Rows come in the order of the view, a few megabytes at a time.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY
-from ...store.errors import InvalidArgumentError
+from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnSet
+from ...store.dynamic.logical_types import marked
+from ...store.dynamic.rows import DynamicRows
+from ...store.dynamic.values import dump_json, load_object
 from ...store.layout import EPISODES, STEPS
+from ...store.names import CARD_KEY, EXTRA_KEY, SPACES_KEY
 from ...store.reserved import EPISODE, EPISODE_ID, next_name
+from ...store.spaces import space_to_json
 from ..blocks import Block
+from ..episodes import iterate_blocks
 from ..frames import episodes_frame
-from ..iteration import iterate_blocks
-from .target import Export
+from .holds import Holds, int64, nothing
+from .target import Export, Option, export_format
 
-_LAYOUTS = ("transitions", "steps")
 _BATCH_BYTES = 16 << 20
 _SEED = "seed"
-LOST_CARD = "entries of the card"
-#: The options of formats that write tables.
-OPTIONS = {"layout": "transitions, with the next observation of each (the default), or the rows of steps"}
+#: The option of formats that write tables.
+LAYOUT = Option.choice(
+    "transitions, with the next observation of each (the default), or the rows of steps",
+    "transitions",
+    "steps",
+)
+#: What tables hold, with spaces and the card beside them.
+TABLES = Holds.all_but(
+    seed=int64, options=nothing, source_key=True, annotations=True, last_observation="kept"
+)
+#: What they hold alone.
+BARE_TABLES = replace(TABLES, spaces=None, card=nothing)
 
 
 class TableExport:
     """The table of an export.
+
+    Args:
+        export: of the episodes.
+        encode: replaces columns of `steps` with others of the same names, once for each row that is read.
+        layout: "transitions" or "steps".
 
     Attributes:
         schema: of the table.
@@ -43,22 +64,9 @@ class TableExport:
         self,
         export: Export,
         encode: Callable[[pa.Table], pa.Table] | None = None,
-        layout: str | None = None,
+        *,
+        layout: str,
     ) -> None:
-        """Check the options, and count what no table holds.
-
-        Args:
-            encode: replaces columns of `steps` with others of the same names, once for each row that is read.
-            layout: "transitions" or "steps"; None for that of the options.
-
-        Raises:
-            InvalidArgumentError: the layout is unknown.
-        """
-        layout = layout or export.options.get("layout", _LAYOUTS[0])
-        if layout not in _LAYOUTS:
-            raise InvalidArgumentError(
-                f"layout={layout!r} is unknown; expected {' or '.join(map(repr, _LAYOUTS))}."
-            )
         self._export = export
         self._snapshot = snapshot = export.context.snapshot
         self._transitions = layout == "transitions"
@@ -67,7 +75,9 @@ class TableExport:
         self._stored = [field for field in self._steps if field.name not in added]
         self.extra = [field.name for field in self._steps if EXTRA.owns(field)]
         shown = snapshot.shown_schema(EPISODES)
-        self._facts = [field for field in shown if field.name == _SEED or METADATA.owns(field)]
+        self._own = [field for field in shown if field.name == _SEED or METADATA.owns(field)]
+        self._runs = _RunColumns(export, self._own)
+        self._facts = [*self._own, *self._runs.fields]
         self.dynamic = [
             field.name
             for field in (*self._steps, *self._facts)
@@ -75,7 +85,7 @@ class TableExport:
         ]
         self._following: dict[str, str] = {}
         if self._transitions:
-            names = [field.name for field in self._steps if not POLICY.owns(field)]
+            names = [field.name for field in self._stored if not POLICY.owns(field)]
             self._following = {name: after for name in names if (after := next_name(name)) is not None}
             own = {name: f"next_{name}" for name in self.extra}
             self._following |= {name: after for name, after in own.items() if after not in names}
@@ -83,29 +93,24 @@ class TableExport:
         encoded = pa.schema([pa.field(field.name, field.type) for field in self._steps])
         if encode is not None:
             encoded = encode(encoded.empty_table()).schema
-        types = dict(zip(encoded.names, encoded.types, strict=True))
+        # With the kinds of dynamic columns: the shapes and dtypes of arrays.
+        of_steps = {field.name: marked(encoded.field(field.name), field) for field in self._steps}
         self.schema = pa.schema(
             [
                 pa.field(EPISODE, pa.int64()),
-                *encoded,
-                *(pa.field(after, types[name]) for name, after in self._following.items()),
-                *(pa.field(field.name, field.type) for field in self._facts),
+                *of_steps.values(),
+                *(of_steps[name].with_name(after) for name, after in self._following.items()),
+                *(marked(field, field) for field in self._facts),
             ]
         )
-        self._count_losses()
 
-    def _count_losses(self) -> None:
-        context, losses = self._export.context, self._export.losses
-        frame = episodes_frame(self._snapshot, context.positions)
-        counted = frame.select(
-            (pl.col("end_reason") == "interrupted").sum().alias("interrupted"),
-            pl.col("options").is_not_null().sum().alias("options"),
-            pl.col("wide_seed").is_not_null().sum().alias("seeds"),
-        ).collect()
-        losses.add("that an episode was interrupted, not cut", int(counted["interrupted"][0]))
-        losses.add("options of the reset", int(counted["options"][0]))
-        losses.add("seeds beyond 64 bits", int(counted["seeds"][0]))
-        losses.add(LOST_CARD, len(self._export.card))
+    @property
+    def file_metadata(self) -> dict[bytes, str]:
+        """The metadata of a Parquet file, for an import: spaces, card, and own step columns."""
+        manifest = self._snapshot.manifest
+        spaces = [space_to_json(manifest.observation_space), space_to_json(manifest.action_space)]
+        values = {SPACES_KEY: spaces, CARD_KEY: self._export.card, EXTRA_KEY: self.extra}
+        return {key: json.dumps(value) for key, value in values.items()}
 
     def batches(self) -> Iterator[pa.Table]:
         """Yield the rows.
@@ -172,7 +177,71 @@ class TableExport:
         return table
 
     def _episodes(self, positions: Sequence[int]) -> pa.Table:
-        names = [field.name for field in self._facts]
-        frame = episodes_frame(self._snapshot, np.array(positions, np.int64)).select(names).collect()
-        schema = pa.schema(self._facts)
-        return frame.to_arrow().cast(schema)
+        names = [field.name for field in self._own]
+        wanted = episodes_frame(self._snapshot, np.array(positions, np.int64))
+        frame = wanted.select(*names, "run_id").collect()
+        own = frame.select(names).to_arrow().cast(pa.schema(self._own))
+        return self._runs.join(own, frame["run_id"].to_list())
+
+
+class _RunColumns:
+    """The facts of runs as columns of metadata.
+
+    Args:
+        export: of the episodes.
+        own: the columns of these, which win.
+
+    Attributes:
+        fields: the columns that the episodes lack.
+    """
+
+    def __init__(self, export: Export, own: Sequence[pa.Field]) -> None:
+        facts = export.facts.runs.by_run
+        columns = ColumnSet(METADATA, ()).columns(DynamicRows.of([*facts.values()]), 0, len(facts))
+        types = {field.name: field.type for field in own}
+        self._places = {run_id: place for place, run_id in enumerate(facts)}
+        self._columns: dict[str, pa.Array] = {}
+        for name, (_, values) in columns.items():
+            if types.get(name, values.type) == values.type:
+                self._columns[name] = values
+            else:
+                what = f"{name} of a run, since metadata of episodes have this key"
+                export.losses.add(what, len(export.context))
+        self.fields = [
+            pa.field(name, values.type) for name, values in self._columns.items() if name not in types
+        ]
+
+    def join(self, own: pa.Table, runs: Sequence[str]) -> pa.Table:
+        """Return columns of episodes with those of their runs."""
+        places = pa.array([self._places[run] for run in runs], pa.int64())
+        for name, values in self._columns.items():
+            found = values.take(places)
+            if name not in own.column_names:
+                own = own.append_column(name, found)
+                continue
+            column = own.column(name).combine_chunks()
+            joined = _merged(column, found) if name == METADATA.json_column else column.fill_null(found)
+            own = own.set_column(own.column_names.index(name), name, joined)
+        return own
+
+
+def _merged(own: pa.Array, other: pa.Array) -> pa.Array:
+    """Return JSON objects with the entries of others that they lack."""
+    pairs = zip(own.to_pylist(), other.to_pylist(), strict=True)
+    read = [[load_object(text, METADATA.json_column) for text in pair if text is not None] for pair in pairs]
+    return pa.array([dump_json(found[-1] | found[0]) if found else None for found in read], pa.string())
+
+
+@export_format("parquet", holds=TABLES, layout=LAYOUT)
+def write_parquet(export: Export, target: Path) -> None:
+    """Write one file with the transitions of a view, or with its steps.
+
+    The file's metadata have the spaces, the card, and the names of your own step columns, and those of each
+    column the dtype and shape of its arrays, so importing it gives a store with the same. Frames are bytes,
+    as in `steps`.
+    """
+    table = TableExport(export, layout=export.options["layout"])
+    schema = table.schema.with_metadata(table.file_metadata)
+    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        for rows in table.batches():
+            writer.write_table(rows.cast(schema))

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from gymnasium import Space, spaces
-
-from ...store.dynamic.column_groups import METADATA, ColumnGroup
-from ...store.layout import EPISODES, STEPS
-from ...store.losses import Losses
+from ...store.common.arguments import one_of, positive_number, whole_number
+from ...store.common.losses import Losses
+from ...store.dynamic.column_groups import EXTRA, ColumnGroup
 from ...store.manifest import read_card
-from ...store.tables.annotation_files import episode_annotations
 from ..context import ReadContext
 from ..episode import Episode
-from ..iteration import iterate
+from ..episodes import iterate
+from .holds import Episodes, Holds, count_columns, count_ends, count_losses, fitting
+
+ENV_SPEC = "env_spec"
 
 
 @dataclass(frozen=True)
 class Export:
-    """The episodes to export, and a place for what is lost.
+    """The episodes to export, as far as the format has a place for them.
 
     Attributes:
         context: the episodes.
-        losses: what the target cannot hold; formats add to it.
-        options: keyword arguments of the format.
+        losses: what the target cannot hold, by its declaration; formats add what only their files show.
+        options: keyword arguments of the format, by name; of our own formats all of them, with defaults.
         tell: called with the number of episodes done.
+        holds: the declaration of the format.
         target: where the result will be; None if it is an object in memory.
     """
 
@@ -36,7 +37,13 @@ class Export:
     losses: Losses
     options: dict[str, Any]
     tell: Callable[[int], Any]
+    holds: Holds = field(default_factory=Holds)
     target: Path | None = None
+
+    @cached_property
+    def facts(self) -> Episodes:
+        """The facts of the episodes, and of their runs."""
+        return Episodes(self.context)
 
     def episodes(self) -> Iterator[Episode]:
         """Yield the episodes in the order of the view."""
@@ -45,58 +52,65 @@ class Export:
             self.tell(done + 1)
 
     def transitions_of(self, episode: Episode) -> int:
-        """Return how many transitions have a next observation, and count a last one without as lost.
+        """Return how many transitions have a next observation; an episode without any has to be left out."""
+        return episode._observation_count - 1
 
-        An episode without any, 0, has to be left out.
-        """
-        count = episode._observation_count - 1
-        if count < episode.length:
-            self.losses.add(LOST_TRANSITION if count else LOST_EPISODE)
-        return count
-
-    @property
+    @cached_property
     def card(self) -> dict[str, Any]:
-        """The card of the store."""
-        return read_card(self.context.snapshot.layout)
+        """The entries of the card that have a place, with the environment that all runs share."""
+        return fitting(self._whole_card, self.holds.card, lambda path, value: None)
 
-    def lose_spaces(self) -> None:
-        """Count the spaces that values do not tell: all but a Box with the bounds of its dtype."""
-        manifest = self.context.snapshot.manifest
-        for space in (manifest.observation_space, manifest.action_space):
-            self.losses.add(LOST_SPACES, int(not _is_unbounded(space)))
+    @cached_property
+    def _whole_card(self) -> dict[str, Any]:
+        card = read_card(self.context.snapshot.layout)
+        specs = self.facts.runs.environments
+        return {**card, ENV_SPEC: specs[0]} if len(specs) == 1 and ENV_SPEC not in card else card
 
-    def lose_columns(self, *groups: ColumnGroup) -> None:
-        """Count the columns of some groups as lost, each as often as there are episodes."""
-        for group in groups:
-            columns = self.context.snapshot.shown_schema(EPISODES if group is METADATA else STEPS)
-            for column in columns:
-                if group.owns(column):
-                    self.losses.add(f"the column {column.name}", len(self.context))
+    def seed(self, episode: Episode) -> int | None:
+        """Return the seed of an episode, if it has a place."""
+        seed = episode.seed
+        return seed if seed is not None and self.holds.seed((), seed) else None
 
-    def lose_annotations(self, *, of_steps: bool) -> None:
-        """Count the annotations of episodes as lost, and those of steps on request."""
-        snapshot = self.context.snapshot
-        steps = snapshot.annotation_files.annotations if of_steps else ()
-        for name in (*steps, *(field.name for field in episode_annotations(snapshot.episodes_schema))):
-            self.losses.add(f"the annotation {name}", len(self.context))
+    def reset_options(self, episode: Episode) -> dict[Any, Any] | None:
+        """Return the options of an episode that have a place; None if there are none."""
+        return fitting(episode.options or {}, self.holds.options, lambda path, value: None) or None
+
+    def metadata(self, episode: Episode) -> dict[Any, Any]:
+        """Return the metadata of an episode that have a place, its run among them."""
+        found = episode.metadata
+        if self.facts.runs.any:
+            found, _ = self.facts.runs.join(episode.run_id, found)
+        return fitting(found, self.holds.metadata, lambda path, value: None)
+
+    def of_steps(self, group: ColumnGroup, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those infos, policy outputs or own columns by key that have a place, and count the others.
+
+        Args:
+            group: what they are.
+            values: as `Episode.info_arrays`, `policy` and `extra` give them, or the first rows of these.
+        """
+
+        def lose(path: tuple[Any, ...], found: Any) -> None:
+            name = ".".join(map(str, path))
+            what = f"the column {name}" if group is EXTRA else f"{group.prefix}{name}"
+            self.losses.add(f"{what}, which is not a {self.holds.form} at every step", _rows(found))
+
+        return fitting(values, self.holds.of_steps(group), lose)
+
+    def count_losses(self) -> None:
+        """Count what the declaration has no place for."""
+        count_losses(self.facts, self.holds, self.losses, self._whole_card)
+
+    def count_losses_of_transitions(self) -> None:
+        """Count the same without the facts of episodes, runs and stores, which no replay buffer holds."""
+        count_columns(self.facts, self.holds, self.losses)
+        count_ends(self.facts.frame(), self.holds, self.losses)
 
 
-#: A loss of formats that have values, and no spaces.
-LOST_SPACES = "spaces, which an import infers from the values"
-#: Losses of formats whose episodes have an observation after each transition.
-LOST_TRANSITION = "a last transition, whose next observation is missing"
-LOST_EPISODE = "an episode without a transition between two observations"
-
-
-def _is_unbounded(space: Space) -> bool:
-    if isinstance(space, spaces.Dict):
-        return all(map(_is_unbounded, space.spaces.values()))
-    if not isinstance(space, spaces.Box) or space.dtype is None:
-        return False
-    if space.dtype.kind == "f":
-        return bool(np.all(np.isneginf(space.low)) and np.all(np.isposinf(space.high)))
-    limits = np.iinfo(space.dtype) if space.dtype.kind in "iu" else None
-    return limits is not None and bool(np.all(space.low == limits.min) and np.all(space.high == limits.max))
+def _rows(values: Any) -> int:
+    while isinstance(values, Mapping):
+        values = next(iter(values.values()), ())
+    return len(values)
 
 
 class TargetFormat(Protocol):
@@ -108,9 +122,6 @@ class TargetFormat(Protocol):
         folder: whether the target is a folder, not a file.
         options: the keyword arguments that it takes, by name, with what they mean.
         agents: whether it can hold several agents.
-
-    A format with an attribute `annotations` that is True writes those of steps. Otherwise these count as
-    lost, and those of episodes always do.
     """
 
     name: str
@@ -118,6 +129,10 @@ class TargetFormat(Protocol):
     folder: bool
     options: dict[str, str]
     agents: bool
+
+    def holds(self, options: Mapping[str, Any]) -> Holds:
+        """Return what it has a place for with these options; all else counts as lost."""
+        ...
 
     def write(self, export: Export, target: Path) -> None:
         """Write the episodes to a path at which nothing is yet.
@@ -127,3 +142,82 @@ class TargetFormat(Protocol):
             MissingPackageError: a package is not installed.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a format.
+
+    Attributes:
+        meaning: for people.
+        default: the value where it is not given.
+        check: takes the name and a value that is given, and returns that value; it raises
+            InvalidArgumentError if the value is none of this option. None passes where it is the default.
+    """
+
+    meaning: str
+    default: Any = None
+    check: Callable[[str, Any], Any] | None = None
+
+    @classmethod
+    def choice(cls, meaning: str, *choices: str) -> Option:
+        """Return an option with some values, of which the first is the default."""
+        return cls(meaning, choices[0], lambda name, value: one_of(name, value, choices))
+
+    @classmethod
+    def count(cls, meaning: str, default: int | None = None) -> Option:
+        """Return an option that is a whole number above 0."""
+        return cls(meaning, default, partial(whole_number, least=1))
+
+    @classmethod
+    def positive(cls, meaning: str, default: float | None = None, **limits: float) -> Option:
+        """Return an option that is a number above 0."""
+        return cls(meaning, default, partial(positive_number, **limits))
+
+
+@dataclass(eq=False)
+class ExportFormat:
+    """A format of ours, as `export_format` declares it; see `TargetFormat`."""
+
+    name: str
+    extra: str | None
+    folder: bool
+    options: dict[str, str]
+    checked: Callable[[dict[str, Any]], dict[str, Any]]
+    holds: Callable[[Mapping[str, Any]], Holds]
+    write: Callable[[Export, Path], None]
+    agents: bool = False
+
+
+def export_format(
+    name: str,
+    /,
+    *,
+    extra: str | None = None,
+    folder: bool = False,
+    holds: Holds | Callable[[Mapping[str, Any]], Holds],
+    **options: Option,
+) -> Callable[[Callable[[Export, Path], None]], ExportFormat]:
+    """Declare the function that writes a format; the arguments are attributes of `TargetFormat`.
+
+    Args:
+        name: as `format=` takes it.
+        extra: what to install for it.
+        folder: whether the target is a folder.
+        holds: what the format has a place for, or a function of the options that returns that.
+        options: by name; the driver checks them before anything is written.
+    """
+
+    def checked(given: dict[str, Any]) -> dict[str, Any]:
+        values = {key: option.default for key, option in options.items()}
+        for key, value in given.items():
+            check, default = options[key].check, options[key].default
+            if check is None or (value is None and default is None):
+                values[key] = value
+            else:
+                values[key] = check(key, value)
+        return values
+
+    meanings = {key: option.meaning for key, option in options.items()}
+    of = holds if callable(holds) else lambda given: holds
+    return lambda write: ExportFormat(name, extra, folder, meanings, checked, of, write)

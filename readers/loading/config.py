@@ -12,26 +12,24 @@ import numpy as np
 import polars as pl
 import polars.exceptions
 
-from ...store.errors import InvalidArgumentError, QueryError
-from ...store.reserved import OBSERVATION_PRESENT, next_name
+from ...store.common.arguments import step_count
+from ...store.errors import InvalidArgumentError
+from ...store.reserved import OBSERVATION_PRESENT, UNIT, WEIGHT, free_name, next_name
 from ...store.snapshot import Snapshot
-from ..frames import POSITION, positioned_episodes
-from ..sql.conditions import available_episodes
-from .arguments import step_count
-from .batch_source import Batches
-from .columns.caching import Cache
-from .columns.episode_index import EpisodeIndex
-from .columns.selection import Selection
-from .order.orders import Drawn, Order, Sequential, Shuffled
-from .order.priorities import Prioritised
-from .order.shard import Shard
-from .output.jax_output import JaxOutput
-from .output.outputs import BatchOutput
+from ..columns.mapped import Cache
+from ..columns.selection import EpisodeIndex, Selection
+from ..frames import POSITION, collect_episodes, positioned_episodes
+from ..sql.conditions import invalid_expression
+from .feed import Batches
+from .jax_output import JaxOutput
+from .orders import Drawn, Order, Sequential, Shuffled
+from .outputs import BatchOutput
+from .priorities import Prioritized
+from .shard import Shard
 from .transforms.on_read import TransformPipeline
-from .units.n_steps import NSteps
-from .units.transitions import Transitions
-from .units.unit import Units, source_of
-from .units.windows import Windows
+from .transitions import NSteps, Transitions
+from .unit import Units, source_of
+from .windows import Windows
 
 #: Of a weight, as a power of two: the sum over 2**63 units stays within float64, either way.
 _LARGEST_EXPONENT = 512
@@ -65,7 +63,7 @@ class LoaderConfig:
     output: BatchOutput
     seed: int
     shuffle: bool
-    weights: Weights | Prioritised | None
+    weights: Weights | Prioritized | None
     cache: Cache
     agent: str | None = None
     group: str | None = None
@@ -78,8 +76,9 @@ class LoaderConfig:
                 "shuffle=True gives each unit once an epoch; weights=... draws units, some several times. "
                 "Leave out one of them."
             )
-        if self.prioritised is not None:
+        if self.prioritized is not None:
             self.check_no_prefetch("draws by priority")
+            self._check_drawn_keys()
         if self.joint:
             self._check_joint()
         if self.stages.on_take and isinstance(self.output, JaxOutput):
@@ -89,9 +88,9 @@ class LoaderConfig:
             )
 
     @property
-    def prioritised(self) -> Prioritised | None:
+    def prioritized(self) -> Prioritized | None:
         """The rule by which priorities draw units; None for loaders without priorities."""
-        return self.weights if isinstance(self.weights, Prioritised) else None
+        return self.weights if isinstance(self.weights, Prioritized) else None
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
@@ -128,6 +127,16 @@ class LoaderConfig:
                 "before the episode ends. Load the agents with group=..., or change batches instead."
             )
 
+    def _check_drawn_keys(self) -> None:
+        taken = [key for key in self.keys if key in (UNIT, WEIGHT)]
+        if taken:
+            free = free_name(taken[0], {taken[0]: "the batch"})
+            raise InvalidArgumentError(
+                f"A batch that is drawn by priority has a key {taken[0]!r} of its own, so it cannot have the "
+                f"column {taken[0]!r}. Leave it out of columns=..., or give it another name in the store: "
+                f"store.rename({{{taken[0]!r}: {free!r}}})."
+            )
+
     def check_no_prefetch(self, reason: str) -> None:
         """Refuse to make batches ahead that depend on what happens until they are asked for.
 
@@ -151,7 +160,7 @@ class LoaderConfig:
         units = int(edges[-1])
         if self.shuffle:
             return Shuffled(units, self.seed)
-        if self.weights is None or self.prioritised is not None:
+        if self.weights is None or self.prioritized is not None:
             return Sequential(units)
         return Drawn(units, self.seed, edges, weights)
 
@@ -185,7 +194,7 @@ def choose_units(units: Any, *, window: Any, n_step: Any, gamma: Any) -> Units:
 
 
 def evaluate_weights(
-    snapshot: Snapshot, selection: Selection, edges: np.ndarray, weights: Weights | Prioritised | None
+    snapshot: Snapshot, selection: Selection, edges: np.ndarray, weights: Weights | Prioritized | None
 ) -> np.ndarray | None:
     """Return the weight of each episode; None if all units weigh alike. Agents have that of their episode.
 
@@ -195,7 +204,7 @@ def evaluate_weights(
     """
     if (
         weights is None
-        or isinstance(weights, Prioritised)
+        or isinstance(weights, Prioritized)
         or (isinstance(weights, str) and weights == "steps")
     ):
         return None
@@ -210,11 +219,10 @@ def evaluate_weights(
         return of_each(_given(weights, len(positions)))
     try:
         frame = positioned_episodes(snapshot, positions).select(POSITION, _weight=weights.cast(pl.Float64))
-        found = frame.collect()["_weight"]
+        weighed = collect_episodes(snapshot, frame)["_weight"]
     except polars.exceptions.PolarsError as error:
-        reason = str(error).partition("\n")[0]
-        raise QueryError(f"The weights are not valid: {reason}\n{available_episodes(snapshot)}") from error
-    return of_each(found.fill_null(math.nan).to_numpy())
+        raise invalid_expression(snapshot, "The weights are not valid", weights, error) from error
+    return of_each(weighed.fill_null(math.nan).to_numpy())
 
 
 def _given(weights: Any, count: int) -> np.ndarray:
@@ -224,7 +232,7 @@ def _given(weights: Any, count: int) -> np.ndarray:
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"weights={weights!r:.200}: expected 'steps', 'episodes', a Polars expression over the episodes, "
-            "an array with a number for each episode of the view, or el.Prioritised(...)."
+            "an array with a number for each episode of the view, or el.Prioritized(...)."
         ) from error
     if values.shape != (count,):
         raise InvalidArgumentError(

@@ -1,33 +1,35 @@
-"""Feeds: batches of the units at some places of an epoch, and units taken a few at a time."""
+"""Feeds: batches of the units at some places of an epoch; and the source of a loader's batches.
+
+Everything that makes batches, here, in a thread or in another process, asks a `BatchSource` for those of an
+epoch from a position on. It cuts a feed's units into batches and transforms them. It holds no state, so any
+number of readers can share one, and it can be pickled.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from itertools import chain, repeat
 from operator import itemgetter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
-from ...store.errors import LoaderStateError
-from .columns.step_arrays import StepArrays
-from .order.orders import Order
-from .order.priorities import Priorities, checked_update, read_priorities
-from .order.shard import ShardSlice
-from .order.unit_index import UnitIndex
-from .output.tree import leaves, map_leaves
-from .units.unit import Batch, Chosen, Units
+from ...store.common.arguments import flag, whole_number
+from ...store.errors import InvalidArgumentError, LoaderStateError
+from ...store.reserved import UNIT, WEIGHT
+from ..columns.step_arrays import StepArrays
+from ..columns.tree import leaves, map_leaves
+from .orders import Order
+from .priorities import Priorities, checked_update, read_priorities
+from .shard import Shard, ShardSlice
+from .unit import Batch, Chosen, UnitIndex, Units
 
 #: The numbers of so many units are computed at a time; a batch is a slice of them.
 _PLANNED = 1 << 14
 #: About so many bytes of small batches are gathered at once, and then cut.
 _GATHERED_BYTES = 1 << 19
-#: Keys of a batch that is drawn by priority.
-UNIT, WEIGHT = "unit", "weight"
-#: Where a few units are picked at a time, so many.
-_BLOCK = 1 << 13
 
 
 class Feed(ABC):
@@ -44,8 +46,19 @@ class Feed(ABC):
         """Places of an epoch."""
 
     @abstractmethod
+    def take(self, epoch: int, places: ShardSlice, counts: Iterator[int]) -> Iterator[Batch]:
+        """Yield the units at some places in turn, as batches of fresh arrays.
+
+        Args:
+            epoch, places: which units.
+            counts: the number of units of each batch, requested when that batch is made; together at most
+                `places.count`.
+        """
+
     def batches(self, epoch: int, places: ShardSlice, batch_size: int) -> Iterator[Batch]:
-        """Yield batches of fresh arrays; the last one may be smaller."""
+        """Yield the units at some places as batches of one size; the last one may be smaller."""
+        whole, rest = divmod(places.count, batch_size)
+        return self.take(epoch, places, chain(repeat(batch_size, whole), [rest] if rest else []))
 
     @property
     def nbytes(self) -> int:
@@ -85,38 +98,6 @@ class Feed(ABC):
         self.priorities.restore(powers, beta)
 
 
-class Plan:
-    """The units at a few places: computes them in blocks, and keeps the last block.
-
-    Args:
-        order: the order of the units.
-    """
-
-    def __init__(self, order: Order) -> None:
-        self._order = order
-        self._block: tuple[int, int, int, int] | None = None
-        self._numbers = np.zeros(0, np.int64)
-
-    def units(self, epoch: int, places: ShardSlice) -> np.ndarray:
-        """Return the units at some places: int64."""
-        begin, first = places.start % places.step, places.start // places.step
-        found = []
-        stop = first + places.count
-        while first < stop:
-            number, within = divmod(first, _BLOCK)
-            numbers = self._at(epoch, begin, places.step, number)
-            found.append(numbers[within : within + stop - first])
-            first += len(found[-1])
-        return found[0] if len(found) == 1 else np.concatenate(found)
-
-    def _at(self, epoch: int, begin: int, step: int, number: int) -> np.ndarray:
-        block = (epoch, begin, step, number)
-        if self._block != block:
-            places = np.arange(number * _BLOCK, (number + 1) * _BLOCK, dtype=np.int64) * step + begin
-            self._block, self._numbers = block, self._order.units(epoch, places % self._order.length)
-        return self._numbers
-
-
 @dataclass(frozen=True)
 class ArrayFeed(Feed):
     """Units of columns in memory or mapped; drawn by priority, a batch also has `unit` and `weight`.
@@ -147,22 +128,29 @@ class ArrayFeed(Feed):
         """See `Feed`."""
         return self.arrays.nbytes
 
-    @cached_property
-    def _plan(self) -> Plan:
-        return Plan(self.order)
-
-    def pick(self, epoch: int, places: ShardSlice) -> Batch:
-        """See `RandomAccess`."""
-        if self.priorities is not None:
-            return next(self.batches(epoch, places, places.count))
-        return self.gather(self._plan.units(epoch, places))
+    def take(self, epoch: int, places: ShardSlice, counts: Iterator[int]) -> Iterator[Batch]:
+        """See `Feed`; each batch is drawn by the priorities at the moment when it is requested."""
+        first, planned = 0, np.zeros(0, np.int64)
+        for count in counts:
+            if self.priorities is not None:
+                yield self._drawn(self.priorities, epoch, places.wrapped(first, first + count))
+            else:
+                if count > len(planned):
+                    start = first + len(planned)
+                    more = places.wrapped(start, start + max(count, _PLANNED))
+                    planned = np.concatenate([planned, self.order.units(epoch, more)])
+                yield self.gather(planned[:count])
+                planned = planned[count:]
+            first += count
 
     def batches(self, epoch: int, places: ShardSlice, batch_size: int) -> Iterator[Batch]:
-        """See `Feed`; each batch is drawn by the priorities at the moment when it is asked for."""
-        if self.priorities is not None:
-            for first in range(0, places.count, batch_size):
-                yield self._drawn(self.priorities, epoch, places.wrapped(first, first + batch_size))
-            return
+        """See `Feed`."""
+        if self.priorities is None:
+            return self._planned_batches(epoch, places, batch_size)
+        return super().batches(epoch, places, batch_size)
+
+    def _planned_batches(self, epoch: int, places: ShardSlice, batch_size: int) -> Iterator[Batch]:
+        """Yield batches of one size, several of which may be gathered at once."""
         planned = max(_PLANNED // batch_size, 1) * batch_size
         for first in range(0, places.count, planned):
             numbers = self.order.units(epoch, places.wrapped(first, first + planned))
@@ -200,41 +188,77 @@ class ArrayFeed(Feed):
         return self._gather(self.unit_index.choose(numbers))
 
 
-@runtime_checkable
-class RandomAccess(Protocol):
-    """A feed that reads any few places as fast as the next ones."""
-
-    def pick(self, epoch: int, places: ShardSlice) -> Batch:
-        """Return the units at some places, as one batch."""
-        ...
-
-
-class SequentialTake:
-    """Takes any number of units at a time from a feed, in order.
+@dataclass(frozen=True)
+class Batches:
+    """The size of batches and how they are made; `store.loader(el.Batches(256, drop_last=True, prefetch=2))`.
 
     Args:
-        feed: where units come from.
-        epoch, places: the places to take, from the first one on.
-        size: the size of the batches that are read.
+        size: units of a batch, from 1 on.
+        drop_last: leave out the last batch of an epoch if it is smaller.
+        prefetch: batches that a background thread makes ahead; 0 for none.
+
+    Raises:
+        InvalidArgumentError: a number is no whole number in its range.
     """
 
-    def __init__(self, feed: Feed, epoch: int, places: ShardSlice, size: int) -> None:
-        self._units = feed.units
-        self._batches = feed.batches(epoch, places, size)
-        self._rest: Batch = {}
+    size: int = 256
+    _: KW_ONLY
+    drop_last: bool = False
+    prefetch: int = 0
 
-    def next(self, count: int) -> Batch:
-        """Return the next `count` units, which must be there."""
-        parts = []
-        while count:
-            batch = self._rest or next(self._batches)
-            size = len(next(leaf for _, leaf in leaves(batch)))
-            parts.append(_slice(batch, 0, min(count, size)))
-            self._rest = _slice(batch, count, size) if count < size else {}
-            count -= min(count, size)
-        return parts[0] if len(parts) == 1 else self._units.join(parts)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", whole_number("size", self.size, 1))
+        object.__setattr__(self, "prefetch", whole_number("prefetch", self.prefetch, 0))
+        object.__setattr__(self, "drop_last", flag("drop_last", self.drop_last))
+
+    @staticmethod
+    def of(value: Any) -> Batches:
+        """Return the argument `batch_size` of a loader as an object."""
+        return value if isinstance(value, Batches) else Batches(whole_number("batch_size", value, 1))
 
 
-def _slice(batch: Batch, start: int, stop: int) -> Batch:
-    # Copied, so that a part is fresh and does not keep the rest of its batch in memory.
-    return map_leaves(lambda leaf: leaf[start:stop].copy(), batch)
+@dataclass(frozen=True)
+class BatchSource:
+    """Batches of numpy arrays.
+
+    Attributes:
+        feed: where units come from.
+        batching: how an epoch is cut into batches.
+        shard: the part of an epoch.
+        transforms: applied to each batch in turn.
+    """
+
+    feed: Feed
+    batching: Batches
+    shard: Shard
+    transforms: tuple[Callable[[Batch], Batch], ...] = ()
+
+    def places(self, position: int) -> ShardSlice:
+        """Return the places of an epoch that are batched, from a position on."""
+        places, size = self.shard.places(position, self.feed.length), self.batching.size
+        return replace(places, count=places.count // size * size) if self.batching.drop_last else places
+
+    def count(self, position: int) -> int:
+        """Return how many batches an epoch has from a position on."""
+        return -(-self.places(position).count // self.batching.size)
+
+    def batches(self, epoch: int, position: int, first: int = 0, workers: int = 1) -> Iterator[Batch]:
+        """Yield batches of an epoch from a position on: the `first`-th, and every `workers`-th after it."""
+        places, size = self.places(position), self.batching.size
+        if first or workers > 1:
+            places = places.every(size, first, workers)
+        for batch in self.feed.batches(epoch, places, size):
+            yield transformed(batch, self.transforms)
+
+
+def transformed(batch: Batch, transforms: Iterable[Callable[[Batch], Batch]]) -> Batch:
+    """Return a batch after each transform in turn.
+
+    Raises:
+        InvalidArgumentError: a transform gave nothing back.
+    """
+    for transform in transforms:
+        batch = transform(batch)
+        if batch is None:
+            raise InvalidArgumentError(f"The transform {transform!r} gave None; expected a batch. Return it.")
+    return batch

@@ -10,61 +10,34 @@ from typing import Literal
 
 import numpy as np
 
+from ...store.common.arguments import flag, whole_number
 from ...store.errors import InvalidArgumentError
 from ...store.reserved import AGENT_ID
+from ..columns.cache_folder import CacheFolder, chosen_folder
+from ..columns.mapped import Cache, CacheKind, map_arrays
+from ..columns.selection import select
+from ..columns.specs import choose_columns, unknown_column
+from ..columns.step_arrays import ColumnSource, read_arrays
 from ..context import ReadContext
-from .arguments import removed_keywords, whole_number
-from .batch_source import Batches, BatchSource
-from .columns.cache_folder import CacheFolder, chosen_folder
-from .columns.caching import Cache, CacheKind
-from .columns.mapped import map_arrays
-from .columns.selection import select
-from .columns.specs import choose_columns, unknown_column
-from .columns.step_arrays import ColumnSource, read_arrays
 from .config import LoaderConfig, Weights, check_selection, choose_units, evaluate_weights
-from .feed import ArrayFeed
+from .feed import ArrayFeed, Batches, BatchSource
 from .following.loader import following_loader
 from .following.window import Follow
 from .joint import joint_keys, joint_source, select_joint, teams_of
-from .loader import Loader, PrioritisedLoader
-from .order.orders import Order
-from .order.priorities import Priorities, Prioritised
-from .order.shard import Shard
-from .order.stream_order import StreamOrder, blocks_of
-from .order.unit_index import UnitIndex
-from .output.outputs import Output, OutputName
-from .stream import StreamFeed
+from .loader import Loader, PrioritizedLoader
+from .orders import Order
+from .outputs import Output, OutputName
+from .priorities import Priorities, Prioritized
+from .shard import Shard
+from .stream import StreamFeed, StreamOrder, blocks_of
 from .transforms.on_read import BatchTransform, EpisodeTransform, TransformPipeline
 from .transforms.torch_module import TorchModule
-from .units.unit import Units
+from .unit import UnitIndex, Units
 
 #: Of a stream: decoded values at a time by default.
 _BUFFER_BYTES = 1 << 30
 #: Of a stream: of each row's place in the order; of each column that a transform adds, in most cases.
 _ORDER_BYTES, _DERIVED_BYTES = 4, 8
-
-#: Former keywords of `loader`, and their new spellings.
-REMOVED = {
-    "stride": "units=el.Windows(length, stride={})",
-    "pad": "units=el.Windows(length, pad={})",
-    "burn_in": "units=el.Windows(length, burn_in={})",
-    "deltas": "units=el.Deltas({})",
-    "whole_episodes": "units=el.WholeEpisodes()",
-    "replacement": "weights='steps'",
-    "prioritised": "weights={}",
-    "drop_last": "batch_size=el.Batches(size, drop_last={})",
-    "prefetch": "batch_size=el.Batches(size, prefetch={})",
-    "uneven": "shard=el.Shard(rank, world, uneven={})",
-    "cache_folder": "cache=el.Cache('mmap', folder={})",
-    "cache_bytes": "cache=el.Cache('mmap', max_bytes={})",
-    "buffer_bytes": "cache=el.Cache('stream', buffer_bytes={})",
-    "dtypes": "transforms=[el.Cast(key, dtype), ...], one for each key",
-    "device": "output=el.Output('torch', device={})",
-    "refresh_seconds": "follow=el.Follow(refresh_seconds={})",
-    "newest_steps": "follow=el.Follow(newest_steps={})",
-    "newest_episodes": "follow=el.Follow(newest_episodes={})",
-    "wait_seconds": "follow=el.Follow(wait_seconds={})",
-}
 
 
 class FeedingView:
@@ -72,7 +45,6 @@ class FeedingView:
 
     context: ReadContext
 
-    @removed_keywords(REMOVED)
     def loader(
         self,
         batch_size: int | Batches = 256,
@@ -84,7 +56,7 @@ class FeedingView:
         gamma: float | None = None,
         shuffle: bool = False,
         seed: int = 0,
-        weights: Weights | Prioritised | None = None,
+        weights: Weights | Prioritized | None = None,
         transforms: Sequence[EpisodeTransform | BatchTransform | TorchModule] = (),
         output: OutputName | Output = "numpy",
         cache: CacheKind | Cache = "memory",
@@ -110,7 +82,7 @@ class FeedingView:
             seed: of the order; the same seed, epoch and view give the same order on every machine.
             weights: draw units with replacement: "steps" (all units alike), "episodes" (an episode, all
                 alike, then one of its units), a Polars expression over the episodes or an array with a number
-                for each episode (episodes by weight), or `Prioritised` (units by priority).
+                for each episode (episodes by weight), or `Prioritized` (units by priority).
             transforms: applied in turn; first those of whole episodes (`ReturnToGo`, `GAE`, `Relabel`,
                 `FrameStack`), whose columns every batch has, then those of batches, last `TorchModule`.
             output: "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict"; `Output` for a device.
@@ -141,12 +113,12 @@ class FeedingView:
             Shard.of(shard),
             Output.of(output).converter(),
             whole_number("seed", seed, 0),
-            shuffle,
+            flag("shuffle", shuffle),
             weights,
             Cache.of(cache),
             agent,
             group,
-            joint,
+            flag("joint", joint),
         )
         make = _loader if follow is None else partial(following_loader, follow)
         return make(self.context, config)
@@ -197,13 +169,13 @@ def _loader(context: ReadContext, config: LoaderConfig) -> Loader:
     if teams:
         identity["joint"] = {team.group: list(team.agents) for team in teams}
     batches = BatchSource(feed, config.batching, config.shard, config.stages.on_batch)
-    kind = Loader if config.prioritised is None else PrioritisedLoader
+    kind = Loader if config.prioritized is None else PrioritizedLoader
     return kind(batches, identity | feed.facts(), config.output, config.stages.on_take)
 
 
 def _array_feed(source: ColumnSource, config: LoaderConfig, order: Order, unit_index: UnitIndex) -> ArrayFeed:
     """Read the columns into memory, or map them from a cache folder."""
-    cache, rule = config.cache, config.prioritised
+    cache, rule = config.cache, config.prioritized
     if cache.kind == "memory":
         arrays = read_arrays(source)
     else:

@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ...store.agents.agents import column_prefix
+from ...store.agents import column_prefix
 from ...store.errors import CorruptStoreError, InvalidArgumentError
 from ...store.reserved import AGENT_MASK
 from ...store.schema import ENV_STEP
 from ...store.snapshot import Snapshot
+from ...store.tables.pointers import Pointers
 from ..blocks import Block
+from ..columns.selection import END_TYPE, EpisodeIndex, Selection, check_chosen, select
+from ..columns.specs import Column, choose_columns
+from ..columns.step_arrays import ColumnSource, read_arrays
+from ..columns.tree import Tree, map_leaves
 from ..frames import collect_episodes, positioned_episodes
-from .columns.episode_index import END_TYPE, EpisodeIndex
-from .columns.selection import Selection, check_chosen, select
-from .columns.specs import Column, choose_columns
-from .columns.step_arrays import ColumnSource, read_arrays
-from .output.tree import Tree, map_leaves
-from .units.unit import Units
+from .unit import Units
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class JointColumn(Column):
         template = map_leaves(lambda leaf: np.zeros((0, agents, *leaf.shape[1:]), leaf.dtype), single)
         return JointColumn(f"{team.prefix}{name}", template, (), False, team, inner)
 
-    @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self, snapshot: Snapshot, pointers: Pointers) -> dict[str, Any]:
         """See `Column`."""
-        inner = {} if self.inner is None else self.inner.facts
-        return {**super().facts, **inner, "column": self.name, "joint": [self.team.group, *self.team.agents]}
+        facts = super() if self.inner is None else self.inner
+        joint = {"column": self.name, "joint": [self.team.group, *self.team.agents]}
+        return {**facts.facts(snapshot, pointers), **joint}
 
     def values(self, block: Block, snapshot: Snapshot) -> Tree:
         """Raise an error: the rows of a joint column are in no block."""
@@ -106,8 +106,8 @@ class JointSource(ColumnSource):
         parts = select(snapshot, positions, group=team.group)
         inner = (column.inner for column in columns if column.inner is not None)
         steps = _choose(snapshot, team, parts, [ENV_STEP])
-        found = read_arrays(ColumnSource(self.blocks, parts, (*steps, *inner)), pool=pool).columns
-        rows = _joint_rows(self.index, parts.index, found[ENV_STEP])
+        agent_columns = read_arrays(ColumnSource(self.blocks, parts, (*steps, *inner)), pool=pool).columns
+        rows = _joint_rows(self.index, parts.index, agent_columns[ENV_STEP])
         slots = np.array([team.agents.index(name) for name in parts.agents], np.int64)
         agents = np.repeat(slots[parts.index.agents], parts.index.lengths + 1)
 
@@ -116,7 +116,7 @@ class JointSource(ColumnSource):
             into[rows, agents] = values
 
         for column in columns:
-            values = parts.index.stepped if column.inner is None else found[column.inner.name]
+            values = parts.index.stepped if column.inner is None else agent_columns[column.inner.name]
             map_leaves(place, arrays[column.name], values)
 
 

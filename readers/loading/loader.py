@@ -4,25 +4,38 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ...store.common.arguments import whole_number
+from ...store.common.optional_packages import require
+from ...store.common.prefetch import prefetch
 from ...store.errors import InvalidArgumentError, LoaderStateError
-from ...store.optional_packages import require
-from ...store.prefetch import prefetch
-from .arguments import whole_number
-from .batch_source import BatchSource, transformed
-from .feed import RandomAccess, SequentialTake
-from .order.priorities import Priorities
-from .order.shard import ShardSlice
-from .output.outputs import BatchOutput
+from .feed import BatchSource, transformed
+from .outputs import BatchOutput
+from .priorities import Priorities
+from .shard import ShardSlice
 from .state import EpochPosition, make_state, read_state
 from .transforms.torch_module import ModuleOutput, TorchModule, run_modules
-from .units.unit import Batch, Units
+from .unit import Batch, Units
 
 if TYPE_CHECKING:
-    from .torch_datasets import BatchDataset, UnitDataset
-    from .torch_workers import TorchWorkers
+    from .torch_loading import BatchDataset, TorchWorkers, UnitDataset
+
+
+@dataclass(frozen=True)
+class _Taking:
+    """Units that are taken a few at a time.
+
+    Attributes:
+        place: number of moves, epoch and place at which it continues.
+        counts: the next number of units.
+        batches: yields as many.
+    """
+
+    place: tuple[int, ...]
+    counts: list[int]
+    batches: Iterator[Batch]
 
 
 class Loader(EpochPosition):
@@ -61,7 +74,7 @@ class Loader(EpochPosition):
         self._output = output
         self._modules = modules
         self._workers = workers
-        self._taking: tuple[int, int, SequentialTake] | None = None
+        self._taking: _Taking | None = None
 
     def __repr__(self) -> str:
         """Show the units and the position in one line."""
@@ -161,29 +174,30 @@ class Loader(EpochPosition):
         left, parts = whole_number("count", count, 1), []
         while left:
             epoch, begun = self._epoch, self._position
-            rest = self._source.shard.places(begun, self._feed.length)
-            places = replace(rest, count=min(left, rest.count))
-            if places.count:
-                parts.append(self._taken(epoch, places, rest))
+            places = self._source.shard.places(begun, self._feed.length)
+            now = min(left, places.count)
+            if now:
+                parts.append(self._taken(epoch, places, now))
             elif begun == 0:
                 raise LoaderStateError(
                     f"This shard has none of the {self.units} units of an epoch. Use fewer shards."
                 )
-            self._stand_at(epoch, begun + places.count * places.step, places.count == rest.count)
+            self._stand_at(epoch, begun + now * places.step, now == places.count)
             self._moves += 1
-            left -= places.count
+            left -= now
         batch = parts[0] if len(parts) == 1 else self.kind.join(parts)
         return transformed(batch, self._source.transforms)
 
-    def _taken(self, epoch: int, places: ShardSlice, rest: ShardSlice) -> Batch:
-        if isinstance(self._feed, RandomAccess):
-            return self._feed.pick(epoch, places)
-        # Continue reading where the last call ended, if nothing moved in between.
-        if self._taking is None or self._taking[:2] != (self._moves, places.start):
-            self._taking = (0, 0, SequentialTake(self._feed, epoch, rest, places.count))
-        taking, self._taking = self._taking[2], None
-        batch = taking.next(places.count)
-        self._taking = (self._moves + 1, places.start + places.count * places.step, taking)
+    def _taken(self, epoch: int, places: ShardSlice, count: int) -> Batch:
+        # Continue where the last call ended, if nothing moved in between.
+        taking, self._taking = self._taking, None
+        if taking is None or taking.place != (self._moves, epoch, places.start):
+            counts: list[int] = []
+            taking = _Taking((), counts, self._feed.take(epoch, places, iter(counts.pop, None)))
+        taking.counts.append(count)
+        batch = next(taking.batches)
+        place = (self._moves + 1, epoch, places.start + count * places.step)
+        self._taking = replace(taking, place=place)
         return batch
 
     def _check_not_live(self, what: str) -> None:
@@ -216,7 +230,7 @@ class Loader(EpochPosition):
     def _priorities(self) -> Priorities:
         if self._feed.priorities is None:
             raise InvalidArgumentError(
-                "This loader does not draw by priority. Make it with weights=el.Prioritised()."
+                "This loader does not draw by priority. Make it with weights=el.Prioritized()."
             )
         return self._feed.priorities
 
@@ -292,7 +306,7 @@ class Loader(EpochPosition):
         """
         self._check_not_live("torch_loader()")
         require("torch", "torch_loader()")
-        from .torch_workers import TorchWorkers
+        from .torch_loading import TorchWorkers
 
         options = {
             "num_workers": num_workers,
@@ -317,7 +331,7 @@ class Loader(EpochPosition):
         self._check_not_live("iterable_dataset()")
         self._check_no_modules("iterable_dataset()")
         require("torch", "iterable_dataset()")
-        from .torch_datasets import BatchDataset
+        from .torch_loading import BatchDataset
 
         return BatchDataset(self._source, self._output, self.state_dict())
 
@@ -332,15 +346,15 @@ class Loader(EpochPosition):
         self._check_not_live("map_dataset()")
         self._check_no_modules("map_dataset()")
         require("torch", "map_dataset()")
-        from .torch_datasets import UnitDataset
+        from .torch_loading import UnitDataset
 
         return UnitDataset(self._source, self._output)
 
 
-class PrioritisedLoader(Loader):
+class PrioritizedLoader(Loader):
     """A loader that draws units by priority, with replacement (Schaul et al. 2016).
 
-    `store.loader(weights=el.Prioritised())` returns one. Batches also have `unit` (int64, shape (b,)), the
+    `store.loader(weights=el.Prioritized())` returns one. Batches also have `unit` (int64, shape (b,)), the
     units' numbers, and `weight` (float64, shape (b,)), their importance weights. All units begin with the
     priority 1. Of several shards each has its own priorities.
     """

@@ -1,24 +1,108 @@
-"""`mix`: batches made of the units of several loaders, each with a share."""
+"""`mix`: batches made of the units of several loaders, each with a share.
+
+The loader of each unit is a pure function of the shares and the unit's number. Exactly: the first G units are
+shared out as seats are among parties, by the divisors 1, 3, 5, ... (Webster, Sainte-Laguë). Each part has its
+share of G, rounded; whole numbers are met exactly. Of all ways to round this is one in which no part ever
+loses a unit as G grows (largest remainders do: the Alabama paradox; Balinski and Young 1982: Fair
+Representation).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from ...store.common.arguments import flag, whole_number
 from ...store.errors import InvalidArgumentError, LoaderStateError
-from .arguments import whole_number
+from ...store.reserved import SOURCE
+from ..columns.tree import leaves
 from .loader import Loader
-from .order.shares import DrawnShares, ExactShares, Shares, normalised
-from .output.outputs import BatchOutput
-from .output.tree import leaves
+from .orders import hash_words, uniforms
 from .state import EpochPosition, make_state, read_state
-from .units.unit import Batch, Units
+from .unit import Batch
 
-SOURCE = "source"
+_MIX = 5
+
+
+class Shares(Protocol):
+    """The number of units of each part in a range of units."""
+
+    def counts(self, first: int, stop: int) -> list[int]:
+        """Return how many of the units `first` to `stop` - 1 come from each part."""
+        ...
+
+
+@dataclass(frozen=True)
+class ExactShares:
+    """Shares that are met as exactly as whole units can, at any time.
+
+    Attributes:
+        shares: of each part; they add up to 1.
+    """
+
+    shares: tuple[Fraction, ...]
+
+    @cached_property
+    def _whole(self) -> list[int]:
+        """The shares as whole numbers."""
+        common = math.lcm(*(share.denominator for share in self.shares))
+        return [int(share * common) for share in self.shares]
+
+    def counts(self, first: int, stop: int) -> list[int]:
+        """See `Shares`."""
+        before, after = self._seats(first), self._seats(stop)
+        return [late - early for early, late in zip(before, after, strict=True)]
+
+    def _seats(self, total: int) -> list[int]:
+        """Units of each part among the first `total`."""
+        # Rounded shares are the seats of some total near by; add or remove the next ones.
+        whole = self._whole
+        seats = [(2 * part * total + sum(whole)) // (2 * sum(whole)) for part in whole]
+        while sum(seats) < total:
+            claims = [share / (2 * seat + 1) for share, seat in zip(self.shares, seats, strict=True)]
+            seats[claims.index(max(claims))] += 1
+        while sum(seats) > total:
+            held = [
+                (share / (2 * seat - 1), -part)
+                for part, (share, seat) in enumerate(zip(self.shares, seats, strict=True))
+                if seat
+            ]
+            seats[-min(held)[1]] -= 1
+        return seats
+
+
+@dataclass(frozen=True)
+class DrawnShares:
+    """Each unit's part is drawn on its own, so that shares are met in expectation (multinomial).
+
+    Attributes:
+        shares: of each part; they add up to 1.
+        seed: of the draws.
+    """
+
+    shares: tuple[Fraction, ...]
+    seed: int
+
+    def counts(self, first: int, stop: int) -> list[int]:
+        """See `Shares`."""
+        drawn = uniforms(hash_words(self.seed, _MIX), np.arange(first, stop))
+        reached = np.cumsum([float(share) for share in self.shares])
+        # The last share may be rounded to end a little before 1.
+        parts = np.searchsorted(reached[:-1], drawn, side="right")
+        return np.bincount(parts, minlength=len(self.shares)).tolist()
+
+
+def normalized(weights: Sequence[float | Fraction]) -> tuple[Fraction, ...]:
+    """Return shares that add up to exactly 1; 0.1 counts as one tenth."""
+    exact = [Fraction(weight).limit_denominator(1_000_000_000) for weight in weights]
+    return tuple(weight / sum(exact) for weight in exact)
+
 
 #: What an epoch of a mixture is: "longest", "shortest", a number of batches, or None: it has no end.
 Epoch = Literal["longest", "shortest"] | int | None
@@ -42,7 +126,7 @@ class MixedLoader(EpochPosition):
 
     def __init__(
         self,
-        loaders: Sequence[Loader | MixedLoader],
+        loaders: Sequence[Loader],
         shares: Shares,
         batch_size: int,
         batches: int | None,
@@ -68,24 +152,9 @@ class MixedLoader(EpochPosition):
         )
 
     @property
-    def loaders(self) -> tuple[Loader | MixedLoader, ...]:
+    def loaders(self) -> tuple[Loader, ...]:
         """The loaders that are mixed; `source` counts them from 0."""
         return self._loaders
-
-    @property
-    def epoch_units(self) -> int | None:
-        """Units of an epoch; None if it has no end."""
-        return None if self._batches is None else self._batches * self._size
-
-    @property
-    def output(self) -> BatchOutput:
-        """The converter of batches, the same for all loaders."""
-        return self._loaders[0].output
-
-    @property
-    def kind(self) -> Units:
-        """The kind of unit: that of the first loader."""
-        return self._loaders[0].kind
 
     def __bool__(self) -> bool:
         """Return True, with or without a length."""
@@ -108,7 +177,7 @@ class MixedLoader(EpochPosition):
         self._moves += 1
         moves = self._moves
         while True:
-            batch = self._converted(self._size)
+            batch = self._next(self._size)
             self._position += 1
             over = self._position == self._batches
             if over:
@@ -125,50 +194,29 @@ class MixedLoader(EpochPosition):
             InvalidArgumentError: count is not a whole number from 1 on, or the loaders' batches differ.
         """
         self._moves += 1
-        return self._converted(whole_number("count", count, 1))
+        return self._next(whole_number("count", count, 1))
 
-    def _take(self, count: int) -> Batch:
-        self._moves += 1
-        return self._taken(whole_number("count", count, 1))
-
-    def _converted(self, count: int) -> Any:
-        mark = self._mark()
-        batch = self._taken(count)
-        try:
-            return self.output(batch)
-        except BaseException:
-            self._go_back(mark)
-            raise
-
-    def _taken(self, count: int) -> Batch:
+    def _next(self, count: int) -> Any:
+        """Return the next units, converted; after an error each loader is where it was."""
         counts = self._shares.counts(self._units, self._units + count)
-        mark = self._mark()
+        marks = [loader._mark() for loader in self._loaders]
         try:
             parts = [self._part(number, own) for number, own in enumerate(counts) if own]
+            batch = dict(parts[0] if len(parts) == 1 else self._loaders[0].kind.join(parts))
+            if self._source:
+                batch[SOURCE] = np.repeat(np.arange(len(counts)), counts)
+            converted = self._loaders[0].output(batch)
         except BaseException:
-            # One of them failed, so the others go back.
-            self._go_back(mark)
+            for loader, mark in zip(self._loaders, marks, strict=True):
+                loader._go_back(mark)
             raise
         self._units += count
-        batch = dict(parts[0] if len(parts) == 1 else self.kind.join(parts))
-        if self._source:
-            batch[SOURCE] = np.repeat(np.arange(len(counts)), counts)
-        return batch
+        return converted
 
     def _part(self, number: int, count: int) -> Batch:
         batch = self._loaders[number]._take(count)
         self._check_alike(number, batch)
         return batch
-
-    def _mark(self) -> tuple[Any, ...]:
-        """Return the positions of the mixture and its loaders, for `_go_back`."""
-        return self._epoch, self._position, self._units, [loader._mark() for loader in self._loaders]
-
-    def _go_back(self, mark: tuple[Any, ...]) -> None:
-        epoch, position, self._units, marks = mark
-        for loader, own in zip(self._loaders, marks, strict=True):
-            loader._go_back(own)
-        self._move_to(epoch, position)
 
     def _check_alike(self, number: int, batch: Batch) -> None:
         """Compare a loader's batch with those of the others so far."""
@@ -226,7 +274,7 @@ class MixedLoader(EpochPosition):
 
 
 def mix(
-    parts: Sequence[tuple[Loader | MixedLoader, float]],
+    parts: Sequence[tuple[Loader, float]],
     batch_size: int = 256,
     *,
     exact: bool = True,
@@ -254,6 +302,8 @@ def mix(
         InvalidArgumentError: an argument makes no sense. Where batches differ in keys, dtypes or shapes, the
             first batch raises it.
     """
+    exact = flag("exact", exact)
+    source = flag("source", source)
     loaders, shares = _checked_parts(parts)
     size, seed = whole_number("batch_size", batch_size, 1), whole_number("seed", seed, 0)
     identity = {"shares": [str(share) for share in shares], "exact": exact, "seed": seed}
@@ -267,7 +317,7 @@ def mix(
     )
 
 
-def _checked_parts(parts: Any) -> tuple[list[Loader | MixedLoader], tuple[Fraction, ...]]:
+def _checked_parts(parts: Any) -> tuple[list[Loader], tuple[Fraction, ...]]:
     try:
         pairs = [(loader, share) for loader, share in parts]
     except (TypeError, ValueError) as error:
@@ -275,7 +325,12 @@ def _checked_parts(parts: Any) -> tuple[list[Loader | MixedLoader], tuple[Fracti
             f"mix got {parts!r:.200}; expected pairs such as [(loader, 0.75), (other, 0.25)]."
         ) from error
     for number, (loader, share) in enumerate(pairs):
-        if not isinstance(loader, Loader | MixedLoader):
+        if isinstance(loader, MixedLoader):
+            raise InvalidArgumentError(
+                f"Part {number} of the mixture is a mixture itself. Mix its loaders directly, each with the "
+                "product of its shares."
+            )
+        if not isinstance(loader, Loader):
             raise InvalidArgumentError(
                 f"Part {number} of the mixture is {loader!r:.200}; expected a loader of store.loader(...)."
             )
@@ -295,14 +350,14 @@ def _checked_parts(parts: Any) -> tuple[list[Loader | MixedLoader], tuple[Fracti
             f"Loader 0 of the mixture hands out {loaders[0].output}, loader {other} {loaders[other].output}. "
             "Give both the same output=... and the same el.TorchModule, if any."
         )
-    shares = normalised([share if isinstance(share, Fraction) else float(share) for _, share in pairs])
+    shares = normalized([share if isinstance(share, Fraction) else float(share) for _, share in pairs])
     if not all(shares):
         raise InvalidArgumentError("A share is a billionth of another or less: no unit would come of it.")
     return loaders, shares
 
 
 def _epoch_batches(
-    epoch: Any, loaders: Sequence[Loader | MixedLoader], shares: Sequence[Fraction], size: int
+    epoch: Any, loaders: Sequence[Loader], shares: Sequence[Fraction], size: int
 ) -> int | None:
     if epoch is None:
         return None

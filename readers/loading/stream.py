@@ -1,5 +1,12 @@
 """Units of columns that are never held as a whole: groups of row groups are read one after the other.
 
+The order is a pure function of the seed and the epoch. A *block* is the episodes that begin in one row group.
+The blocks are permuted, and cut into *groups* of as many as fit into half of the buffer; a group takes a span
+of an epoch's places. The group's units are cut into 64 chunks, one for each *lane*: the places that leave the
+same remainder by 64. Within a chunk the units are permuted. So a batch has units of all chunks of a group,
+and a reader that takes every second place (or fourth, ... or 64th) needs half (a fourth, ...) of the blocks:
+its chunks lie side by side.
+
 While the batches of a group are taken, a thread reads the next one. Nothing is read that lies before the
 place at which a reader begins.
 """
@@ -10,17 +17,235 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from .columns.step_arrays import ColumnSource, StepArrays, empty_arrays, pooled, read_arrays
+from ..columns.step_arrays import ColumnSource, StepArrays, empty_arrays, pooled, read_arrays
 from .feed import Feed
-from .order.shard import ShardSlice
-from .order.stream_order import Group, Run, StreamOrder
-from .order.unit_index import UnitIndex
+from .orders import Permutation, hash_words, mix64
+from .shard import ShardSlice
 from .transforms.on_read import TransformPipeline
-from .units.unit import Batch, Chosen, Units
+from .unit import Batch, Chosen, UnitIndex, Units
+
+_LANES = 64
+#: Chunks are ordered by the reversed bits of their lanes, so those of every second lane are adjacent.
+_CHUNKS = np.array([int(f"{lane:06b}"[::-1], 2) for lane in range(_LANES)])
+_BLOCKS, _CHUNK = 4, 5
+#: A segment of less than this part of a group is one block, so that its footer need not be read to plan.
+_SMALL_PART = 8
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The episodes that have units, in blocks.
+
+    Attributes:
+        episodes: int64: the numbers of episodes, block after block.
+        edges: int64, shape (K + 1,): where each block begins among them.
+        rows, units: int64, shape (K,): how many each has.
+    """
+
+    episodes: np.ndarray
+    edges: np.ndarray
+    rows: np.ndarray
+    units: np.ndarray
+
+    def episodes_of(self, blocks: np.ndarray) -> np.ndarray:
+        """Return the episodes of some blocks, in their order."""
+        first, stop = self.edges[blocks], self.edges[blocks + 1]
+        counts = stop - first
+        skipped = np.repeat(first - np.cumsum(counts) + counts, counts)
+        return self.episodes[skipped + np.arange(counts.sum())]
+
+
+def blocks_of(source: ColumnSource, counts: np.ndarray, *, group_rows: int, sort: bool) -> Blocks:
+    """Find the blocks of some episodes; reads the footers of large steps files only.
+
+    Args:
+        source: the episodes.
+        counts: int64: units of each episode; those without any are left out.
+        group_rows: about how many rows a group may have.
+        sort: as the episodes lie in the files, which makes fewer and larger blocks; else in their own order.
+    """
+    reader, snapshot = source.blocks, source.blocks.snapshot
+    pointers = source.selection.pointers
+    segment, start = pointers.segment, pointers.row_start
+    episodes = np.flatnonzero(counts)
+    if sort:
+        episodes = episodes[np.lexsort((start[episodes], segment[episodes]))]
+    segment, start = segment[episodes], start[episodes]
+    groups = np.zeros(len(episodes), np.int64)
+    file_rows = np.array([file.rows for file in snapshot.step_files])
+    for number in np.unique(segment):
+        if file_rows[number] * _SMALL_PART > group_rows:
+            here = segment == number
+            starts = reader.file(pointers.segments[number]).starts
+            groups[here] = np.searchsorted(starts, start[here], side="right")
+    begins = (segment[1:] != segment[:-1]) | (groups[1:] != groups[:-1])
+    edges = np.concatenate([[0], np.flatnonzero(begins) + 1, [len(episodes)]])
+    rows = np.add.reduceat(source.index.lengths[episodes] + 1, edges[:-1])
+    return Blocks(episodes, edges, rows, np.add.reduceat(counts[episodes], edges[:-1]))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Blocks that are read together.
+
+    Attributes:
+        first: its first place.
+        blocks: int64: numbers of its blocks, in their order.
+        edges: int64: its first unit of each block, counted within the group, and the number of all.
+        key: chooses the order of its units; None for one after the other.
+    """
+
+    first: int
+    blocks: np.ndarray
+    edges: np.ndarray
+    key: int | None
+
+    @property
+    def stop(self) -> int:
+        """The place behind it."""
+        return self.first + int(self.edges[-1])
+
+    def units(self, places: np.ndarray) -> np.ndarray | None:
+        """Return the unit at each place of the group, counted within it: int32, or int64 for very many.
+
+        Args:
+            places: as `Run.some` gives them; other lanes are undefined.
+
+        Returns:
+            None if they are in order.
+        """
+        if self.key is None:
+            return None
+        count = self.stop - self.first
+        shuffled = np.zeros(count, np.int32 if count < 1 << 31 else np.int64)
+        keys = mix64(np.arange(_LANES, dtype=np.uint64) ^ np.uint64(self.key))
+        for lane in np.unique(places % _LANES).tolist():
+            start, stop = self._chunk_edges[_CHUNKS[lane] :][:2].tolist()
+            numbers = mix64(np.arange(stop - start, dtype=np.uint64))
+            # Mixing is one to one, so no two are alike, and any way of sorting gives the same.
+            shuffled[(lane - self.first) % _LANES :: _LANES] = np.argsort(mix64(numbers ^ keys[lane])) + start
+        return shuffled
+
+    def needed(self, places: np.ndarray) -> np.ndarray:
+        """Return which of its blocks hold the units of a reader, and maybe a few others: bool.
+
+        Args:
+            places: as `Run.some` gives them.
+        """
+        if self.key is None:
+            first, stop = np.array([places[0] - self.first]), np.array([places[-1] - self.first + 1])
+        else:
+            lanes = np.unique(places % _LANES)
+            chunks = _CHUNKS[lanes]
+            first, stop = self._chunk_edges[chunks], self._chunk_edges[chunks + 1]
+        wanted = np.zeros(len(self.blocks) + 1, np.int64)
+        some = stop > first
+        np.add.at(wanted, np.searchsorted(self.edges, first[some], side="right") - 1, 1)
+        np.add.at(wanted, np.searchsorted(self.edges, stop[some], side="left"), -1)
+        return np.cumsum(wanted)[:-1] > 0
+
+    @cached_property
+    def _chunk_edges(self) -> np.ndarray:
+        """The first unit of each chunk, and the number of all."""
+        counts = _places_before(self.stop) - _places_before(self.first)
+        # Reversing bits is its own inverse.
+        return np.concatenate([[0], np.cumsum(counts[_CHUNKS])])
+
+
+def _places_before(place: int) -> np.ndarray:
+    """Return how many places of each lane lie before a place."""
+    return (place - np.arange(_LANES) + _LANES - 1) // _LANES
+
+
+@dataclass(frozen=True)
+class Run:
+    """Places in a row of one reader that lie in one group.
+
+    Attributes:
+        group: the group.
+        places: all places of the reader.
+        first, stop: which of them.
+    """
+
+    group: Group
+    places: ShardSlice
+    first: int
+    stop: int
+
+    def __len__(self) -> int:
+        """Return how many."""
+        return self.stop - self.first
+
+    def part(self, first: int, stop: int) -> np.ndarray:
+        """Return some of the places, counted from the first of the run: int64, ascending."""
+        return self.places.wrapped(self.first + first, min(self.first + stop, self.stop))
+
+    @property
+    def some(self) -> np.ndarray:
+        """The first and the last place, and one of each lane: int64, ascending."""
+        last = self.part(len(self) - 1, len(self))
+        if not self.places.gap:
+            return np.concatenate([self.part(0, min(_LANES, len(self) - 1)), last])
+        places = self.part(0, len(self))
+        firsts = np.unique(places % _LANES, return_index=True)[1]
+        return np.unique(np.concatenate([places[firsts], last]))
+
+
+@dataclass(frozen=True)
+class StreamOrder:
+    """All groups of every epoch.
+
+    Attributes:
+        blocks: the blocks.
+        group_rows: most rows of a group of several blocks.
+        seed: of the order; None for blocks and units one after the other.
+    """
+
+    blocks: Blocks
+    group_rows: int
+    seed: int | None
+
+    @property
+    def length(self) -> int:
+        """Places of an epoch."""
+        return int(self.blocks.units.sum())
+
+    def runs(self, epoch: int, places: ShardSlice) -> Iterator[Run]:
+        """Yield what a reader takes of each group, in the order of its places."""
+        groups = self.groups(epoch)
+        stops = np.array([group.stop for group in groups])
+        done = 0
+        while done < places.count:
+            place = int(places.part(done, done + 1)[0])
+            group = groups[int(np.searchsorted(stops, place % places.length, side="right"))]
+            stop = places.before(place + group.stop - place % places.length)
+            yield Run(group, places, done, stop)
+            done = stop
+
+    def groups(self, epoch: int) -> list[Group]:
+        """Return the groups of an epoch, in the order of their places."""
+        count = len(self.blocks.rows)
+        order = np.arange(count)
+        if self.seed is not None:
+            order = Permutation(count, hash_words(self.seed, epoch, _BLOCKS))(order)
+        rows = np.cumsum(self.blocks.rows[order])
+        units = np.concatenate([[0], np.cumsum(self.blocks.units[order])])
+        groups: list[Group] = []
+        start = 0
+        while start < count:
+            before = rows[start - 1] if start else 0
+            stop = max(int(np.searchsorted(rows, before + self.group_rows, side="right")), start + 1)
+            key = None if self.seed is None else hash_words(self.seed, epoch, _CHUNK, len(groups))
+            edges = units[start : stop + 1] - units[start]
+            groups.append(Group(int(units[start]), order[start:stop], edges, key))
+            start = stop
+        return groups
+
 
 #: The numbers of so many units are computed at a time.
 _PLANNED = 1 << 14
@@ -55,23 +280,22 @@ class StreamFeed(Feed):
             return {}
         return {"order": f"Shuffled in groups of {self.order.group_rows} rows"}
 
-    def batches(self, epoch: int, places: ShardSlice, batch_size: int) -> Iterator[Batch]:
+    def take(self, epoch: int, places: ShardSlice, counts: Iterator[int]) -> Iterator[Batch]:
         """See `Feed`; the last batch of a group may be completed from the next ones."""
         parts: list[Batch] = []
-        missing = batch_size
+        missing = 0
         for read in self._read_ahead(self.order.runs(epoch, places)):
             for chosen in read.choices():
                 start = 0
                 while start < len(chosen):
+                    missing = missing or next(counts)
                     part = chosen[start : start + missing]
                     parts.append(self._gather(read, part))
                     start, missing = start + len(part), missing - len(part)
                     if not missing:
                         yield self._joined(parts)
-                        parts, missing = [], batch_size
+                        parts = []
             del read  # its memory is that of the group which is begun now
-        if parts:
-            yield self._joined(parts)
 
     def _joined(self, parts: list[Batch]) -> Batch:
         return parts[0] if len(parts) == 1 else self.units.join(parts)

@@ -1,15 +1,19 @@
-"""Image columns of observations, and their arrays as RGB."""
+"""Images that were recorded: columns of observations, their frames as RGB, and the choice of steps."""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium
 import numpy as np
 
-from ...store.errors import InvalidArgumentError, NothingToDrawError
+from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
 from ...store.schema import StepSchema
 from ...store.spaces.fixed import FixedNode
+from ..episode_data import EpisodeData
 
 #: Smaller arrays are drawn only if they are named: a grid of 7 x 7 cells of codes is no picture.
 SMALLEST = 8
@@ -181,3 +185,81 @@ def _layout(shape: tuple[int, ...]) -> str | None:
         case (_, 1 | 3 | 4, _, _):
             return "KCHW"
     return None
+
+
+#: Rows that are decoded at once.
+_ROWS = 64
+
+
+def recorded_frames(
+    episode: EpisodeData, column: ImageColumn, steps: Sequence[int]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield each step with its frame, uint8 (H, W, 3), in the order of `steps`.
+
+    Only the row groups that hold the wanted rows are read, one at a time, so memory is bounded by one of them
+    however long the episode is.
+
+    Args:
+        episode: of one agent.
+        column: the image.
+        steps: in any order.
+
+    Raises:
+        CorruptStoreError: a file is damaged; the message names it.
+    """
+    file = episode._block.file
+    rows = np.asarray(steps, np.int64) + episode._block.first + episode._start
+    groups = np.searchsorted(file.starts, rows, side="right") - 1
+    position = 0
+    while position < len(rows):
+        group = int(groups[position])
+        stop = position + int(np.argmax(np.append(groups[position:] != group, True)))
+        table = file.read([group], [column.name])
+        if column.name not in table.column_names:
+            raise CorruptStoreError(f"The file {file.path} has no column {column.name!r}.")
+        cells = table.column(0)
+        for begin in range(position, stop, _ROWS):
+            chosen = rows[begin : min(stop, begin + _ROWS)] - int(file.starts[group])
+            decoded = column.leaf.decode([cells.take(chosen)])
+            for offset, frame in enumerate(column.rgb(decoded)):
+                yield int(steps[begin + offset]), frame
+        position = stop
+
+
+#: How `steps` can be given.
+Steps = int | slice | Sequence[int] | np.ndarray | None
+
+
+def chosen_steps(episode: EpisodeData, steps: Steps, count: int) -> range | list[int]:
+    """Return the steps that are asked for, each below `count`.
+
+    Args:
+        episode: names it in errors.
+        steps: counted from 0, or from the end if negative.
+        count: how many steps there are to show.
+
+    Raises:
+        InvalidArgumentError: one is outside, or is no whole number; or there is none.
+    """
+    if steps is None:
+        return range(count)
+    if isinstance(steps, slice):
+        try:
+            found: range | list[int] = range(count)[steps]
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"steps={steps!r} is no slice of steps: {error}.") from error
+    else:
+        found = [_step(step, count) for step in ([steps] if np.ndim(steps) == 0 else list(steps))]  # type: ignore[arg-type]
+    if not len(found):
+        raise InvalidArgumentError(f"steps={steps!r} chooses none of the {count} steps of {episode.id}.")
+    return found
+
+
+def _step(step: Any, count: int) -> int:
+    try:
+        number = operator.index(step)
+    except TypeError as error:
+        raise InvalidArgumentError(f"{step!r} is no step; expected whole numbers.") from error
+    if isinstance(step, bool) or not -count <= number < count:
+        raise InvalidArgumentError(f"There is no step {step!r}: the episode has the steps 0 to {count - 1}.")
+    return number % count

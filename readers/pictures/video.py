@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from ...store.common.arguments import positive_number, whole_number
 from ...store.errors import (
     EnvUnavailableError,
     EpisodelakeError,
@@ -24,15 +25,14 @@ from ...store.errors import (
     NothingToDrawError,
     UntrustedEnvError,
 )
+from ...store.files import user_path
 from ..episode_data import EpisodeData
 from ..replaying.environment import remake_env
 from ..replaying.replay import ReplayReport, SoloGame, check_spaces
 from ..replaying.run_envs import RunEnv, chosen_run, run_envs
 from ..replaying.team_replay import team_game
-from .images import image_column, image_columns, small_images
-from .recorded import recorded_frames
+from .images import Steps, chosen_steps, image_column, image_columns, recorded_frames, small_images
 from .rendered import RenderedFrames
-from .steps import Steps, chosen_steps
 from .writing import FORMATS, SHEET_FRAMES, write_gif, write_mp4, write_png
 
 FPS = 30.0
@@ -115,14 +115,12 @@ class Video:
             StoreAccessError: the file cannot be written.
             CorruptStoreError, EnvUnavailableError: a frame cannot be read or rendered; nothing is written.
         """
-        target = Path(path)
+        target = user_path(path)
         kind = target.suffix.lower()
         if kind not in FORMATS:
             raise InvalidArgumentError(f"{target.name!r}: expected a name that ends in {', '.join(FORMATS)}.")
-        if scale is not None and (
-            isinstance(scale, bool) or not isinstance(scale, int) or not 1 <= scale <= 64
-        ):
-            raise InvalidArgumentError(f"scale={scale!r}: expected a whole number from 1 to 64, or None.")
+        if scale is not None:
+            scale = whole_number("scale", scale, 1, 64)
         if kind == ".png":
             count = len(self)
             places = np.unique(np.linspace(0, count - 1, min(count, SHEET_FRAMES)).round().astype(int))
@@ -153,8 +151,8 @@ def make_video(
     episode: EpisodeData, steps: Steps, column: str | None, layout: str | None, env: Any, fps: float | None
 ) -> Video:
     """Return the video of an episode; see `Episode.video`."""
-    if fps is not None and not (isinstance(fps, int | float) and 0 < fps <= 1000):
-        raise InvalidArgumentError(f"fps={fps!r}: expected a number above 0, at most 1000.")
+    if fps is not None:
+        fps = positive_number("fps", fps, 1000)
     named = column is not None or layout is not None
     recorded = env is None and (named or image_columns(episode._own_schema)) and not episode.agents
     chosen = chosen_steps(episode, steps, episode._observation_count if recorded else episode.length + 1)

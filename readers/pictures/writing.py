@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from ...store.common.optional_packages import EXPLORE, require
 from ...store.errors import InvalidArgumentError
 from ...store.files import guard_access, replacing
-from ...store.optional_packages import EXPLORE, require
+from ...store.manifest import check_outside_stores
 
 #: Steps of an episode with their frames, uint8 (H, W, 3); at least one.
 Frames = Iterable[tuple[int, np.ndarray]]
@@ -180,6 +181,7 @@ def _opened(av: Any, temporary: Path, path: Path, format: str, options: dict[str
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """Yield a path to write to, which takes the place of `path` in the end."""
+    check_outside_stores(path)
     with guard_access("write the video", path), replacing(path, path.suffix) as draft:
         # The libraries would blame one of their own for a folder that cannot be written.
         draft.touch(exist_ok=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...store.optional_packages import EXPLORE, require
+from ...store.common.optional_packages import EXPLORE, require
 from ..context import ReadContext
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Plots:
             "agent", the return is the sum over agents.
         """
         require("altair", _PURPOSE, EXPLORE)
-        from .over_time import draw_over_time
+        from .returns import draw_over_time
 
         return draw_over_time(self._context, "return", over, by)
 
@@ -57,10 +57,10 @@ class Plots:
         """
         require("altair", _PURPOSE, EXPLORE)
         if over is not None:
-            from .over_time import draw_over_time
+            from .returns import draw_over_time
 
             return draw_over_time(self._context, "length", over, by)
-        from .distribution import draw_distribution
+        from .returns import draw_distribution
 
         return draw_distribution(self._context, "length", by or "end_reason", None)
 
@@ -73,7 +73,7 @@ class Plots:
             bins: about how many; None for 40. Edges are round numbers.
         """
         require("altair", _PURPOSE, EXPLORE)
-        from .distribution import draw_distribution
+        from .returns import draw_distribution
 
         return draw_distribution(self._context, "return", by, bins)
 
@@ -102,7 +102,7 @@ class Plots:
             NothingToDrawError: the observations are images, texts or of no fixed length.
         """
         require("altair", _PURPOSE, EXPLORE)
-        from .visitation import draw_visitation
+        from .actions import draw_visitation
 
         return draw_visitation(self._context, x, y, bins)
 

@@ -1,4 +1,4 @@
-"""Frequencies of actions: a panel for each element of the action."""
+"""Frequencies of actions, and visits of the parts of the observation space."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from typing import Any
 
 import altair as alt
 
+from ...store.common.arguments import whole_number
+from ...store.common.suggestions import suggest
 from ...store.errors import InvalidArgumentError, NothingToDrawError
-from ...store.schema import ACTION
-from ...store.suggestions import suggest
+from ...store.schema import ACTION, OBSERVATION
 from ..amounts import counted
 from ..context import ReadContext
-from .chart import AnyChart, finished
-from .distribution import BINS, edges_of, heights
-from .pieces import color_channel, stacked, title_of, tooltip_of, values_of
-from .series import AGENT, Workbench, step_bench
+from .chart import AnyChart, color_channel, finished, stacked, title_of, tooltip_of, values_of
+from .returns import BINS, MOST_BINS, edges_of, heights
+from .series import AGENT, Bins, Workbench, step_bench
 from .steps import ALL, Element, StepRows, bins_of, elements_of, finite, step_rows
-from .texts import shown
-from .theme import WIDTH
+from .theme import HEIGHT, PALETTE, WIDTH, shown
 
 MOST_PANELS = 8
 #: More kinds than this are drawn as amounts.
@@ -137,3 +136,141 @@ def _panel(element: Element, rows: StepRows, found: list[dict[str, Any]]) -> Any
 
 def _is_kinds(element: Element) -> bool:
     return element.discrete and element.kinds <= MOST_KINDS
+
+
+#: By axis, its element and its bins.
+_Axes = dict[str, tuple[Element, Bins]]
+
+
+def draw_visitation(context: ReadContext, x: str | None, y: str | None, bins: int) -> AnyChart:
+    """Return the chart; see `Plots.visitation`."""
+    bins = whole_number("bins", bins, 1, MOST_BINS)
+    axes, cells, rows = _visits(context, x, y, bins)
+    elements = [element for element, _ in axes.values()]
+    found = [{"visits": cell["visits"], **_cell(cell, axes)} for cell in cells]
+    subtitle = [" ".join((counted(sum(row["visits"] for row in found), "observation"), *rows.notes))]
+    if len(elements) == 1:
+        return finished(_bars(elements[0], found), f"Visits by {elements[0].name}", subtitle)
+    told = f"Visits by {elements[0].name} and {elements[1].name}"
+    return finished(
+        _heat_map(elements, found), told, [*subtitle, "colour: number of observations, on a log scale"]
+    )
+
+
+def visits(context: ReadContext, bins: int = 50) -> list[dict[str, Any]]:
+    """Return the numbers behind the chart: a row per cell that has any visit, with its edges and their count.
+
+    Keys: `visits`, and of one element or two `x`, `x_from`, `x_to`, `y`, `y_from`, `y_to`.
+    """
+    axes, cells, _ = _visits(context, None, None, bins)
+    rows = []
+    for cell in cells:
+        row: dict[str, Any] = {"visits": cell["visits"]}
+        for axis, (element, stretches) in axes.items():
+            low, high = stretches.edges(cell[axis])
+            row |= {axis: element.name, f"{axis}_from": low, f"{axis}_to": high}
+        rows.append(row)
+    return rows
+
+
+def _visits(
+    context: ReadContext, x: str | None, y: str | None, about: int
+) -> tuple[_Axes, list[dict[str, Any]], StepRows]:
+    """Return the axes, the number of observations in each cell that has any, and the rows they are from."""
+    with step_bench(context) as bench:
+        elements = _places(context, x, y)
+        rows = step_rows(bench, None, "steps")
+        axes: _Axes = {}
+        for axis, element in zip("xy", elements, strict=False):
+            bins = bins_of(bench, element, about, about)
+            if bins is None:
+                raise NothingToDrawError(
+                    f"There is nothing to draw: {element.name} has no finite value in these episodes."
+                )
+            axes[axis] = element, bins
+        indices = ", ".join(f"{bins.sql(element.sql)} AS {axis}" for axis, (element, bins) in axes.items())
+        drawable = " AND ".join(finite(element.sql) for element in elements)
+        columns = ", ".join(axes)
+        cells = bench.rows(
+            f"SELECT {indices}, count(*) AS visits FROM counted WHERE {drawable} "
+            f"GROUP BY {columns} ORDER BY {columns}"
+        )
+    return axes, cells, rows
+
+
+def _places(context: ReadContext, x: str | None, y: str | None) -> list[Element]:
+    """Return one element or two."""
+    schema = context.snapshot.schema
+    elements = elements_of(schema, OBSERVATION)
+    if not elements:
+        raise NothingToDrawError(
+            "The observations have no visitation, since they are no numbers of a fixed shape: "
+            f"{' '.join(str(schema.observation_space).split())}. For images, look at episode.video()."
+        )
+    known = {element.name: element for element in elements}
+    for name in (x, y):
+        if name is not None and name not in known:
+            listed = ", ".join(list(known)[:20]) + (", ..." if len(known) > 20 else "")
+            raise InvalidArgumentError(
+                f"{name!r} is no element of the observation.{suggest(name, list(known))} There are: {listed}."
+            )
+    if x is None and y is None:
+        return elements[:2]
+    if y is None or x is None:
+        return [known[name] for name in (x, y) if name is not None]
+    return [known[x], known[y]]
+
+
+def _cell(row: dict[str, Any], axes: _Axes) -> dict[str, Any]:
+    """Return where a cell stands. Cells of a heat map overlap a little, which closes the hairlines between
+    them.
+    """
+    cell: dict[str, Any] = {}
+    for name, (_, bins) in axes.items():
+        low, high = bins.edges(row[name])
+        edges = edges_of(bins, row[name]) if len(axes) == 1 else {"from": low, "to": high + bins.width / 20}
+        cell |= {f"{name}_from": edges["from"], f"{name}_to": edges["to"]}
+        cell[f"{name}_label"] = bins.label(row[name])
+    return cell
+
+
+def _heat_map(elements: list[Element], found: list[dict[str, Any]]) -> Any:
+    # The ends of the scheme would vanish on black or on white.
+    scale = alt.Scale(type="log", scheme=alt.SchemeParams("plasma", extent=[0.25, 0.88]))
+    legend = alt.Legend(gradientLength=200, tickCount=5)
+    cells = (
+        alt.Chart(values_of(found))
+        .mark_rect(clip=True, strokeWidth=0)
+        .encode(
+            alt.X(
+                "x_from:Q", title=shown(elements[0].name), scale=alt.Scale(zero=False, nice=False, padding=4)
+            ),
+            alt.X2("x_to:Q"),
+            alt.Y(
+                "y_from:Q", title=shown(elements[1].name), scale=alt.Scale(zero=False, nice=False, padding=4)
+            ),
+            alt.Y2("y_to:Q"),
+            alt.Color("visits:Q", title="observations", scale=scale, legend=legend),
+            tooltip=tooltip_of(
+                ("x_label", elements[0].name), ("y_label", elements[1].name), ("visits", "observations")
+            ),
+        )
+    )
+    zoom = alt.selection_interval(bind="scales", name="zoom")
+    return cells.add_params(zoom).properties(width=WIDTH * 3 // 4, height=WIDTH * 3 // 4)
+
+
+def _bars(element: Element, found: list[dict[str, Any]]) -> Any:
+    bars = (
+        alt.Chart(values_of(found))
+        .mark_rect(clip=True, color=PALETTE[0])
+        .encode(
+            alt.X("x_from:Q", title=shown(element.name), scale=alt.Scale(zero=False, nice=False, padding=6)),
+            alt.X2("x_to:Q"),
+            alt.Y("visits:Q", title="observations", axis=alt.Axis(tickMinStep=1)),
+            alt.Y2(datum=0),
+            tooltip=tooltip_of(("x_label", element.name), ("visits", "observations")),
+        )
+    )
+    zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
+    return bars.add_params(zoom).properties(width=WIDTH, height=HEIGHT)

@@ -8,17 +8,15 @@ from typing import Any
 import altair as alt
 import numpy as np
 
+from ...store.common.suggestions import suggest
 from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.schema import ACTION
-from ...store.suggestions import suggest
 from ..amounts import counted
 from ..episode_data import EpisodeData
 from ..signals import ROOTS, Signal, reduced, signals_of
-from .chart import AnyChart, finished
-from .pieces import color_channel, stacked, tooltip_of, values_of
+from .chart import AnyChart, color_channel, finished, stacked, tooltip_of, values_of
 from .series import LARGEST
-from .texts import shown
-from .theme import WIDTH
+from .theme import WIDTH, shown
 
 MOST_STEPS = 2_000
 MOST_PANELS = 12

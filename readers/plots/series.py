@@ -1,4 +1,4 @@
-"""Series of episodes: the tables that charts, cards and the terminal are made from.
+"""Series of episodes and their histograms: the tables that charts, cards and the terminal are made from.
 
 A *series* is what gets a colour: a run, an agent, an end reason, or the values of any column. A *panel* is
 what gets axes of its own: an objective of vector rewards.
@@ -7,6 +7,7 @@ what gets axes of its own: an objective of vector rewards.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,20 +16,89 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from ...store.common.suggestions import suggest
 from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
-from ...store.suggestions import suggest
 from ..amounts import counted
-from ..context import ReadContext
+from ..context import ReadContext, refresh_hint
 from ..damaged_files import check_readable, name_damaged
 from ..page_guard import check_plan
 from ..sql.conditions import available_episodes
 from ..sql.connections import connect
-from ..sql.interrupting import run_interruptible
-from ..sql.query import plan_with
+from ..sql.session import plan_with
+from ..sql.sources import run_interruptible
 from ..sql.text import quote
-from .bins import Bins, bins_for
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Equal stretches of an axis.
+
+    Attributes:
+        start: where the first begins.
+        width: of each.
+        count: how many.
+        whole: whether each is one whole number, in its middle.
+    """
+
+    start: float
+    width: float
+    count: int
+    whole: bool
+
+    def sql(self, value: str) -> str:
+        """Return SQL for the index of the bin that a value belongs to."""
+        place = f"floor({value} / {self.width!r} - {self.start / self.width!r})"
+        return f"least(greatest({place}, 0), {self.count - 1})::INT"
+
+    def edges(self, index: int) -> tuple[float, float]:
+        """Return where a stretch begins and ends."""
+        return self.start + index * self.width, self.start + (index + 1) * self.width
+
+    def label(self, index: int) -> str:
+        """Return a stretch in words: its number, or from where to where."""
+        low, high = self.edges(index)
+        return f"{(low + high) / 2:g}" if self.whole else f"{low:.6g} to {high:.6g}"
+
+
+def bins_for(low: float, high: float, about: int, *, whole: bool) -> Bins:
+    """Stretches that cover values from `low` to `high`.
+
+    Args:
+        low, high: finite, at most 1e300 from zero.
+        about: how many there should be; round edges make it a few more or less.
+        whole: whether all values are whole numbers.
+
+    >>> bins_for(0.0, 3.0, 40, whole=True)
+    Bins(start=-0.5, width=1.0, count=4, whole=True)
+    >>> bins_for(0.0, 0.98, 10, whole=False)
+    Bins(start=0.0, width=0.1, count=10, whole=False)
+    """
+    if whole and high - low < about and abs(low) < 2**52:
+        return Bins(low - 0.5, 1.0, int(high - low) + 1, True)
+    span = high - low
+    if span <= max(abs(low), abs(high)) * 1e-12:
+        span = abs(low) or 1.0
+        low, high = low - span / 2, high + span / 2
+    width = _round(span / about)
+    if whole:
+        width = max(1.0, width)
+    start = math.floor(low / width) * width
+    count = max(1, math.floor((high - start) / width) + 1)
+    if count > 1 and start + (count - 1) * width >= high:
+        count -= 1
+    return Bins(start, width, count, False)
+
+
+def _round(width: float) -> float:
+    """Return the next number that is 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(width))
+    for step in (1, 2, 5, 10):
+        if width <= step * power * (1 + 1e-9):
+            return step * power
+    return 10 * power
+
 
 MOST_SERIES = 12
 #: Values beyond are data, but no axis has room for them beside others.
@@ -65,7 +135,7 @@ class Workbench:
         self._segments = context.segments if steps else None
         # Rows of chosen episodes are picked from their files once, and not by each query.
         kept = not steps and context.positions is not None
-        self._connection = connect(context, steps=steps, keep_rows=kept)
+        self._connection = connect(context, steps=steps, keep_rows=kept, words=())
 
     def run(self, text: str) -> None:
         """Run a statement.
@@ -153,7 +223,7 @@ def check_any(context: ReadContext) -> None:
     if not len(context):
         raise NothingToDrawError(
             "There is nothing to draw: the view has no episodes. Record some, or choose with a wider filter."
-            + context.refresh_hint()
+            + refresh_hint(context.snapshot)
         )
 
 

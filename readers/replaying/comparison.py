@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ...store.batches import single_value, slice_batch
 from ...store.errors import SpaceMismatchError
 from ...store.names import escape
 from ...store.schema import FLAGS, StepSchema
 from ...store.spaces import SpaceCodec
+from ...store.spaces.batches import single_value, slice_batch
 from ..episode_data import EpisodeData
 
 _LONGEST = 200

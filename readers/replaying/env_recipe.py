@@ -16,8 +16,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, parse_env_id
 
 from ...store.dynamic.values import OpaqueValue
-from ...store.environments.codecs import is_codec
-from ...store.environments.values import CodedValue, decode_argument, opaque_parts, texts
+from ...store.environments.codecs import CodedValue, decode_argument, is_codec, opaque_parts, texts
 from ...store.errors import CorruptStoreError, EnvUnavailableError
 from .run_envs import RunEnv
 

@@ -64,7 +64,7 @@ def make_run_env(
         recipe = complete_recipe(run, where, folder, changes or {})
         if recipe.distrusted and not trust:
             raise UntrustedEnvError(
-                f"{where} needs your trust: {' '.join(recipe.distrusted)} If you trust whoever wrote the "
+                f"{where} needs your trust: {' '.join(recipe.distrusted)} If you trust the author of the "
                 "store, call make_env(trust=True) and pass the environment on; or make it yourself."
             )
         told = _compare_versions(run, where, strict=strict)

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
-import numpy as np
 from gymnasium.vector import VectorEnv
 
-from ...store.batches import single_value
+from ...store.common.arguments import is_real
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.schema import StepSchema
+from ...store.spaces import same_space
+from ...store.spaces.batches import single_value
 from ..episode_data import EpisodeData
 from .comparison import Difference, GameComparison, Played
 from .environment import remake_env
@@ -111,7 +112,7 @@ def check_spaces(env: gymnasium.Env, schema: StepSchema) -> None:
         "action": (env.action_space, schema.action_space),
     }
     for name, (given, expected) in pairs.items():
-        if given != expected:
+        if not same_space(given, expected):
             raise SpaceMismatchError(
                 f"The environment's {name} space is {given}; the episode's is {expected}. Replay it in an "
                 "environment of the same kind, with the same wrappers."
@@ -134,7 +135,7 @@ class Game(ABC):
     def __init__(
         self, episode: EpisodeData, env: Any, members: Mapping[Any, EpisodeData], rtol: float, atol: float
     ) -> None:
-        if not all(isinstance(each, int | float | np.number) and each >= 0 for each in (rtol, atol)):
+        if not all(is_real(each) and each >= 0 for each in (rtol, atol)):
             raise InvalidArgumentError(
                 f"rtol={rtol!r}, atol={atol!r}: expected numbers that are not negative."
             )

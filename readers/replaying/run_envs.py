@@ -12,15 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...store.environments.bundle import EnvBundle
+from ...store.environments.artifacts import EnvBundle
 from ...store.environments.records import SavedEnvironment
 from ...store.environments.saving import find_saved
 from ...store.errors import CorruptStoreError, InvalidArgumentError
 from ...store.layout import RUNS, Layout
-from ...store.segments.parquet import open_parquet, reading_error
+from ...store.parquet.files import open_parquet, reading_error
 from ...store.snapshot import Snapshot
 from ..context import ReadContext
-from ..frames import episodes_frame
+from ..frames import collect_episodes, episodes_frame
 
 _VERSION = re.compile(r"[\w.+!~ -]{1,200}")
 _COLUMNS = ("run_id", "name", "env_spec", "versions", "env_bundle")
@@ -119,7 +119,7 @@ def run_envs_of(context: ReadContext) -> dict[str, RunEnv]:
     if context.positions is None:
         return found
     frame = episodes_frame(context.snapshot, context.positions)
-    here = set(frame.select("run_id").unique().collect()["run_id"].to_list())
+    here = set(collect_episodes(context.snapshot, frame.select("run_id").unique())["run_id"].to_list())
     return {run_id: env for run_id, env in found.items() if run_id in here}
 
 

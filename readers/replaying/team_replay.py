@@ -14,8 +14,9 @@ from typing import Any
 
 import gymnasium
 
-from ...store.batches import single_value
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
+from ...store.spaces import same_space
+from ...store.spaces.batches import single_value
 from ..episode_data import EpisodeData
 from .comparison import Played
 from .replay import Game, ReplayReport
@@ -83,7 +84,7 @@ def _check_spaces(episode: EpisodeData, env: Any) -> None:
                 f"The environment has no agent {name!r}, as the episode has. Replay it in an environment of "
                 "the same kind, with the same arguments."
             ) from error
-        if given != expected:
+        if not all(map(same_space, given, expected)):
             raise SpaceMismatchError(
                 f"The agent {name!r} has the spaces {given} in the environment, and {expected} in the "
                 "episode. Replay it in an environment of the same kind, with the same wrappers."

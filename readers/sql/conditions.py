@@ -9,20 +9,21 @@ from weakref import WeakKeyDictionary
 
 import duckdb
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
+from ...store.common.suggestions import suggest
 from ...store.errors import QueryError
 from ...store.layout import EPISODES, RUNS, STEPS, TABLES
 from ...store.snapshot import Snapshot
-from ..context import SqlCondition
+from ..context import SqlCondition, refresh_hint
 from ..damaged_files import name_damaged, steps_places
 from ..page_guard import check_plan
-from .connections import add_steps, create_view, macros_for
-from .interrupting import run_interruptible
+from .advice import advice
+from .connections import add_macros, add_steps, create_view, macros_for
 from .macros import TRANSITIONS, WITH_NEXT
-from .names_nearby import advice
-from .query import check_text, plain_parameters, plan_with
-from .sources import Sources
+from .session import check_text, plain_parameters, plan_with
+from .sources import Sources, run_interruptible
 from .text import named_words
 
 _POSITION = "_position"
@@ -47,7 +48,8 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, asked: Sq
     snapshot.places(EPISODES)
     # A subquery may read steps, and so may a macro.
     reading = {STEPS, TRANSITIONS, WITH_NEXT} | {macro.name for macro in macros_for(snapshot)}
-    with_steps = not named_words(condition).isdisjoint(reading)
+    words = named_words(condition)
+    with_steps = not words.isdisjoint(reading)
     segments = snapshot.segments_of(candidates) if with_steps and candidates is not None else None
     tables = TABLES if with_steps else (RUNS, EPISODES)
     reusable = candidates is None and not with_steps
@@ -59,11 +61,11 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, asked: Sq
 
     def fulfilling() -> np.ndarray:
         if sources is not None:
-            _confined_views(snapshot, sources, candidates, with_steps=with_steps)
+            _confined_views(snapshot, sources, candidates, words if with_steps else None)
         return _fulfilling(snapshot, connection, asked, tables, segments)
 
     try:
-        found = run_interruptible(fulfilling, connection.interrupt)
+        positions = run_interruptible(fulfilling, connection.interrupt)
     except BaseException as error:
         connection.close()
         if isinstance(error, QueryError) or not isinstance(error, duckdb.Error | ValueError):
@@ -86,14 +88,19 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, asked: Sq
     else:
         connection.close()
     kept = np.zeros(snapshot.episode_count, bool)
-    kept[found] = True
+    kept[positions] = True
     return np.flatnonzero(kept) if candidates is None else candidates[kept[candidates]]
 
 
 def _confined_views(
-    snapshot: Snapshot, sources: Sources, candidates: np.ndarray | None, *, with_steps: bool
+    snapshot: Snapshot, sources: Sources, candidates: np.ndarray | None, words: frozenset[str] | None
 ) -> None:
-    """Create what a condition may see, and close the connection off from everything else."""
+    """Create what a condition may see, and close the connection off from everything else.
+
+    Args:
+        snapshot, sources, candidates: as for `positions_where`.
+        words: of a condition that reads steps, for the macros that it names; None for any other.
+    """
     connection = sources.connection
     body = f"SELECT *, row_number() OVER () - 1 AS {_POSITION} FROM ({sources.table(EPISODES)})"
     if candidates is not None:
@@ -106,10 +113,11 @@ def _confined_views(
     # So that a subquery in the condition sees the same episodes.
     create_view(snapshot, connection, EPISODES, f"SELECT * EXCLUDE ({_POSITION}) FROM _positioned")
     create_view(snapshot, connection, RUNS, sources.table(RUNS))
-    if with_steps:
+    if words is not None:
         steps_places(snapshot, sources.segments)
         position_of = f"SELECT episode_id FROM _positioned WHERE {_POSITION} = _place"
         add_steps(sources, f"SEMI JOIN {EPISODES} USING (episode_id)", position_of, check=False)
+        add_macros(connection, words)
     sources.confine()
 
 
@@ -124,8 +132,8 @@ def _fulfilling(
     condition, parameters = asked.text, plain_parameters(asked.parameters)
     # Raises if it is anything but one expression, which is then safe within brackets.
     duckdb.SQLExpression(condition)
-    found = connection.execute(f"SELECT ({condition}\n) AS kind FROM _positioned LIMIT 0", parameters)
-    kind = str(found.description[0][1]) if found.description else ""
+    result = connection.execute(f"SELECT ({condition}\n) AS kind FROM _positioned LIMIT 0", parameters)
+    kind = str(result.description[0][1]) if result.description else ""
     if kind != "BOOLEAN":
         raise QueryError(f"The condition {condition!r} gives {kind}; expected a comparison or other BOOLEAN.")
     query = f"SELECT {_POSITION} FROM _positioned WHERE ({condition}\n)"
@@ -133,11 +141,25 @@ def _fulfilling(
     return np.asarray(connection.execute(query, parameters).fetchnumpy()[_POSITION], np.int64)
 
 
+def invalid_expression(
+    snapshot: Snapshot, problem: str, expression: pl.Expr, error: pl.exceptions.PolarsError
+) -> QueryError:
+    """Return the error of an expression over the episodes table that Polars refused."""
+    columns = snapshot.episodes_schema.names
+    near = [suggest(name, columns) for name in expression.meta.root_names() if name not in columns]
+    # Without the plan of the query, and Polars' list of columns, which has one of ours among them.
+    reason = str(error).partition("\n")[0].partition("; valid columns")[0]
+    return QueryError(
+        f"{problem}: {reason}.{near[0] if near else ''}\n{available_episodes(snapshot)}"
+        + refresh_hint(snapshot)
+    )
+
+
 def available_episodes(snapshot: Snapshot) -> str:
     """Return the hint that names the columns of the episodes table."""
     columns = ", ".join(snapshot.episodes_schema.names)
-    told = f"Available columns of episodes: {columns}. In SQL, names with a dot need double quotes."
-    return told + _vector_hint(snapshot).replace("\n", " ")
+    hint = _vector_hint(snapshot).replace("\n", " ")
+    return f"Available columns of episodes: {columns}. In SQL, names with a dot need double quotes.{hint}"
 
 
 def _vector_hint(snapshot: Snapshot) -> str:

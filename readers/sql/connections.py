@@ -7,24 +7,31 @@ here.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from weakref import WeakKeyDictionary
+
 import duckdb
 import numpy as np
 
-from ...store.errors import CorruptStoreError
+from ...store.errors import CorruptStoreError, StoreUnavailableError
 from ...store.layout import EPISODES, RUNS, STEPS, TABLES
 from ...store.snapshot import Snapshot
 from ..context import ReadContext
 from ..damaged_files import check_readable, steps_places
-from ..frames import episodes_frame
-from .interrupting import run_interruptible
+from ..frames import collect_episodes, episodes_frame
 from .macros import TRANSITIONS, WITH_NEXT, Macro, macros_of, statements, with_following
-from .sources import Sources, type_name
+from .sources import Sources, run_interruptible, type_name
 from .text import is_whole, literal, quote
 
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
 #: Most episodes whose rows a connection keeps in memory.
 _MOST_KEPT = 2_000_000
+_macros: WeakKeyDictionary[Snapshot, tuple[Macro, ...]] = WeakKeyDictionary()
+#: Functions whose query may use a macro that its text does not name.
+_OF_NAMES = {"query", "query_table", "duckdb_functions", "pg_proc"}
+#: The statements that create the macros which a connection lacks, by name.
+_pending: WeakKeyDictionary[duckdb.DuckDBPyConnection, dict[str, str]] = WeakKeyDictionary()
 
 
 def connect(
@@ -36,6 +43,7 @@ def connect(
     check_steps: bool = True,
     through_arrow: bool = False,
     with_next: bool = False,
+    words: Collection[str] | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """Open an in-memory DuckDB with the views on some episodes, and the macros.
 
@@ -48,6 +56,7 @@ def connect(
             its name. A `QuerySession` checks them before each query, so its connections can do without.
         through_arrow: read files through Arrow, which checks pages, where DuckDB would read them itself.
         with_next: let `transitions` have the columns of `transitions_with_next`.
+        words: create only the macros of these names; `add_macros` creates others. None for all.
 
     Raises:
         CorruptStoreError: a file of episodes or runs is damaged, or the store was opened to check all pages
@@ -80,6 +89,7 @@ def connect(
             choice = f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else ""
             position_of = _position_of(len(context), chosen)
             add_steps(sources, choice, position_of, check=check_steps, with_next=with_next)
+            add_macros(connection, words)
         if read_only:
             sources.confine()
         return connection
@@ -94,7 +104,7 @@ def _register_chosen(
 
     Of a read-only connection no query can change it.
     """
-    ids = episodes_frame(snapshot, None).select("episode_id", "run_id").collect()
+    ids = collect_episodes(snapshot, episodes_frame(snapshot, None).select("episode_id", "run_id"))
     chosen = (ids if positions is None else ids[positions]).with_row_index(_POSITION).to_arrow()
     if read_only:
         connection.register(_CHOSEN, chosen)
@@ -153,17 +163,17 @@ def _position_of(count: int, chosen: bool) -> str:
 def add_steps(
     sources: Sources, choice: str, position_of: str, *, check: bool = True, with_next: bool = False
 ) -> None:
-    """Create the views of the steps that `choice` keeps, and the macros.
+    """Create the views of the steps that `choice` keeps, and provide the macros for `add_macros`.
 
     Where a file of steps is damaged, queries over the other tables go on; those over steps name the file.
 
     Args:
         choice: the end of a query over steps, such as a SEMI JOIN.
-        position_of: see `macros_of`.
+        position_of: see `Macro.at`.
         check, with_next: as `check_steps` and `with_next` of `connect`.
     """
     snapshot, connection = sources.snapshot, sources.connection
-    macros = macros_of(snapshot.schema, step_columns(snapshot), position_of)
+    macros = macros_for(snapshot, position_of)
     try:
         if check:
             steps_places(snapshot, sources.segments)
@@ -177,11 +187,26 @@ def add_steps(
             bodies[TRANSITIONS] = bodies[WITH_NEXT]
         for name, body in bodies.items():
             create_view(snapshot, connection, name, body)
+    except StoreUnavailableError:
+        # The views of a connection last; the reason does not.
+        raise
     except (CorruptStoreError, OSError) as error:
         _add_unreadable(snapshot, connection, str(error))
         macros = tuple(macro for macro in macros if STEPS not in macro.reads)
-    for statement in statements(macros):
-        connection.execute(statement)
+    _pending[connection] = dict(statements(macros))
+
+
+def add_macros(connection: duckdb.DuckDBPyConnection, words: Collection[str] | None) -> None:
+    """Create the macros that a connection lacks, of those with names among `words`; None for all.
+
+    Some are megabytes of text where the action has many numbers, so a query creates what it names.
+    """
+    pending = _pending.get(connection, {})
+    if words is None or not _OF_NAMES.isdisjoint(words):
+        words = tuple(pending)
+    for name in [name for name in pending if name in words]:
+        connection.execute(pending[name])
+        del pending[name]
 
 
 def _add_unreadable(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, reason: str) -> None:
@@ -194,9 +219,15 @@ def _add_unreadable(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, r
         create_view(snapshot, connection, name, failing)
 
 
-def macros_for(snapshot: Snapshot) -> tuple[Macro, ...]:
-    """Return the macros that a connection to a snapshot has."""
-    return macros_of(snapshot.schema, step_columns(snapshot), "")
+def macros_for(snapshot: Snapshot, position_of: str = "") -> tuple[Macro, ...]:
+    """Return the macros that a connection to a snapshot has, made once for each snapshot.
+
+    Args:
+        position_of: see `Macro.at`.
+    """
+    if snapshot not in _macros:
+        _macros[snapshot] = macros_of(snapshot.schema, step_columns(snapshot))
+    return tuple(macro.at(position_of) for macro in _macros[snapshot])
 
 
 def step_columns(snapshot: Snapshot) -> list[str]:

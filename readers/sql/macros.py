@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...store.layout import EPISODES, STEPS
 from ...store.reserved import next_name
 from ...store.schema import ACTION, StepSchema
-from .elements import element_macros, leaves_of
-from .histograms import HISTOGRAM_OF_STEPS, histogram_of_actions
+from .elements import HISTOGRAM_OF_STEPS, element_macros, histogram_of_actions, leaves_of
 from .text import is_whole, quote
 
 TRANSITIONS = "transitions"
 WITH_NEXT = "transitions_with_next"
+_POSITION_OF = "POSITION_OF"
 _OUTSIDE = "NOT coalesce(gamma BETWEEN 0 AND 1, false)"
 _WRONG_GAMMA = "'gamma is ' || coalesce(gamma::VARCHAR, 'NULL') || '; expected a number from 0 to 1'"
 
@@ -53,18 +53,27 @@ class Macro:
         shown = [parameter.removeprefix("_") for parameter in self.parameters.split(", ")]
         return f"{self.name}({', '.join(shown)})"
 
+    def at(self, position_of: str) -> Macro:
+        """Return the macro for a connection.
 
-def macros_of(schema: StepSchema, columns: Sequence[str], position_of: str) -> tuple[Macro, ...]:
+        Args:
+            position_of: a query for the id of the episode at `_place`, which counts from 0 or from the end.
+        """
+        if self.name != "episode_at":
+            return self
+        return replace(self, body=self.body.replace(_POSITION_OF, position_of))
+
+
+def macros_of(schema: StepSchema, columns: Sequence[str]) -> tuple[Macro, ...]:
     """Return the macros of a store, in alphabetical order.
 
     Args:
         schema: the columns that the store's spaces decide.
         columns: all columns of `steps`.
-        position_of: a query for the id of the episode at `_place`, which counts from 0 or from the end.
     """
     keys = key_names(schema)
-    at_place = f"SELECT * FROM {EPISODES} WHERE episode_id = ({position_of})"
-    found = [
+    at_place = f"SELECT * FROM {EPISODES} WHERE episode_id = ({_POSITION_OF})"
+    macros = [
         Macro("returns_to_go", "gamma := 1", _returns_to_go(schema), reads=frozenset({EPISODES, STEPS})),
         Macro("discounted_return", "gamma := 1", _discounted_return(schema)),
         Macro("moving_return", "episodes := 100", _moving_return(schema), reads=frozenset({EPISODES})),
@@ -79,21 +88,21 @@ def macros_of(schema: StepSchema, columns: Sequence[str], position_of: str) -> t
     ]
     actions = histogram_of_actions(leaves_of(schema, ACTION))
     if actions is not None:
-        found.append(Macro("action_histogram", *actions))
+        macros.append(Macro("action_histogram", *actions))
     for name, forms in element_macros(schema).items():
-        found += [Macro(name, parameters, body, False, frozenset()) for parameters, body in forms]
-    return tuple(sorted(found, key=lambda macro: macro.signature))
+        macros += [Macro(name, parameters, body, False, frozenset()) for parameters, body in forms]
+    return tuple(sorted(macros, key=lambda macro: macro.signature))
 
 
-def statements(macros: tuple[Macro, ...]) -> Iterator[str]:
-    """Yield the statements that create macros; those of one name are forms of one macro."""
+def statements(macros: tuple[Macro, ...]) -> Iterator[tuple[str, str]]:
+    """Yield names and the statements that create them; macros of one name are forms of one."""
     for name in dict.fromkeys(macro.name for macro in macros):
         forms = ", ".join(
             f"({macro.parameters}) AS {'TABLE ' if macro.is_table else ''}{macro.body}"
             for macro in macros
             if macro.name == name
         )
-        yield f"CREATE MACRO {quote(name)}{forms}"
+        yield name, f"CREATE OR REPLACE MACRO {quote(name)}{forms}"
 
 
 def key_names(schema: StepSchema) -> list[str]:

@@ -1,20 +1,203 @@
-"""`QuerySession`: queries over some episodes on connections that it keeps, and that can be stopped."""
+"""Queries over the views of `connections.py`: checks before they run, and errors with advice.
+
+A `QuerySession` keeps its connections; Ctrl-C stops its queries.
+"""
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import duckdb
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from ...store.common.compatibility import json_plan
+from ...store.dynamic.column_groups import METADATA
+from ...store.dynamic.values import OpaqueValue, freeze_value, load_objects
 from ...store.errors import QueryError
+from ...store.layout import EPISODES, RUNS, STEPS, TABLES
+from ...store.names import has_utf8
+from ...store.snapshot import Snapshot
 from ..context import Parameters, ReadContext
-from .connections import connect
-from .interrupting import run_interruptible
-from .query import bind, failure
+from ..damaged_files import name_damaged, steps_places
+from ..frames import collect_table, table_frame
+from ..page_guard import check_plan
+from .advice import advice
+from .connections import add_macros, connect, macros_for, step_columns
+from .macros import TRANSITIONS, WITH_NEXT, next_columns
+from .sources import run_interruptible
+from .text import explained, identifiers, named_words, opens_query, star_without
+
+_LIST_AS_NUMBER = re.compile(r"cast \(\w+(?:\[\])+ -> DOUBLE\)")
+_EXACT_IN_DOUBLE = 2**53
+_LONG_INTEGER = re.compile(r"(?<![\w.])[0-9]{16,}(?![\w.])")
+_SHOW_TABLES = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
+#: DuckDB would list what the views are made of too.
+_TABLES_QUERY = (
+    "SELECT view_name AS name FROM duckdb_views() "
+    "WHERE NOT internal AND NOT starts_with(view_name, '_') ORDER BY name"
+)
+
+
+def wants_next(snapshot: Snapshot, text: str) -> bool:
+    """Return whether a query over `transitions` names a column of the next row, or the macro that reads one.
+
+    In a query that names `transitions_with_next` or `transitions_of` too, those have such columns.
+    """
+    if "next_" not in text.casefold():
+        return False
+    names = identifiers(text)
+    following = {name.casefold() for name in next_columns(step_columns(snapshot)).values()}
+    return (
+        TRANSITIONS in names
+        and names.isdisjoint({WITH_NEXT, "transitions_of"})
+        and not names.isdisjoint({*following, "next_obs"})
+    )
+
+
+def plain_parameters(parameters: Parameters | None) -> Parameters | None:
+    """Parameters as DuckDB takes them: numpy scalars as Python's, enums as their values, paths as texts.
+
+    Raises:
+        QueryError: they are no list and no mapping.
+    """
+    if parameters is None:
+        return None
+    if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence | Mapping):
+        raise QueryError(
+            f"parameters={parameters!r:.200}: expected a list of values for ? and $1, or a mapping for $name."
+        )
+    if isinstance(parameters, Mapping):
+        return {name: _plain(value) for name, value in parameters.items()}
+    return [_plain(value) for value in parameters]
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as a store keeps such a value; DuckDB gets other values unchanged."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    kept = freeze_value(value)
+    if isinstance(kept, np.generic):
+        return kept.item()
+    return value if isinstance(kept, OpaqueValue) else kept
+
+
+def refuse_rounded(snapshot: Snapshot, kind: str, text: str, parameters: Parameters | None = None) -> None:
+    """Refuse to compare an integer that no double holds with metadata that show such integers as doubles:
+    rounding makes other numbers equal.
+
+    Args:
+        snapshot: what is asked.
+        kind: such as "The filter".
+        text: the query, or an expression of Polars as text.
+        parameters: its values.
+    """
+    given = plain_parameters(parameters) or ()
+    values = given.values() if isinstance(given, Mapping) else given
+    integers = [value for value in values if isinstance(value, int | np.integer)]
+    numbers = [int(n) for n in (*integers, *_LONG_INTEGER.findall(text)) if abs(int(n)) > _EXACT_IN_DOUBLE]
+    for table in (EPISODES, RUNS) if numbers else ():
+        for column in snapshot.filled_schema(table):
+            shown = METADATA.owns(column) and column.type == pa.float64() and column.name in text
+            if shown and _has_rounded(snapshot, table, column.name):
+                raise QueryError(
+                    f"{kind} compares {column.name!r} with {numbers[0]}. The column shows integers as "
+                    "doubles, since one is beyond 64 bits or another value has a fraction, so other integers "
+                    "would be equal too. Record such numbers as text, or choose the episodes in Python by "
+                    "their metadata."
+                )
+
+
+def _has_rounded(snapshot: Snapshot, table: str, name: str) -> bool:
+    """Return whether a column of doubles shows an integer that was rounded."""
+    if name in snapshot.overflow(table):
+        return True
+    frame = table_frame(snapshot, table)
+    if METADATA.json_column not in frame.collect_schema():
+        return False
+    texts = collect_table(snapshot, table, frame.select(METADATA.json_column)).to_series().drop_nulls()
+    path = METADATA.path(name)
+    for value in load_objects(texts.to_list(), f"the column {METADATA.json_column!r}"):
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if type(value) is int and abs(value) > _EXACT_IN_DOUBLE:
+            return True
+    return False
+
+
+def check_text(text: str) -> None:
+    """Refuse what cannot be SQL text.
+
+    Raises:
+        QueryError: the text is none, or not in UTF-8.
+    """
+    if not isinstance(text, str):
+        raise QueryError(f"A query of type {type(text).__name__} was given; expected SQL text.")
+    if not has_utf8(text):
+        raise QueryError(f"{text!r} is no text in UTF-8, which SQL is written in.")
+
+
+def _in_parts(connection: duckdb.DuckDBPyConnection, text: str) -> bool:
+    """Return whether DuckDB runs a query as several statements, as it does a PIVOT.
+
+    Raises:
+        QueryError: the text is not one query.
+    """
+    kinds = [statement.type for statement in connection.extract_statements(text)]
+    if len(kinds) > 1:
+        raise QueryError(
+            f"{text!r} holds {len(kinds)} statements, and only the last would give its result: expected one "
+            "query. Ask them one after the other."
+        )
+    if kinds and not _is_query(connection, kinds[0], text):
+        raise QueryError(
+            f"{text!r} is not a query: expected SELECT, FROM, WITH, DESCRIBE, SUMMARIZE or EXPLAIN. "
+            "Use a connection of your own, from connect(), for other statements."
+        )
+    return kinds[:1] == [duckdb.StatementType.MULTI]
+
+
+def _is_query(connection: duckdb.DuckDBPyConnection, kind: duckdb.StatementType, text: str) -> bool:
+    """Return whether a statement only reads. EXPLAIN ANALYZE runs the statement that it explains."""
+    if kind == duckdb.StatementType.EXPLAIN:
+        asked = [statement.type for statement in connection.extract_statements(explained(text))]
+        return asked == [duckdb.StatementType.SELECT]
+    # MULTI is a PIVOT, which DuckDB carries out in several statements, or a table made of one.
+    if kind == duckdb.StatementType.MULTI:
+        return opens_query(explained(text))
+    return kind == duckdb.StatementType.SELECT
+
+
+def plan_with(connection: duckdb.DuckDBPyConnection, parameters: Parameters | None, text: str) -> str:
+    """Return the plan of a query with parameters as JSON; nothing is run."""
+    return connection.execute(f"EXPLAIN (FORMAT json) {text}", parameters).fetchall()[0][1]
+
+
+def failure(context: ReadContext, text: str, error: duckdb.Error) -> QueryError:
+    """Return the error of a query that failed as it ran.
+
+    Raises:
+        CorruptStoreError: a file is damaged; the message names it.
+    """
+    name_damaged(context.snapshot, error, _tables_read(context.snapshot, text), context.segments)
+    hint = ""
+    if _LIST_AS_NUMBER.search(str(error)):
+        hint = " A list stands where a number is expected: name an element, such as reward[1] or obs(0)."
+    return QueryError(f"The query failed: {error}{hint}")
+
+
+def _tables_read(snapshot: Snapshot, text: str) -> tuple[str, ...]:
+    """Return the tables whose files a query may have read; a name put together in it, it may miss."""
+    reading = {macro.name for macro in macros_for(snapshot) if STEPS in macro.reads}
+    reading |= {STEPS, TRANSITIONS, WITH_NEXT, "query", "query_table"}
+    return (RUNS, EPISODES) if named_words(text).isdisjoint(reading) else TABLES
+
 
 Result = TypeVar("Result")
 
@@ -38,9 +221,12 @@ class QuerySession:
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
         """The connection of most of its queries."""
-        return self._connect()
+        return self._connect(None)
 
-    def _connect(self, *, with_next: bool = False, through_arrow: bool = False) -> duckdb.DuckDBPyConnection:
+    def _connect(
+        self, words: Collection[str] | None, *, with_next: bool = False, through_arrow: bool = False
+    ) -> duckdb.DuckDBPyConnection:
+        """Return a connection with the macros that are named in a query; None for all."""
         options = (with_next, through_arrow)
         if options not in self._connections:
             self._connections[options] = connect(
@@ -50,12 +236,52 @@ class QuerySession:
                 check_steps=False,
                 through_arrow=through_arrow,
                 with_next=with_next,
+                words=(),
             )
+        add_macros(self._connections[options], words)
         return self._connections[options]
 
     def sql(self, text: str, parameters: Parameters | None = None) -> duckdb.DuckDBPyRelation:
-        """Parse a query and look up what it names; see `EpisodeView.sql`."""
-        return bind(self._context, self._connect, text, parameters)
+        """Parse a query, look up what it names, and check the pages of the columns that it reads.
+
+        A query that chooses a few rows of very much unchecked data reads through Arrow, which checks pages.
+
+        Raises:
+            CorruptStoreError: a file is damaged; the message names it.
+            QueryError: the text does not parse or names what is not there; the message begins with the
+                nearest names, and has DuckDB's reason and all that is available.
+        """
+        snapshot, segments = self._context.snapshot, self._context.segments
+        check_text(text)
+        parameters = plain_parameters(parameters)
+        refuse_rounded(snapshot, "The query", text, parameters)
+        if _SHOW_TABLES.fullmatch(text):
+            text = _TABLES_QUERY
+        try:
+            with_next = wants_next(snapshot, text)
+            following = next_columns(step_columns(snapshot)).values()
+            asked = star_without(text, TRANSITIONS, following) if with_next else text
+            words = named_words(text)
+            connection = self._connect(words, with_next=with_next)
+            in_parts = _in_parts(connection, text)
+            tables = _tables_read(snapshot, text)
+            if STEPS in tables:
+                steps_places(snapshot, segments)
+            if in_parts:
+                # DuckDB runs a part of it to learn the columns, so no plan shows what is read.
+                check_plan(snapshot, None, tables, segments)
+            relation = connection.sql(asked, params=parameters)
+            if relation is not None and not check_plan(
+                snapshot, json_plan(relation), tables, segments, may_decline=True
+            ):
+                through_arrow = self._connect(words, with_next=with_next, through_arrow=True)
+                relation = through_arrow.sql(asked, params=parameters)
+        except duckdb.Error as error:
+            name_damaged(snapshot, error, _tables_read(snapshot, text), segments)
+            raise QueryError(advice(snapshot, text, str(error), macros_for(snapshot))) from error
+        if relation is None:
+            raise QueryError(f"The text {text!r} holds no query, such as SELECT ... FROM episodes.")
+        return relation
 
     def query(self, text: str, parameters: Parameters | None = None) -> pl.DataFrame:
         """Return the result of a query; see `EpisodeView.query`."""
@@ -115,7 +341,9 @@ class QuerySession:
                 if count >= most:
                     break
             return pa.Table.from_batches(batches, reader.schema).slice(0, most)
-        except (duckdb.Error, pa.ArrowException) as error:
+        except duckdb.Error as error:
+            raise failure(self._context, text, error) from error
+        except pa.ArrowException as error:
             raise QueryError(f"The query failed while it ran: {error}") from error
 
     def close(self) -> None:

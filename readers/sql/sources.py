@@ -1,25 +1,75 @@
-"""The files of a snapshot as tables of DuckDB.
+"""The connection of DuckDB and the SQL text that names the files of a snapshot in it.
 
-A local store's files are read by DuckDB itself. Files on an object store, and those of a connection that may
-only read the store, come through Arrow datasets: DuckDB then needs neither an extension nor access to files.
+`run_interruptible` does all work that this library asks of DuckDB. In the main thread DuckDB's own calls
+notice Ctrl-C between pieces of work, which may be long, and raise a plain `RuntimeError`; short ones may lose
+it altogether. Here the work runs in a thread of its own while the caller waits for it and for Ctrl-C.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import threading
 import weakref
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
 
-from ...store.dynamic.overflow import Overflow
+from ...store.files import Place
 from ...store.layout import EPISODES, STEPS
-from ...store.places import Place
+from ...store.reserved import STEP, next_name
 from ...store.snapshot import FileGroup, Snapshot
-from .interrupting import run_interruptible
+from ...store.tables.overflow import Overflow
 from .text import literal, quote
+
+Result = TypeVar("Result")
+_SECONDS = 0.05
+
+
+def run_interruptible(
+    work: Callable[[], Result],
+    interrupt: Callable[[], None] = lambda: None,
+    stopped: threading.Event | None = None,
+) -> Result:
+    """Do work on a connection; an interrupt of the caller stops it, and the connection can be used again.
+
+    Args:
+        work: called once, in another thread.
+        interrupt: the connection's `interrupt`; by default an interrupt waits for the end of the work. An
+            interrupt that comes before a query has begun is lost, so it is called until the work has ended.
+        stopped: stops the work when it is set, for a caller that Ctrl-C does not reach.
+
+    Raises:
+        KeyboardInterrupt: the caller was interrupted; the work has ended.
+    """
+    outcome: Future[Any] = Future()
+
+    def run() -> None:
+        if not outcome.set_running_or_notify_cancel():
+            return
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    try:
+        # An interrupt may come while the thread starts: the work is then cancelled, or waited for.
+        threading.Thread(target=run, name="episodelake-query", daemon=True).start()
+        # In short waits: on some systems one without an end is not interrupted.
+        while not outcome.done():
+            if stopped is not None and stopped.is_set():
+                interrupt()
+            wait([outcome], _SECONDS)
+    except BaseException:
+        while not (outcome.cancel() or outcome.done()):
+            interrupt()
+            wait([outcome], _SECONDS)
+        raise
+    return outcome.result()
+
 
 _NAMES = {
     pa.bool_(): "BOOLEAN",
@@ -119,12 +169,13 @@ class Sources:
         """Return a query for columns that are computed over the rows of steps in the files' order."""
         text = self._table(STEPS, "steps_in_order")
         # Annotations are joined, which may change the order: they come last.
-        return self._annotated(f"SELECT {columns} FROM ({text})")
+        return self._annotated(f"SELECT {columns} FROM ({text})", following=True)
 
-    def _annotated(self, text: str) -> str:
-        """Return the steps with the columns that annotations add."""
+    def _annotated(self, text: str, *, following: bool = False) -> str:
+        """Return the steps with the columns that annotations add; with those of the next row if asked for."""
         snapshot, keys = self.snapshot, self.snapshot.schema.step_keys
         using = ", ".join(name for name, _ in keys)
+        same = " AND ".join(f"_steps.{name} = _next.{name}" for name, _ in keys if name != STEP)
         for number, annotation in enumerate(snapshot.annotation_files.annotations.values()):
             named = snapshot.readable(snapshot.pointers.segments)
             segments = [name for name in named if self._is_read(name)]
@@ -132,12 +183,16 @@ class Sources:
             schema = annotation.schema(keys)
             group = FileGroup(tuple(places), frozenset(schema.names))
             added = self._files(f"annotation_{number}", schema, [group] if places else [])
-            known = annotation.name in snapshot.steps_schema.names
-            hidden = f"EXCLUDE ({quote(annotation.name)})" if known else ""
-            text = (
-                f"SELECT _steps.* {hidden}, _added.{quote(annotation.name)} FROM ({text}) AS _steps "
-                f"LEFT JOIN ({added}) AS _added USING ({using})"
-            )
+            column, after = annotation.name, next_name(annotation.name) if following else None
+            known = column in snapshot.steps_schema.names
+            hidden = [name for name in (column, after) if known and name is not None]
+            shown = f"_steps.* EXCLUDE ({', '.join(map(quote, hidden))})" if hidden else "_steps.*"
+            joined = f"LEFT JOIN ({added}) AS _added USING ({using})"
+            shown += f", _added.{quote(column)}"
+            if after is not None:
+                shown += f", _next.{quote(column)} AS {quote(after)}"
+                joined += f" LEFT JOIN ({added}) AS _next ON {same} AND _next.t = _steps.t + 1"
+            text = f"SELECT {shown} FROM ({text}) AS _steps {joined}"
         return text
 
     def _groups(self, table: str) -> list[FileGroup]:
@@ -149,11 +204,11 @@ class Sources:
         groups = list(self.snapshot.groups(table))
         if table == EPISODES:
             return groups
-        found: dict[frozenset[str], list[Place]] = {}
+        by_columns: dict[frozenset[str], list[Place]] = {}
         for group in groups:
             places = [place for place in group.places if table != STEPS or self._is_read(place.name)]
-            found.setdefault(group.columns, []).extend(places)
-        return [FileGroup(tuple(places), columns) for columns, places in found.items() if places]
+            by_columns.setdefault(group.columns, []).extend(places)
+        return [FileGroup(tuple(places), columns) for columns, places in by_columns.items() if places]
 
     def _is_read(self, segment: str) -> bool:
         return self.segments is None or segment in self.segments

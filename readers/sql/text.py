@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import duckdb
@@ -10,6 +11,7 @@ import duckdb
 #: How a query begins, apart from EXPLAIN, DESCRIBE and SUMMARIZE.
 _OPENINGS = {"select", "from", "with", "values", "pivot", "pivot_wider", "unpivot", "table", "("}
 _WORD = re.compile(r"\w+")
+_BEFORE_STAR, _BEHIND_STAR = {"select", "distinct", "all", ",", "."}, {"exclude", "replace", "rename"}
 _ANALYZE = {"analyze", "analyse"}
 _TOLD_OF = {"explain", "describe", "desc", "summarize", "summarise"} | _ANALYZE
 
@@ -75,6 +77,31 @@ def identifiers(text: str) -> frozenset[str]:
     return frozenset(word.strip('"').replace('""', '"') for word in words)
 
 
+def star_without(text: str, table: str, columns: Iterable[str]) -> str:
+    """Return a query whose `*` leaves some columns of a table out, wherever that is read directly.
+
+    >>> star_without("SELECT *, a * 2 FROM steps WHERE t IN (SELECT count(*) FROM steps)", "steps", ["b"])
+    'SELECT * EXCLUDE ("b"), a * 2 FROM steps WHERE t IN (SELECT count(*) FROM steps)'
+    """
+    words = _words(text)
+    depth, depths = 0, []
+    for word in words:
+        depth += {"(": 1, ")": -1}.get(word.text, 0)
+        depths.append(depth)
+    written, done = b"", 0
+    for place, word in enumerate(words):
+        before, after = (words[at].text if 0 <= at < len(words) else "" for at in (place - 1, place + 1))
+        if word.text != "*" or before not in _BEFORE_STAR or after in _BEHIND_STAR:
+            continue
+        rest = range(place + 1, len(words) - 1)
+        source = next((at for at in rest if words[at].text == "from" and depths[at] == depths[place]), None)
+        if source is not None and words[source + 1].text.strip('"') == table:
+            written += text.encode()[done : word.start + 1]
+            written += f" EXCLUDE ({', '.join(map(quote, columns))})".encode()
+            done = word.start + 1
+    return (written + text.encode()[done:]).decode()
+
+
 def explained(text: str) -> str:
     """Return what a text asks to EXPLAIN, without that word and its options; any other text as it is.
 
@@ -114,11 +141,11 @@ def _behind_brackets(words: list[_Word], place: int) -> int:
 
 def _words(text: str) -> list[_Word]:
     """Return the words and signs of a text, without remarks."""
-    told = text.encode()
-    found = duckdb.tokenize(text)
-    stops = [start for start, _ in found[1:]] + [len(told)]
+    data = text.encode()
+    tokens = duckdb.tokenize(text)
+    stops = [start for start, _ in tokens[1:]] + [len(data)]
     return [
-        _Word(told[start:stop].decode().strip().casefold(), start, kind)
-        for (start, kind), stop in zip(found, stops, strict=True)
+        _Word(data[start:stop].decode().strip().casefold(), start, kind)
+        for (start, kind), stop in zip(tokens, stops, strict=True)
         if kind != duckdb.token_type.comment
     ]

@@ -1,7 +1,7 @@
 """The four families of dynamic columns, and the way from rows of mappings to columns and back.
 
     info    -> `info.<key>`       row t holds the info that came with observation t
-    policy  -> `policy.<key>`     row t holds what the policy said of action t
+    policy  -> `policy.<key>`     row t holds the policy's outputs for action t
     extra   -> `<key>`            the user's own step columns, aligned with the observation
     metadata-> `metadata.<key>`   of an episode or of a run
 
@@ -18,8 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from .. import names
-from ..errors import CorruptStoreError, InvalidArgumentError, SpaceMismatchError
-from ..reserved import RESERVED
+from ..errors import CorruptStoreError, InvalidArgumentError
 from . import logical_types as kinds
 from .rows import Cells, DynamicRows
 from .values import dump_json, load_object
@@ -74,23 +73,6 @@ STEP_FAMILIES = (INFO, POLICY, EXTRA)
 _MOST_COLUMNS = 512
 _DEEPEST_PATH = 128
 _JSON_COLUMNS = frozenset(family.json_column for family in (*STEP_FAMILIES, METADATA))
-
-
-def check_extra(extra: Mapping[str, Any]) -> None:
-    """Refuse user step columns whose name means something else already.
-
-    Raises:
-        SpaceMismatchError: it is no mapping.
-        InvalidArgumentError: a key is not text, is a standard column's name or starts with an underscore.
-    """
-    if not isinstance(extra, Mapping):
-        raise SpaceMismatchError(f"extra is {type(extra).__name__}; expected a mapping from column names.")
-    for key in extra:
-        if type(key) is not str or key.casefold() in RESERVED or key.startswith("_"):
-            raise InvalidArgumentError(
-                f"{key!r} cannot be the name of a step column: expected text that does not start with an "
-                f"underscore and is none of {', '.join(sorted(RESERVED))}. Rename the key."
-            )
 
 
 class ColumnSet:

@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..compatibility import numpy_type
+from ..common.compatibility import numpy_type
 from ..errors import CorruptStoreError
 from ..names import has_utf8
-from ..spaces.stored_types import STORED_DTYPES
+from ..spaces.arrow import STORED_DTYPES
 
 KIND_KEY = b"kind"
 #: Of a typed column: the kind in which it shows the numbers that stand in the JSON column only. Of the JSON
@@ -234,6 +234,20 @@ def array_parts(kind: str) -> tuple[np.dtype, tuple[int, ...]]:
             return np.dtype(found[1]), shape
     shown = kind if len(kind) < 100 else f"{kind[:97]}..."
     raise CorruptStoreError(f"A column is marked with the unknown kind {shown!r}; expected one of format 1.")
+
+
+def is_array(kind: str) -> bool:
+    """Return whether this is a kind of arrays; False for what is no kind of format 1."""
+    try:
+        return kind.startswith("array:") and bool(array_parts(kind))
+    except CorruptStoreError:
+        return False
+
+
+def marked(column: pa.Field, origin: pa.Field | None) -> pa.Field:
+    """Return a column with the kind of the one that its values come from, and no other metadata."""
+    found = None if origin is None else (origin.metadata or {}).get(KIND_KEY)
+    return column.with_metadata(None if found is None else {KIND_KEY: found})
 
 
 def field(name: str, kind: str, overflow: str | None = None) -> pa.Field:

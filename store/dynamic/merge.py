@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from . import logical_types as kinds
-from .alignment import columns_or_nulls
 from .column_groups import EXTRA, INFO, POLICY, STEP_FAMILIES, ColumnGroup, ColumnSet, merge_rows
+from .columns import columns_or_nulls
 from .rows import DynamicRows
 
 

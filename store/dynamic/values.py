@@ -15,13 +15,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
 from ..errors import CorruptStoreError
+from ..spaces.coerce import refuse_mask
 
 _MAX_DEPTH = 64
 _LARGEST_DECIMAL = 10**4000
@@ -76,6 +77,8 @@ def freeze_value(value: Any, depth: int = 0) -> Any:
         return value
     if depth > _MAX_DEPTH:
         return _opaque(value)
+    if isinstance(value, np.ma.MaskedArray):
+        refuse_mask(value, "a recorded value")
     if isinstance(value, np.ndarray) and not value.dtype.hasobject and value.dtype.names is None:
         return np.array(value, order="C", copy=True, subok=False)
     if isinstance(value, np.generic):
@@ -93,6 +96,11 @@ def freeze_value(value: Any, depth: int = 0) -> Any:
         return value if type(value) is datetime and type(value.tzinfo) in _ZONES else _moment(value)
     if isinstance(value, date):
         return date(value.year, value.month, value.day)
+    if isinstance(value, timedelta):
+        plain = timedelta(value.days, value.seconds, value.microseconds)
+        return plain if plain == value else _opaque(value)
+    if type(value) is time:
+        return value if type(value.tzinfo) in _ZONES else _opaque(value)
     if isinstance(value, PurePath):
         return str(value)
     return _opaque(value)
@@ -103,6 +111,9 @@ def _from_numpy(value: np.generic) -> Any:
     if value.dtype.kind not in "mM":
         plain = value.item()
         return plain if type(plain) in IMMUTABLE else _opaque(value)
+    if value.dtype.kind == "m":
+        span = value.item()
+        return span if isinstance(span, timedelta) else _opaque(value)
     coarse = value.astype("M8[us]") if value.dtype == np.dtype("M8[ns]") else value
     plain = coarse.item()
     # Numpy gives a bare count, an int, where the unit or the year is beyond those of Python.
@@ -111,9 +122,11 @@ def _from_numpy(value: np.generic) -> Any:
 
 def _moment(value: datetime) -> Any:
     """Return a datetime of a zone or class of others as one of the standard library, at the same offset from
-    UTC.
+    UTC; opaque where it is finer than a microsecond, as those of pandas may be.
     """
     try:
+        if getattr(value, "nanosecond", 0):
+            return _opaque(value)
         offset = value.utcoffset()
         zone = None if offset is None else timezone(offset)
         parts = value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond
@@ -222,6 +235,10 @@ def _tagged(value: Any) -> dict[str, Any]:
         return {"$datetime": value.isoformat()}
     if isinstance(value, date):
         return {"$date": value.isoformat()}
+    if isinstance(value, timedelta):
+        return {"$timedelta": [value.days, value.seconds, value.microseconds]}
+    if isinstance(value, time):
+        return {"$time": value.isoformat()}
     if isinstance(value, complex):
         return {"$complex": [_to_json(value.real), _to_json(value.imag)]}
     opaque = value if isinstance(value, OpaqueValue) else _opaque(value)
@@ -264,6 +281,8 @@ _READERS = {
     "$complex": lambda content, depth: complex(*(_from_json(part, depth) for part in content)),
     "$datetime": lambda content, _: datetime.fromisoformat(content),
     "$date": lambda content, _: date.fromisoformat(content),
+    "$time": lambda content, _: time.fromisoformat(content),
+    "$timedelta": lambda content, _: timedelta(*(int(part) for part in content)),
     "$object": lambda content, _: OpaqueValue(str(content[0]), str(content[1])),
     "$dict": lambda content, depth: {_from_json(k, depth): _from_json(v, depth) for k, v in content},
 }

@@ -18,10 +18,10 @@ from typing import ClassVar, Generic, TypeVar
 
 from ..errors import CorruptStoreError, InvalidArgumentError
 from ..files import guard_access
-from ..identity import check_identity
 from ..json_files import checked_json, read_json
 from ..layout import ARTIFACT_NAMES, ENVIRONMENTS, Layout
-from .bundle import EnvBundle, KeptFile, checked_file
+from ..manifest import check_identity
+from .artifacts import EnvBundle, KeptFile, checked_file
 
 _FILE = re.compile(r"[0-9a-f]{64}(-[1-9][0-9]{0,8})?\.json")
 _LONGEST_NAME = 200

@@ -7,10 +7,10 @@ from os import PathLike
 from pathlib import Path
 
 from ..errors import InvalidArgumentError, StoreExistsError
-from ..files import guard_access, replacing
+from ..files import guard_access, replacing, user_path
 from ..layout import Layout
-from .artifacts import artifact_chunks, file_chunks, keep_artifact
-from .bundle import KeptFile
+from ..manifest import check_outside_stores
+from .artifacts import KeptFile, artifact_chunks, file_chunks, keep_artifact
 from .records import (
     NamedArtifact,
     Records,
@@ -45,14 +45,14 @@ def save(layout: Layout, env: SavedEnvironment, *, chosen: bool) -> SavedEnviron
         rivals = [each for each in there if each.version == env.version or not chosen]
         same = next((each for each in reversed(rivals) if each.content_hash == env.content_hash), None)
         if same is not None:
-            told = replace(
+            merged = replace(
                 same,
                 description=same.description if env.description is None else env.description,
                 difficulty=same.difficulty if env.difficulty is None else env.difficulty,
             )
-            if told != same:
-                records.write(told, exclusive=False)
-            return told
+            if merged != same:
+                records.write(merged, exclusive=False)
+            return merged
         # If another process is first, its content is compared.
         if not rivals and records.write(env, exclusive=True):
             return env
@@ -87,8 +87,7 @@ def add_artifact(layout: Layout, content: bytes | str | PathLike[str], name: str
     if isinstance(content, bytes | bytearray | memoryview):
         data = bytes(content)
         digest, size = keep_artifact(layout, lambda: [data])
-    elif isinstance(content, str | PathLike) and Path(content).is_file():
-        path = Path(content)
+    elif isinstance(content, str | PathLike) and (path := user_path(content)).is_file():
         digest, size = keep_artifact(layout, lambda: file_chunks(path))
     else:
         named = isinstance(content, str | PathLike)
@@ -133,5 +132,6 @@ def write_artifact(layout: Layout, file: KeptFile, into: Path) -> None:
         CorruptStoreError: see `artifact_chunks`; nothing was written.
         StoreAccessError: the file cannot be written.
     """
+    check_outside_stores(into)
     with guard_access("write", into), replacing(into) as draft, open(draft, "xb") as target:
         target.writelines(artifact_chunks(layout, file))

@@ -1,1 +1,6 @@
-"""The journal of a run: its files, their records, and recovery from them."""
+"""The write-ahead log of a run: rows and events of episodes until a segment has them.
+
+It uses the schema, dynamic columns, locks and files; segments and recovery use it. Begin with `run_journal`
+(parts and the seal log), then `reading` (frames), `row_index` (whose rows lie where)
+and `episodes` (finished ones).
+"""

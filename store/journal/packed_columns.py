@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ..errors import CorruptStoreError
+from ..errors import DamagedJournalError
 from ..schema import JOURNAL_AGENT, JOURNAL_NUMBER
 from ..spaces.arrow import MAX_OFFSET, equal_binaries
 
@@ -181,7 +181,7 @@ class PackedRows:
                 except MemoryError:
                     raise
                 except _UNREADABLE as error:
-                    raise CorruptStoreError(
+                    raise DamagedJournalError(
                         f"The packed column {column.name!r} of the journal part {self.source} cannot be "
                         f"unpacked ({error}). It was written by something else, or changed on purpose."
                     ) from error

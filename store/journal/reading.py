@@ -1,7 +1,24 @@
-"""Read a journal part: batches without copying, events, and the position of a torn end.
+"""Frames of a journal part, and their reader: batches without copying, events, the position of a torn end.
 
 The file is mapped into memory; batches point into the mapping. `PartReader.release` gives the pages back to
 the operating system after use, so that a journal far larger than memory can be sealed.
+
+A part is a sequence of frames: a checked head, events as JSON, and one Arrow IPC message.
+
+    offset  bytes  what
+         0      4  "ELJ1"
+         4      4  CRC-32 (as in zlib) of all bytes from offset 8 to the end, unsigned, little-endian
+         8      1  kind: "S" schema, "B" batch, "E" end of the part
+         9      7  zero
+        16      8  bytes of the events, unsigned, little-endian
+        24      8  bytes of the body, the same
+        32      8  rows of the run before this batch, the same
+        40      8  number of the schema within its part: of this one, or of this batch's, the same
+        48     16  zero
+        64         events, body, each padded with zeros to a multiple of 64 bytes
+
+The checksum distinguishes a frame that a crash tore, or that was damaged later, from a whole one before any
+byte of it is used.
 """
 
 from __future__ import annotations
@@ -9,22 +26,23 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import stat
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from ..checksums import checksum
 from ..dynamic.values import load_object
-from ..errors import CorruptStoreError
+from ..errors import DamagedJournalError
 from ..files import guard_access
-from ..spaces.stored_types import STORED_TYPES, inner_type
-from .episode_events import expanded
+from ..files.system import open_plain, state_of
+from ..spaces.arrow import STORED_TYPES, inner_type
+from .events import expanded
 from .packed_columns import PACKED, PackedRows, has_packed, packed_bytes, plain_bytes
-from .record_format import BATCH, END, SCHEMA, Frame, decode, find_next
-from .run_journal import HEADER_KEY, RunHeader
 
 _KEPT_BYTES = 32 << 20
 _UNREADABLE = (
@@ -53,6 +71,44 @@ _EVENT_TYPES = {
     "group": int,
     "flags": list,
 }
+SCHEMA, BATCH, END = b"S", b"B", b"E"
+_MAGIC = b"ELJ1"
+_HEAD = struct.Struct("<c7xQQQQ16x")
+_START = struct.Struct("<4sI")
+HEAD_BYTES = _START.size + _HEAD.size
+_ALIGNMENT = 64
+_SEARCH_PASSES = 16
+HEADER_KEY = b"episodelake.run"
+
+
+@dataclass(frozen=True)
+class RunHeader:
+    """The description of the run in every part, so that a part alone is enough to recover it.
+
+    Attributes:
+        run_id, name: see the runs table.
+        started_at: microseconds since 1970, UTC.
+        env_spec, versions: JSON texts, or None.
+        metadata: JSON text of the run's metadata.
+        env_bundle: JSON text, see `EnvBundle`; None in headers of earlier writers too.
+    """
+
+    run_id: str
+    name: str
+    started_at: int
+    env_spec: str | None
+    versions: str | None
+    metadata: str
+    env_bundle: str | None = None
+
+    def to_bytes(self) -> bytes:
+        """Return the header as schema metadata."""
+        return json.dumps(asdict(self)).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> RunHeader:
+        """Read schema metadata back; raises ValueError, TypeError or KeyError if it is none."""
+        return RunHeader(**json.loads(data))
 
 
 @dataclass(frozen=True)
@@ -78,9 +134,9 @@ class JournalBatch:
             CorruptStoreError: the frame is whole, but its events are not what a journal holds.
         """
         try:
-            told = json.loads(self.events_json)
-            events = expanded(told)
-            if isinstance(told, list) and all(map(_is_event, events)):
+            content = json.loads(self.events_json)
+            events = expanded(content)
+            if isinstance(content, list) and all(map(_is_event, events)):
                 return events
             problem = "its events are not of the form that a journal has"
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -111,13 +167,15 @@ class PartReader:
         self.rows = 0
         self.row_bytes = 0
         self.ended = False
-        if path.is_symlink() or not path.is_file():
-            raise CorruptStoreError(
-                f"The journal part {path} is a link or no file; journals hold files only."
-            )
-        with guard_access("read the journal", path), open(path, "rb") as file:
-            empty = os.fstat(file.fileno()).st_size == 0
-            self._map = None if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        with guard_access("read the journal", path):
+            state = state_of(path, follow=False)
+            if state is not None and not stat.S_ISREG(state.st_mode):
+                raise DamagedJournalError(
+                    f"The journal part {path} is a link or no file; journals hold files only."
+                )
+            with open(open_plain(path), "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else None
 
     def batches(self, *, after_gap: bool = False, seen: int = 0) -> Iterator[JournalBatch]:
         """Yield every whole batch in the order of arrival.
@@ -168,7 +226,7 @@ class PartReader:
             if frame.stop - released > _KEPT_BYTES:
                 self.release()
                 released = frame.stop
-        # A part that tells only what others told stands in the place of one with other rows.
+        # A part that only repeats earlier rows has replaced the real one.
         self.damaged |= self.rows > 0 and not fresh_rows
 
     def _fresh(self, rows: pa.RecordBatch, first: int) -> pa.RecordBatch:
@@ -214,8 +272,8 @@ class PartReader:
             self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def _not_ours(path: Path, problem: str) -> CorruptStoreError:
-    return CorruptStoreError(
+def _not_ours(path: Path, problem: str) -> DamagedJournalError:
+    return DamagedJournalError(
         f"The journal part {path} holds what no journal holds ({problem}). It was written by something else, "
         "or its frames were changed on purpose."
     )
@@ -283,3 +341,73 @@ def _field_offset(metadata: bytes, table: int, number: int) -> int:
     (size,) = struct.unpack_from("<H", metadata, entries)
     entry = 4 + 2 * number
     return struct.unpack_from("<H", metadata, entries + entry)[0] if entry < size else 0
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One whole frame; `events` and `body` are views of the memory it was read from."""
+
+    kind: bytes
+    first: int
+    schema: int
+    events: memoryview
+    body: memoryview
+    stop: int
+
+
+def encode(
+    kind: bytes, first: int, schema: int, events: bytes, body: bytes | memoryview
+) -> list[bytes | memoryview]:
+    """Return the pieces to write, one behind the other, for one frame."""
+    head = _HEAD.pack(kind, len(events), len(body), first, schema)
+    padded_events = events + bytes(_padding(len(events)))
+    padding = bytes(_padding(len(body)))
+    check = checksum(head, padded_events, body, padding)
+    return [_START.pack(_MAGIC, check) + head + padded_events, body, padding]
+
+
+def decode(data: memoryview, start: int) -> Frame | None:
+    """Return the frame that begins at `start`, or None if there is no whole, undamaged one."""
+    first = start + HEAD_BYTES
+    if len(data) < first:
+        return None
+    magic, check = _START.unpack_from(data, start)
+    kind, events_size, body_size, rows_before, schema = _HEAD.unpack_from(data, start + _START.size)
+    body_start = first + events_size + _padding(events_size)
+    stop = body_start + body_size + _padding(body_size)
+    if magic != _MAGIC or len(data) < stop:
+        return None
+    if checksum(data[start + _START.size : stop]) != check:
+        return None
+    events = data[first : first + events_size]
+    return Frame(kind, rows_before, schema, events, data[body_start : body_start + body_size], stop)
+
+
+def find_next(data: mmap.mmap, view: memoryview, start: int) -> int | None:
+    """Return where the next whole frame behind a damaged one begins, or None if there is none.
+
+    A part made to be slow could hold very many heads that each claim the rest of it; the search gives up when
+    computing the checksums of such heads has taken it over the part a number of times.
+    """
+    left = _SEARCH_PASSES * len(view)
+    at = data.find(_MAGIC, start)
+    while at >= 0 and left > 0:
+        if at % _ALIGNMENT == 0:
+            if decode(view, at) is not None:
+                return at
+            left -= _claimed_bytes(view, at)
+        at = data.find(_MAGIC, at + 1)
+    return None
+
+
+def _claimed_bytes(data: memoryview, start: int) -> int:
+    """Return how many bytes the checksum of a frame covers; 0 where it claims more than there are."""
+    if len(data) < start + HEAD_BYTES:
+        return 0
+    _, events_size, body_size, _, _ = _HEAD.unpack_from(data, start + _START.size)
+    size = HEAD_BYTES + events_size + body_size
+    return size if start + size <= len(data) else 0
+
+
+def _padding(size: int) -> int:
+    return -size % _ALIGNMENT

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ..errors import CorruptStoreError
+from ..errors import DamagedJournalError
 from ..schema import JOURNAL_AGENT, JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW
-from ..segments.episode_columns import LaneColumns
+from .episodes import LaneColumns
 from .packed_columns import Arena, PackedRows, edges_of, unpack_all
 from .reading import PartReader
 
@@ -226,7 +226,7 @@ class RowIndex:
         found = self.steps_rows
         short = np.flatnonzero(found < steps_rows)
         if len(short):
-            raise CorruptStoreError(
+            raise DamagedJournalError(
                 f"The journal has {found[short[0]]} rows of an episode that has {steps_rows[short[0]]}: some "
                 "are lost."
             )

@@ -3,9 +3,13 @@
 Each run has a directory `journal/<run id>/` of numbered parts, and beside it a file `<run id>.lock`, held
 for as long as the writer lives (see `locks`). The lock is beside the directory, so that the directory can
 come and go under it: a writer takes the lock before it makes the directory, and removes the directory before
-it releases the lock. A part is a sequence of checked frames (see `record_format`): schemas, and batches of
+it releases the lock. A part is a sequence of checked frames (see `reading`): schemas, and batches of
 rows with the events of their episodes. Rows go into the journal in the order in which they arrived; the live
 writer, or recovery after a crash, makes segments of them.
+
+The seal log lists the episodes of each segment, a line before each seal. With the last segment that was
+committed it shows which episodes of the journal are in the store already: recovery must not bring back what
+was compacted or deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -14,58 +18,29 @@ import contextlib
 import errno
 import itertools
 import json
+import operator
 import os
 import re
 import stat
 import warnings
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from ..dynamic.alignment import align_to_schema
+from ..checksums import checksum
+from ..dynamic.columns import align_to_schema
 from ..errors import CorruptStoreError, RecorderStateError
-from ..files import guard_access, sync_path
-from ..locking.locks import LOCK_SUFFIX
-from .record_format import BATCH, END, SCHEMA, encode
-from .seal_log import SEAL_LOG
+from ..files import guard_access, is_denied, sync_path
+from ..files.locks import LOCK_SUFFIX
+from ..files.system import is_folder, is_link, open_plain, state_of
+from .reading import BATCH, END, HEADER_KEY, SCHEMA, RunHeader, encode
 
 PART_SUFFIX = ".frames"
 DAMAGED_SUFFIX = ".damaged"
 _PART = re.compile(r"\d{6,}\.frames")
-HEADER_KEY = b"episodelake.run"
-
-
-@dataclass(frozen=True)
-class RunHeader:
-    """The description of the run in every part, so that a part alone is enough to recover it.
-
-    Attributes:
-        run_id, name: see the runs table.
-        started_at: microseconds since 1970, UTC.
-        env_spec, versions: JSON texts, or None.
-        metadata: JSON text of the run's metadata.
-        env_bundle: JSON text, see `bundle`; None in headers of earlier writers too.
-    """
-
-    run_id: str
-    name: str
-    started_at: int
-    env_spec: str | None
-    versions: str | None
-    metadata: str
-    env_bundle: str | None = None
-
-    def to_bytes(self) -> bytes:
-        """Return the header as schema metadata."""
-        return json.dumps(asdict(self)).encode()
-
-    @staticmethod
-    def from_bytes(data: bytes) -> RunHeader:
-        """Read schema metadata back; raises ValueError, TypeError or KeyError if it is none."""
-        return RunHeader(**json.loads(data))
+SEAL_LOG = "seals.log"
 
 
 class PartWriter:
@@ -208,7 +183,9 @@ def check_journals(folder: Path) -> None:
     Raises:
         CorruptStoreError: it is one.
     """
-    if folder.is_symlink():
+    with guard_access("look at the journals", folder):
+        linked = is_link(folder)
+    if linked:
         raise CorruptStoreError(
             f"{folder} is a link; a store has folders of its own only. Put a folder in its place: nothing "
             "was recovered, deleted or written."
@@ -226,24 +203,28 @@ def journal_folders(*folders: Path) -> list[Path]:
     found: list[Path] = []
     for folder in folders:
         with guard_access("list the journals", folder):
-            if folder.is_dir():
+            if is_folder(folder):
                 found += sorted(entry for entry in folder.iterdir() if is_journal(entry))
     return found
 
 
 def is_journal(directory: Path) -> bool:
-    """Return whether a folder is the journal of a run, set aside or not."""
-    if directory.is_symlink() or not directory.is_dir():
+    """Return whether a folder is the journal of a run, set aside or not.
+
+    Raises:
+        OSError: the system cannot tell.
+    """
+    if not is_folder(directory, follow=False):
         return False
-    if os.path.lexists(lock_path(directory)):
+    if state_of(lock_path(directory), follow=False) is not None:
         return True
     try:
         return any(map(is_own_name, os.listdir(directory)))
-    except FileNotFoundError:
-        return False
-    except PermissionError:
-        # Another user's; its lock would be beside it if it were a journal in use.
-        return False
+    except OSError as error:
+        # Another user's has its lock beside it if it is a journal in use.
+        if isinstance(error, FileNotFoundError) or is_denied(error):
+            return False
+        raise
 
 
 def is_own_name(name: str) -> bool:
@@ -252,8 +233,12 @@ def is_own_name(name: str) -> bool:
 
 
 def part_paths(directory: Path) -> list[Path]:
-    """Return all parts of a run's journal, oldest first."""
-    with contextlib.suppress(FileNotFoundError):
+    """Return all parts of a run's journal, oldest first.
+
+    Raises:
+        StoreAccessError: its folder cannot be listed.
+    """
+    with guard_access("list the journal", directory), contextlib.suppress(FileNotFoundError):
         return sorted(directory / name for name in os.listdir(directory) if _PART.fullmatch(name))
     return []
 
@@ -264,7 +249,7 @@ def set_aside(directory: Path) -> Path:
         # One that was set aside earlier keeps its name.
         numbers = itertools.chain([""], (f".{number}" for number in itertools.count(2)))
         places = (directory.with_name(f"{directory.name}{number}{DAMAGED_SUFFIX}") for number in numbers)
-        place = next(place for place in places if not os.path.lexists(place))
+        place = next(place for place in places if state_of(place, follow=False) is None)
         directory.rename(place)
     return place
 
@@ -303,3 +288,53 @@ def remove_journal(directory: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
+
+
+def note_seal(directory: Path, segment: int, numbers: Iterable[int]) -> None:
+    """Record, durably, that the next seal brings these episodes into a segment.
+
+    Raises:
+        StoreAccessError: it could not be written; nothing was sealed.
+    """
+    text = json.dumps({"segment": segment, "numbers": sorted(numbers)}).encode()
+    path = directory / SEAL_LOG
+    with guard_access("write the journal", path):
+        new = state_of(path) is None
+        descriptor = open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            # The line begins with a line feed, so that a torn one before it spoils itself alone.
+            line = b"\n%08x %s\n" % (checksum(text), text)
+            while line:
+                line = line[os.write(descriptor, line) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if new:
+            sync_path(directory)
+
+
+def sealed_numbers(directory: Path, committed: int) -> set[int]:
+    """Return the numbers of the episodes that the segments up to `committed` took; lines that are torn do not
+    count.
+
+    Raises:
+        StoreAccessError: the log cannot be read.
+    """
+    by_segment: dict[int, list[int]] = {}
+    path = directory / SEAL_LOG
+    with guard_access("read the journal", path):
+        data = b"" if is_link(path) or state_of(path) is None else path.read_bytes()
+    for line in data.split(b"\n"):
+        check, _, text = line.partition(b" ")
+        if text and check == b"%08x" % checksum(text):
+            try:
+                content = json.loads(text)
+                segment, numbers = (
+                    operator.index(content["segment"]),
+                    [*map(operator.index, content["numbers"])],
+                )
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise CorruptStoreError(f"The seal log {path} has an impossible line: {error}.") from error
+            # A segment that was never committed may have been begun again with other episodes.
+            by_segment[segment] = numbers
+    return {number for segment, found in by_segment.items() if segment <= committed for number in found}

@@ -1,25 +1,31 @@
 """Annotations: columns that episodes and steps get later, without rewriting any step.
 
 An annotation of episodes is a plain column of the episodes table, whose small files are written anew. One of
-steps lies in files beside the segments (see `annotation_files`). Both come and go with versions.
+steps lies in files beside the segments (see `annotation_files`). Both come and go with versions. Splits are
+such columns too: an episode's part depends on its key and the seed alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import itertools
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..dynamic.alignment import with_columns
+from ..common.arguments import is_integer, is_real
+from ..delta.files import TableFile
+from ..dynamic.columns import with_columns
 from ..errors import InvalidArgumentError
 from ..handle import StoreHandle
 from ..layout import EPISODES, STEPS
-from ..reserved import AGENT_ID, RESERVED
+from ..parquet.files import parquet_writer, read_parquet
+from ..reserved import AGENT_ID, check_name
 from ..schema import LAST_OBSERVATION
-from ..segments.parquet import parquet_writer, read_parquet
 from ..tables.annotation_files import (
     ANNOTATION_KEY,
     StepAnnotation,
@@ -28,7 +34,6 @@ from ..tables.annotation_files import (
     type_text,
     write_marker,
 )
-from ..tables.listed_files import TableFile
 from .operation import Operation
 from .rewriting import annotation_files
 from .step_targets import step_targets, unknown_episodes
@@ -43,6 +48,7 @@ _WIDENED = {
 }
 _ROW_GROUP = 131_072
 _ROW_BYTES = 32
+_DIGEST_BYTES = 8
 
 
 def annotate_episodes(store: StoreHandle, table: pa.Table) -> None:
@@ -57,12 +63,6 @@ def annotate_episodes(store: StoreHandle, table: pa.Table) -> None:
     """
     table = plain_table(table, [_ID])
     ids = table.column(_ID).combine_chunks()
-    shared = [name for name in table.column_names if name != _ID and name in store.schema.steps.names]
-    if shared:
-        raise InvalidArgumentError(
-            f"Steps have a column {shared[0]!r}, so episodes cannot have one of that name: queries that join "
-            'both could not tell them apart. To annotate steps, give on=("episode_id", "t").'
-        )
     if len(ids.unique()) != len(ids):
         raise InvalidArgumentError(
             "The frame has an episode_id more than once. Give one row for each episode."
@@ -238,29 +238,10 @@ def _fitting(
     Raises:
         InvalidArgumentError: the name is taken by something else, cannot be one, or has another type.
     """
-    if not name or _FORBIDDEN & set(name) or name.startswith("_"):
-        raise InvalidArgumentError(
-            f"{name!r} cannot be the name of an annotation: expected text without spaces, dots, quotes and "
-            "the characters ,;{}()=%, that does not begin with an underscore. Rename the column."
-        )
-    if table_name == STEPS and name.casefold() in RESERVED:
-        raise InvalidArgumentError(
-            f"{name!r} cannot be the name of an annotation of steps: steps or batches have that name "
-            f"already. Rename the column to none of {', '.join(sorted(RESERVED))}."
-        )
-    there = operation.tables.episodes if table_name == EPISODES else operation.tables.steps
-    known: dict[str, pa.DataType] = {}
-    taken = {LAST_OBSERVATION.name} if table_name == EPISODES else set()
-    for column in there.schema:
-        if (column.metadata or {}).get(ANNOTATION_KEY):
-            known[column.name] = column.type
-        else:
-            taken.add(column.name.casefold())
-    if table_name == STEPS:
-        known = {each.name: each.type for each in operation.annotations.values()}
-    clash = name.casefold() in taken or (name not in known and name.casefold() in map(str.casefold, known))
-    if clash:
-        raise InvalidArgumentError(f"{table_name} has a column {name!r} already. Choose another name.")
+    check_plain(name)
+    known = _known(operation, table_name)
+    if name not in known:
+        check_free(operation, table_name, name)
     values = frame.column(name)
     if name in known and known[name] != values.type:
         if (values.type, known[name]) not in _WIDENED:
@@ -276,6 +257,52 @@ def _fitting(
                 f"that the frame gives: {error}. Choose another name."
             ) from error
     return name, values
+
+
+def _known(operation: Operation, table_name: str) -> dict[str, pa.DataType]:
+    """Return the types of the annotations of a table."""
+    if table_name == STEPS:
+        return {each.name: each.type for each in operation.annotations.values()}
+    return {column.name: column.type for column in episode_annotations(operation.tables.episodes.schema)}
+
+
+def check_plain(name: object) -> None:
+    """Refuse a name that no annotation can have.
+
+    Raises:
+        InvalidArgumentError: it is one.
+    """
+    if not isinstance(name, str) or not name or _FORBIDDEN & set(name) or name.startswith("_"):
+        raise InvalidArgumentError(
+            f"{name!r} cannot be the name of an annotation: expected text without spaces, dots, quotes and "
+            "the characters ,;{}()=%, that does not begin with an underscore. Rename the column."
+        )
+
+
+def check_free(operation: Operation, table_name: str, name: str, freed: Collection[str] = ()) -> None:
+    """Refuse a name for a new annotation that a column has, or that means something else already.
+
+    Args:
+        operation: the operation.
+        table_name: of which table.
+        name: the name.
+        freed: names of annotations that get others at the same time.
+
+    Raises:
+        InvalidArgumentError: it is taken; the message has a free one.
+    """
+    taken = dict(operation.store.schema.taken)
+    if table_name == EPISODES:
+        taken = dict.fromkeys(taken, 'a column of steps (which on=("episode_id", "t") annotates)')
+        names = {*operation.tables.episodes.schema.names, LAST_OBSERVATION.name}
+        taken |= dict.fromkeys(map(str.casefold, names), "a column of episodes")
+    else:
+        recorded = operation.tables.steps.schema.names
+        taken |= dict.fromkeys(map(str.casefold, operation.annotations), "another annotation")
+        taken |= dict.fromkeys(map(str.casefold, recorded), "a column that was recorded with steps")
+    for old in freed:
+        taken.pop(old.casefold(), None)
+    check_name(name, taken, f"an annotation of {table_name}", reserved=table_name == STEPS)
 
 
 def drop_annotation(store: StoreHandle, name: str) -> None:
@@ -314,3 +341,46 @@ def annotation_list(schema: pa.Schema, steps: Mapping[str, StepAnnotation]) -> l
     ]
     found += [{"name": each.name, "table": STEPS, "type": type_text(each.type)} for each in steps.values()]
     return found
+
+
+def parts_of(keys: Iterable[object], shares: Mapping[str, float], seed: int) -> list[str]:
+    """Return the part of each key.
+
+    A key's BLAKE2b hash, together with the seed, gives a number in [0, 1), and the shares, in their order,
+    cut that interval.
+
+    Raises:
+        InvalidArgumentError: the shares are no positive numbers that add up to 1, or the seed is no integer.
+    """
+    _check(shares, seed)
+    bounds = list(itertools.accumulate(map(float, shares.values())))
+    names = list(shares)
+    known: dict[object, str] = {}
+    found = []
+    for key in keys:
+        if key not in known:
+            place = _fraction(f"{seed}:{key}")
+            index = next((i for i, bound in enumerate(bounds) if place < bound), len(names) - 1)
+            known[key] = names[index]
+        found.append(known[key])
+    return found
+
+
+def _fraction(text: str) -> float:
+    digest = hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
+    return int.from_bytes(digest, "big") / 2 ** (8 * _DIGEST_BYTES)
+
+
+def _check(shares: Mapping[str, float], seed: int) -> None:
+    if not is_integer(seed):
+        raise InvalidArgumentError(f"seed={seed!r}: expected a whole number.")
+    good = (
+        isinstance(shares, Mapping)
+        and shares
+        and all(isinstance(name, str) and is_real(share) and share > 0 for name, share in shares.items())
+    )
+    if not good or not math.isclose(sum(shares.values()), 1.0, abs_tol=1e-9):
+        raise InvalidArgumentError(
+            f"The shares {shares!r} are not valid: expected names with positive numbers that add up to 1, "
+            'as in {"train": 0.9, "val": 0.1}.'
+        )

@@ -7,18 +7,16 @@ refers to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
 
-from ..environments.artifacts import artifact_chunks, keep_artifact, measure
-from ..environments.bundle import EnvBundle, KeptFile
-from ..environments.records import KINDS, Records, is_hash
-from ..errors import CorruptStoreError, StoreExistsError
-from ..files import guard_access
+from ..environments.artifacts import EnvBundle, KeptFile, artifact_chunks, keep_artifact, measure
+from ..environments.records import KINDS, NamedArtifact, Records, SavedEnvironment, is_hash
+from ..errors import CorruptStoreError
+from ..files import Entry, guard_access
 from ..layout import ARTIFACTS, Layout
-from ..places import Entry
 from ..schema import ENV_BUNDLE
 from .checks import LEFTOVER, Findings, Listing
 
@@ -118,37 +116,33 @@ def orphans(layout: Layout, runs: Iterable[pa.Table], alive: set[str], before: f
     return [] if alive else [each for each in found if each.name not in needed and each.modified < before]
 
 
-def check_rivals(source: Layout, target: Layout) -> None:
-    """Refuse a source that has other content under the name of a saved environment or artifact.
-
-    Raises:
-        StoreExistsError: which one; nothing was changed.
-        CorruptStoreError: a record is damaged.
-    """
-    for kind in KINDS:
-        here = {record.file_name: record for record in Records(target, kind).all()}
-        for record in Records(source, kind).all():
-            mine = here.get(record.file_name)
-            if mine is not None and mine.content_hash != record.content_hash:
-                raise StoreExistsError(
-                    f"{target.root} has other content in {kind.folder} under the name {record.name!r} than "
-                    f"{source.root}. Delete one of them first."
-                )
-
-
-def carry_records(source: Layout, target: Layout) -> None:
-    """Copy saved environments and named artifacts with their contents, unless they are there.
+def carry_records_content(source: Layout, target: Layout) -> None:
+    """Copy the contents of saved environments and named artifacts that are not in the target.
 
     Raises:
         CorruptStoreError: one is missing or damaged.
         StoreAccessError: one cannot be read or written.
     """
+    for record in _missing_records(source, target):
+        _carry(source, target, record.files)
+
+
+def carry_records(source: Layout, target: Layout) -> None:
+    """Copy saved environments and named artifacts, whose contents are there, unless they are there.
+
+    Raises:
+        CorruptStoreError: one is damaged.
+        StoreAccessError: one cannot be read or written.
+    """
+    for record in _missing_records(source, target):
+        Records(target, type(record)).write(record, exclusive=True)
+
+
+def _missing_records(source: Layout, target: Layout) -> Iterator[SavedEnvironment | NamedArtifact]:
     for kind in KINDS:
-        here = set(Records(target, kind).file_names())
         records = Records(source, kind)
-        for record in map(records.read, sorted(set(records.file_names()) - here)):
-            _carry(source, target, record.files)
-            Records(target, kind).write(record, exclusive=True)
+        for name in sorted(set(records.file_names()) - set(Records(target, kind).file_names())):
+            yield records.read(name)
 
 
 def carry_artifacts(source: Layout, target: Layout, rows: pa.Table) -> None:

@@ -16,9 +16,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..delta.files import TableFile
+from ..delta.version import TableVersion
 from ..dynamic import logical_types as kinds
 from ..errors import CorruptStoreError, EpisodelakeError, StoreAccessError
-from ..files import guard_access
+from ..files import Place, guard_access, is_absent
+from ..files.locks import is_held, other_host
+from ..files.system import is_folder, state_of
 from ..handle import StoreHandle
 from ..journal.run_journal import DAMAGED_SUFFIX, journal_folders, lock_path, part_paths
 from ..layout import (
@@ -35,14 +39,11 @@ from ..layout import (
     TAGS,
     Layout,
 )
-from ..locking.locks import is_held
 from ..manifest import read_card, read_manifest
-from ..places import Place
+from ..parquet.files import open_parquet, read_footer, reading_error
 from ..schema import ENV_BUNDLE, LAST_OBSERVATION
-from ..segments.parquet import open_parquet, read_footer, reading_error
+from ..segments.file_checks import check_listed
 from ..tables.annotation_files import ANNOTATION_KEY
-from ..tables.listed_files import TableFile
-from ..tables.version import TableVersion
 
 _EXAMPLES = 3
 _LOG = "_delta_log"
@@ -118,6 +119,10 @@ class Findings:
     def waiting(self, mend: str) -> set[str]:
         """Return the files that a repair would mend."""
         return {file for (_, file, _, own), found in self._found.items() if own == mend and not found.mended}
+
+    def about(self, *files: str) -> bool:
+        """Return whether one of these files has a fault."""
+        return any(file in files for _, file, _, _ in self._found)
 
     def absorb(self, other: Findings) -> None:
         """Add the faults of other findings."""
@@ -247,7 +252,7 @@ def check_file(
         with guard_access("read", place):
             size = place.size()
     except StoreAccessError as error:
-        if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+        if not is_absent(error):
             raise
         findings.add("missing", file, f"The file is missing.{needed}", mend=mend)
         return None
@@ -305,7 +310,7 @@ def column_types(parquet: pq.ParquetFile) -> dict[str, pa.DataType]:
 def check_columns(
     parquet: pq.ParquetFile, file: str, listing: Listing, standard: pa.Schema, findings: Findings
 ) -> bool:
-    """Check that a file has the standard columns and the listed ones, with the types of its table."""
+    """Check that a file has the standard columns, and all its columns the types of its table."""
     has = column_types(parquet)
     usable = True
     for column in [*standard, *(c for c in listing.schema if c.name not in standard.names)]:
@@ -317,12 +322,18 @@ def check_columns(
     if missing:
         findings.add("schema", file, f"It lacks the columns {missing}.")
         return False
-    listed = listing.files.get(file.partition("/")[2])
-    known = set(listing.schema.names)
-    differ = set() if listed is None else (listed.columns & known) ^ (has.keys() & known)
-    if differ:
-        findings.add("schema", file, f"The log and the file disagree on whether it has {sorted(differ)}.")
     return usable
+
+
+def check_as_readers(listing: Listing, name: str, findings: Findings) -> None:
+    """Check a file as readers do, unless it or its table's log has a fault already."""
+    file, listed = listing.file(name), listing.files.get(name)
+    if listed is None or findings.about(file, f"{listing.name}/{_LOG}"):
+        return
+    try:
+        check_listed(listing.place / name, listed, listing.schema)
+    except CorruptStoreError as error:
+        findings.add("schema", file, str(error))
 
 
 def check_whole(
@@ -368,7 +379,10 @@ def check_runs(
 
 
 def check_journals(layout: Layout, findings: Findings) -> None:
-    """Report journals of dead writers that wait for recovery, or were set aside as damaged."""
+    """Report journals of dead writers that wait for recovery, or were set aside as damaged.
+
+    Those of hosts whose locks do not reach this one are no faults: their writers may live.
+    """
     for directory in journal_folders(*layout.journal_places):
         file = f"{JOURNAL}/{directory.name}"
         if directory.name.endswith(DAMAGED_SUFFIX):
@@ -377,8 +391,14 @@ def check_journals(layout: Layout, findings: Findings) -> None:
                 "Delete the folder when you no longer need it."
             )
             findings.add("journal", file, message)
-        elif not is_held(lock_path(directory)) and directory.is_dir():
-            size = sum(path.stat().st_size for path in part_paths(directory))
+            continue
+        with guard_access("look at the journal", directory):
+            # Parts may be deleted while they are counted.
+            lock = lock_path(directory)
+            waits = not (is_held(lock) or other_host(lock)) and is_folder(directory)
+            states = [state_of(path) for path in part_paths(directory)] if waits else []
+        if waits:
+            size = sum(state.st_size for state in states if state is not None)
             message = f"Its writer is dead; {size} bytes of journal wait for recovery (episodelake recover)."
             findings.add("journal", file, message, mend="journal")
 

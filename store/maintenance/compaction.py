@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..dynamic.overflow import overflow_of
+from ..common.arguments import whole_number
+from ..common.suggestions import suggest
+from ..delta.files import TableFile
 from ..errors import ConcurrentCommitError, InvalidArgumentError
 from ..handle import StoreHandle
 from ..journal.run_journal import journal_folders
 from ..layout import EPISODES, RUNS, STEPS
-from ..suggestions import suggest
-from ..tables.listed_files import TableFile
+from ..tables.overflow import overflow_of
 from ..tables.run_files import closed_files, join
 from .operation import Operation, Progress, reconcile
 from .rewriting import NewSegment, freed_segments, write_segments
@@ -59,11 +60,10 @@ def compact(
 
     Raises:
         InvalidArgumentError: there is no such column to sort by, or the size is not positive.
-        CorruptStoreError: an old file is damaged; nothing was changed.
-        StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
+        CorruptStoreError: an old file is damaged; no segment was changed.
+        StoreAccessError, ConcurrentCommitError: no segment was changed; call again.
     """
-    if isinstance(segment_bytes, bool) or not isinstance(segment_bytes, int | float) or segment_bytes < 1:
-        raise InvalidArgumentError(f"segment_bytes={segment_bytes!r}: expected a positive number.")
+    segment_bytes = whole_number("segment_bytes", segment_bytes, 1)
     with Operation.begin(store, "compact") as operation:
         reconcile(operation)
         before = _sizes(operation)
@@ -73,8 +73,9 @@ def compact(
             old, new = _joined(operation, segment_bytes, touched)
         else:
             old, new = _sorted(operation, segment_bytes, order_by, touched, descending=descending)
-        _rewrite(operation, old, new, unified, shuffled=order_by is not None, progress=progress)
+        # First, so that damage there is met before the segments change.
         _compact_runs(operation, unified.get(RUNS))
+        _rewrite(operation, old, new, unified, shuffled=order_by is not None, progress=progress)
         after = _sizes(operation)
     episodes = sum(segment.rows.num_rows for segment in new)
     return CompactReport(len(before), len(after), sum(before.values()), sum(after.values()), episodes)

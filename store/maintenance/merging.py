@@ -8,44 +8,48 @@ kind here. Episodes that are here already are left out, so a merge may be repeat
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..agents.lanes import transitions_in
+from ..agents import transitions_in
+from ..delta.files import NewFile
+from ..delta.table import Table
 from ..dynamic import logical_types as kinds
-from ..dynamic.alignment import align_to_schema, with_columns
 from ..dynamic.column_groups import METADATA
+from ..dynamic.columns import align_to_schema, with_columns
 from ..dynamic.merge import SegmentColumns
-from ..errors import CorruptStoreError, InvalidArgumentError, SpaceMismatchError
-from ..files import guard_access
+from ..errors import CorruptStoreError, EpisodelakeError
+from ..files import Place, access_class, guard_access
 from ..handle import StoreHandle
 from ..layout import EPISODES, RUNS, STEPS, TABLES
-from ..manifest import Manifest
-from ..places import Place
+from ..parquet.files import read_footer, read_parquet
 from ..schema import ENV_BUNDLE, LAST_OBSERVATION
-from ..segments.parquet import read_footer, read_parquet
 from ..snapshot import Selection, Snapshot
-from ..spaces import space_to_json
 from ..tables.annotation_files import (
     ANNOTATION_KEY,
     StepAnnotation,
-    episode_annotations,
     joined,
     write_marker,
 )
-from ..tables.listed_files import NewFile
 from ..tables.pointers import pointers_of
-from ..tables.table import Table
 from ..tables.table_files import list_steps_file, write_table_file
-from .artifacts import carry_artifacts, carry_records, check_rivals
+from .artifacts import carry_artifacts, carry_records, carry_records_content
+from .merge_sources import check_names, check_records, check_spaces, joined_annotations, widest_columns
 from .operation import Operation, Progress, reconcile
-from .rewriting import columns_of, pointing_at, write_aligned
+from .rewriting import (
+    Written,
+    affected,
+    columns_of,
+    freed_segments,
+    pointing_at,
+    write_aligned,
+    write_segments,
+)
 from .rows import AlignedFiles, in_order, new_steps_file, write_rows
 from .unifying import metadata_in_kind
 
@@ -70,6 +74,7 @@ class _Brought:
     """Files that wait for their commit."""
 
     ids: list[pa.Array]
+    runs: set[str] = field(default_factory=set)
     steps: list[NewFile] = field(default_factory=list)
     episodes: list[NewFile] = field(default_factory=list)
     linked: int = 0
@@ -83,6 +88,7 @@ def merge(
     sources: Sequence[Selection],
     *,
     link: bool = True,
+    replaced: Sequence[str] = (),
     progress: Progress | None = None,
     within: AbstractContextManager[object] | None = None,
 ) -> MergeReport:
@@ -92,105 +98,108 @@ def merge(
         store: the target.
         sources: what to bring, in the order in which it will stand.
         link: share files with the sources where that is possible; else copy them.
+        replaced: the ids of episodes here that the same commit deletes.
         progress: called with the segments done and all segments.
         within: makes a new store, as `creation.made_whole` does; entered while no other process maintains it.
 
     Raises:
         SpaceMismatchError: a source has other spaces.
-        InvalidArgumentError: an annotation has another type in a source.
+        InvalidArgumentError: an annotation has another type in a source, or the name of a recorded column.
         StoreExistsError: a saved environment or named artifact has other content in a source.
-        CorruptStoreError: a file of a source is damaged; nothing was changed.
-        StoreAccessError, ConcurrentCommitError: nothing was changed.
+        CorruptStoreError: a file of a source is damaged; no episode was brought.
+        StoreAccessError, ConcurrentCommitError: no episode was brought, unless the message says that they
+            were.
     """
-    for source in sources:
-        check_spaces(store, source.snapshot)
-        check_rivals(source.snapshot.layout, store.layout)
+    snapshots = [source.snapshot for source in sources]
+    layouts = [snapshot.layout for snapshot in snapshots]
+    for snapshot in snapshots:
+        check_spaces(store, snapshot)
     with Operation.begin(store, "merge", within=within) as operation:
+        check_records(store.layout, layouts)
+        check_names(operation, snapshots)
+        annotations = joined_annotations(operation, snapshots)
         reconcile(operation)
+        columns = _Columns(operation, snapshots)
         here = operation.read_episodes(operation.tables.episodes.files(), ["episode_id"])
         brought = _Brought(here.column("episode_id").chunks)
-        total = sum(len(source.snapshot.episode_files) for source in sources)
-        done = 0
-        annotations: dict[str, StepAnnotation] = {}
-        widest = {
-            table: _widest([source.snapshot.filled_schema(table) for source in sources]) for table in TABLES
-        }
-        for number, source in enumerate(sources):
-            work = _Source(operation, source, number, link=link, widest=widest)
-            for rows in work.wanted(pa.chunked_array(brought.ids, pa.string())):
-                work.bring(rows, brought)
-                done += 1
-                if progress is not None:
-                    progress(done, total)
-            annotations = joined(annotations, work.annotations)
-            work.bring_runs()
-        here = operation.annotations
-        announced = {name: each for name, each in annotations.items() if brought.episodes or name not in here}
-        for annotation in announced.values():
-            write_marker(store.layout, annotation)
-        if announced:
-            names = ", ".join(announced)
-            operation.change_annotations(lambda there: joined(there, announced), "annotate", names)
+        total = sum(len(snapshot.episode_files) for snapshot in snapshots)
+        works = (_Source(operation, source, annotations, link=link) for source in sources)
+        for done, _ in enumerate(file for work in works for file in work.bring_all(brought)):
+            if progress is not None:
+                progress(done + 1, total)
+        for layout in layouts:
+            carry_records_content(layout, store.layout)
+        _bring_runs(operation, snapshots, brought, columns)
+        _announce(operation, annotations, all_of_them=bool(brought.episodes))
         if brought.episodes:
-            told = {"episodes": brought.rows, "steps": brought.transitions}
-            operation.commit((brought.steps, []), (brought.episodes, []), told)
-        for source in sources:
-            carry_records(source.snapshot.layout, store.layout)
+            _commit(operation, brought, pa.array(replaced, pa.string()))
+        with _naming_committed(f"The {brought.rows} episodes are in {store.layout.root} now", within is None):
+            for layout in layouts:
+                carry_records(layout, store.layout)
     return MergeReport(brought.rows, brought.linked, brought.rewritten)
 
 
-def check_spaces(store: StoreHandle, snapshot: Snapshot) -> None:
-    """Refuse a source with other spaces.
-
-    Raises:
-        SpaceMismatchError: an observation, action or reward differs; the message names it.
-    """
-    mine, other = store.manifest, snapshot.manifest
-    if _groups(mine) != _groups(other):
-        described = [
-            "; ".join(f"{g.name}: {', '.join(g.agents)}" for g in manifest.groups) or "a single agent"
-            for manifest in (other, mine)
-        ]
-        raise SpaceMismatchError(
-            f"{snapshot.layout.root} is for other agents ({described[0]}) than {store.layout.root} "
-            f"({described[1]}), or their spaces differ. Only stores of the same agents can be merged."
-        )
-    pairs = {
-        "observation": (mine.observation_space, other.observation_space),
-        "action": (mine.action_space, other.action_space),
-    }
-    for root, (expected, got) in pairs.items():
-        if space_to_json(expected) != space_to_json(got):
-            raise SpaceMismatchError(
-                f"The {root} space of {snapshot.layout.root} is {got}; {store.layout.root} has {expected}. "
-                "Only stores of the same spaces can be merged."
-            )
-    if mine.reward_shape != other.reward_shape:
-        raise SpaceMismatchError(
-            f"The rewards of {snapshot.layout.root} have the shape {other.reward_shape}; "
-            f"{store.layout.root} has {mine.reward_shape}."
-        )
+@contextmanager
+def _naming_committed(committed: str, shown: bool) -> Iterator[None]:
+    """Add to an error that the episodes are committed, if they show."""
+    try:
+        yield
+    except EpisodelakeError as error:
+        if not shown:
+            raise
+        raise access_class(error)(
+            f"{committed}, but not all saved environments and named artifacts of the sources: {error} Merge "
+            "again to bring those too."
+        ) from error
 
 
-def _groups(manifest: Manifest) -> dict[str, tuple[Any, Any]]:
-    """Return the spaces of each group of agents; which agents a store knew when it was created does not
-    matter.
-    """
-    return {
-        group.name: (space_to_json(group.observation_space), space_to_json(group.action_space))
-        for group in manifest.groups
-    }
+def _commit(operation: Operation, brought: _Brought, replaced: pa.Array) -> None:
+    """Commit what was brought, and the deletion of what it replaces."""
+    old, rest, gone = affected(operation, replaced)
+    freed = freed_segments(operation, old)
+    kept = write_segments(operation, rest, shuffled=False, progress=None) if rest else Written((), ())
+    counts = {"episodes": brought.rows - gone.num_rows, "steps": brought.transitions - transitions_in(gone)}
+    operation.commit(
+        ([*brought.steps, *kept.steps], freed), ([*brought.episodes, *kept.episodes], old), counts
+    )
 
 
-def _widest(schemas: Sequence[pa.Schema]) -> dict[str, pa.Field]:
-    """Return the dynamic columns of all sources, each in the kind that shows the numbers of all."""
-    found: dict[str, pa.Field] = {}
-    for column in (column for schema in schemas for column in schema):
-        kind = kinds.field_kind(column)
-        if kind is not None:
-            known = kinds.field_kind(found.get(column.name, column)) or kind
-            found[column.name] = kinds.field(column.name, kinds.joined(known, kind) or known)
-    return found
+def _announce(operation: Operation, annotations: Mapping[str, StepAnnotation], *, all_of_them: bool) -> None:
+    """Put step annotations of the sources on the list; without episodes only those that it lacks."""
+    here = operation.annotations
+    new = {name: each for name, each in annotations.items() if all_of_them or name not in here}
+    for annotation in new.values():
+        write_marker(operation.store.layout, annotation)
+    if new:
+        operation.change_annotations(lambda there: joined(there, new), "annotate", ", ".join(new))
+
+
+class _Columns:
+    """The columns of all sources; the target gets them, and where a kind differs its own stays."""
+
+    def __init__(self, operation: Operation, sources: Sequence[Snapshot]) -> None:
+        self._widest = {
+            table: widest_columns([source.filled_schema(table) for source in sources]) for table in TABLES
+        }
+        steps, episodes = operation.tables.steps, operation.tables.episodes
+        names = operation.store.schema.steps.names
+        for source in sources:
+            steps.ensure_columns(self._dynamic(STEPS, source.steps_schema))
+            steps.ensure_columns(SegmentColumns(names, steps.schema, [source.steps_schema]).fields)
+            added = [
+                column
+                for column in source.episodes_schema
+                if (column.metadata or {}).get(ANNOTATION_KEY) or column.equals(LAST_OBSERVATION)
+            ]
+            _grow(episodes, [*self._dynamic(EPISODES, source.episodes_schema), *added])
+
+    def _dynamic(self, table: str, schema: pa.Schema) -> list[pa.Field]:
+        return [self._widest[table].get(c.name, c) for c in schema if kinds.field_kind(c)]
+
+    def grow_runs(self, runs: Table, schema: pa.Schema) -> None:
+        """Give the table of runs the columns of some rows."""
+        bundle = [ENV_BUNDLE] if ENV_BUNDLE.name in schema.names else []
+        _grow(runs, [*self._dynamic(RUNS, schema), *bundle])
 
 
 class _Source:
@@ -200,64 +209,24 @@ class _Source:
         self,
         operation: Operation,
         selection: Selection,
-        number: int,
+        annotations: Mapping[str, StepAnnotation],
         *,
         link: bool,
-        widest: Mapping[str, Mapping[str, pa.Field]],
     ) -> None:
         self._operation = operation
-        self._widest = widest
         self._snapshot = selection.snapshot
         self._ids = selection.ids
         self._link = link
         self._here = {file.name: file for file in selection.snapshot.step_files}
-        self._runs: set[str] = set()
-        self.annotations = self._own_annotations(number)
-        self._grow_columns()
+        self._annotations = [annotations[name] for name in self._snapshot.annotation_files.annotations]
 
-    def _own_annotations(self, number: int) -> dict[str, StepAnnotation]:
-        """Return the source's step annotations under folders of the target."""
-        mine = self._operation.annotations
-        found = {}
-        for index, (name, annotation) in enumerate(self._snapshot.annotation_files.annotations.items()):
-            if name in mine and mine[name].type != annotation.type:
-                raise InvalidArgumentError(
-                    f"The annotation {name!r} of {self._snapshot.layout.root} has the type "
-                    f"{annotation.type}; here it has {mine[name].type}. Drop one of them first."
-                )
-            folder = f"{self._operation.id}-{number * 1000 + index}"
-            found[name] = StepAnnotation(name, annotation.type, (folder,))
-        return found
+    def bring_all(self, brought: _Brought) -> Iterator[None]:
+        """Bring what is wanted and not here yet, one episodes file after the other."""
+        for rows in self._wanted(pa.chunked_array(brought.ids, pa.string())):
+            self._bring(rows, brought)
+            yield
 
-    def _grow_columns(self) -> None:
-        """Give the target the source's columns; where a kind differs the target's stays."""
-        tables = self._operation.tables
-        dynamic = [
-            self._widest[STEPS].get(c.name, c) for c in self._snapshot.steps_schema if kinds.field_kind(c)
-        ]
-        tables.steps.ensure_columns(dynamic)
-        names = self._operation.store.schema.steps.names
-        aligned = SegmentColumns(names, tables.steps.schema, [self._snapshot.steps_schema])
-        tables.steps.ensure_columns(aligned.fields)
-        extra = [
-            self._widest[EPISODES].get(column.name, column)
-            for column in self._snapshot.episodes_schema
-            if kinds.field_kind(column)
-            or (column.metadata or {}).get(ANNOTATION_KEY)
-            or column.equals(LAST_OBSERVATION)
-        ]
-        _grow(tables.episodes, extra)
-        known = {column.name.casefold(): column for column in tables.episodes.schema}
-        for column in episode_annotations(self._snapshot.episodes_schema):
-            there = known[column.name.casefold()]
-            if there.remove_metadata() != column.remove_metadata():
-                raise InvalidArgumentError(
-                    f"The annotation {column.name!r} ({column.type}) of {self._snapshot.layout.root} meets "
-                    f"{there.name!r} ({there.type}) here. Drop one of them first."
-                )
-
-    def wanted(self, here: pa.ChunkedArray) -> Iterator[pa.Table]:
-        """Yield the rows of each episodes file that are wanted and not here yet."""
+    def _wanted(self, here: pa.ChunkedArray) -> Iterator[pa.Table]:
         known = pc.SetLookupOptions(here.combine_chunks())
         for file in self._snapshot.episode_files:
             place = self._snapshot.layout.table(EPISODES) / file.name
@@ -268,12 +237,12 @@ class _Source:
                 keep &= pc.call_function("is_in", [ids], pc.SetLookupOptions(self._ids)).to_numpy()
             yield rows if keep.all() else rows.take(pa.array(np.flatnonzero(keep)))
 
-    def bring(self, rows: pa.Table, brought: _Brought) -> None:
+    def _bring(self, rows: pa.Table, brought: _Brought) -> None:
         """Bring the segments of some episodes, and their rows."""
         if not rows.num_rows:
             return
         pointers = pointers_of(rows, self._snapshot.layout.root)
-        self._runs |= set(rows.column("run_id").unique().to_pylist())
+        brought.runs |= set(rows.column("run_id").unique().to_pylist())
         part: list[pa.Table] = []
         for index, segment in enumerate(pointers.segments):
             members = rows.take(pa.array(np.flatnonzero(pointers.segment == index)))
@@ -313,7 +282,7 @@ class _Source:
                 folder.make_folder()
                 (folder / name).copy_from(place, link=self._link)
         listed = self._here[segment]
-        new = list_steps_file(target) if listed.source is None else listed.as_new(name)
+        new = list_steps_file(target) if not listed.listed else listed.as_new(name)
         brought.steps.append(new)
         brought.linked += 1
         return with_columns(members, {"segment": pa.repeat(pa.scalar(name), members.num_rows)})
@@ -327,8 +296,8 @@ class _Source:
             )
 
     def _sidecars(self, segment: str) -> Iterator[tuple[StepAnnotation, Place]]:
-        for name, annotation in self.annotations.items():
-            place = self._snapshot.annotation_files.find(name, segment)
+        for annotation in self._annotations:
+            place = self._snapshot.annotation_files.find(annotation.name, segment)
             if place is not None:
                 yield annotation, place
 
@@ -338,10 +307,10 @@ class _Source:
         layout = self._operation.store.layout
         pointers = pointers_of(members, self._snapshot.layout.root)
         source, steps = self._snapshot.segment_path, self._operation.tables.steps
-        strip = AlignedFiles(source, self._snapshot.marked_schema(STEPS), pointers.segments)
-        columns = columns_of(self._operation, strip, steps.schema)
-        rows, target = in_order(strip, pointers), layout.table(STEPS) / name
-        written = write_aligned(self._operation, target, strip, rows, pointers.row_count, columns)
+        aligned = AlignedFiles(source, self._snapshot.marked_schema(STEPS), pointers.segments)
+        columns = columns_of(self._operation, aligned, steps.schema)
+        rows, target = in_order(aligned, pointers), layout.table(STEPS) / name
+        written = write_aligned(self._operation, target, aligned, rows, pointers.row_count, columns)
         steps.ensure_columns(columns.overflow())
         brought.steps.append(new_steps_file(name, members.column("episode_id"), written))
         for annotation, _ in self._sidecars(segment):
@@ -355,34 +324,35 @@ class _Source:
         brought.rewritten += 1
         return pointing_at(members, name)
 
-    def bring_runs(self) -> None:
-        """Bring the runs that these episodes come from, unless they are here."""
-        tables = self._operation.tables
-        folder = self._operation.store.layout.table(RUNS)
-        here = {
-            run
-            for file in tables.runs.files()
-            for run in read_parquet(folder / file.name, ["run_id"]).column(0).to_pylist()
-        }
-        missing = pa.array(sorted(self._runs - here), pa.string())
-        if not len(missing):
-            return
-        parts = []
-        for file in self._snapshot.run_files:
-            table = read_parquet(self._snapshot.layout.table(RUNS) / file.name)
-            table = align_to_schema(table, self._snapshot.runs_schema, fill=False)
-            hit = pc.call_function("is_in", [table.column("run_id")], pc.SetLookupOptions(missing))
-            parts.append(table.filter(hit))
-        rows = pa.concat_tables(parts, promote_options="default")
-        carry_artifacts(self._snapshot.layout, self._operation.store.layout, rows)
-        dynamic = [self._widest[RUNS].get(c.name, c) for c in rows.schema if kinds.field_kind(c)]
-        dynamic += [ENV_BUNDLE] if ENV_BUNDLE.name in rows.column_names else []
-        _grow(tables.runs, dynamic)
-        overflow = bool(self._snapshot.overflow(RUNS))
-        rows = metadata_in_kind(rows, tables.runs, overflow=overflow)
-        name = self._operation.next_name()
-        new = write_table_file(folder / name, rows)
-        tables.runs.replace([new], [], f"{self._operation.id}.{name}", {"episodelake.operation": "merge"})
+
+def _bring_runs(
+    operation: Operation, sources: Sequence[Snapshot], brought: _Brought, columns: _Columns
+) -> None:
+    """Bring the runs that the episodes come from, unless they are here."""
+    runs = operation.tables.runs
+    missing = brought.runs - {
+        run
+        for file in runs.files()
+        for run in read_parquet(runs.path / file.name, ["run_id"]).column(0).to_pylist()
+    }
+    found: list[tuple[Snapshot, pa.Table]] = []
+    for source in sources if missing else ():
+        for file in source.run_files:
+            table = read_parquet(source.layout.table(RUNS) / file.name)
+            hit = [run in missing for run in table.column("run_id").to_pylist()]
+            if any(hit):
+                table = align_to_schema(table.filter(pa.array(hit)), source.runs_schema, fill=False)
+                missing -= set(table.column("run_id").to_pylist())
+                carry_artifacts(source.layout, operation.store.layout, table)
+                found.append((source, table))
+    if not found:
+        return
+    for _, table in found:
+        columns.grow_runs(runs, table.schema)
+    rows = [metadata_in_kind(table, runs, overflow=bool(source.overflow(RUNS))) for source, table in found]
+    name = operation.next_name()
+    new = write_table_file(runs.path / name, pa.concat_tables(rows, promote_options="default"))
+    runs.replace([new], [], f"{operation.id}.{name}", {"episodelake.operation": "merge"})
 
 
 def _grow(table: Table, columns: Sequence[pa.Field]) -> None:

@@ -18,26 +18,24 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..common.progress import Progress as Progress
+from ..delta.files import NewFile, TableFile
 from ..dynamic import logical_types as kinds
-from ..dynamic.alignment import align_to_schema
-from ..errors import ConcurrentCommitError, EpisodelakeError
-from ..files import guard_access
+from ..dynamic.columns import align_to_schema
+from ..errors import ConcurrentCommitError, EpisodelakeError, StoreAccessError
+from ..files import Place, guard_access
+from ..files.local import LocalPlace
+from ..files.locks import MAINTENANCE_LOCK, OtherHostError, wait_for
 from ..handle import StoreHandle
 from ..journal.run_journal import check_journals
-from ..layout import EPISODES, STEPS
-from ..locking.locks import MAINTENANCE_LOCK, wait_for
+from ..layout import EPISODES, STEPS, UNFINISHED_NOTE
 from ..names import time_ordered_suffix
-from ..places import Place
-from ..places.local import LocalPlace
-from ..progress import Progress as Progress
-from ..segments.parquet import open_parquet, read_parquet
+from ..parquet.files import open_parquet, read_parquet
 from ..segments.seal import Tables
 from ..tables.annotation_files import PROPERTY, StepAnnotation, annotations_text, parse_annotations
-from ..tables.listed_files import NewFile, TableFile
 from ..tables.table_files import list_steps_file, write_table_file
 from .unifying import Unification
 
-_UNFINISHED = "maintenance.unfinished"
 #: Operations that report what a dead one left, instead of mending it at once.
 _REPORTING = ("verify", "repair")
 _OWN_FILE = re.compile(r"[a-z]+\.[0-9a-z]{15}-\d{6}\.parquet")
@@ -91,7 +89,8 @@ class Operation:
             within: entered with the lock held, before the tables are opened; left when the operation is done.
 
         Raises:
-            StoreAccessError: the lock's file cannot be made.
+            StoreAccessError: the lock's file cannot be made, or an operation of a host whose locks do not
+                reach this one may be at work.
         """
         locked = contextlib.nullcontext() if dry_run else _locked(store)
         with locked, within or contextlib.nullcontext():
@@ -106,7 +105,7 @@ class Operation:
         Raises:
             StoreAccessError, CorruptStoreError: the files of the episodes cannot be read.
         """
-        if self._unfinished.exists():
+        if self.is_unfinished(self.store):
             reconcile(self)
 
     def next_name(self) -> str:
@@ -203,14 +202,24 @@ class Operation:
                 columns or columns_of,
                 check,
             )
-        except BaseException:
+        except BaseException as error:
             if both:
                 # If this fails too, the note stays, and the next operation mends the list.
                 with contextlib.suppress(EpisodelakeError):
                     self._take_back(added, removed, changed.get(STEPS))
-            raise
+            if not (isinstance(error, StoreAccessError) and self._was_made()):
+                raise
         if both:
-            self._forget_unfinished()
+            # Likewise: the commit is made.
+            with contextlib.suppress(StoreAccessError):
+                self._forget_unfinished()
+
+    def _was_made(self) -> bool:
+        """Return whether the commit to `episodes` was made although an error was raised."""
+        with contextlib.suppress(EpisodelakeError):
+            self.tables.episodes.refresh()
+            return self.tables.episodes.applied(self.id) >= 0
+        return False
 
     def note(self) -> None:
         """Note that the list of `steps` is to be mended if this process dies."""
@@ -219,10 +228,17 @@ class Operation:
         with guard_access("note the operation", note), note.written() as path:
             path.write_text(self.id)
 
+    @staticmethod
+    def is_unfinished(store: StoreHandle) -> bool:
+        """Return whether an operation died between its commits, or is there now."""
+        note = LocalPlace(store.layout.journals / UNFINISHED_NOTE)
+        with guard_access("look for an unfinished operation", note):
+            return note.exists()
+
     @property
     def _unfinished(self) -> LocalPlace:
         """The note of an operation that is between its commits, or died there."""
-        return LocalPlace(self.store.layout.journals / _UNFINISHED)
+        return LocalPlace(self.store.layout.journals / UNFINISHED_NOTE)
 
     def _forget_unfinished(self) -> None:
         with guard_access("remove the note of the operation", self._unfinished):
@@ -276,7 +292,7 @@ class Operation:
 
     def _lost(self) -> str:
         return (
-            f"Another operation changed {self.store.layout.root} meanwhile; nothing of this one shows. Call "
+            f"Another operation changed {self.store.layout.root} meanwhile; this one was not applied. Call "
             "again."
         )
 
@@ -297,8 +313,8 @@ class Operation:
         self._forget_unfinished()
 
     def _details(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        told = {f"episodelake.{key}": value for key, value in (more or {}).items()}
-        return {"episodelake.operation": self.kind, **told}
+        more_details = {f"episodelake.{key}": value for key, value in (more or {}).items()}
+        return {"episodelake.operation": self.kind, **more_details}
 
 
 def _changes(
@@ -313,7 +329,7 @@ def _may_share_episodes(old: TableFile, new: NewFile) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(store: StoreHandle, *, wait: bool = True) -> Iterator[bool]:
+def _locked(store: StoreHandle, *, wait: bool = True, other_hosts: bool = False) -> Iterator[bool]:
     """Hold the lock of maintenance; False if another operation has it and `wait` is not set."""
     check_journals(store.layout.journals)
     path = store.layout.journals / MAINTENANCE_LOCK
@@ -321,21 +337,24 @@ def _locked(store: StoreHandle, *, wait: bool = True) -> Iterator[bool]:
         path.parent.mkdir(parents=True, exist_ok=True)
     lock = None
     try:
-        lock = wait_for(path, math.inf if wait else 0, read_only=True)
+        lock = wait_for(path, math.inf if wait else 0, read_only=True, other_hosts=other_hosts)
         yield lock is not None
     finally:
         if lock is not None:
             lock.release(remove=False)
 
 
-def settle(store: StoreHandle) -> None:
+def settle(store: StoreHandle, *, other_hosts: bool = False) -> None:
     """Mend the tables after an operation that died between its commits; a live one is left alone.
+
+    Args:
+        other_hosts: also after one of a host whose locks do not reach this one; none may be alive there.
 
     Raises:
         StoreAccessError, CorruptStoreError, ConcurrentCommitError: it cannot be mended now; call again.
     """
-    if (store.layout.journals / _UNFINISHED).exists():
-        with _locked(store, wait=False) as held:
+    if other_hosts or Operation.is_unfinished(store):
+        with contextlib.suppress(OtherHostError), _locked(store, wait=False, other_hosts=other_hosts) as held:
             if held:
                 Operation(
                     store, "recover", Tables.open(store.layout), f"recover.{time_ordered_suffix()}"

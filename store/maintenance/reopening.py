@@ -17,11 +17,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..batches import single_value
+from ..delta.files import TableFile
+from ..delta.table import TableChangedError
 from ..dynamic import logical_types as kinds
 from ..dynamic.column_groups import INFO, METADATA, POLICY, ColumnGroup, merge_rows
-from ..errors import CorruptStoreError, EpisodeNotFoundError, InvalidArgumentError, RecorderStateError
+from ..errors import (
+    CorruptStoreError,
+    EpisodeNotFoundError,
+    InvalidArgumentError,
+    RecorderStateError,
+    StoreAccessError,
+)
+from ..files import is_absent
 from ..handle import StoreHandle
+from ..journal.episodes import Continued, EpisodeFacts
 from ..journal.reading import PartReader
 from ..journal.run_journal import journal_folders, part_paths
 from ..layout import STEPS, Layout
@@ -34,10 +43,8 @@ from ..schema import (
     STEP_ROW,
     StepSchema,
 )
-from ..segments.episode_record import Continued, EpisodeFacts
-from ..segments.seal import Seal, Tables, seal
-from ..tables.listed_files import TableFile
-from ..tables.table import TableChangedError
+from ..segments.seal import Seal, Tables, seal_segment
+from ..spaces.batches import single_value
 from .operation import Operation, is_maintenance_file, settle
 from .rewriting import NewSegment, freed_segments, write_segments
 from .rows import AlignedFiles
@@ -116,7 +123,7 @@ class UnfinishedEpisode:
     def arrivals(self, number: int) -> Iterator[pa.RecordBatch]:
         """Yield its rows as they arrived, as journal batches, a row group at a time.
 
-        What the policy said of the last observation is left out: it goes with the action taken there.
+        The policy values of the last observation are left out: they go with the action taken there.
 
         Args:
             number: of the episode that continues it.
@@ -131,16 +138,16 @@ class UnfinishedEpisode:
 
     def _rows(self, first: int = 0) -> Iterator[pa.RecordBatch]:
         folder = self._store.layout.table(STEPS)
-        strip = AlignedFiles(lambda name: folder / name, self._steps, (self._row["segment"],))
+        aligned = AlignedFiles(lambda name: folder / name, self._steps, (self._row["segment"],))
         start = self._row["row_start"]
-        return strip.with_kinds(
-            strip.rows(self._row["segment"], start + first, start + self._row["row_count"])
+        return aligned.with_kinds(
+            aligned.rows(self._row["segment"], start + first, start + self._row["row_count"])
         )
 
 
 @dataclass(frozen=True)
 class LastRow:
-    """The last observation of an episode, its info, and what the policy said of it."""
+    """The last observation of an episode, its info, and the policy values logged with it."""
 
     observation: Any
     info: dict[Any, Any]
@@ -250,13 +257,18 @@ def _check_unclaimed(layout: Layout, episode_id: str) -> None:
 def _events(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of a journal; parts that its writer deletes meanwhile are passed over."""
     for path in part_paths(folder):
-        with contextlib.suppress(CorruptStoreError, OSError):
+        try:
             for batch in PartReader(path).batches():
                 yield from batch.events()
+        except CorruptStoreError:
+            continue  # set aside by the next recovery
+        except StoreAccessError as error:
+            if not is_absent(error):
+                raise
 
 
-def seal_segment(store: StoreHandle, tables: Tables, job: Seal) -> None:
-    """Write and commit one segment, and remove the episodes that its episodes continue in the same commit.
+def seal_reopened(store: StoreHandle, tables: Tables, job: Seal) -> None:
+    """Write and commit a segment with episodes that continue others; the same commit removes these.
 
     Raises:
         StoreAccessError: a file could not be written (a full disk, say); nothing became visible, repeat it.
@@ -264,17 +276,16 @@ def seal_segment(store: StoreHandle, tables: Tables, job: Seal) -> None:
     """
     ids = [each.episode_id for each in job.records.continued]
     for attempt in range(_ATTEMPTS):
-        if ids and tables.episodes.applied(job.header.run_id) < job.segment:
+        if tables.episodes.applied(job.header.run_id) < job.segment:
             _set_apart(store, ids)
         try:
-            seal(tables, store.schema, job)
+            seal_segment(store, tables, job)
             break
         except TableChangedError:
             # It was compacted between the two.
             if attempt == _ATTEMPTS - 1:
                 raise
-    if ids:
-        settle(store)
+    settle(store)
 
 
 def _set_apart(store: StoreHandle, ids: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""New segments in the place of old ones: the engine of compaction and deletion.
+"""New segments that replace old ones: the engine of compaction, merges and renaming, and deletion with it.
 
 Rows are copied as Arrow tables. Each new segment is a steps file and an episodes file of one name, and the
 files of the step annotations that go with it.
@@ -12,15 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ..dynamic.alignment import with_columns
+from ..agents import transitions_in
+from ..delta.files import NewFile, TableFile
+from ..dynamic.columns import with_columns
 from ..dynamic.merge import SegmentColumns
+from ..files import Place
+from ..handle import StoreHandle
 from ..layout import STEPS
-from ..places import Place
 from ..tables.annotation_files import AnnotationFiles
-from ..tables.listed_files import NewFile, TableFile
 from ..tables.pointers import Pointers, pointers_of
-from .operation import Operation, Progress
+from .operation import Operation, Progress, reconcile
 from .rows import AlignedFiles, Shuffled, counting, in_order, new_steps_file, write_rows
 
 
@@ -52,6 +55,7 @@ def write_segments(
     shuffled: bool,
     progress: Progress | None,
     unified: pa.Schema | None = None,
+    change: Callable[[pa.Table], pa.Table] | None = None,
 ) -> Written:
     """Write new segments; nothing is committed.
 
@@ -61,6 +65,7 @@ def write_segments(
         shuffled: whether the rows come in an order that has nothing to do with where they lie.
         progress: called with the rows written so far and all rows.
         unified: columns of the steps table with other kinds, which the new segments get.
+        change: returns rows of steps as the new segments have them, with other names of columns.
 
     Raises:
         CorruptStoreError: an old file is damaged.
@@ -75,18 +80,22 @@ def write_segments(
         pointers = pointers_of(old, operation.store.layout.root)
         bucket = np.repeat(np.arange(len(segments)), [segment.rows.num_rows for segment in segments])
         listed: dict[str, tuple[int, dict[str, int]]] = {}
-        found = list(strips(operation, pointers.segments))
+        found = list(aligned_files(operation, pointers.segments))
         counted = counting(progress, int(pointers.row_count.sum()) * len(found))
-        for strip, folder in found:
+        for aligned, folder in found:
             columns = None
-            if unified is not None and strip is found[0][0]:
-                columns = columns_of(operation, strip, unified)
-            with _ordered(strip, pointers, bucket, shuffled=shuffled) as rows_of:
+            if unified is not None and aligned is found[0][0]:
+                columns = columns_of(operation, aligned, unified)
+            with _ordered(aligned, pointers, bucket, shuffled=shuffled) as rows_of:
                 for index, name in enumerate(names):
                     counts = pointers.row_count[bucket == index]
                     made.append(folder / name)
                     rows = counted(rows_of(index))
-                    written = write_aligned(operation, folder / name, strip, rows, counts, columns)
+                    if change is not None and aligned is found[0][0]:
+                        schema = change(aligned.columns.empty_table()).schema
+                        written = write_rows(folder / name, aligned, map(change, rows), counts, schema)
+                    else:
+                        written = write_aligned(operation, folder / name, aligned, rows, counts, columns)
                     listed.setdefault(name, written)
         return _listed(operation, segments, names, listed, made)
     except BaseException:
@@ -99,40 +108,40 @@ def write_segments(
 def write_aligned(
     operation: Operation,
     target: Place,
-    strip: AlignedFiles,
+    aligned: AlignedFiles,
     rows: Iterator[pa.Table],
     counts: np.ndarray,
     columns: SegmentColumns | None,
 ) -> tuple[int, dict[str, int]]:
-    """Write rows of a strip as `write_rows` does, in the kinds of some columns unless these are None."""
+    """Write rows of aligned files; `columns`, unless None, gives the kinds of their columns."""
     if columns is None:
-        return write_rows(target, strip, rows, counts)
+        return write_rows(target, aligned, rows, counts)
     schema = columns.schema(operation.store.schema.steps)
-    return write_rows(target, strip, columns.aligned(strip.with_kinds(rows)), counts, schema)
+    return write_rows(target, aligned, columns.aligned(aligned.with_kinds(rows)), counts, schema)
 
 
-def columns_of(operation: Operation, strip: AlignedFiles, schema: pa.Schema) -> SegmentColumns:
-    """Return the columns of new segments with rows of a strip, in the kinds of a schema of `steps`."""
-    seen = [pa.schema([strip.schema.field(name) for name in strip.columns.names])]
+def columns_of(operation: Operation, aligned: AlignedFiles, schema: pa.Schema) -> SegmentColumns:
+    """Return the columns of new segments with rows of aligned files, in the kinds of a schema of `steps`."""
+    seen = [pa.schema([aligned.schema.field(name) for name in aligned.columns.names])]
     return SegmentColumns(operation.store.schema.steps.names, schema, seen)
 
 
 @contextlib.contextmanager
 def _ordered(
-    strip: AlignedFiles, pointers: Pointers, bucket: np.ndarray, *, shuffled: bool
+    aligned: AlignedFiles, pointers: Pointers, bucket: np.ndarray, *, shuffled: bool
 ) -> Iterator[Callable[[int], Iterator[pa.Table]]]:
     """Yield a function that returns the rows of a new segment by its number."""
     if not shuffled:
-        yield lambda index: in_order(strip, pointers.chosen(bucket == index))
+        yield lambda index: in_order(aligned, pointers.chosen(bucket == index))
         return
-    with contextlib.closing(Shuffled(strip, pointers, bucket)) as rows:
+    with contextlib.closing(Shuffled(aligned, pointers, bucket)) as rows:
         yield rows.bucket
 
 
-def strips(operation: Operation, segments: tuple[str, ...]) -> Iterator[tuple[AlignedFiles, Place]]:
+def aligned_files(operation: Operation, segments: tuple[str, ...]) -> Iterator[tuple[AlignedFiles, Place]]:
     """Yield what lies beside each other: the steps, then each annotation that one of the segments has.
 
-    With each strip comes the folder for its new files.
+    With them comes the folder for its new files.
     """
     layout = operation.store.layout
     folder = layout.table(STEPS)
@@ -181,3 +190,62 @@ def freed_segments(operation: Operation, old: Sequence[TableFile]) -> list[Table
     others = [file for file in operation.tables.episodes.files() if file.name not in names]
     freed = operation.segments_of(old) - operation.segments_of(others)
     return [file for file in operation.tables.steps.files() if file.name in freed]
+
+
+@dataclass(frozen=True)
+class DeleteReport:
+    """The result of a deletion, or of its dry run.
+
+    Attributes:
+        episodes, steps: how many episodes and transitions.
+        segments: how many segments are written anew or go.
+    """
+
+    episodes: int
+    steps: int
+    segments: int
+
+
+def delete(
+    store: StoreHandle, ids: Sequence[str], *, dry_run: bool = False, progress: Progress | None = None
+) -> DeleteReport:
+    """Delete episodes from the store; those that are gone already do not count.
+
+    Their rows leave the tables with one commit; the files that hold them stay until `vacuum`.
+
+    Raises:
+        CorruptStoreError: an old file is damaged; nothing was changed.
+        StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
+    """
+    wanted = pa.array(ids, pa.string())
+    with Operation.begin(store, "delete", dry_run=dry_run) as operation:
+        if not dry_run:
+            reconcile(operation)
+        old, new, gone = affected(operation, wanted)
+        freed = freed_segments(operation, old)
+        report = DeleteReport(gone.num_rows, transitions_in(gone), len(freed))
+        if dry_run or not old:
+            return report
+        written = write_segments(operation, new, shuffled=False, progress=progress)
+        counts = {"episodes": -report.episodes, "steps": -report.steps}
+        operation.commit((written.steps, freed), (written.episodes, old), counts)
+    return report
+
+
+def affected(operation: Operation, wanted: pa.Array) -> tuple[list[TableFile], list[NewSegment], pa.Table]:
+    """Return the episodes files with such episodes, what stays of each, and what goes."""
+    old: list[TableFile] = []
+    new: list[NewSegment] = []
+    columns = ["row_count", *(["agents"] if operation.store.schema.groups else [])]
+    gone = [operation.read_episodes([], columns)]
+    for file in operation.tables.episodes.files():
+        ids = operation.read_episodes([file], ["episode_id"]).column("episode_id")
+        hit = pc.call_function("is_in", [ids], pc.SetLookupOptions(wanted)).to_numpy()
+        if not hit.any():
+            continue
+        rows = operation.read_episodes([file])
+        gone.append(rows.take(pa.array(np.flatnonzero(hit))).select(columns))
+        old.append(file)
+        if not hit.all():
+            new.append(NewSegment(rows.take(pa.array(np.flatnonzero(~hit))), file.moment))
+    return old, new, pa.concat_tables(gone)

@@ -1,6 +1,6 @@
 """Copy rows of old files to a new one as Arrow tables, without decoding them.
 
-A *strip* is a set of files that are aligned row by row with the segments: the steps themselves, or an
+A *aligned* is a set of files that are aligned row by row with the segments: the steps themselves, or an
 annotation of them. Rows come in the order of the episodes asked for: `in_order` streams what lies in this
 order already; `Shuffled` sorts through temporary files, so that memory stays within one new segment.
 """
@@ -21,14 +21,13 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from ..dynamic.alignment import align_to_schema, columns_or_nulls
+from ..delta.files import NewFile
+from ..dynamic.columns import align_to_schema, columns_or_nulls
 from ..dynamic.logical_types import field_overflow
 from ..errors import CorruptStoreError
-from ..files import guard_access
-from ..places import Place
-from ..segments.parquet import open_parquet, parquet_writer, read_footer, reading_error
+from ..files import Place, guard_access
+from ..parquet.files import open_parquet, parquet_writer, read_footer, reading_error
 from ..segments.steps_file import GROUP_BYTES, GROUP_ROWS
-from ..tables.listed_files import NewFile
 from ..tables.pointers import Pointers
 from .operation import Progress
 
@@ -123,7 +122,7 @@ class AlignedFiles:
         return self._kept[name, index]
 
 
-def in_order(strip: AlignedFiles, pointers: Pointers) -> Iterator[pa.Table]:
+def in_order(aligned: AlignedFiles, pointers: Pointers) -> Iterator[pa.Table]:
     """Yield the rows of the episodes that `pointers` names, one after the other."""
     starts, stops = pointers.row_start, pointers.row_start + pointers.row_count
     breaks = (pointers.segment[1:] != pointers.segment[:-1]) | (starts[1:] != stops[:-1])
@@ -131,22 +130,22 @@ def in_order(strip: AlignedFiles, pointers: Pointers) -> Iterator[pa.Table]:
     lasts = np.concatenate([firsts[1:], [len(starts)]]) - 1
     for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
         name = pointers.segments[pointers.segment[first]]
-        yield from strip.rows(name, int(starts[first]), int(stops[last]))
+        yield from aligned.rows(name, int(starts[first]), int(stops[last]))
 
 
 class Shuffled:
     """Rows in an order that has nothing to do with where they lie: sorted through temporary files.
 
     Args:
-        strip: where the rows come from.
+        aligned: where the rows come from.
         pointers: the episodes in their new order.
         bucket: for each of them the number of the new segment it goes to; never decreasing.
     """
 
-    def __init__(self, strip: AlignedFiles, pointers: Pointers, bucket: np.ndarray) -> None:
-        self._strip = strip
+    def __init__(self, aligned: AlignedFiles, pointers: Pointers, bucket: np.ndarray) -> None:
+        self._strip = aligned
         self._folder = tempfile.TemporaryDirectory(prefix="episodelake-")
-        columns = [*strip.columns, pa.field(_RANK, pa.int64())]
+        columns = [*aligned.columns, pa.field(_RANK, pa.int64())]
         with guard_access("write temporary files", self._folder.name), ExitStack() as stack:
             writers = [
                 stack.enter_context(
@@ -226,7 +225,7 @@ def counting(progress: Progress | None, total: int) -> Callable[[Iterator[pa.Tab
 
 def write_rows(
     target: Place,
-    strip: AlignedFiles,
+    aligned: AlignedFiles,
     tables: Iterator[pa.Table],
     counts: np.ndarray,
     schema: pa.Schema | None = None,
@@ -235,10 +234,10 @@ def write_rows(
 
     Args:
         target: the new file.
-        strip: the source of the rows; has the columns.
+        aligned: the source of the rows; has the columns.
         tables: the rows.
         counts: how many rows each episode has, in the same order.
-        schema: the columns, if they are not the strip's.
+        schema: the columns, if they are not those of the aligned files.
 
     Returns:
         Number of rows, and NULLs by column.
@@ -246,10 +245,10 @@ def write_rows(
     Raises:
         StoreAccessError: the file could not be written.
     """
-    columns = pa.schema([column.remove_metadata() for column in schema or strip.columns])
+    columns = pa.schema([column.remove_metadata() for column in schema or aligned.columns])
     nulls = dict.fromkeys(columns.names, 0)
-    with parquet_writer(target, columns, strip.row_bytes) as writer:
-        for group in _regroup(tables, group_sizes(counts, strip.row_bytes)):
+    with parquet_writer(target, columns, aligned.row_bytes) as writer:
+        for group in _regroup(tables, group_sizes(counts, aligned.row_bytes)):
             writer.write_table(group.cast(columns), row_group_size=max(1, group.num_rows))
             for name, column in zip(group.column_names, group.columns, strict=True):
                 nulls[name] += column.null_count

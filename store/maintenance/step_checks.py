@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import CorruptStoreError
-from ..places import Place
+from ..files import Place
 from ..schema import AGENT_ID, ENV_STEP, FLAGS, REWARD, StepSchema
 from ..spaces import SpaceCodec
 from ..tables.annotation_files import StepAnnotation
@@ -198,10 +198,10 @@ class StepsCheck:
         owners = np.unique(group.owner[wrong])
         owners = owners[~segment.bad[owners]]
         segment.bad[owners] = True
-        told = np.unique(segment.members[owners[~self._episodes.quiet[segment.members[owners]]]])
-        if len(told):
-            examples = [repr(self._episodes.ids[member].as_py()) for member in told[:3].tolist()]
-            self._findings.add(kind, file, message, examples, len(told))
+        members = np.unique(segment.members[owners[~self._episodes.quiet[segment.members[owners]]]])
+        if len(members):
+            examples = [repr(self._episodes.ids[member].as_py()) for member in members[:3].tolist()]
+            self._findings.add(kind, file, message, examples, len(members))
 
     def _check_outcomes(self, segment: Segment, group: _Group, tell: Callable[..., None]) -> None:
         last = group.after == 0

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..agents.lanes import LANE_COLUMNS, RETURNS, Lanes, lanes_of
+from ..agents import LANE_COLUMNS, RETURNS, Lanes, lanes_of
 from ..errors import CorruptStoreError, InvalidArgumentError
 from ..layout import STEPS
+from ..parquet.files import open_parquet
 from ..schema import AGENT_ID
-from ..segments.parquet import open_parquet
 from ..tables.pointers import pointers_of
 from .operation import Operation
 
@@ -28,7 +28,7 @@ def unknown_episodes(operation: Operation, ids: pa.Array) -> str:
     missing = ids.filter(pc.call_function("invert", [hits])).to_pylist()
     shown = ", ".join(repr(each) for each in missing[:3])
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-    return f"The store has no episode {shown}{more}; the newest version has {len(there)} episodes."
+    return f"The store has no episode {shown}{more}; episodes in the newest version: {len(there):,}."
 
 
 class StepTargets:
@@ -113,7 +113,7 @@ def step_targets(operation: Operation, table: pa.Table) -> StepTargets:
         raise InvalidArgumentError(unknown_episodes(operation, ids.unique()))
     position = where.to_numpy().astype(np.int64)
     t = table.column(_T).to_numpy()
-    lanes = lanes_of(episodes, schema) if schema.groups else None
+    lanes = lanes_of(episodes, schema.groups) if schema.groups else None
     if lanes is None:
         offset, counts = np.zeros(len(t), np.int64), episodes.column("row_count").to_numpy()[position]
     else:

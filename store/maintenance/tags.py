@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 
 from ..errors import CorruptStoreError, InvalidArgumentError, StoreExistsError, VersionNotFoundError
 from ..files import guard_access
-from ..identity import check_identity
 from ..json_files import checked_json, read_json
 from ..layout import Layout
+from ..manifest import check_identity
 
 _SUFFIX = ".json"
 #: A larger file is no tag.
@@ -57,7 +57,7 @@ def remove_tag(layout: Layout, name: str) -> None:
 
     Raises:
         VersionNotFoundError: there is no such tag; the message lists those that are.
-        StoreNotFoundError: another store stands in the place of this one.
+        StoreNotFoundError: another store has replaced this one.
     """
     check_identity(layout)
     place = layout.tags / _found(layout, name)

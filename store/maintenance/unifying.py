@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from ..delta.table import Table
 from ..dynamic import logical_types as kinds
-from ..dynamic.alignment import align_to_schema
 from ..dynamic.column_groups import METADATA, ColumnSet, merge_rows
+from ..dynamic.columns import align_to_schema
 from ..dynamic.merge import marked
-from ..dynamic.overflow import overflow_of
 from ..dynamic.rows import DynamicRows
 from ..errors import ConcurrentCommitError
-from ..tables.table import Table
+from ..tables.overflow import overflow_of
 
 
 @dataclass(frozen=True)

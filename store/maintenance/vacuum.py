@@ -21,27 +21,29 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..errors import InvalidArgumentError, StoreAccessError
-from ..files import guard_access
-from ..handle import StoreHandle
-from ..journal.run_journal import journal_folders
-from ..layout import ANNOTATIONS, ARTIFACTS, EPISODES, RUNS, STEPS, TABLES, Layout
-from ..places import Entry
-from ..segments.parquet import read_parquet, reading_error
-from ..tables.annotation_files import MARKER, PROPERTY, parse_annotations
-from ..tables.checksums import (
+from ..delta.cleaning import older_versions, replaced_files
+from ..delta.log import (
     checkpoint_fits,
     checkpoint_name,
     checkpoints_of,
+    commit_actions,
     commit_name,
     commits_of,
     first_version,
     read_checkpoint,
+    read_commit,
     reading_commit,
 )
-from ..tables.log_cleaning import older_versions, read_actions, replaced_files
-from ..tables.opening import retry_log_read
-from ..tables.version import TableVersion
+from ..delta.state import retry_log_read
+from ..delta.version import TableVersion
+from ..errors import InvalidArgumentError, StoreAccessError
+from ..files import Entry, guard_access
+from ..handle import StoreHandle
+from ..journal.run_journal import journal_folders
+from ..layout import ANNOTATIONS, ARTIFACTS, EPISODES, RUNS, STEPS, TABLES, Layout
+from ..parquet.files import read_parquet, reading_error
+from ..tables.annotation_files import MARKER, PROPERTY, parse_annotations
+from ..tables.run_files import join_id
 from .artifacts import orphans
 from .operation import Operation, Progress, is_maintenance_file
 from .tags import read_tags
@@ -134,8 +136,13 @@ def _was_committed(operation: Operation, table: str, name: str, needed: _Needed)
     if found is None or table == ANNOTATIONS:
         return False
     tables = {STEPS: operation.tables.steps, EPISODES: operation.tables.episodes, RUNS: operation.tables.runs}
-    number = 0 if is_maintenance_file(name) else int(found.group("number"))
-    listed = tables[table].applied(found.group("by")) >= number
+    by, number = found.group("by"), int(found.group("number"))
+    if is_maintenance_file(name):
+        number = 0
+    elif table == RUNS:
+        # A segment's name, but of rows of many runs.
+        by, number = join_id(by), 0
+    listed = tables[table].applied(by) >= number
     # A table whose log is cleaned meanwhile answers for a later version, which may list the file first.
     return listed and tables[table].version <= needed.newest[table]
 
@@ -279,8 +286,9 @@ def _add_annotations(needed: _Needed, layout: Layout, text: str | None) -> None:
 
 def _add_commit(needed: _Needed, layout: Layout, name: str, version: int) -> None:
     """Add the files of one commit, which a later one may have removed."""
-    with reading_commit(layout.table(name), version):
-        for action in read_actions(layout.table(name), version):
+    place = layout.table(name)
+    with reading_commit(place, version):
+        for action in commit_actions(place, version, read_commit(place, version, summed=False)):
             if "add" in action:
                 needed.files[name].add(action["add"]["path"])
             elif "metaData" in action and name == EPISODES:

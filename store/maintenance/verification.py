@@ -14,14 +14,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..dynamic.alignment import with_columns
+from ..delta.files import TableFile
+from ..dynamic.columns import with_columns
 from ..errors import ConcurrentCommitError, CorruptStoreError, StoreAccessError, VersionNotFoundError
-from ..files import guard_access
+from ..files import Place, guard_access
 from ..handle import StoreHandle
-from ..journal.recovery import recover
 from ..journal.run_journal import journal_folders
 from ..layout import ANNOTATIONS, EPISODES, RUNS, STEPS, TAGS
-from ..places import Place
 from ..schema import RUNS_SCHEMA
 from ..tables.annotation_files import (
     MARKER,
@@ -31,13 +30,13 @@ from ..tables.annotation_files import (
     check_marker,
     parse_annotations,
 )
-from ..tables.listed_files import TableFile
 from ..tables.pointers import is_file_name
 from .artifacts import check_artifacts, check_bundles, check_records
 from .checks import (
     Fault,
     Findings,
     Listing,
+    check_as_readers,
     check_columns,
     check_file,
     check_journals,
@@ -50,9 +49,9 @@ from .checks import (
     read_listing,
     read_runs,
 )
-from .derived import Derived, compare
-from .episode_checks import check_ids, check_pointers, read_episodes
+from .episode_checks import Derived, check_ids, check_pointers, compare, read_episodes
 from .operation import Operation, Progress, is_maintenance_file, reconcile
+from .recovery import recover
 from .step_checks import Segment, StepsCheck, check_annotation, segments_of
 from .tags import read_tag, tag_files
 
@@ -225,7 +224,10 @@ class _Inspection:
         lost = sorted(pointed - steps.files.keys())
         stray = [name for name in steps.files if name not in pointed and is_maintenance_file(name)]
         # Those that are not there are reported as missing.
-        lost, stray = ([name for name in names if (steps.place / name).exists()] for names in (lost, stray))
+        with guard_access("look for the files of steps", steps.place):
+            lost, stray = (
+                [name for name in names if (steps.place / name).exists()] for names in (lost, stray)
+            )
         for name in lost:
             message = "Episodes point at it, and the table steps does not list it."
             findings.add("listing", steps.file(name), message, mend="listing")
@@ -252,6 +254,7 @@ class _Inspection:
             if parquet is not None:
                 usable = check_columns(parquet, file, steps, schema.steps, findings)
                 check.check(parquet, place, file, segment if usable else None)
+                check_as_readers(steps, name, findings)
             if segment is not None:
                 self._check_annotations(segment, None if parquet is None else parquet.metadata.num_rows)
             progress(done, len(names))

@@ -5,19 +5,24 @@ Snapshots ask before a file is read. Engines compare nothing: they would show an
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..delta.files import TableFile
 from ..errors import CorruptStoreError
-from ..places import Place
-from ..tables.listed_files import TableFile
-from .page_checks import file_key
-from .parquet import open_parquet, read_footer, reading_error, text_bounds
+from ..files import Place, guard_access
+from ..parquet.files import file_key, footer_digest, open_parquet, read_footer, reading_error, text_bounds
+
+_READERS = 16
 
 #: What this process has checked, by file: one that was changed since counts as another.
 _checked: set[object] = set()
+#: What footers this process has hashed, likewise.
+_digests: dict[object, str] = {}
 
 
 def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
@@ -52,7 +57,8 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
 
 def _check_identity(place: Place, file: TableFile, footer: pq.FileMetaData) -> None:
     """Refuse another file of the same columns and rows in the place of the one that was committed."""
-    size = file.size if place.local is None else place.size()
+    with guard_access("look at the size", place):
+        size = file.size if place.local is None else place.size()
     if size != file.size:
         raise CorruptStoreError(
             f"The file {place} has {size} bytes where {file.size} were committed. It is damaged, or another "
@@ -92,6 +98,33 @@ def check_beside(place: Place, segment: TableFile) -> None:
         if bounds[0] < low or bounds[1] > high:
             raise _misplaced(place, "episode_id", bounds)
     _checked.add(key)
+
+
+def content_digests(places: Sequence[Place]) -> list[str]:
+    """Return a text for each of some files that another file, or a changed one, does not have.
+
+    It is the hash of the file's footer, read once in this process (see `footer_digest`); and of a local file
+    its size, and when its inode changed, which no program can set: a footer says little of lists.
+
+    Raises:
+        CorruptStoreError: one is damaged or missing; the message names it.
+    """
+    keys = [file_key(place, "footer") for place in places]
+    new = [(key, place) for key, place in zip(keys, places, strict=True) if key not in _digests]
+    # Object stores answer many requests at once in the time of one.
+    with ThreadPoolExecutor(_READERS) as pool:
+        _digests.update(
+            zip((key for key, _ in new), pool.map(footer_digest, (p for _, p in new)), strict=True)
+        )
+    return [_digests[key] + _changed(place) for key, place in zip(keys, places, strict=True)]
+
+
+def _changed(place: Place) -> str:
+    if place.local is None:
+        return ""
+    with guard_access("look at", place.local):
+        found = os.stat(place.local)
+    return f"-{found.st_size}-{found.st_ctime_ns}"
 
 
 def check_pages(places: Sequence[Place]) -> None:

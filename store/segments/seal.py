@@ -12,34 +12,99 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from ..delta.files import NewFile
+from ..delta.table import Table, TableChangedError
 from ..dynamic import logical_types as kinds
 from ..dynamic.column_groups import METADATA, ColumnSet
+from ..dynamic.logical_types import field
 from ..dynamic.merge import SegmentColumns, marked
 from ..dynamic.rows import DynamicRows
 from ..dynamic.values import load_json
-from ..identity import check_identity
-from ..journal.reading import PartReader
+from ..handle import StoreHandle
+from ..journal.episodes import EpisodeColumns, LaneColumns
+from ..journal.reading import PartReader, RunHeader
 from ..journal.row_index import RowIndex
-from ..journal.run_journal import RunHeader
-from ..journal.seal_log import note_seal
+from ..journal.run_journal import note_seal
 from ..layout import EPISODES, RUNS, STEPS, Layout, segment_name
-from ..schema import ENV_BUNDLE, LAST_OBSERVATION, RUNS_SCHEMA, StepSchema
-from ..tables.listed_files import NewFile
+from ..manifest import check_identity
+from ..parquet.files import read_parquet
+from ..schema import ENV_BUNDLE, LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema
 from ..tables.run_files import LIVE, join_many
-from ..tables.table import Table, TableChangedError
 from ..tables.table_files import write_table_file
-from .episode_columns import EpisodeColumns, LaneColumns
-from .episode_record import SegmentRows
-from .episode_table import episodes_table
-from .parquet import read_parquet
 from .steps_file import StepsFile
 
+_LARGEST = 2**63 - 1
 #: How often a segment is written for columns that another operation then changes.
 _ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class SegmentRows:
+    """The rows of each episode in the steps file of a segment: first row and number of rows (T+1)."""
+
+    segment: str
+    row_start: Sequence[int]
+    row_count: Sequence[int]
+
+
+def episodes_table(
+    schema: StepSchema,
+    run_id: str,
+    ids: Sequence[str],
+    records: EpisodeColumns,
+    rows: SegmentRows,
+    metadata: ColumnSet,
+) -> pa.Table:
+    """Return the episodes of a segment, one row each; `ids` are theirs, in order."""
+    facts = records.facts_in_order()
+    seeds = [each.seed for each in facts]
+    columns: dict[str, Any] = {
+        "episode_id": ids,
+        "run_id": [run_id] * len(records),
+        "episode_return": records.episode_return.tolist(),
+        "seed": [seed if seed is not None and abs(seed) <= _LARGEST else None for seed in seeds],
+        "wide_seed": [str(seed) if seed is not None and abs(seed) > _LARGEST else None for seed in seeds],
+        "options": [each.options for each in facts],
+        "segment": [rows.segment] * len(records),
+        "row_start": rows.row_start,
+        "row_count": rows.row_count,
+        **_agent_columns(schema, records),
+    }
+    base = schema.episodes
+    arrays = [
+        pa.array(columns.get(column.name, getattr(records, column.name, None)), column.type)
+        for column in base
+    ]
+    fields = list(base)
+    if any(each.last_missing for each in facts):
+        fields.append(LAST_OBSERVATION)
+        missing = [MISSING if each.last_missing else None for each in facts]
+        arrays.append(pa.array(missing, LAST_OBSERVATION.type))
+    dynamic = DynamicRows.of([each.metadata for each in facts])
+    for name, (kind, array) in metadata.columns(dynamic, 0, len(records)).items():
+        fields.append(field(name, kind))
+        arrays.append(array)
+    return pa.table(arrays, schema=pa.schema(fields))
+
+
+def _agent_columns(schema: StepSchema, records: EpisodeColumns) -> dict[str, Any]:
+    """Return the columns of episodes that only multi-agent stores have."""
+    if not schema.groups:
+        return {}
+    teams = [records.agents[number] for number in records.number.tolist()]
+    return {
+        "agents": [[agent.agent_id for agent in team] for team in teams],
+        "agent_groups": [[schema.groups[agent.group].name for agent in team] for team in teams],
+        "agent_lengths": [[agent.length for agent in team] for team in teams],
+        "agent_returns": [[agent.episode_return for agent in team] for team in teams],
+        "agent_terminations": [[agent.terminated for agent in team] for team in teams],
+        "agent_truncations": [[agent.truncated for agent in team] for team in teams],
+    }
 
 
 @dataclass(frozen=True)
@@ -93,11 +158,11 @@ class Seal:
     bulk: Sequence[pa.RecordBatch] = ()
 
 
-def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
+def seal_segment(store: StoreHandle, tables: Tables, job: Seal) -> None:
     """Write and commit one segment.
 
     Its commit to `episodes` removes the episodes that those of the segment continue. Each of these must be
-    alone in its file.
+    alone in its file: `reopening.seal_reopened` sees to it.
 
     Raises:
         StoreAccessError: a file could not be written (a full disk, say); nothing became visible, repeat it.
@@ -106,12 +171,12 @@ def seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
     """
     for _ in range(_ATTEMPTS):
         try:
-            _seal(tables, schema, job)
+            _seal(tables, store.schema, job)
             return
         except TableChangedError:
             tables.episodes.refresh()
             tables.steps.refresh()
-    _seal(tables, schema, job)
+    _seal(tables, store.schema, job)
 
 
 def _seal(tables: Tables, schema: StepSchema, job: Seal) -> None:

@@ -13,20 +13,22 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
+from ..common.prefetch import prefetch
 from ..dynamic.merge import SegmentColumns
+from ..files import Place
+from ..journal.episodes import LaneColumns
 from ..journal.packed_columns import Arena, has_packed
 from ..journal.reading import PartReader
 from ..journal.row_index import Pieces, RowIndex
-from ..places import Place
-from ..prefetch import prefetch
+from ..parquet.files import parquet_writer
 from ..schema import AGENT_ID, JOURNAL_KIND, RESET_ROW, StepSchema
-from .arrow_take import take_rows
-from .episode_columns import LaneColumns
-from .parquet import parquet_writer
+from ..spaces.arrow import equal_lists
 
 #: The most a row group of steps takes before compression.
 GROUP_BYTES = 32 << 20
 GROUP_ROWS = 131_072
+#: Fewer rows than this are taken by Arrow.
+_FEWEST_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -242,3 +244,37 @@ def _plain(table: pa.Table, name: str) -> pa.Array:
     """Return a column of a table whose chunks were combined."""
     column = table.column(name)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def take_rows(array: pa.Array, rows: np.ndarray, absent: np.ndarray | None = None) -> pa.Array:
+    """Return the given rows of a column; where `absent` is set the result is NULL."""
+    if len(rows) >= _FEWEST_ROWS and pa.types.is_list(array.type):
+        found = _equal_lists(array, rows, absent)
+        if found is not None:
+            return found
+    return array.take(pa.array(rows, mask=absent))
+
+
+def _equal_lists(array: pa.Array, rows: np.ndarray, absent: np.ndarray | None) -> pa.Array | None:
+    """Return the same for a column of lists of numbers that all have one size, or are NULL; None for any
+    other.
+    """
+    offsets = array.offsets.to_numpy()
+    sizes = np.diff(offsets)
+    size = int(sizes.max(initial=0))
+    kind = array.type.value_type
+    if not size or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)) or array.values.null_count:
+        return None
+    whole = sizes == size
+    if not whole.all() and not ((whole | (sizes == 0)).all() and array.null_count == (~whole).sum()):
+        return None
+    wanted, valid = rows, None
+    if absent is not None or not whole.all():
+        # The row behind the last one is asked for only where nothing stands.
+        inside = np.minimum(rows, len(array) - 1)
+        valid = whole[inside] if absent is None else whole[inside] & ~absent
+        wanted = inside[valid]
+    values = array.values.to_numpy()[offsets[0] : offsets[-1]].reshape(-1, size)
+    places = (offsets[wanted] - offsets[0]) // size
+    flat = np.take(values, places, axis=0).reshape(-1)
+    return equal_lists(pa.array(flat), size, len(rows), valid)

@@ -9,8 +9,18 @@ store.
 from __future__ import annotations
 
 from .codec import SpaceCodec
-from .describe import space_from_json, space_to_json
+from .describe import own_classes, plain_space, same_space, space_from_json, space_to_json
 from .node import ValueBuffer
 from .registry import Codec, register_codec
 
-__all__ = ["Codec", "SpaceCodec", "ValueBuffer", "register_codec", "space_from_json", "space_to_json"]
+__all__ = [
+    "Codec",
+    "SpaceCodec",
+    "ValueBuffer",
+    "own_classes",
+    "plain_space",
+    "register_codec",
+    "same_space",
+    "space_from_json",
+    "space_to_json",
+]

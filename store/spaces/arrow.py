@@ -8,6 +8,8 @@ The codec nodes stand on this module.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -75,6 +77,68 @@ def elements_of(array: pa.Array) -> tuple[pa.Array, tuple[int, ...] | None]:
             return array, tuple(shape) if regular else None
 
 
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type without views, dictionaries and runs at any depth: Arrow can take from it and cast it."""
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(plain_type(each.type)) for each in kind])
+    if isinstance(kind, LISTS):
+        inner = kind.value_field.with_type(plain_type(kind.value_type))
+        if isinstance(kind, pa.ListViewType | pa.LargeListViewType):
+            return pa.large_list(inner)
+        if isinstance(kind, pa.FixedSizeListType):
+            return pa.list_(inner, kind.list_size)
+        return pa.list_(inner) if isinstance(kind, pa.ListType) else pa.large_list(inner)
+    return kind
+
+
+def plain_array(array: pa.Array) -> pa.Array:
+    """Return the values of an array as those of `plain_type`; the array itself where it has that already."""
+    kind = plain_type(array.type)
+    if kind == array.type:
+        return array
+    # The values of these two first: Arrow takes nothing from a view (pyarrow 26).
+    if pa.types.is_run_end_encoded(array.type):
+        positions = array.offset + np.arange(len(array))
+        runs = np.searchsorted(array.run_ends.to_numpy(), positions, side="right")
+        return plain_array(array.values).take(pa.array(runs))
+    if pa.types.is_dictionary(array.type):
+        values = plain_array(array.dictionary)
+        return pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode()
+    if pa.types.is_struct(array.type):
+        # Arrow casts no dictionary in a struct.
+        parts = [plain_array(part) for part in array.flatten()]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
+    if isinstance(array.type, pa.FixedSizeListType):
+        size = array.type.list_size
+        values = plain_array(array.values.slice(array.offset * size, len(array) * size))
+        return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=array.is_null())
+    if isinstance(array.type, LISTS):
+        # Not by a cast, which gives other values for views (pyarrow 26).
+        sizes = pc.call_function("list_value_length", [array]).fill_null(0).to_numpy()
+        values = plain_array(pc.call_function("list_flatten", [array]))
+        short = isinstance(kind, pa.ListType)
+        made, width = (pa.ListArray, pa.int32()) if short else (pa.LargeListArray, pa.int64())
+        offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), width)
+        return made.from_arrays(offsets, values, type=kind, mask=array.is_null())
+    return array.cast(kind)
+
+
+def plain_table(rows: pa.Table) -> pa.Table:
+    """Return rows with the columns of `plain_array`; the rows themselves where they have those already."""
+    for index, field in enumerate(rows.schema):
+        if plain_type(field.type) != field.type:
+            chunks = [plain_array(chunk) for chunk in rows.column(index).chunks]
+            kind = plain_type(field.type)
+            rows = rows.set_column(index, field.with_type(kind), pa.chunked_array(chunks, kind))
+    return rows
+
+
 def offsets_of(lengths: np.ndarray) -> np.ndarray:
     """Return the int32 offsets of rows with these lengths.
 
@@ -115,3 +179,32 @@ def _equal_offsets(size: int, length: int, valid: np.ndarray | None) -> np.ndarr
 
 def _validity(valid: np.ndarray | None) -> pa.Buffer | None:
     return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+#: Types that values of spaces have.
+PLAIN_TYPES = (
+    pa.bool_(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.float32(),
+    pa.float64(),
+    pa.string(),
+    pa.binary(),
+)
+STORED_TYPES = (*PLAIN_TYPES, pa.timestamp("us", "UTC"))
+
+
+#: The dtypes in which values are stored: what Parquet's plain types lack is widened.
+STORED_DTYPES: dict[str, str] = {
+    **{name: name for name in ("bool", "int16", "int32", "int64", "float32", "float64")},
+    **{"int8": "int16", "uint8": "int16", "uint16": "int32", "uint32": "int64", "uint64": "int64"},
+    "float16": "float32",
+}
+
+
+def inner_type(kind: Any) -> Any:
+    """Return the type of what a list, or a list of lists, holds; any other type as it is."""
+    while isinstance(kind, pa.ListType):
+        kind = kind.value_type
+    return kind

@@ -9,18 +9,22 @@ among the codecs that this process has registered.
 from __future__ import annotations
 
 import json
+import string
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Space, Text, Tuple
 from gymnasium.spaces import Sequence as SequenceSpace
 
-from ..compatibility import discrete_space
+from ..common.compatibility import discrete_space
 from ..errors import CorruptStoreError, EpisodelakeError, UnsupportedSpaceError
 from ..names import has_utf8
 from .measure import DTYPES, checked_dtype, checked_shape, measure, parts_of
 from .registry import Codec, check_keys, find, find_named, qualified_name
 
+#: Of spaces of texts that state no length; longer texts are recorded too.
+_LONGEST_TEXT = 1000
 _WORDS = {"inf": np.inf, "-inf": -np.inf, "nan": np.nan}
 
 
@@ -69,10 +73,55 @@ def space_from_json(description: dict[str, Any], source: str = "store.json") -> 
         ) from error
 
 
+def plain_space(space: Space) -> Space:
+    """Return a space as a store gives it back: spaces of classes of their own become Gymnasium's.
+
+    Raises:
+        UnsupportedSpaceError: see `space_to_json`.
+    """
+    return space_from_json(space_to_json(space)) if any(True for _ in own_classes(space, "")) else space
+
+
+def same_space(space: Space, other: Space) -> bool:
+    """Return whether two spaces have the same values, whatever their classes say of each other."""
+    try:
+        return bool(space == other) or space_to_json(space) == space_to_json(other)
+    except UnsupportedSpaceError:
+        return False
+
+
+def own_classes(space: Any, column: str) -> Iterator[tuple[str, str]]:
+    """Yield column and class of each part that is stored as the Gymnasium space that it derives from.
+
+    Raises:
+        UnsupportedSpaceError: a part has no columns.
+    """
+    space_type, codec = find(space, f" at '{column}'")
+    if codec is not None:
+        return
+    if space_type is not type(space):
+        yield column, f"{qualified_name(type(space))} as {space_type.__name__}"
+    parts: dict[str, Any] = {}
+    match space:
+        case Dict():
+            parts = dict(space.spaces)
+        case Tuple() | OneOf():
+            parts = {str(number): part for number, part in enumerate(space.spaces)}
+        case SequenceSpace():
+            parts = {"": space.feature_space}
+        case Graph():
+            parts = {"nodes": space.node_space, "edges": space.edge_space}
+    for name, part in parts.items():
+        if part is not None:
+            yield from own_classes(part, f"{column}.{name}" if name else column)
+
+
 def _describe(space: Any) -> dict[str, Any]:
     space_type, codec = find(space)
     if codec is not None:
         return _describe_custom(space, space_type, codec)
+    if space_type is Text and not isinstance(space, Text):
+        space = Text(_LONGEST_TEXT, min_length=0, charset=string.printable)
     match space:
         case Box():
             return _describe_arrays(space, "low", "high") | _infinite_flags(space)
@@ -186,6 +235,11 @@ def _build_box(description: dict[str, Any]) -> Box:
     # Set afterwards, since Box itself would round, warn about or refuse some of the bounds that it can have.
     box = Box(low=0, high=0, shape=shape, dtype=dtype.type)
     box.dtype, box.low, box.high = dtype, low, high
+    if hasattr(box, "low_repr"):
+        # Gymnasium before 1.3 keeps how the bounds print.
+        for name, bounds in (("low_repr", low), ("high_repr", high)):
+            alike = bounds.size and bounds.min() == bounds.max()
+            setattr(box, name, str(bounds.min() if alike else bounds))
     for name, flags in _natural_flags(low, high).items():
         given = _array(description[name], flags.dtype, shape) if name in description else flags
         setattr(box, name, given)

@@ -17,10 +17,18 @@ import pyarrow as pa
 from gymnasium.spaces import Box, Discrete, MultiBinary, Space
 
 from ..errors import UnsupportedSpaceError
-from .arrow import LISTS, MAX_OFFSET, elements_of, equal_binaries, equal_lists, flat_array, mask_of
-from .coerce import Cast, Coercion, is_binary, may_round
+from .arrow import (
+    LISTS,
+    MAX_OFFSET,
+    STORED_DTYPES,
+    elements_of,
+    equal_binaries,
+    equal_lists,
+    flat_array,
+    mask_of,
+)
+from .coerce import Cast, Coercion, is_binary, may_round, refuse_mask
 from .node import Node, ValueBuffer
-from .stored_types import STORED_DTYPES
 
 _INT64 = np.dtype(np.int64)
 _BOOL = np.dtype(np.bool_)
@@ -241,6 +249,7 @@ class FixedBuffer(ValueBuffer):
     def put_many(self, start: int, values: Any, length: int, chosen: np.ndarray | None = None) -> None:
         """See `ValueBuffer.put_many`."""
         if chosen is not None:
+            refuse_mask(values, f"column '{self._node.column}'")
             values = np.asarray(values)[chosen]
         shape = (length, *self._node.shape)
         if values.__class__ is not np.ndarray:

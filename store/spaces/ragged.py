@@ -11,10 +11,9 @@ from gymnasium.spaces import Space
 
 from ..errors import UnsupportedSpaceError
 from ..names import escape_distinct, has_utf8
-from .arrow import flat_array, mask_of
+from .arrow import PLAIN_TYPES, flat_array, inner_type, mask_of
 from .node import Node, RaggedNode, cut_arrays, decode_where, describe
 from .registry import Codec
-from .stored_types import PLAIN_TYPES, inner_type
 
 
 class TextNode(RaggedNode):

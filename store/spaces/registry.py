@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 from gymnasium import spaces
 from gymnasium.spaces import Space
@@ -104,10 +105,18 @@ def find(space: Any, where: str = "") -> tuple[type, Codec | None]:
             return each, _registered[each]
         if each in BUILT_IN:
             return each, None
+    if is_text(space):
+        return spaces.Text, None
     raise UnsupportedSpaceError(
         f"space {space!r}{where} ({type(space).__name__}) is of a class without columns. Expected the spaces "
         "of Gymnasium. Hint: register a codec for the class with episodelake.register_codec()."
     )
+
+
+def is_text(space: Any) -> bool:
+    """Return whether the values of a space are texts, as those of Text and of MiniGrid's missions."""
+    dtype = getattr(space, "dtype", None) if isinstance(space, Space) else None
+    return dtype is not None and np.dtype(dtype).kind == "U"
 
 
 def check_keys(space: spaces.Dict, where: str = "") -> None:

@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from ..errors import CorruptStoreError
-from ..files import guard_access
+from ..files import Place, guard_access
 from ..json_files import checked_json, read_json
 from ..layout import Layout
-from ..places import Place
 
 PROPERTY = "episodelake.annotations"
 ANNOTATION_KEY = b"annotation"

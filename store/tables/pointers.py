@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import CorruptStoreError
-from ..places import Place
-from ..segments.parquet import read_parquet, reading_error
+from ..files import Place
+from ..parquet.files import read_parquet, reading_error
 
 #: The columns of the episodes table that point at steps.
 POINTERS = ("segment", "row_start", "row_count")

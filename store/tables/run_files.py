@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
+from ..delta.files import TableFile
+from ..delta.table import Table
 from ..errors import EpisodelakeError
 from ..layout import segment_name
-from ..segments.parquet import read_parquet
-from .listed_files import TableFile
-from .table import Table
+from ..parquet.files import read_parquet
 from .table_files import write_table_file
 
 LIVE = "-live.parquet"
@@ -49,8 +49,13 @@ def join_many(runs: Table, run_id: str) -> None:
             sizes[_size(file.rows)].append(file)
         for files in sizes.values():
             if len(files) >= _MANY:
-                join(runs, files, segment_name(run_id, 0), f"join.{run_id}")
+                join(runs, files, segment_name(run_id, 0), join_id(run_id))
                 return
+
+
+def join_id(run_id: str) -> str:
+    """Return the transaction of the commit that joins files for a run; the run has one of its own."""
+    return f"join.{run_id}"
 
 
 def _size(rows: int) -> int:

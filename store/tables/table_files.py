@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..delta.files import NewFile
 from ..errors import CorruptStoreError
-from ..places import Place
-from ..segments.parquet import open_parquet, parquet_writer, reading_error
-from .listed_files import NewFile
+from ..files import Place
+from ..parquet.files import open_parquet, parquet_writer, reading_error
 
 _EPISODE_ROW_GROUP = 65_536
 _EPISODE_ROW_BYTES = 256

@@ -19,7 +19,7 @@ from typing import Any
 
 from waiting import PATIENCE
 
-from .faults import Outcome, Trial
+from .faults import EVERY_KIND, Outcome, Trial
 from .shim import Call, build, read_log
 
 _TESTS = Path(__file__).resolve().parent.parent
@@ -90,11 +90,13 @@ class Campaign:
                 found = self.zygotes[0].ask({"prepare": name, "folder": str(self.folder / "templates")})
                 assert not found["wrong"], (name, found["wrong"])
 
-    def survey(self, trial: Trial) -> list[Call]:
-        """The calls of a trial's last stage, which suffers no fault."""
-        return self.observe(trial)[0]
+    def survey(self, trial: Trial, kinds: int = EVERY_KIND) -> list[Call]:
+        """The calls of a trial's last stage that are of some kinds; it suffers no fault."""
+        return self.observe(trial, kinds)[0]
 
-    def observe(self, trial: Trial) -> tuple[list[Call], dict[str, int], dict[str, int]]:
+    def observe(
+        self, trial: Trial, kinds: int = EVERY_KIND
+    ) -> tuple[list[Call], dict[str, int], dict[str, int]]:
         """The same, with the sizes of all files of the template and of the store at the end.
 
         Raises:
@@ -105,7 +107,7 @@ class Campaign:
         last = replace(trial.stages[-1], mode="", then=None, twin=False)
         unharmed = replace(trial, stages=(*trial.stages[:-1], last))
         folder = self.folder / "survey"
-        found = self.zygotes[0].ask({"survey": unharmed.to_json(), **self._places(folder)})
+        found = self.zygotes[0].ask({"survey": unharmed.to_json(), "kinds": kinds, **self._places(folder)})
         assert not found["wrong"], (str(trial), found["wrong"])
         calls = read_log(folder / f"calls-{len(trial.stages) - 1}", "call")
         before, after = _sizes(self.folder / "templates" / trial.template), _sizes(folder)

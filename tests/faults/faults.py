@@ -9,7 +9,10 @@ from typing import Any
 
 # The kinds of calls and the actions, numbered as in shim.c.
 WRITE, MAKE, CHANGE, SYNC, TRUNCATE = 1, 2, 4, 8, 16
+OPEN, READ, STAT, LIST = 32, 64, 128, 256
 EVERY_KIND = WRITE | MAKE | CHANGE | SYNC | TRUNCATE
+#: Calls that look at files; they are counted instead of those that change files, never beside them.
+LOOKS = OPEN | READ | STAT | LIST
 EXIT, KILL, TORN, FAIL, HALVE = 1, 2, 3, 4, 5
 FOR_EVER = 1 << 40
 _BESIDE = " (a live writer beside)"
@@ -40,12 +43,12 @@ class Fault:
         if not (self.first <= point <= self.last and self.kinds & kind):
             return False
         if self.action in (HALVE, TORN):
-            return point % 2 == 0 and kind == WRITE and size > 1
+            return point % 2 == 0 and kind in (WRITE, READ) and size > 1
         return True
 
 
-def _once(action: int, error: int = 0) -> Callable[[int], tuple[Fault, ...]]:
-    return lambda point: (Fault(point, point, action, error),)
+def _once(action: int, error: int = 0, kinds: int = EVERY_KIND) -> Callable[[int], tuple[Fault, ...]]:
+    return lambda point: (Fault(point, point, action, error, kinds),)
 
 
 def _lasting(action: int, error: int, kinds: int) -> Callable[[int], tuple[Fault, ...]]:
@@ -79,7 +82,20 @@ FAILURES: dict[str, Callable[[int], tuple[Fault, ...]]] = {
     "denied": _lasting(FAIL, errno.EACCES, MAKE | CHANGE),
 }
 
-MODES = {**KILLS, **FAILURES}
+DENIED = "not readable"
+
+#: Modes in which looking at files fails: a disk or a file server in trouble, a process without descriptors.
+LOOKING: dict[str, Callable[[int], tuple[Fault, ...]]] = {
+    "unreadable once": _once(FAIL, errno.EIO, LOOKS),
+    "unreadable": _lasting(FAIL, errno.EIO, LOOKS),
+    "stale once": _once(FAIL, errno.ESTALE, LOOKS),
+    "no descriptors": _lasting(FAIL, errno.EMFILE, OPEN),
+    "no memory once": _once(FAIL, errno.ENOMEM, OPEN | READ | LIST),
+    DENIED: _lasting(FAIL, errno.EACCES, OPEN | STAT),
+    "short reads": _lasting(HALVE, 0, READ),
+}
+
+MODES = {**KILLS, **FAILURES, **LOOKING}
 
 #: What a workload does after an error: the same again, close and nothing more, or end without closing.
 ANSWERS = ("repeat", "close", "die")
@@ -109,6 +125,11 @@ class Stage:
         first = MODES[self.mode](self.point) if self.mode else ()
         # The kill comes first, since the shim takes the first fault that fits a point.
         return (MODES[self.then[0]](self.then[1]) if self.then else ()) + first
+
+    @property
+    def kinds(self) -> int:
+        """The kinds of calls that are counted."""
+        return LOOKS if self.mode in LOOKING else EVERY_KIND
 
     @staticmethod
     def parse(text: str) -> Stage:

@@ -1,7 +1,8 @@
-"""Workloads that change what is committed: compaction, deletion, vacuum, annotations, tags, merging."""
+"""Workloads that change what is committed, check it or copy it: maintenance, verification, merging."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -60,7 +61,8 @@ def vacuum(context: Context) -> None:
 
 def annotate(context: Context) -> None:
     """Label episodes, then add a column to the steps."""
-    context.log.note(annotating=[episode.seed for episode in el.open(context.path)])
+    seeds = context.attempt(lambda: [episode.seed for episode in el.open(context.path)], last=True)
+    context.log.note(annotating=seeds)
     _maintain(context, _label)
     context.log.note(annotated=LABEL)
     _maintain(context, _advise)
@@ -101,8 +103,12 @@ def tag(context: Context) -> None:
 
 def promise_tag(context: Context, name: str) -> None:
     """Note what a tagged version shows."""
-    tagged = el.open(context.path, name)
-    context.log.note(tagged=[name, tagged.version, digest(tagged)])
+
+    def note() -> None:
+        tagged = el.open(context.path, name)
+        context.log.note(tagged=[name, tagged.version, digest(tagged)])
+
+    context.attempt(note, last=True)
 
 
 def digest(store: el.EpisodeStore) -> list[list[Any]]:
@@ -112,6 +118,31 @@ def digest(store: el.EpisodeStore) -> list[list[Any]]:
     )
 
 
+def verify(context: Context) -> None:
+    """Check everything; a store without damage has no faults, whatever cannot be read meanwhile."""
+    _maintain(context, lambda store: _report(context, store.verify()))
+
+
+def repair(context: Context) -> None:
+    """Check everything and mend what can be mended, which is nothing."""
+    _maintain(context, lambda store: _report(context, store.verify(repair=True)))
+
+
+def _report(context: Context, report: el.types.VerifyReport) -> None:
+    for fault in report.faults:
+        context.log.note(wrong=f"verify reports {fault.kind} in {fault.file}: {fault.message}")
+
+
+def copy(context: Context) -> None:
+    """Copy all episodes into a new store."""
+    targets = (context.folder / f"copied-{number}" for number in itertools.count())
+    copied: list[Any] = []
+    _maintain(context, lambda store: copied.append(store.copy(next(targets))))
+    original, made = context.attempt(lambda: (digest(el.open(context.path)), digest(copied[-1])), last=True)
+    if original != made:
+        context.log.note(wrong="the copy holds other episodes")
+
+
 def merge(context: Context) -> None:
     """Bring in the episodes of the store that stands beside, sharing its files."""
     source = context.folder / "other"
@@ -119,13 +150,20 @@ def merge(context: Context) -> None:
     context.log.note(merging=sorted(foreign.steps))
     context.log.note(annotating=sorted(foreign.annotatable()))
     context.attempt(lambda: el.merge([source], context.path), last=True)
-    store = el.open(context.path)
-    context.log.note(visible=[episode.seed for episode in store], version=store.version)
+    _note_visible(context)
     context.log.note(
         journalled=foreign.steps, finished=sorted(foreign.finished), orderly=sorted(foreign.orderly)
     )
     for name in foreign.noted("annotated"):
         context.log.note(annotated=name)
+
+
+def _note_visible(context: Context) -> None:
+    def note() -> None:
+        store = el.open(context.path)
+        context.log.note(visible=[episode.seed for episode in store], version=store.version)
+
+    context.attempt(note, last=True)
 
 
 def other_log(context: Context) -> Path:

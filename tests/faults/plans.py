@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from .faults import ANSWERS, FAILURES, KILLS, Stage, Trial
+from .faults import ANSWERS, FAILURES, KILLS, LOOKING, Stage, Trial
 from .shim import Call, Spot, spots
 
 #: One trial for each workload, unharmed; its last stage is the one to strike.
@@ -34,6 +34,15 @@ PLAIN: dict[str, Trial] = {
     "tag": Trial("full", (Stage("tag"),)),
     "merge": Trial("pair", (Stage("merge"),)),
     "two recoveries": Trial("dead", (Stage("recover", twin=True),)),
+}
+
+#: The same for looks at files: all that opens, recovers, seals or maintains a store.
+LOOKED: dict[str, Trial] = {
+    "open and read": Trial("full", (Stage("read"),)),
+    **{name: trial for name, trial in PLAIN.items() if not any(stage.twin for stage in trial.stages)},
+    "verify": Trial("full", (Stage("verify"),)),
+    "repair": Trial("full", (Stage("repair"),)),
+    "copy": Trial("full", (Stage("copy"),)),
 }
 
 #: Workloads of stores for several agents; those of other writers have no place beside them.
@@ -78,6 +87,13 @@ def failing(before: Trial, chosen: Iterable[Spot]) -> list[Trial]:
     return [_in_turn(before, spot, index, turns) for index, spot in enumerate(fit)]
 
 
+def blinded(before: Trial, calls: Sequence[Call], most: int) -> list[Trial]:
+    """The last stage failing to look at some of its files, evenly chosen, in each of the ways in turn."""
+    fit = [spot for spot in spots(calls) if any(spot.suffers(mode) for mode in LOOKING)]
+    turns = [(mode, "repeat") for mode in LOOKING]
+    return [_in_turn(before, spot, index, turns) for index, spot in enumerate(spread(fit, most))]
+
+
 def _in_turn(before: Trial, spot: Spot, index: int, turns: Sequence[tuple[str, str]]) -> Trial:
     """The next mode that acts at the spot."""
     shifted = [turns[(index + step) % len(turns)] for step in range(len(turns))]
@@ -100,6 +116,12 @@ def every(before: Trial, calls: Sequence[Call]) -> Iterator[Trial]:
         for mode in FAILURES:
             if spot.suffers(mode):
                 yield from (strike(before, mode, spot.point, answer) for answer in ANSWERS)
+
+
+def every_look(before: Trial, calls: Sequence[Call]) -> Iterator[Trial]:
+    """The last stage failing to look, in every way at every spot."""
+    for spot in spots(calls):
+        yield from (strike(before, mode, spot.point) for mode in LOOKING if spot.suffers(mode))
 
 
 def after_a_failure(before: Trial, calls: Sequence[Call], most: int) -> list[Trial]:

@@ -65,7 +65,7 @@ class Context:
             try:
                 return act()
             except el.EpisodelakeError as error:
-                self.log.note(error=type(error).__name__, text=str(error))
+                self.log.note(error=type(error).__name__, text=describe(error))
                 if self.answer == "die":
                     os._exit(DIED)
                 self.shim.disarm()

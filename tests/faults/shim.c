@@ -1,8 +1,8 @@
-/* Faults on command in the calls through which a process changes files.
+/* Faults on command in the calls through which a process changes files, or looks at them.
 
-   Loaded with LD_PRELOAD, this library stands between a process and the C library. Calls that concern a path
-   below a given root count two points each, one before and one after: point 2k is before call k, point 2k + 1
-   after it. An armed fault acts at its points: it ends the process, makes the call fail, or cuts a write in half.
+   Loaded with LD_PRELOAD, this library stands between a process and the C library. Calls of the kinds in question
+   that concern a path below a given root count two points each, one before and one after: point 2k is before call
+   k, point 2k + 1 after it. An armed fault acts at its points: it ends the process, makes the call fail, or cuts a write in half.
    Calls are carried out one at a time, so that a point is the same moment for all threads; what the file system
    holds when the process ends there is then a state that a crash between the calls can leave.
 
@@ -10,6 +10,7 @@
    allocation and of stdio, since it runs inside every thread of the process. */
 
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +20,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -27,9 +29,9 @@
 #include <unistd.h>
 
 /* What a call does; a fault names the kinds that it concerns. */
-enum { WRITE = 1, MAKE = 2, CHANGE = 4, SYNC = 8, TRUNCATE = 16 };
+enum { WRITE = 1, MAKE = 2, CHANGE = 4, SYNC = 8, TRUNCATE = 16, OPEN = 32, READ = 64, STAT = 128, LIST = 256 };
 
-/* What a fault does. HALVE and TORN concern writes; TORN writes half and kills. */
+/* What a fault does. HALVE concerns writes and reads; TORN writes half and kills. */
 enum { EXIT = 1, KILL = 2, TORN = 3, FAIL = 4, HALVE = 5 };
 
 enum { MOST_FAULTS = 8, EXIT_CODE = 86 };
@@ -47,12 +49,13 @@ static long points;
 static long acted;
 static int journal = -1;
 static int log_all;
+static long counted_kinds;
 
 /* Control, called through ctypes. */
 
-/* Begin to count below `path`, and act as `specification` says: five numbers for each fault. Lines go to the
-   open descriptor `log`: one for each call if `all` is set, and one for each fault that acts. */
-int faults_arm(const char *path, int log, int all, int count, const long *specification) {
+/* Begin to count calls of some kinds below `path`, and act as `specification` says: five numbers for each fault.
+   Lines go to the open descriptor `log`: one for each call if `all` is set, and one for each fault that acts. */
+int faults_arm(const char *path, int log, int all, long kinds, int count, const long *specification) {
     if (count > MOST_FAULTS || strlen(path) >= sizeof root) return -1;
     pthread_mutex_lock(&guard);
     memcpy(faults, specification, (size_t)count * sizeof *faults);
@@ -60,6 +63,7 @@ int faults_arm(const char *path, int log, int all, int count, const long *specif
     points = acted = 0;
     journal = log;
     log_all = all;
+    counted_kinds = kinds;
     root_size = strlen(path);
     memcpy(root, path, root_size + 1);
     pthread_mutex_unlock(&guard);
@@ -91,10 +95,13 @@ static int path_of(int descriptor, char *full) {
     return size > 0;
 }
 
-static int concerns_open(int descriptor, char *full) { return root_size && path_of(descriptor, full) && below(full); }
+static int concerns_open(long kind, int descriptor, char *full) {
+    return (counted_kinds & kind) && root_size && path_of(descriptor, full) && below(full);
+}
 
-static int concerns(int directory, const char *path, char *full) {
-    if (!root_size || !path) return 0;
+static int concerns(long kind, int directory, const char *path, char *full) {
+    if (!(counted_kinds & kind) || !root_size || !path) return 0;
+    if (!path[0]) return concerns_open(kind, directory, full);
     full[0] = 0;
     if (path[0] != '/') {
         if (directory == AT_FDCWD ? !getcwd(full, PATH_MAX) : !path_of(directory, full)) return 0;
@@ -141,7 +148,7 @@ static const struct fault *begin(const struct call *call) {
     if (log_all) note("call", point, call->name, call->kind, call->path, call->other, call->size);
     const struct fault *fault = armed(point, call->kind);
     if (!fault) return NULL;
-    if (fault->action == HALVE && (call->kind != WRITE || call->size < 2)) return NULL;
+    if (fault->action == HALVE && (!(call->kind & (WRITE | READ)) || call->size < 2)) return NULL;
     acted++;
     note("fault", point, call->name, call->kind, call->path, call->other, call->size);
     if (fault->action == EXIT || fault->action == KILL) die(fault->action);
@@ -187,11 +194,12 @@ static long refuse(const struct fault *fault) {
         fault && fault->action == FAIL ? refuse(fault) : end(&call, (long)(act));            \
     })
 
-/* Open. Only an opening that may change something counts. */
+/* Open: to look, or in a way that may change something. */
 
 static int changes(int flags) { return (flags & O_ACCMODE) != O_RDONLY || (flags & (O_CREAT | O_TRUNC)); }
 
 static long opening(int directory, const char *path, int flags) {
+    if (!changes(flags)) return OPEN;
     int missing = syscall(SYS_faccessat, directory, path, F_OK) != 0;
     return (flags & O_CREAT) && missing ? MAKE : CHANGE;
 }
@@ -205,9 +213,9 @@ static long opening(int directory, const char *path, int flags) {
         va_end(rest);                                                                                      \
     }                                                                                                      \
     char full[PATH_MAX];                                                                                   \
-    int counted = root_size && changes(flags) && concerns(directory, path, full)
+    int counted = root_size && concerns(changes(flags) ? MAKE | CHANGE : OPEN, directory, path, full)
 
-#define OPEN(name)                                                                       \
+#define OPEN_PATH(name)                                                                       \
     int name(const char *path, int flags, ...) {                                         \
         REAL(int, name, const char *, int, ...);                                         \
         OPEN_AT(AT_FDCWD);                                                               \
@@ -215,8 +223,8 @@ static long opening(int directory, const char *path, int flags) {
         long kind = opening(AT_FDCWD, path, flags);                                      \
         return (int)CARRY_OUT("open", kind, full, "", flags, real(path, flags, mode));   \
     }
-OPEN(open)
-OPEN(open64)
+OPEN_PATH(open)
+OPEN_PATH(open64)
 
 #define OPENAT(name)                                                                              \
     int name(int directory, const char *path, int flags, ...) {                                   \
@@ -239,7 +247,7 @@ int creat64(const char *path, mode_t mode) { return open64(path, O_CREAT | O_WRO
     FILE *name(const char *path, const char *how) {                                                        \
         REAL(FILE *, name, const char *, const char *);                                                    \
         char full[PATH_MAX];                                                                               \
-        if (!strpbrk(how, "wa+") || !concerns(AT_FDCWD, path, full)) return real(path, how);               \
+        if (!strpbrk(how, "wa+") || !concerns(MAKE, AT_FDCWD, path, full)) return real(path, how);               \
         FILE *file = NULL;                                                                                 \
         CARRY_OUT("fopen", MAKE, full, "", 0, (file = real(path, how)) ? 0 : -1);                          \
         return file;                                                                                       \
@@ -247,11 +255,13 @@ int creat64(const char *path, mode_t mode) { return open64(path, O_CREAT | O_WRO
 FOPEN(fopen)
 FOPEN(fopen64)
 
-/* Write. A halved write is carried out with half of its bytes. */
+/* Write and read. A halved one is carried out with half of its bytes. */
 
-#define WRITING(what, size, whole, half)                                               \
+#define WRITING(what, size, whole, half) MOVING(what, WRITE, size, whole, half)
+#define READING(what, size, whole, half) MOVING(what, READ, size, whole, half)
+#define MOVING(what, kind_of, size, whole, half)                                       \
     ({                                                                                 \
-        struct call call = {what, full, "", WRITE, (long)(size)};                      \
+        struct call call = {what, full, "", kind_of, (long)(size)};                    \
         const struct fault *fault = begin(&call);                                      \
         long done;                                                                     \
         if (fault && fault->action == FAIL) {                                          \
@@ -267,7 +277,7 @@ FOPEN(fopen64)
 ssize_t write(int descriptor, const void *data, size_t size) {
     REAL(ssize_t, write, int, const void *, size_t);
     char full[PATH_MAX];
-    if (!concerns_open(descriptor, full)) return real(descriptor, data, size);
+    if (!concerns_open(WRITE, descriptor, full)) return real(descriptor, data, size);
     return WRITING("write", size, real(descriptor, data, size), real(descriptor, data, size / 2));
 }
 
@@ -275,7 +285,7 @@ ssize_t write(int descriptor, const void *data, size_t size) {
     ssize_t name(int descriptor, const void *data, size_t size, offset_type at) {                              \
         REAL(ssize_t, name, int, const void *, size_t, offset_type);                                           \
         char full[PATH_MAX];                                                                                   \
-        if (!concerns_open(descriptor, full)) return real(descriptor, data, size, at);                         \
+        if (!concerns_open(WRITE, descriptor, full)) return real(descriptor, data, size, at);                         \
         return WRITING("pwrite", size, real(descriptor, data, size, at), real(descriptor, data, size / 2, at)); \
     }
 PWRITE(pwrite, off_t)
@@ -297,7 +307,7 @@ static struct iovec half_of(const struct iovec *parts, int count) {
 ssize_t writev(int descriptor, const struct iovec *parts, int count) {
     REAL(ssize_t, writev, int, const struct iovec *, int);
     char full[PATH_MAX];
-    if (count < 1 || !concerns_open(descriptor, full)) return real(descriptor, parts, count);
+    if (count < 1 || !concerns_open(WRITE, descriptor, full)) return real(descriptor, parts, count);
     struct iovec half = half_of(parts, count);
     return WRITING("writev", total(parts, count), real(descriptor, parts, count), real(descriptor, &half, 1));
 }
@@ -306,7 +316,7 @@ ssize_t writev(int descriptor, const struct iovec *parts, int count) {
     ssize_t name(int descriptor, const struct iovec *parts, int count, offset_type at) {                \
         REAL(ssize_t, name, int, const struct iovec *, int, offset_type);                               \
         char full[PATH_MAX];                                                                            \
-        if (count < 1 || !concerns_open(descriptor, full)) return real(descriptor, parts, count, at);   \
+        if (count < 1 || !concerns_open(WRITE, descriptor, full)) return real(descriptor, parts, count, at);   \
         struct iovec half = half_of(parts, count);                                                      \
         return WRITING("pwritev", total(parts, count), real(descriptor, parts, count, at),              \
                        real(descriptor, &half, 1, at));                                                 \
@@ -318,7 +328,7 @@ PWRITEV(pwritev64, off64_t)
     ssize_t name(int target, int source, offset_type *at, size_t size) {                       \
         REAL(ssize_t, name, int, int, offset_type *, size_t);                                  \
         char full[PATH_MAX];                                                                   \
-        if (!concerns_open(target, full)) return real(target, source, at, size);               \
+        if (!concerns_open(WRITE, target, full)) return real(target, source, at, size);               \
         return WRITING("sendfile", size, real(target, source, at, size), real(target, source, at, size / 2)); \
     }
 SENDFILE(sendfile, off_t)
@@ -327,10 +337,48 @@ SENDFILE(sendfile64, off64_t)
 ssize_t copy_file_range(int source, off64_t *from, int target, off64_t *to, size_t size, unsigned flags) {
     REAL(ssize_t, copy_file_range, int, off64_t *, int, off64_t *, size_t, unsigned);
     char full[PATH_MAX];
-    if (!concerns_open(target, full)) return real(source, from, target, to, size, flags);
+    if (!concerns_open(WRITE, target, full)) return real(source, from, target, to, size, flags);
     return WRITING("copy_file_range", size, real(source, from, target, to, size, flags),
                    real(source, from, target, to, size / 2, flags));
 }
+
+ssize_t read(int descriptor, void *data, size_t size) {
+    REAL(ssize_t, read, int, void *, size_t);
+    char full[PATH_MAX];
+    if (!concerns_open(READ, descriptor, full)) return real(descriptor, data, size);
+    return READING("read", size, real(descriptor, data, size), real(descriptor, data, size / 2));
+}
+
+#define PREAD(name, offset_type)                                                                              \
+    ssize_t name(int descriptor, void *data, size_t size, offset_type at) {                                   \
+        REAL(ssize_t, name, int, void *, size_t, offset_type);                                                \
+        char full[PATH_MAX];                                                                                  \
+        if (!concerns_open(READ, descriptor, full)) return real(descriptor, data, size, at);                  \
+        return READING("pread", size, real(descriptor, data, size, at), real(descriptor, data, size / 2, at)); \
+    }
+PREAD(pread, off_t)
+PREAD(pread64, off64_t)
+
+ssize_t readv(int descriptor, const struct iovec *parts, int count) {
+    REAL(ssize_t, readv, int, const struct iovec *, int);
+    char full[PATH_MAX];
+    if (count < 1 || !concerns_open(READ, descriptor, full)) return real(descriptor, parts, count);
+    struct iovec half = half_of(parts, count);
+    return READING("readv", total(parts, count), real(descriptor, parts, count), real(descriptor, &half, 1));
+}
+
+/* A mapping of a file; the system call itself, since allocators map memory before this library is ready. */
+
+#define MMAP(name)                                                                                             \
+    void *name(void *address, size_t size, int protection, int flags, int descriptor, off64_t at) {            \
+        char full[PATH_MAX];                                                                                   \
+        if (descriptor < 0 || !concerns_open(READ, descriptor, full))                                          \
+            return (void *)syscall(SYS_mmap, address, size, protection, flags, descriptor, at);                \
+        return (void *)CARRY_OUT("mmap", READ, full, "", 0,                                                    \
+                                 syscall(SYS_mmap, address, size, protection, flags, descriptor, at));         \
+    }
+MMAP(mmap)
+MMAP(mmap64)
 
 /* Length and durability. */
 
@@ -338,7 +386,7 @@ ssize_t copy_file_range(int source, off64_t *from, int target, off64_t *to, size
     int name parameters {                                                               \
         REAL(int, name, __VA_ARGS__);                                                   \
         char full[PATH_MAX];                                                            \
-        if (!concerns_open(descriptor, full)) return real arguments;                    \
+        if (!concerns_open(kind, descriptor, full)) return real arguments;                  \
         return (int)CARRY_OUT(#name, kind, full, "", 0, real arguments);                \
     }
 ON_OPEN_FILE(fsync, SYNC, (int descriptor), (descriptor), int)
@@ -350,7 +398,7 @@ ON_OPEN_FILE(ftruncate64, TRUNCATE, (int descriptor, off64_t size), (descriptor,
     int name parameters {                                                               \
         REAL(int, name, __VA_ARGS__);                                                   \
         char full[PATH_MAX];                                                            \
-        if (!concerns(directory, path, full)) return real arguments;                    \
+        if (!concerns(kind, directory, path, full)) return real arguments;                  \
         return (int)CARRY_OUT(#name, kind, full, "", 0, real arguments);                \
     }
 ON_PATH(truncate, TRUNCATE, AT_FDCWD, (const char *path, off_t size), (path, size), const char *, off_t)
@@ -372,8 +420,8 @@ ON_PATH(mkdirat, MAKE, directory, (int directory, const char *path, mode_t mode)
     int name parameters {                                                                                  \
         REAL(int, name, __VA_ARGS__);                                                                      \
         char full[PATH_MAX], target[PATH_MAX];                                                             \
-        int counted = concerns(from, path, full);                                                          \
-        counted |= concerns(to, other, target);                                                            \
+        int counted = concerns(kind, from, path, full);                                                      \
+        counted |= concerns(kind, to, other, target);                                                           \
         if (!counted) return real arguments;                                                               \
         return (int)CARRY_OUT(#name, kind, full, target, 0, real arguments);                               \
     }
@@ -391,6 +439,81 @@ ON_TWO_PATHS(linkat, MAKE, from, to, (int from, const char *path, int to, const 
 int symlink(const char *target, const char *path) {
     REAL(int, symlink, const char *, const char *);
     char full[PATH_MAX];
-    if (!concerns(AT_FDCWD, path, full)) return real(target, path);
+    if (!concerns(MAKE, AT_FDCWD, path, full)) return real(target, path);
     return (int)CARRY_OUT("symlink", MAKE, full, "", 0, real(target, path));
 }
+
+/* State. Libraries that were built with an older C library call the names with two underscores. */
+
+#define STAT_PATH(name, buffer)                                                                              \
+    ON_PATH(name, STAT, AT_FDCWD, (const char *path, buffer *state), (path, state), const char *, buffer *)  \
+    ON_PATH(l##name, STAT, AT_FDCWD, (const char *path, buffer *state), (path, state), const char *, buffer *) \
+    ON_OPEN_FILE(f##name, STAT, (int descriptor, buffer *state), (descriptor, state), int, buffer *)
+STAT_PATH(stat, struct stat)
+STAT_PATH(stat64, struct stat64)
+
+#define STAT_AT(name, buffer)                                                                                   \
+    ON_PATH(name, STAT, directory, (int directory, const char *path, buffer *state, int flags),                \
+            (directory, path, state, flags), int, const char *, buffer *, int)
+STAT_AT(fstatat, struct stat)
+STAT_AT(fstatat64, struct stat64)
+
+#define OLD_STAT(ending, buffer)                                                                                 \
+    ON_PATH(__x##ending, STAT, AT_FDCWD, (int version, const char *path, buffer *state), (version, path, state), \
+            int, const char *, buffer *)                                                                         \
+    ON_PATH(__lx##ending, STAT, AT_FDCWD, (int version, const char *path, buffer *state), (version, path, state), \
+            int, const char *, buffer *)                                                                         \
+    ON_OPEN_FILE(__fx##ending, STAT, (int version, int descriptor, buffer *state), (version, descriptor, state), \
+                 int, int, buffer *)
+OLD_STAT(stat, struct stat)
+OLD_STAT(stat64, struct stat64)
+
+#define OLD_STAT_AT(name, buffer)                                                                                 \
+    ON_PATH(name, STAT, directory, (int version, int directory, const char *path, buffer *state, int flags),     \
+            (version, directory, path, state, flags), int, int, const char *, buffer *, int)
+OLD_STAT_AT(__fxstatat, struct stat)
+OLD_STAT_AT(__fxstatat64, struct stat64)
+
+ON_PATH(statx, STAT, directory,
+        (int directory, const char *path, int flags, unsigned mask, struct statx *state),
+        (directory, path, flags, mask, state), int, const char *, int, unsigned, struct statx *)
+ON_PATH(access, STAT, AT_FDCWD, (const char *path, int mode), (path, mode), const char *, int)
+ON_PATH(faccessat, STAT, directory, (int directory, const char *path, int mode, int flags),
+        (directory, path, mode, flags), int, const char *, int, int)
+
+/* Lists. */
+
+DIR *opendir(const char *path) {
+    REAL(DIR *, opendir, const char *);
+    char full[PATH_MAX];
+    if (!concerns(OPEN, AT_FDCWD, path, full)) return real(path);
+    DIR *folder = NULL;
+    CARRY_OUT("opendir", OPEN, full, "", 0, (folder = real(path)) ? 0 : -1);
+    return folder;
+}
+
+DIR *fdopendir(int descriptor) {
+    REAL(DIR *, fdopendir, int);
+    char full[PATH_MAX];
+    if (!concerns_open(OPEN, descriptor, full)) return real(descriptor);
+    DIR *folder = NULL;
+    CARRY_OUT("fdopendir", OPEN, full, "", 0, (folder = real(descriptor)) ? 0 : -1);
+    return folder;
+}
+
+/* The end of a list is no result either, with errno as it was. */
+#define READDIR(name, entry_type)                                                                 \
+    entry_type *name(DIR *folder) {                                                               \
+        REAL(entry_type *, name, DIR *);                                                          \
+        int before = errno;                                                                       \
+        char full[PATH_MAX];                                                                      \
+        if (!concerns_open(LIST, dirfd(folder), full)) {                                          \
+            errno = before;                                                                       \
+            return real(folder);                                                                  \
+        }                                                                                         \
+        entry_type *entry = NULL;                                                                 \
+        CARRY_OUT("readdir", LIST, full, "", 0, (errno = before, entry = real(folder), 0));       \
+        return entry;                                                                             \
+    }
+READDIR(readdir, struct dirent)
+READDIR(readdir64, struct dirent64)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from waiting import PATIENCE
 
-from .faults import CHANGE, FAILURES, MAKE, MODES, SYNC, WRITE, Fault
+from .faults import CHANGE, EVERY_KIND, FAILURES, LOOKING, MAKE, MODES, SYNC, WRITE, Fault
 
 SOURCE = Path(__file__).with_name("shim.c")
 EXIT_CODE = 86
@@ -38,14 +38,15 @@ def build(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Call:
-    """A call that changes a file, as the shim saw it; the points before and after it are its spots.
+    """A call that changes a file or looks at it, as the shim saw it; the points before and after it are its
+    spots.
 
     Attributes:
         point: the point before it; the one after it is the next number.
         name: of the function.
-        kind: WRITE, MAKE, CHANGE, SYNC or TRUNCATE of `faults`.
+        kind: WRITE, MAKE, CHANGE, SYNC, TRUNCATE, OPEN, READ, STAT or LIST of `faults`.
         path, other: below the root, beginning with a slash.
-        size: bytes to be written.
+        size: bytes to be written or read.
     """
 
     point: int
@@ -84,6 +85,8 @@ class Spot:
         A call that was carried out and reports an error all the same is one that changes names or makes
         something durable; other failures begin before a call.
         """
+        if self.after and mode in LOOKING:
+            return False
         if self.after and mode in FAILURES and not (mode == "error" and self.call.turning):
             return False
         faults = MODES[mode](self.point)
@@ -117,19 +120,28 @@ class Shim:
         self._library.faults_points.restype = ctypes.c_long
         self._library.faults_acted.restype = ctypes.c_long
 
-    def arm(self, root: Path, log: Path, faults: Sequence[Fault], *, everything: bool = False) -> None:
+    def arm(
+        self,
+        root: Path,
+        log: Path,
+        faults: Sequence[Fault],
+        *,
+        kinds: int = EVERY_KIND,
+        everything: bool = False,
+    ) -> None:
         """Begin to count calls below `root`, and let the faults act.
 
         Args:
             root: an absolute path without links.
             log: outside of the root; lines are appended.
+            kinds: which calls are counted.
             everything: log every call, not only where a fault acts.
         """
         flat = [number for fault in faults for number in fault.numbers()]
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         specification = (ctypes.c_long * len(flat))(*flat)
         status = self._library.faults_arm(
-            os.fsencode(root), descriptor, int(everything), len(faults), specification
+            os.fsencode(root), descriptor, int(everything), ctypes.c_long(kinds), len(faults), specification
         )
         if status:
             raise ValueError(f"too many faults: {faults}")

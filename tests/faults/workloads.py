@@ -15,7 +15,7 @@ from typing import Any
 import episodelake as el
 
 from . import maintenance, team_recording
-from .promises import PromiseLog
+from .promises import PromiseLog, Promises
 from .recording import Act, Context, Performance, Recording
 from .sabotage import SABOTAGE
 from .truth import CARD, SPACES, Script
@@ -145,6 +145,23 @@ def succeed(context: Context) -> None:
     Performance(context, "beta", BETA, {}).play(BETA_ACTS)
 
 
+def read(context: Context) -> None:
+    """Open the store and read it through each reader: all that was visible, or an error of the tree."""
+    visible = Promises.read(context.folder / "promises").shown()
+    if visible != context.attempt(lambda: _read(context), last=True):
+        context.log.note(wrong=f"a reader shows other episodes than {sorted(visible)}")
+
+
+def _read(context: Context) -> set[int | None]:
+    store = el.open(context.path)
+    steps = {episode.seed: len(episode.rewards) for episode in store}
+    query = "select seed, count(*) - 1 from steps join episodes using (episode_id) group by 1"
+    rows = store.sql(query).fetchall()
+    if steps != dict(rows) or store.runs.collect().height != 2:
+        context.log.note(wrong=f"readers disagree: {steps}, {rows}")
+    return set(steps)
+
+
 def create(context: Context) -> None:
     """Create a store with a card."""
     context.attempt(lambda: _create(context), last=True)
@@ -153,7 +170,7 @@ def create(context: Context) -> None:
 def _create(context: Context) -> None:
     try:
         el.create(context.path, **SPACES, card=CARD)
-    except el.StoreExistsError:
+    except el.errors.StoreExistsError:
         if not (context.path / "store.json").exists():
             raise
 
@@ -229,6 +246,7 @@ WORKLOADS: dict[str, Workload] = {
     "record_team": team_recording.record_team,
     "take_turns": team_recording.take_turns,
     "take_turns_busily": team_recording.take_turns_busily,
+    "read": read,
     "create": create,
     "change_card": change_card,
     "compact": maintenance.compact,
@@ -239,6 +257,9 @@ WORKLOADS: dict[str, Workload] = {
     "drop_annotations": maintenance.drop_annotations,
     "tag": maintenance.tag,
     "merge": maintenance.merge,
+    "verify": maintenance.verify,
+    "repair": maintenance.repair,
+    "copy": maintenance.copy,
 }
 
 TEMPLATES: dict[str, Workload] = {

@@ -4,7 +4,7 @@ Started with the shim, it reads one JSON request per line and answers each with 
 table library or starts a thread itself, so that every child is the first to do so in its process:
 
     {"prepare": template, "folder": ...}                     make a template
-    {"survey": trial, "templates": ..., "folder": ...}       run it, log the calls of its last stage
+    {"survey": trial, "kinds": ..., "templates": ..., "folder": ...}  run it, log such calls of its last stage
     {"run": trial, "templates": ..., "folder": ...}          run it, then check
 """
 
@@ -16,7 +16,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ import pyarrow.dataset
 import pyarrow.parquet
 
 import episodelake
-from episodelake.writers import env_packages
+from episodelake.writers.session import environment as env_packages
 from faults.checking import check
-from faults.faults import KILLS, Stage, Trial
+from faults.faults import DENIED, KILLS, LOOKING, Stage, Trial
 from faults.promises import PromiseLog, Promises
 from faults.recording import DIED, Context, describe, guarded
 from faults.shim import EXIT_CODE, Call, Shim, read_log
@@ -82,8 +82,12 @@ def perform(place: Place, workload: Workload, answer: str, arm: Callable[[Shim],
     guarded(lambda: workload(Context(place.store, place.folder, log, shim, answer)), log)
 
 
-def run_stage(place: Place, number: int, stage: Stage, everything: bool) -> list[str]:
-    """Run the processes of one stage; what is wrong with how they ended."""
+def run_stage(place: Place, number: int, stage: Stage, surveyed: int) -> list[str]:
+    """Run the processes of one stage; what is wrong with how they ended.
+
+    Args:
+        surveyed: the kinds of calls to log; 0 to log only where faults act.
+    """
     workload = WORKLOADS[stage.workload]
     log = place.calls(number)
     children = [
@@ -92,7 +96,13 @@ def run_stage(place: Place, number: int, stage: Stage, everything: bool) -> list
                 place,
                 workload,
                 stage.answer,
-                lambda shim: shim.arm(place.store, log, stage.faults(), everything=everything),
+                lambda shim: shim.arm(
+                    place.store,
+                    log,
+                    stage.faults(),
+                    kinds=surveyed or stage.kinds,
+                    everything=bool(surveyed),
+                ),
             )
         )
     ]
@@ -108,12 +118,12 @@ def run_stage(place: Place, number: int, stage: Stage, everything: bool) -> list
     return wrong + [f"stage {number}: the twin ended with {code}" for code in codes[1:] if code]
 
 
-def run_stages(place: Place, trial: Trial, survey: bool) -> list[str]:
-    """All stages, beside the bystander if there is one."""
+def run_stages(place: Place, trial: Trial, surveyed: int = 0) -> list[str]:
+    """All stages, beside the bystander if there is one; the calls of the last one are surveyed."""
     beside = Bystander(place) if trial.bystander else None
     wrong: list[str] = []
     for number, stage in enumerate(trial.stages):
-        wrong += run_stage(place, number, stage, survey and number == len(trial.stages) - 1)
+        wrong += run_stage(place, number, stage, surveyed if number == len(trial.stages) - 1 else 0)
     return wrong + (beside.finish() if beside else [])
 
 
@@ -163,7 +173,7 @@ def survey(request: dict[str, Any]) -> dict[str, Any]:
     """Run a trial without judging it; the log of its last stage stays in the folder."""
     trial = Trial.from_json(request["survey"])
     place = lay_out(request, trial)
-    wrong = run_stages(place, trial, survey=True)
+    wrong = run_stages(place, trial, request["kinds"])
     return {"wrong": wrong + Promises.read(place.promises).wrong}
 
 
@@ -171,7 +181,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     """Run a trial and judge it."""
     trial = Trial.from_json(request["run"])
     place = lay_out(request, trial)
-    wrong = run_stages(place, trial, survey=False)
+    wrong = run_stages(place, trial)
     logs = [place.calls(number) for number in range(len(trial.stages))]
     acts = [read_log(log, "fault") if log.exists() else [] for log in logs]
     torn = trial.stages[-1].mode == "torn" and bool(acts[-1]) and _tears_a_batch(acts[-1][-1])
@@ -182,10 +192,21 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     if code:
         wrong.append(f"looking at the store ended with {code}")
     errors = Promises.read(place.promises).errors
+    wrong += _misjudged(trial, errors)
     acted = [f"{call.name} {call.path or call.other}" for found in acts for call in found[:1]]
     if not request.get("keep"):
         shutil.rmtree(place.folder)
     return {"wrong": wrong, "acted": acted, "errors": errors}
+
+
+def _misjudged(trial: Trial, errors: Iterable[str]) -> list[str]:
+    """What a workload was told about files that it could not read for a moment, other than just that."""
+    mode = trial.stages[-1].mode
+    if mode not in LOOKING:
+        return []
+    plain = {"StoreAccessError", "ConcurrentCommitError"} if mode == DENIED else {"ConcurrentCommitError"}
+    allowed = {"StoreUnavailableError", *plain}
+    return [f"it met {error}, though nothing is damaged or gone" for error in errors if error not in allowed]
 
 
 def _tears_a_batch(call: Call) -> bool:

@@ -1,17 +1,17 @@
-"""From an observation to an action: the policy, its hooks, and what is recorded beside the action.
+"""Outputs of a policy, and the rule that tells their three forms apart.
 
-    observation, info, state -> policy -> raw action -> explore -> map_action -> the environment's action
+    action | (action, extras) | (action, extras, state)
 
-The environment's action goes to the column `action`; with a hook, the policy's own goes to
-`policy.raw_action`. A sample of the action space is the environment's action already: no hook changes it, and
-`map_action_inverse` makes the policy's action from it.
+A tuple of two or three items whose second item is a mapping or None is one of the latter two; anything else
+is an action. Where actions are tuples themselves (Tuple, Sequence, OneOf, Graph and custom spaces) that would
+be a guess, so there every plain tuple is an action, and extras need a `PolicyOutput`, which is never a guess.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
@@ -20,8 +20,84 @@ from gymnasium import spaces
 
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.reserved import RAW_ACTION, STATE
-from .outputs import Policy, PolicyOutput, has_tuple_actions, read_output
-from .values import check_actions, check_rows, copied, detached, keyed, to_host
+from .memory import check_actions, check_rows, copied, detached, keyed, to_host
+
+Policy = Callable[[Any, Mapping[str, Any], Any], Any]
+#: One policy, or of several agents each its own, by agent or group; None samples.
+AnyPolicy = Policy | Mapping[str, Policy | None]
+
+_NEVER_TUPLES = (
+    spaces.Box,
+    spaces.Dict,
+    spaces.Discrete,
+    spaces.MultiBinary,
+    spaces.MultiDiscrete,
+    spaces.Text,
+)
+
+
+@dataclass(frozen=True)
+class PolicyOutput:
+    """Output of a policy in a form that is no value of any action space.
+
+    Attributes:
+        action: for a single environment one action; for a vector environment a batch of them, as its
+            `action_space` has it.
+        extras: what to record beside the action, as `policy.<key>`: numbers, arrays, tensors, nested dicts.
+            For a vector environment every array has one row per environment; a plain number counts for all.
+        state: the recurrent state to be given back at the next step; None for a policy without one.
+    """
+
+    action: Any
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    state: Any = None
+
+
+def has_tuple_actions(space: gymnasium.Space) -> bool:
+    """Return whether an action of this space may be a tuple."""
+    return not isinstance(space, _NEVER_TUPLES)
+
+
+def read_output(output: Any, tuple_actions: bool) -> tuple[Any, Mapping[str, Any] | None, Any]:
+    """Return action, extras and state of what a policy returned.
+
+    Args:
+        output: what it returned.
+        tuple_actions: whether a plain tuple is an action; see `has_tuple_actions`.
+
+    Raises:
+        InvalidArgumentError: extras of a `PolicyOutput` are no mapping, or have a key that is no text.
+    """
+    if isinstance(output, PolicyOutput):
+        action, extras, state = output.action, output.extras, output.state
+    elif (
+        not tuple_actions
+        and output.__class__ is tuple
+        and len(output) in (2, 3)
+        and (output[1] is None or isinstance(output[1], Mapping))
+    ):
+        action, extras, *rest = output
+        state = rest[0] if rest else None
+    else:
+        return output, None, None
+    if extras:
+        _check_extras(extras)
+    return action, extras, state
+
+
+def _check_extras(extras: Any) -> None:
+    if not isinstance(extras, Mapping):
+        raise InvalidArgumentError(
+            f"A policy returned extras of the type {type(extras).__name__}; expected a mapping from names "
+            "to values."
+        )
+    for key in extras:
+        if not isinstance(key, str):
+            raise InvalidArgumentError(
+                f"A policy returned extras with the key {key!r}; expected text, since it names a column "
+                "policy.<key>."
+            )
+
 
 Explore = Callable[[Any, np.random.Generator], Any]
 MapAction = Callable[[Any], Any]
@@ -104,9 +180,10 @@ class Actor:
             InvalidArgumentError: the extras are no mapping from names to values.
         """
         columns: dict[str, Any] = {}
-        if self._acting.record_state and state is not None:
+        if self._acting.record_state:
             # Copied first: a policy may change its state in place.
-            columns[STATE] = keyed(copied(state))
+            none = None if self._size is None else np.full(self._size, None)
+            columns[STATE] = none if state is None else keyed(copied(state))
         output = self._policy(observation, info, state)
         action, extras, state = read_output(output, self._tuple_actions)
         action = to_host(action)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
+from ...store.common.arguments import flag
 from ...store.errors import InvalidArgumentError
 from ...store.handle import OpenStore
-from .actor import Explore, MapAction, PolicyConfig, derived_seed
-from .bar import Display, Tell
-from .collection import Collection
-from .goal import Goal, positive
+from .actor import AnyPolicy, Explore, MapAction, PolicyConfig, derived_seed
+from .collection import Collection, RecordingOptions, check_options, check_store
+from .display import Display, Tell, checked_pause
+from .goal import Goal, ResetOptions, Resets, Seeds, checked_seed, positive
 from .loop import Hooks, OnEpisode, OnStep
-from .outputs import AnyPolicy
-from .recorders import RecordingOptions, check_options, check_store
-from .rendering import checked_pause
-from .resets import ResetOptions, Resets, Seeds, checked_seed
 from .stats import CollectStats
 from .worker import WorkerConfig
 from .workers import collect_in_workers
@@ -47,6 +44,7 @@ def collect(
     on_episode: OnEpisode | None = None,
     progress: bool | Tell = False,
     render: bool | float = False,
+    on_interrupt: Literal["raise", "return"] = "raise",
     **recording: Unpack[RecordingOptions],
 ) -> CollectStats:
     """Let a policy play in an environment and record every transition.
@@ -66,8 +64,9 @@ def collect(
 
     An environment is recorded as a run of its own, begins with a reset, is left open, and what was recorded
     is sealed when the call returns. A recorder of yours goes on where the last call with `steps` ended, and
-    is sealed when you say so. Ctrl-C ends the call after the step in hand, seals, and returns what there is.
-    An exception of the environment or of the policy passes on; what was recorded before is kept.
+    is sealed when you say so. Ctrl-C ends the call after the current step, seals, and raises
+    KeyboardInterrupt. An exception of the environment or of the policy passes on; what was recorded before
+    is kept.
 
     Args:
         env_or_envs: an environment, a vector environment, a pool, an environment of PettingZoo, a recorder of
@@ -75,7 +74,8 @@ def collect(
             function without arguments.
         policy: the policy; None samples the action space.
         store: where to, as `episodelake.create` and `episodelake.open` give it.
-        steps: record exactly so many transitions.
+        steps: record so many transitions; of a vector environment or a pool up to the end of the batch that
+            reaches them.
         episodes: record exactly so many episodes. It begins with a reset, and what is unfinished when the
             last one ends is not stored.
         unbiased: give each environment a quota of the episodes beforehand. Otherwise the first ones to end
@@ -110,6 +110,8 @@ def collect(
         progress: True for a bar on the terminal, or a function that is called with a `CollectProgress` a few
             times a second.
         render: call the environment's `render()` after every step; a number is the seconds to wait then.
+        on_interrupt: "raise" KeyboardInterrupt after Ctrl-C, or "return" the statistics; their `interrupted`
+            is then True.
         recording: options of `EpisodeStore.record` for the recorder that is opened.
 
     Raises:
@@ -123,29 +125,40 @@ def collect(
             policy answered for another number of environments.
         RecorderStateError: the recorder or the vector environment is closed.
         StoreAccessError: the store cannot be written; what was recorded is in the journal.
+        KeyboardInterrupt: Ctrl-C was pressed. What was recorded is sealed, and the attribute `stats` of the
+            exception has the `CollectStats` so far; it has none if a second Ctrl-C interrupted the sealing.
     """
+    if on_interrupt not in ("raise", "return"):
+        raise InvalidArgumentError(f"on_interrupt={on_interrupt!r:.100}: expected 'raise' or 'return'.")
     check_options(recording)
     check_store(store)
     policy_seed = checked_seed("policy_seed", policy_seed)
     goal, count = Goal.of(steps, episodes, unbiased), positive("workers", workers)
     resets = Resets.of(seed, options, goal)
     acting = PolicyConfig(
-        policy, policy_seed, initial_state, record_state, explore, map_action, map_action_inverse
+        policy,
+        policy_seed,
+        initial_state,
+        flag("record_state", record_state),
+        explore,
+        map_action,
+        map_action_inverse,
     )
-    if _checked_flag("random", random):
+    if flag("random", random):
         acting = replace(acting, policy=None)
     watching = Hooks(on_step, on_episode, Display(progress), checked_pause(render))
     if count is not None:
-        return _in_workers(count, goal, acting, watching, resets, env_or_envs, store, recording)
-    if policy_seed is None:
-        acting = replace(acting, seed=derived_seed(resets.seed, _POLICY_SEED))
-    return Collection(goal, acting, watching, resets).run(env_or_envs, store, recording)
-
-
-def _checked_flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidArgumentError(f"{name}={value!r}: expected True or False.")
-    return value
+        stats = _in_workers(count, goal, acting, watching, resets, env_or_envs, store, recording)
+    else:
+        if policy_seed is None:
+            acting = replace(acting, seed=derived_seed(resets.seed, _POLICY_SEED))
+        stats = Collection(goal, acting, watching, resets).run(env_or_envs, store, recording)
+    if stats.interrupted and on_interrupt == "raise":
+        # Of this very class: the interpreter ends by the signal only for it, which stops a shell's loop too.
+        interrupt = KeyboardInterrupt(stats)
+        interrupt.stats = stats  # type: ignore[attr-defined]
+        raise interrupt
+    return stats
 
 
 def _in_workers(

@@ -1,32 +1,174 @@
-"""One call of `collect` in one process: the recorder, the loop, and what to do when it ends."""
+"""One call of `collect` in one process: the recorder, the loop, and what to do when it ends.
+
+The recorder is the caller's own, or one that is opened around an environment.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
+from ...store.errors import InvalidArgumentError, RecorderStateError
 from ...store.handle import OpenStore
-from .actor import PolicyConfig
-from .batch import Batch
-from .goal import CollectProgressState, Goal
-from .interrupts import StopSignal
-from .loop import Hooks, Loop
-from .recorders import (
-    AnyRecorder,
-    RecordingOptions,
-    batch_of,
-    check_asked,
-    check_own,
-    is_recorder,
-    is_source,
-    make,
-    opened,
-    player_of,
-    release,
-)
-from .rendering import check_render_mode, renderer
-from .resets import Resets
+from ..recorders.choice import AnyRecorder, TeamOptions, VectorOptions, is_env, made, recorder_of
+from ..recorders.env_checks import pettingzoo_api
+from ..recorders.pool_recorder import PoolRecorder, is_pool
+from ..recorders.recorder import Recorder
+from ..recorders.team_recorder import TeamRecorder
+from ..recorders.vector_recorder import VectorRecorder
+from ..recorders.vector_values import InfoChoice
+from ..session.run import SessionOptions
+from .actor import Actor, PolicyConfig
+from .display import StopSignal, check_render_mode, renderer
+from .goal import CollectProgressState, Goal, Resets
+from .loop import Batch, Hooks, Loop
+from .memory import Memory, PoolMemory
+from .pool import PoolActor, PoolBatch, check_pool_resets
+from .single import SingleBatch, TeamBatch
 from .stats import CollectStats
+from .team_actor import TeamActor, check_team
+from .vector import VectorBatch
+
+
+class RecordingOptions(VectorOptions, TeamOptions, total=False):
+    """Options that `collect` passes to the recorder that it opens."""
+
+
+def check_options(recording: Mapping[str, Any]) -> None:
+    """Refuse unknown options and invalid values.
+
+    Raises:
+        InvalidArgumentError: one is unknown, or makes no sense.
+    """
+    unknown = recording.keys() - RecordingOptions.__annotations__.keys()
+    if unknown:
+        raise InvalidArgumentError(
+            f"collect knows no option {', '.join(map(repr, sorted(unknown)))}. What goes to the recorder is "
+            f"{', '.join(RecordingOptions.__annotations__)}."
+        )
+    SessionOptions(**_disk(recording))
+    InfoChoice.of(recording.get("record_infos", True))
+    if not isinstance(recording.get("run"), str | None):
+        raise InvalidArgumentError(f"run={recording['run']!r}: expected text, a readable name for the run.")
+    if not isinstance(recording.get("metadata"), Mapping | None):
+        raise InvalidArgumentError(f"metadata={recording['metadata']!r}: expected a mapping.")
+
+
+def _disk(recording: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that say how to treat the disk."""
+    return {key: recording[key] for key in SessionOptions.__annotations__ if key in recording}
+
+
+def check_store(store: Any) -> None:
+    """Refuse what is no open store.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    if not hasattr(store, "handle"):
+        raise InvalidArgumentError(
+            f"store is {type(store).__name__}; expected an open store, as episodelake.create and "
+            "episodelake.open give it."
+        )
+
+
+def is_recorder(value: Any) -> TypeGuard[AnyRecorder]:
+    """Return whether it records already."""
+    return isinstance(value, Recorder | VectorRecorder | PoolRecorder | TeamRecorder)
+
+
+def opened(env: Any, store: OpenStore, recording: RecordingOptions) -> AnyRecorder:
+    """Return a recorder around an environment that has none.
+
+    Raises:
+        InvalidArgumentError: it is no environment.
+        SpaceMismatchError: its spaces are not the store's.
+        RecorderStateError: it is closed.
+        StoreAccessError: the store cannot be written.
+    """
+    disk = _disk(recording)
+    arguments: dict[str, Any] = {
+        **{key: value for key, value in recording.items() if key not in disk},
+        "options": SessionOptions(**disk),
+    }
+    if not is_env(env):
+        raise InvalidArgumentError(
+            f"env_or_envs is {type(env).__name__}; expected an environment, a vector environment, a pool, a "
+            "recorder of one of them, an environment's id or spec, or a function that makes one."
+        )
+    return recorder_of(env, store, **arguments)
+
+
+def check_asked(env: Any, store: OpenStore, acting: PolicyConfig, resets: Resets) -> None:
+    """Make sure that a policy and resets fit the kind of an environment, or of its recorder.
+
+    Raises:
+        InvalidArgumentError: they do not.
+        SpaceMismatchError: an agent's spaces are not the store's.
+    """
+    if isinstance(env, TeamRecorder) or pettingzoo_api(env) is not None:
+        check_team(env, acting, store.handle.schema.groups)
+        return
+    for name in ("policy", "explore", "map_action", "map_action_inverse"):
+        if isinstance(getattr(acting, name), Mapping):
+            raise InvalidArgumentError(
+                f"{name} is a mapping, which is for the agents of an environment of PettingZoo; this is "
+                f"{type(env).__name__}. Pass a function."
+            )
+    if is_pool(env):
+        check_pool_resets(resets)
+
+
+def check_own(recorder: AnyRecorder, store: OpenStore, recording: Mapping[str, Any]) -> None:
+    """Make sure that a recorder of the caller fits the rest of the call.
+
+    Raises:
+        InvalidArgumentError: it records into another store; options for a new recorder were given.
+        RecorderStateError: it is paused.
+    """
+    own = recorder.session.store
+    if own.layout.journals != store.handle.layout.journals:
+        raise InvalidArgumentError(
+            f"The recorder records into {own.layout.root}, not into {store.handle.layout.root}. Give "
+            "collect the store that the recorder came from."
+        )
+    if recorder.paused:
+        raise RecorderStateError("The recorder is paused: call its resume() before collect().")
+    if recording:
+        raise InvalidArgumentError(
+            f"The options {', '.join(sorted(recording))} belong to the recorder: give them to store.record."
+        )
+
+
+def release(recorder: AnyRecorder) -> None:
+    """Leave an environment as others can use it: of a pool, nothing is in flight."""
+    if isinstance(recorder, PoolRecorder) and recorder.whole:
+        recorder.drain()
+
+
+def batch_of(recorder: AnyRecorder) -> Batch:
+    """Return a recorder as the loop sees it."""
+    if isinstance(recorder, VectorRecorder):
+        return VectorBatch(recorder)
+    if isinstance(recorder, PoolRecorder):
+        return PoolBatch(recorder)
+    return TeamBatch(recorder) if isinstance(recorder, TeamRecorder) else SingleBatch(recorder)
+
+
+def player_of(
+    recorder: AnyRecorder, batch: Batch, acting: PolicyConfig
+) -> tuple[Actor | TeamActor, Memory | PoolMemory]:
+    """Return what asks the policy for actions, and what keeps its states."""
+    if isinstance(recorder, TeamRecorder):
+        return TeamActor(acting, recorder), Memory(None, None)
+    if isinstance(batch, PoolBatch):
+        space = recorder.session.store.schema.action_space
+        return PoolActor(acting, batch, space), PoolMemory(acting.initial_state, batch)
+    env: Any = recorder.env
+    single_space = env.action_space if batch.size is None else env.single_action_space
+    actor = Actor(acting, env.action_space, single_space, batch.size)
+    return actor, Memory(acting.initial_state, batch.size)
 
 
 @dataclass
@@ -34,8 +176,8 @@ class RecorderResumeState:
     """Position of a recorder between two calls.
 
     Attributes:
-        batch: its environments, with the observations in hand.
-        state: the recurrent state in hand.
+        batch: its environments, with the current observations.
+        state: the current recurrent state.
     """
 
     batch: Batch
@@ -65,13 +207,8 @@ class Collection:
         with self.stop, self.watching.display:
             if is_recorder(env_or_envs):
                 return self.fitted(env_or_envs, store)._with_own(env_or_envs, store, recording)
-            made = is_source(env_or_envs)
-            env = make(env_or_envs) if made else env_or_envs
-            try:
+            with made(env_or_envs) as env:
                 return self.fitted(env, store).with_new(opened(env, store, recording), store)
-            finally:
-                if made:
-                    env.close()
 
     def fitted(self, env: Any, store: OpenStore) -> Collection:
         """Return the same for an environment, or its recorder.

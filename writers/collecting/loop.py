@@ -1,24 +1,84 @@
-"""The loop: settle, act, step, count, until it is enough or somebody asks for the end.
+"""The loop: settle, act, step, count, until the goal is reached or the caller stops it.
 
 batch.observation -> actor (policy, hooks) -> batch.step -> recorder
                         ^ memory (recurrent state)  -> tally, hooks, display
+
+`Batch` is its view of an environment: a batch of one or many, with a recorder behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ...store.errors import InvalidArgumentError
+from ...store.journal.episodes import Ends
 from ..recorders.callbacks import EpisodeSummary
+from ..rows.arrivals import LiveEpisode
 from .actor import Actor
-from .bar import Display
-from .batch import Batch, Taken
-from .goal import CollectProgressState
-from .interrupts import StopSignal
+from .display import Display, StopSignal
+from .goal import CollectProgressState, Resets
 from .memory import Memory, PoolMemory
 from .team_actor import TeamActor
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Result of one step of a batch.
+
+    Attributes:
+        steps: transitions that were recorded.
+        ended: episodes that have ended and are recorded; of a vector environment in columns. None are told of
+            where the course has them told late.
+        reward, terminated, truncated: as the environment gave them.
+    """
+
+    steps: int
+    ended: Sequence[LiveEpisode] | Ends
+    reward: Any
+    terminated: Any
+    truncated: Any
+
+
+class Batch(Protocol):
+    """An environment, or many, whose steps are recorded."""
+
+    #: How many environments; None for a single one, whose values have no batch axis.
+    size: int | None
+    #: What the policy is given next. The environment's own objects.
+    observation: Any
+    info: Mapping[str, Any]
+
+    def enter(self, course: CollectProgressState, resets: Resets) -> None:
+        """Begin a call: what is recorded of the next steps is what the course still wants."""
+        ...
+
+    def settle(self) -> Sequence[int]:
+        """Reset what waits for it; the environments whose next action is the first of an episode."""
+        ...
+
+    def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
+        """Take one step with the environment's action; `columns` are recorded beside it."""
+        ...
+
+    def ended_late(self) -> Iterable[Ends]:
+        """Episodes that have ended and that no step told of."""
+        ...
+
+    def leave(self, complete: bool) -> int:
+        """End a call; how many episodes are running.
+
+        Args:
+            complete: whether the call brought what was asked for. Where episodes were, those that are
+                running are then given up.
+        """
+        ...
+
+    def summaries(self, ended: Any) -> list[EpisodeSummary]:
+        """Return the summaries of ended episodes for a hook, in the form of `Taken`."""
+        ...
+
 
 # After so many turns episodes are counted that were not told of, so that they do not pile up.
 _LATEST = 1024
@@ -139,10 +199,6 @@ class Loop:
 
     def _turn(self) -> None:
         batch, memory = self.batch, self.memory
-        late = batch.catch_up()
-        if late is not None:
-            self._count(late)
-            return
         beginning = batch.settle()
         if len(beginning):
             memory.renew(beginning)

@@ -2,17 +2,15 @@
 
     recv -> ready environments -> policy -> send, and so on
 
-Other environments are in flight meanwhile. A batch may bring more transitions than `steps` asks for; as with
-a vector environment the surplus is held, and recorded first in the next call. With `episodes` every
-environment has a quota. One whose quota is full is parked: it is sent nothing, except where a batch would not
-fill up.
+Other environments are in flight meanwhile. With `steps` the call ends with the batch that reaches them. With
+`episodes` every environment has a quota. One whose quota is full is parked: it is sent nothing, except where
+a batch would not fill up.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -20,30 +18,14 @@ import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from ...store.errors import InvalidArgumentError
-from ...store.segments.episode_columns import Ends
-from ..buffers.vector_buffer import NO_EPISODE
+from ...store.journal.episodes import Ends
 from ..recorders.callbacks import EpisodeSummary
 from ..recorders.pool_recorder import PoolRecorder
 from ..recorders.vector_values import to_numpy
-from .actor import Actor, PolicyConfig, derived_seed
-from .batch import Taken
-from .goal import CollectProgressState, even_shares
-from .outputs import PolicyOutput
-from .resets import Resets
-from .values import map_leaves
-
-
-@dataclass
-class _Held:
-    """Result of a `recv` that is not recorded yet; no other code holds these objects.
-
-    Attributes:
-        result: what the pool returned.
-        rows: the rows that are still to be recorded.
-    """
-
-    result: tuple
-    rows: np.ndarray
+from .actor import Actor, PolicyConfig, PolicyOutput, derived_seed
+from .goal import CollectProgressState, Resets, even_shares
+from .loop import Taken
+from .memory import map_leaves
 
 
 class PoolBatch:
@@ -72,7 +54,6 @@ class PoolBatch:
         # Of the environments that are ready: whose episode is over.
         self._done = np.zeros(0, bool)
         self._beginning = self.ids
-        self._held: _Held | None = None
         # The actions that parked environments were not sent.
         self._parked: dict[int, Any] = {}
         self._left: tuple[int, np.ndarray] | None = None
@@ -93,7 +74,6 @@ class PoolBatch:
         )
         if resets.anew or not untouched:
             self._first = True
-            self._held = None
             self._parked.clear()
 
     def leave(self, complete: bool) -> int:
@@ -114,18 +94,6 @@ class PoolBatch:
             self._first = False
         beginning, self._beginning = self._beginning, self._beginning[:0]
         return beginning  # type: ignore[return-value]
-
-    def catch_up(self) -> Taken | None:
-        """Record what the last call held, as far as it is wanted; None if nothing is held."""
-        held = self._held
-        if held is None:
-            return None
-        rows, rest = np.split(held.rows, [self._course.steps_left or 0])
-        self._recorder.record_rows(held.result, rows)
-        held.rows = rest
-        if not len(rest):
-            self._held = None
-        return self._taken(len(rows), held.result)
 
     def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
         """Send actions to the environments that are ready, and receive those that are ready next."""
@@ -154,7 +122,7 @@ class PoolBatch:
             self._recorder.send(self._parked.pop(env), np.array([env]))
 
     def _receive(self) -> tuple:
-        result = self._recorder.recv_choosing(self._wanted_rows)
+        result = self._recorder.recv()
         infos = result[-1]
         self.ids = np.array(infos["env_id"], np.int64)
         self.observation, self.info = result[0], infos
@@ -171,19 +139,6 @@ class PoolBatch:
         full = self.ids[quotas[self.ids] == 0]
         if len(full):
             self._recorder.mute(full)
-
-    def _wanted_rows(self, result: tuple) -> np.ndarray | None:
-        """Return the rows to record; those of a surplus are held."""
-        most = self._course.steps_left
-        if most is None:
-            return None
-        ids = np.asarray(result[-1]["env_id"])
-        going = self._recorder.recording.state.running[ids] != NO_EPISODE
-        steps = np.flatnonzero(going & ~_fresh(result))
-        if len(steps) <= most:
-            return None
-        self._held = _Held(copy.deepcopy(result), steps[most:])
-        return np.setdiff1d(np.arange(len(ids)), steps[most:])
 
     def _taken(self, steps: int, result: tuple) -> Taken:
         return Taken(steps, self._recorder.recording.ended or (), result[1], result[2], result[3])

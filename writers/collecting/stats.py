@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from ...store.errors import InvalidArgumentError
-from ...store.segments.episode_columns import Ends
+from ...store.journal.episodes import Ends
 
 _MEASURES = ("mean", "std", "min", "max")
 

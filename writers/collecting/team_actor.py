@@ -15,13 +15,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from ...store.agents.agents import AgentGroup, find_group
+from ...store.agents import AgentGroup, find_group
 from ...store.errors import InvalidArgumentError
 from ..recorders.team_recorder import TeamRecorder
-from .actor import Actor, PolicyConfig, derived_seed
-from .memory import Memory
-from .outputs import PolicyOutput, read_output
-from .values import copied
+from .actor import Actor, PolicyConfig, PolicyOutput, derived_seed, read_output
+from .memory import Memory, copied
 
 _OF_POLICY, _OF_AGENT = 0, 1
 _MASK = "action_mask"

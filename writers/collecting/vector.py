@@ -1,45 +1,26 @@
 """A vector environment, recorded by a `VectorRecorder`, in all three autoreset modes.
 
-A batch brings a transition of each environment, so the last batch of a call may have a surplus. With `steps`
-the surplus transitions are held, copied, and recorded first in the next call: the environments have moved,
-so their episodes can only go on with them. With `episodes` they are given up.
+A batch brings a transition of each environment. With `steps` the call ends with the batch that reaches them.
+With `episodes`, surplus episodes of the last batch are not recorded.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ...store.compatibility import AutoresetMode
+from ...store.common.compatibility import AutoresetMode
 from ...store.errors import RecorderStateError
-from ...store.segments.episode_columns import Ends
-from ..buffers.vector_buffer import NO_EPISODE
+from ...store.journal.episodes import Ends
 from ..recorders.callbacks import EpisodeSummary
 from ..recorders.vector_recorder import VectorRecorder
-from .batch import Taken
-from .goal import CollectProgressState
-from .resets import Resets, alike, merge_infos
-from .values import to_host
-
-
-@dataclass
-class _Held:
-    """Result of a step that is not recorded yet; no other code holds these objects.
-
-    Attributes:
-        actions, result: what the environment took and returned.
-        columns: what is recorded beside the actions.
-        waiting: bool, shape (num_envs,): whose transitions are still to be recorded.
-    """
-
-    actions: Any
-    result: tuple
-    columns: dict[str, Any]
-    waiting: np.ndarray
+from ..rows.vector_buffer import NO_EPISODE
+from .goal import CollectProgressState, Resets, alike, merge_infos
+from .loop import Taken
+from .memory import to_host
 
 
 class VectorBatch:
@@ -60,7 +41,7 @@ class VectorBatch:
         self._recorder = recorder
         self._mode = recorder.autoreset_mode
         self._everyone = np.arange(recorder.num_envs)
-        self._nobody = self._everyone[:0]
+        self._none = self._everyone[:0]
         self._course = CollectProgressState.unbounded()
         self._resets = Resets()
         # Whether all are to be reset next, and the number of the episode that begins next.
@@ -73,8 +54,7 @@ class VectorBatch:
         self._acting = recorder.num_envs
         self._all_recorded = False
         # Whose next action is the first of an episode.
-        self._beginning = self._nobody
-        self._held: _Held | None = None
+        self._beginning = self._none
         self._left: tuple[int, np.ndarray] | None = None
 
     # Calls
@@ -102,7 +82,6 @@ class VectorBatch:
             self._number = 0
         if resets.anew or not untouched:
             self._first = True
-            self._held = None
 
     def leave(self, complete: bool) -> int:
         """End a call; with `episodes`, give up what is running."""
@@ -144,7 +123,7 @@ class VectorBatch:
             return self._reset(np.ones_like(self._done))  # type: ignore[return-value]
         if self._any_done and (self._mode is AutoresetMode.DISABLED or self._resets.per_episode):
             return self._reset(self._done)  # type: ignore[return-value]
-        beginning, self._beginning = self._beginning, self._nobody
+        beginning, self._beginning = self._beginning, self._none
         return beginning  # type: ignore[return-value]
 
     def _reset(self, mask: np.ndarray) -> np.ndarray:
@@ -159,7 +138,7 @@ class VectorBatch:
             self._keep(self._recorder.reset(options={"reset_mask": mask}), mask)
             self._mute(begins)
         self._note(np.zeros_like(self._done))
-        self._beginning = self._nobody
+        self._beginning = self._none
         if self._first:
             self._first = False
             self._look_who_is_recorded()
@@ -210,22 +189,6 @@ class VectorBatch:
         both = isinstance(self.info, Mapping) and isinstance(info, Mapping)
         self.info = info if mask is None or not both else merge_infos(self.info, info, mask)
 
-    def catch_up(self) -> Taken | None:
-        """Record what the last call held, as far as it is wanted; None if nothing is held."""
-        held = self._held
-        if held is None:
-            return None
-        rows = np.flatnonzero(held.waiting)[: self._course.steps_left]
-        chosen = np.zeros_like(held.waiting)
-        chosen[rows] = True
-        if held.columns:
-            self._recorder.log(mask=chosen, **held.columns)
-        self._recorder.record_step(held.actions, held.result, chosen)
-        held.waiting = held.waiting & ~chosen
-        if not held.waiting.any():
-            self._held = None
-        return self._taken(len(rows), held.result)
-
     def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
         """Take one step, and record as much of it as is wanted."""
         if columns:
@@ -234,34 +197,37 @@ class VectorBatch:
         # Asking the recorder who is running, or what ended, makes it settle its steps: only if need be.
         running = None if self._all_recorded else self._running
         steps = self._acting if running is None else int(np.count_nonzero(running))
-        if not _may_exceed(self._course, steps):
+        left = self._course.episodes_left if self._course.quotas is None else None
+        if left is None or steps <= left:
             result = self._recorder.step(action)
-        elif self._course.steps_left is None and not self._recorder.records_all:
+        elif not self._recorder.records_all:
             result, steps, ended = self._step_singly(action, columns)
             self.observation, self.info = result[0], result[4]
             self._note(_flags(result))
             return Taken(steps, ended or (), result[1], result[2], result[3])
         else:
-            result, steps = self._step_partly(action, columns, self._running, steps)
+            result, steps = self._step_partly(action, left)
         self.observation, self.info = result[0], result[4]
         self._note(_flags(result))
-        if self._all_recorded and (not self._any_done or self._course.late) and self._held is None:
+        if self._all_recorded and (not self._any_done or self._course.late):
             return Taken(steps, (), result[1], result[2], result[3])
         return self._taken(steps, result)
 
-    def _step_partly(
-        self, action: Any, columns: Mapping[str, Any], running: np.ndarray, steps: int
-    ) -> tuple[tuple, int]:
-        """Step where there may be a surplus; what came back, and how many transitions were recorded."""
-        surplus = _Surplus(self._course, running)
-        kept = copy.deepcopy(action) if surplus.holds else None
-        result = self._recorder.step_choosing(action, surplus.choose)
-        if surplus.left_out is not None:
-            steps -= int(np.count_nonzero(surplus.left_out))
-            if surplus.holds:
-                parts = copy.deepcopy((result, dict(columns)))
-                self._held = _Held(kept, *parts, surplus.left_out)
-        return result, steps
+    def _step_partly(self, action: Any, left: int) -> tuple[tuple, int]:
+        """Step where more episodes may end than are wanted; those of the highest indices are left out.
+
+        Returns:
+            The result of the step, and how many transitions were recorded.
+        """
+        running = self._running
+        left_out = np.zeros_like(running)
+
+        def choose(result: tuple) -> np.ndarray | None:
+            left_out[np.flatnonzero(running & _flags(result))[left:]] = True
+            return ~left_out if left_out.any() else None
+
+        result = self._recorder.step_choosing(action, choose)
+        return result, int(np.count_nonzero(running & ~left_out))
 
     def _step_singly(self, action: Any, columns: Mapping[str, Any]) -> tuple[tuple, int, Ends | None]:
         """Step where a step callback may end more episodes than are wanted: record one after the other.
@@ -330,50 +296,6 @@ class VectorBatch:
     def summaries(self, ended: Any) -> list[EpisodeSummary]:
         """Return the recorder's records of ended episodes."""
         return self._recorder.recording.summaries(ended)
-
-
-class _Surplus:
-    """The surplus transitions of a step.
-
-    Args:
-        course: what is wanted.
-        running: bool, shape (num_envs,): whose transitions would be recorded.
-
-    Attributes:
-        left_out: whose transitions are not recorded, once `choose` found some; else None.
-    """
-
-    def __init__(self, course: CollectProgressState, running: np.ndarray) -> None:
-        self._course = course
-        self._running = running
-        self.left_out: np.ndarray | None = None
-
-    @property
-    def holds(self) -> bool:
-        """True if a later call records the transitions left out."""
-        return self._course.steps_left is not None
-
-    def choose(self, result: tuple) -> np.ndarray | None:
-        """Leave out the highest indices; of episodes that end, only as many as may be recorded count."""
-        most = self._course.steps_left
-        chosen = self._running
-        if most is None:
-            most = self._course.episodes_left
-            chosen = self._running & _flags(result)
-        rows = np.flatnonzero(chosen)[most:]
-        if not len(rows):
-            return None
-        self.left_out = np.zeros_like(self._running)
-        self.left_out[rows] = True
-        return ~self.left_out
-
-
-def _may_exceed(course: CollectProgressState, steps: int) -> bool:
-    """Return whether a step with so many transitions may bring more than is wanted."""
-    if course.steps_left is not None:
-        return steps > course.steps_left
-    left = course.episodes_left
-    return course.quotas is None and left is not None and steps > left
 
 
 def _flags(result: tuple) -> np.ndarray:

@@ -21,17 +21,15 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ...store.errors import EpisodelakeError, InvalidArgumentError
+from ...store.files.system import state_of
 from ...store.handle import OpenStore, StoreHandle
-from ...store.journal.recovery import recover
+from ...store.maintenance.recovery import recover
+from ..recorders.choice import is_source
 from .actor import PolicyConfig, derived_seed
-from .bar import CollectProgress, Display
-from .goal import Goal
-from .interrupts import StopSignal
-from .recorded import RecordedEpisode, recorded_episodes
-from .recorders import is_source
-from .resets import Resets
+from .display import CollectProgress, Display, StopSignal
+from .goal import Goal, Resets
 from .stats import CollectStats, Tally, WorkerReport
-from .worker import Share, WorkerConfig, work
+from .worker import RecordedEpisode, Share, WorkerConfig, recorded_episodes, work
 
 _PAUSE = 0.1
 _GRACE_SECONDS = 10.0
@@ -337,7 +335,7 @@ def _recover(hands: Sequence[_Worker], store: StoreHandle) -> None:
     except EpisodelakeError as error:
         trouble = f"\nIts journal could not be recovered: {error}"
     for hand in left:
-        hand.recovered = not (store.layout.journals / str(hand.run_id)).exists()
+        hand.recovered = not _has_journal(hand, store)
         if not hand.recovered:
             hand.failure = f"{hand.death()}{trouble}"
 
@@ -346,7 +344,15 @@ def _left_a_journal(hand: _Worker, store: StoreHandle) -> bool:
     """Return whether a worker that has failed could not seal what it had: it died, or sealing failed."""
     if hand.run_id is None:
         return False
-    return hand.failure is None or (store.layout.journals / hand.run_id).exists()
+    return hand.failure is None or _has_journal(hand, store)
+
+
+def _has_journal(hand: _Worker, store: StoreHandle) -> bool:
+    """Return whether a worker's journal is there, also where the system cannot tell."""
+    try:
+        return state_of(store.layout.journals / str(hand.run_id)) is not None
+    except OSError:
+        return True
 
 
 def _add_dead(tally: Tally, hand: _Worker, episodes: Sequence[RecordedEpisode]) -> WorkerReport:

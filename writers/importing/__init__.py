@@ -1,5 +1,5 @@
 """Importing: datasets of other libraries become episodes of a store, one module per format.
 
-`dataset.py` has what a format gives, `formats.py` finds the format of a source, and `importer.py` writes its
+`formats.py` has what a format gives and finds that of a source, and `importer.py` writes its
 episodes through an `EpisodeWriter`. Reading never executes code from a source.
 """

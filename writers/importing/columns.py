@@ -1,14 +1,22 @@
-"""Columns that formats share: checked ids, steps and flags of Arrow data, and names that are paths."""
+"""Columns and spaces that formats share: checked flags and ids, and the spaces that values suggest.
+
+Floats make a Box without bounds, whole numbers a Discrete that has them and 0, arrays of whole numbers a Box
+over their dtype, booleans a Discrete(2), and arrays of them a MultiBinary.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from gymnasium import Space, spaces
 
 from ...store.errors import DatasetError
+from ...store.spaces import SpaceCodec
+from .boundary import check_bytes
 
 
 def column_of(rows: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
@@ -75,3 +83,50 @@ def nested(columns: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
             inner = inner.setdefault(group, {})
         inner[name] = values
     return found
+
+
+def array_space(dtype: np.dtype, shape: tuple[int, ...]) -> Space:
+    """Return the space of arrays of numbers or booleans.
+
+    Raises:
+        DatasetError: one is larger than the limit of the import.
+    """
+    check_bytes(f"A value of shape {shape}", math.prod(shape) * dtype.itemsize)
+    if dtype.kind == "b":
+        return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape) if shape else spaces.Discrete(2)
+    if dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, shape, dtype.type)
+    limits = np.iinfo(dtype)
+    return spaces.Box(dtype.type(limits.min), dtype.type(limits.max), shape, dtype.type)
+
+
+def numbered(space: Space, values: Any) -> Any:
+    """Return stacked values with 0 and 1 for the booleans of a Discrete space."""
+    if isinstance(space, spaces.Dict) and isinstance(values, Mapping):
+        parts = space.spaces
+        return {key: numbered(parts[key], part) if key in parts else part for key, part in values.items()}
+    if isinstance(space, spaces.Tuple) and isinstance(values, tuple) and len(values) == len(space.spaces):
+        return tuple(numbered(part, each) for part, each in zip(space.spaces, values, strict=True))
+    boolean = isinstance(space, spaces.Discrete) and getattr(values, "dtype", None) == np.bool_
+    return np.asarray(values).astype(np.int8) if boolean else values
+
+
+def numbered_columns(space: Space, root: str, rows: pa.Table) -> pa.Table:
+    """Return rows with 0 and 1 for the booleans of the Discrete parts of a space.
+
+    Args:
+        root: the column name under which the space stands.
+    """
+    if pa.bool_() not in rows.schema.types:
+        return rows
+    for leaf in SpaceCodec(space, root).leaves:
+        index = rows.schema.get_field_index(leaf.column)
+        if isinstance(leaf.space, spaces.Discrete) and index >= 0 and rows.schema.types[index] == pa.bool_():
+            rows = rows.set_column(index, leaf.column, rows.column(index).cast(pa.int8()))
+    return rows
+
+
+def discrete_space(least: int, greatest: int) -> spaces.Discrete:
+    """Return the space of all whole numbers between these; it has 0."""
+    start = min(least, 0)
+    return spaces.Discrete(max(greatest, 0) - start + 1, start=start)

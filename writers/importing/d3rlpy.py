@@ -16,11 +16,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import spaces
 
 from ...store.errors import DatasetError
-from .dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
-from .flat import FlatEpisodes, FlatRows
+from .boundary import reading
+from .flat import FlatDataset, FlatRows
+from .formats import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
 from .hdf5 import (
     EXTRA,
     Hdf5Dataset,
@@ -28,14 +29,13 @@ from .hdf5 import (
     box_of,
     check_lengths,
     discrete_of,
-    fingerprint,
     flags_of,
     is_discrete,
     looked_into,
     missing_arrays,
     missing_names,
     plain,
-    reading,
+    whole,
 )
 from .last_observation import NO_TRANSITION, UNUSED, completed, is_left
 
@@ -88,9 +88,13 @@ class _Dataset(Hdf5Dataset):
             "terminated": "terminated",
         }
 
-    def use_spaces(self, observation: Space | Any, actions: list[Any]) -> None:
-        """Take the spaces of the options, or those of arrays."""
-        self.observation_space = self.options.observation_space or observation
+    def use_spaces(self, observations: list[Any], actions: list[Any], *, several: bool = False) -> None:
+        """Take the spaces of the options, or those of arrays; of several a Tuple."""
+        chosen = self.options.observation_space
+        if chosen is None:
+            boxes = [box_of(each, "observation_space") for each in observations]
+            chosen = spaces.Tuple(boxes) if several else boxes[0]
+        self.observation_space = chosen
         discrete = all(map(is_discrete, actions))
         self.action_space = self.options.action_space or (
             discrete_of(iter(actions)) if discrete else box_of(actions[0], "action_space")
@@ -119,10 +123,10 @@ class _Dumped(_Dataset):
             raise DatasetError(f"{self.path} has no episodes, so nothing shows its spaces.")
         first = self._arrays("observations", 0)
         actions = [self._array("actions", index) for index in range(self.count)]
-        self.identity = f"d3rlpy:{fingerprint(*first, actions[0])}"
-        boxes = [box_of(each, "observation_space") for each in first]
         self._several = "observations_0" not in self.file
-        self.use_spaces(spaces.Tuple(boxes) if self._several else boxes[0], actions)
+        self.use_spaces(first, actions, several=self._several)
+        chosen = self.observation_space
+        self._observation_spaces = list(chosen) if isinstance(chosen, spaces.Tuple) else [chosen] * len(first)
 
     def parts(self) -> Iterator[Part]:
         for index in range(self.count or 0):
@@ -133,20 +137,20 @@ class _Dumped(_Dataset):
     def _load(self, index: int, terminated: bool) -> ForeignEpisode:
         place = f"{self.path}: episode {index}"
         with reading(place):
-            found = tuple(array[()] for array in self._arrays("observations", index))
-            actions, rewards = self._array("actions", index)[()], self._array("rewards", index)[()]
+            found = tuple(whole(array, place) for array in self._arrays("observations", index))
+            actions, rewards = (whole(self._array(name, index), place) for name in ("actions", "rewards"))
         counts = {len(each) for each in (*found, actions, rewards)}
         if len(counts) > 1:
             raise DatasetError(
                 f"{place} has {len(found[0])} observations, {len(actions)} actions and {len(rewards)} "
                 "rewards; they must be as many."
             )
+        found = tuple(map(_shaped, found, self._observation_spaces))
         observations = found if self._several else found[0]
-        if is_discrete(actions):
-            actions = actions.reshape(len(actions))
+        actions = _shaped(actions, self.action_space)
         if terminated:
-            whole = ForeignEpisode(observations, actions, rewards, True, False)
-            return completed(whole, self.options, self.losses)
+            episode = ForeignEpisode(observations, actions, rewards, True, False)
+            return completed(episode, self.options, self.losses)
         if np.any(actions[-1]) or np.any(rewards[-1]):
             self.losses.add(UNUSED)
         return ForeignEpisode(observations, actions[:-1], rewards[:-1], False, False)
@@ -180,7 +184,13 @@ class _Dumped(_Dataset):
         return found
 
 
-class _Flat(_Dataset):
+def _shaped(values: np.ndarray, space: Any) -> np.ndarray:
+    """Return rows of one number each as numbers if the values of the space are numbers."""
+    numbers = getattr(space, "shape", None) == () and values.shape[1:] == (1,)
+    return values.reshape(len(values)) if numbers else values
+
+
+class _Flat(_Dataset, FlatDataset):
     """A file of version 1, with flat rows."""
 
     def __init__(self, source: Any, options: ImportOptions) -> None:
@@ -189,8 +199,7 @@ class _Flat(_Dataset):
         with reading(self.path):
             arrays = {name: self.file[name] for name in (*_V1, *optional)}
             check_lengths(self.path, arrays)
-            box = box_of(arrays["observations"], "observation_space")
-            self.use_spaces(box, [arrays["actions"]])
+            self.use_spaces([arrays["observations"]], [arrays["actions"]])
         self.mapping["terminated"] = "terminals"
         self.mapping["truncated"] = "episode_terminals without terminals"
         terminated = flags_of(self.path, arrays["terminals"])
@@ -204,13 +213,7 @@ class _Flat(_Dataset):
             truncated=ended & ~terminated,
             stands=~terminated,
         )
-        self._episodes = FlatEpisodes(self, options, rows)
-        self.count = self._episodes.count
-        with reading(self.path):
-            self.identity = f"d3rlpy:{fingerprint(*arrays.values(), rows=self._episodes.first_rows)}"
-
-    def parts(self) -> Iterator[Part]:
-        return self._episodes.parts()
+        self.set_rows(rows, options)
 
 
 FORMAT = _Format()

@@ -13,15 +13,15 @@ end there all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ...store.dynamic.column_groups import INFO
 from ...store.errors import DatasetError
-from .dataset import ForeignDataset, ImportOptions, Match, Part
-from .flat import FlatEpisodes, FlatRows
+from .boundary import reading
+from .flat import FlatDataset, FlatRows
+from .formats import ForeignDataset, ImportOptions, Match
 from .hdf5 import (
     EXTRA,
     Hdf5Dataset,
@@ -29,14 +29,12 @@ from .hdf5 import (
     card_values,
     check_lengths,
     discrete_of,
-    fingerprint,
     flags_of,
     is_discrete,
     leaves,
     looked_into,
     missing_arrays,
     plain,
-    reading,
 )
 
 _COLUMNS = ("observations", "actions", "rewards", "terminals")
@@ -75,7 +73,7 @@ def _look(file: Any) -> Match:
     return Match(f"it has {', '.join(name for name in (*_COLUMNS, *_OPTIONAL) if name in file)}")
 
 
-class _Dataset(Hdf5Dataset):
+class _Dataset(Hdf5Dataset, FlatDataset):
     def __init__(self, source: Any, options: ImportOptions) -> None:
         super().__init__(source, "D4RL")
         self.settings = {"last_observation": options.last_observation}
@@ -115,10 +113,7 @@ class _Dataset(Hdf5Dataset):
             following=arrays.get("next_observations"),
             passed={INFO.column(name.split("/")[1:]): array for name, array in infos.items()},
         )
-        self._episodes = FlatEpisodes(self, options, rows)
-        self.count = self._episodes.count
-        with reading(self.path):
-            self.identity = f"d4rl:{fingerprint(*arrays.values(), rows=self._episodes.first_rows)}"
+        self.set_rows(rows, options)
 
     def _read_card(self, file: Any) -> None:
         self.card = {name: plain(value) for name, value in file.attrs.items()}
@@ -129,9 +124,6 @@ class _Dataset(Hdf5Dataset):
         for name in file:
             if name not in (*_COLUMNS, *_OPTIONAL, *_GROUPS):
                 self.losses.add(f"{name}, which is no column of D4RL")
-
-    def parts(self) -> Iterator[Part]:
-        return self._episodes.parts()
 
 
 FORMAT = _Format()

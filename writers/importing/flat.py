@@ -1,13 +1,13 @@
 """Flat rows of transitions, whose flags end the episodes: parts of many episodes as Arrow data.
 
-A format gives the columns as `FlatRows`, and `FlatEpisodes` yields the parts of its dataset. An episode ends
+A format gives the columns as `FlatRows`, and `FlatDataset` yields its parts. An episode ends
 at a row with a flag, at rows that the format names, and where a lane ends. Its last observation is the next
 observation of its last row; where the source lacks that one, `last_observation=` decides.
 """
 
 from __future__ import annotations
 
-import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -22,21 +22,23 @@ from ...store.dynamic.column_groups import EXTRA
 from ...store.errors import DatasetError
 from ...store.names import escape_distinct
 from ...store.reserved import ACTION, EPISODE, FLAGS, NEXT_OBSERVATION, OBSERVATION, RESERVED, REWARD
-from .dataset import ForeignDataset, ForeignTable, ImportOptions, Part
-from .episode_rows import FOLLOWS, STANDS, Layout
-from .hdf5 import reading
+from .boundary import check_bytes, reading
+from .formats import ForeignDataset, ForeignTable, ImportOptions, Part
+from .hdf5 import discrete_of, is_discrete, space_of
 from .last_observation import (
     DIFFERING,
     DROPPED,
+    FOLLOWS,
     NO_TRANSITION,
     NOTHING_LEFT,
     REPEATED,
+    STANDS,
     UNUSED,
+    Layout,
     differing_rows,
 )
 
 _PART_BYTES = 8 << 20
-_DIGEST_ROWS = 1 << 14
 
 #: An array with one row per transition, or dicts and tuples of them as the space has.
 Tree = Any
@@ -100,20 +102,6 @@ class FlatRows:
             runs = [array[int(run[0]) : int(run[-1]) + 1] for run in np.split(rows, breaks)]
             return np.asarray(runs[0]) if len(runs) == 1 else np.concatenate(runs)
 
-    def digest(self) -> str:
-        """Return a digest of the first observation and all actions, rewards and flags in order of time."""
-        found = hashlib.sha256()
-        count = len(self.ordered(self.terminated))
-        for tree, stop in ((self.observation, 1), (self.action, count), (self.reward, count)):
-            for array in _arrays(tree):
-                found.update(f"{array.dtype}{array.shape[1:]}".encode())
-                for start in range(0, stop, _DIGEST_ROWS):
-                    rows = self.read(array, "values", start, min(stop, start + _DIGEST_ROWS))
-                    found.update(np.ascontiguousarray(rows).tobytes())
-        for flags in (self.terminated, self.truncated):
-            found.update(np.packbits(self.ordered(flags)).tobytes())
-        return found.hexdigest()[:12]
-
 
 class Rolled:
     """An array of which row k is row k + `by` of another; behind its end, that begins again."""
@@ -128,22 +116,16 @@ class Rolled:
         return self._array[(places + self._by) % len(self._array)]
 
 
-class FlatEpisodes:
-    """The episodes of flat rows.
+class FlatDataset(ForeignDataset):
+    """A dataset whose episodes are those of flat rows; a format gives them to `set_rows`."""
 
-    Args:
-        dataset: whose spaces the values have, and whose losses are counted.
-        options: of the import.
-        rows: the columns.
+    def set_rows(self, rows: FlatRows, options: ImportOptions) -> None:
+        """Take the columns and find the episodes in them.
 
-    Attributes:
-        count: how many episodes there are.
-        first_rows: how many rows the first of them has; 0 without episodes.
-    """
-
-    def __init__(self, dataset: ForeignDataset, options: ImportOptions, rows: FlatRows) -> None:
-        self._dataset = dataset
-        self._options = options
+        Args:
+            options: of the import.
+        """
+        self._flat_options = options
         self._rows = rows
         terminated, truncated = rows.ordered(rows.terminated), rows.ordered(rows.truncated)
         edges = np.cumsum([len(terminated)] if rows.lanes is None else rows.lanes)
@@ -152,16 +134,15 @@ class FlatEpisodes:
             ended.append(rows.ends)
         self._stops = np.unique(np.concatenate(ended)) + 1
         self.count = len(self._stops)
-        self.first_rows = int(self._stops[0]) if self.count else 0
-        self._starts = np.concatenate([[0], self._stops])[: self.count]
+        self._starts = np.concatenate([[0], self._stops])[:-1]
         self._flags = terminated[self._stops - 1], truncated[self._stops - 1]
         self._lanes = np.searchsorted(edges, self._stops)
 
     def parts(self) -> Iterator[Part]:
         """Yield parts of a few megabytes or one episode; count episodes without a transition as lost."""
         first = 0
-        while first < self.count:
-            limit = self._starts[first] + self._rows_of_part
+        while first < len(self._stops):
+            limit = self._starts[first] + max(1, _PART_BYTES // max(1, self._row_bytes))
             stop = max(first + 1, int(np.searchsorted(self._stops, limit, "right")))
             kinds = self._kinds(first, stop)
             yield from self._kept(first, kinds)
@@ -178,7 +159,7 @@ class FlatEpisodes:
                 yield self._part(first + start, kinds[start:stop])
                 continue
             for kind, what in (("drop", NOTHING_LEFT), (STANDS, NO_TRANSITION)):
-                self._dataset.losses.add(what, kinds[start:stop].count(kind))
+                self.losses.add(what, kinds[start:stop].count(kind))
 
     def _part(self, first: int, kinds: Sequence[str]) -> Part:
         def singles() -> Iterator[Part]:
@@ -202,17 +183,17 @@ class FlatEpisodes:
         if rows.followed is not None:
             follows &= rows.followed[at]
         stands = np.zeros(len(at), bool) if rows.stands is None else rows.stands[at]
-        kinds = np.where(follows, FOLLOWS, self._options.last_observation)
+        kinds = np.where(follows, FOLLOWS, self._flat_options.last_observation)
         return np.where(stands, STANDS, kinds).tolist()
 
     @cached_property
     def _leaves(self) -> dict[str, Any]:
         """The arrays by column of `steps`; once the dataset has the spaces of the store."""
-        rows, dataset = self._rows, self._dataset
-        found = leaf_columns(dataset.observation_space, rows.observation, OBSERVATION, rows.place)
-        found |= leaf_columns(dataset.action_space, rows.action, ACTION, rows.place)
+        rows = self._rows
+        found = leaf_columns(self.observation_space, rows.observation, OBSERVATION, rows.place)
+        found |= leaf_columns(self.action_space, rows.action, ACTION, rows.place)
         if rows.following is not None:
-            after = leaf_columns(dataset.observation_space, rows.following, NEXT_OBSERVATION, rows.place)
+            after = leaf_columns(self.observation_space, rows.following, NEXT_OBSERVATION, rows.place)
             for name, array in after.items():
                 now = found[name.removeprefix("next_")]
                 if array.shape[1:] != now.shape[1:] or not np.can_cast(array.dtype, now.dtype):
@@ -226,14 +207,16 @@ class FlatEpisodes:
         )
 
     @cached_property
-    def _rows_of_part(self) -> int:
-        sizes = [array.dtype.itemsize * int(np.prod(array.shape[1:])) for array in self._leaves.values()]
-        return max(1, _PART_BYTES // max(1, sum(sizes)))
+    def _row_bytes(self) -> int:
+        return sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in self._leaves.values())
 
     def _load(self, first: int, kinds: Sequence[str]) -> ForeignTable:
         episodes = slice(first, first + len(kinds))
         starts, stops = self._starts[episodes], self._stops[episodes]
         start, stop = int(starts[0]), int(stops[-1])
+        longest = int(np.argmax(stops - starts))
+        size = int((stops - starts)[longest]) * self._row_bytes
+        check_bytes(f"{self._rows.place}: episode {first + longest}", size)
         values = {name: self._rows.read(array, name, start, stop) for name, array in self._leaves.items()}
         lasts = stops - 1 - start
         self._count(values, lasts, kinds)
@@ -241,7 +224,7 @@ class FlatEpisodes:
         numbers = np.arange(episodes.start, episodes.stop)
         steps: dict[str, pa.Array] = {EPISODE: pa.array(numbers[layout.numbers.to_numpy()])}
         reward = np.full(stop - start, np.nan) if self._rows.reward is None else values.pop(REWARD)
-        steps[REWARD] = layout.acted(_arrow(_reward(reward, self._dataset.reward_shape), 1))
+        steps[REWARD] = layout.acted(_arrow(_reward(reward, self.reward_shape), 1))
         for name, flags in zip(FLAGS, self._flags, strict=True):
             steps[name] = layout.flags(flags[episodes] & (np.array(kinds) != "drop"))
         for name, array in values.items():
@@ -264,7 +247,7 @@ class FlatEpisodes:
     def _count(self, values: Mapping[str, np.ndarray], lasts: np.ndarray, kinds: Sequence[str]) -> None:
         """Count what is lost in the rows of some episodes."""
         for kind, what in (("drop", DROPPED), ("repeat", REPEATED)):
-            self._dataset.losses.add(what, kinds.count(kind))
+            self.losses.add(what, kinds.count(kind))
         stands = np.array(kinds) == STANDS
         differing = np.zeros(lasts[-1] + 1, bool)
         for name, after in values.items():
@@ -272,7 +255,7 @@ class FlatEpisodes:
                 now = values[name.removeprefix("next_")]
                 differing[:-1] |= differing_rows(after[:-1], now[1:])
         differing[lasts] = False
-        self._dataset.losses.add(DIFFERING, int(differing.sum()))
+        self.losses.add(DIFFERING, int(differing.sum()))
         if stands.any():
             beside = [
                 array[lasts[stands]]
@@ -280,7 +263,7 @@ class FlatEpisodes:
                 if _is_in(name, ACTION) or name == REWARD
             ]
             filled = [(array != 0).any(axis=tuple(range(1, array.ndim))) for array in beside]
-            self._dataset.losses.add(UNUSED, int(np.any(filled, axis=0).sum()))
+            self.losses.add(UNUSED, int(np.any(filled, axis=0).sum()))
 
 
 def leaf_columns(space: Space, values: Tree, column: str, place: str) -> dict[str, Any]:
@@ -308,16 +291,6 @@ def leaf_columns(space: Space, values: Tree, column: str, place: str) -> dict[st
     for key, (name, part) in parts.items():
         found |= leaf_columns(part, given[key], f"{column}.{name}", place)
     return found
-
-
-def _arrays(tree: Tree) -> Iterator[Any]:
-    if tree is None:
-        return
-    if isinstance(tree, Mapping | tuple):
-        for part in tree.values() if isinstance(tree, Mapping) else tree:
-            yield from _arrays(part)
-    else:
-        yield tree
 
 
 def extra_column(name: str, source: str) -> str:
@@ -353,3 +326,53 @@ def _arrow(values: np.ndarray, dimensions: int | None = None) -> pa.Array:
     for size in reversed(shape):
         found = pa.FixedSizeListArray.from_arrays(found, size)
     return found
+
+
+BEGUN = "the beginning of the first episode of a full buffer, whose rows newer ones may have replaced"
+
+
+def class_names(source: Any, package: str) -> set[str]:
+    """Return the names of those classes of an object that a package defines."""
+    classes = type(source).__mro__
+    return {each.__name__ for each in classes if each.__module__.partition(".")[0] == package}
+
+
+def array_tree(values: Any) -> Tree:
+    """Return tensors as arrays that share their memory, in nested mappings; None for other objects."""
+    if isinstance(values, Mapping):
+        return {str(key): array_tree(part) for key, part in values.items()}
+    if hasattr(values, "detach"):
+        found = values.detach().cpu().numpy()
+        return found if isinstance(found, np.ndarray) else None
+    return values
+
+
+def tree_leaves(tree: Tree, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Return the arrays of nested mappings by path."""
+    if not isinstance(tree, Mapping):
+        return {path: tree}
+    found: dict[tuple[str, ...], Any] = {}
+    for key, part in tree.items():
+        found |= tree_leaves(part, (*path, key))
+    return found
+
+
+def action_space_of(actions: Tree) -> Space:
+    """Return a Discrete space of whole numbers from 0 to the largest, or that of other arrays."""
+    if not isinstance(actions, Mapping) and is_discrete(actions):
+        return discrete_of(iter([actions]))
+    return space_of(actions, "action_space")
+
+
+def unrolled(lanes: Sequence[tuple[int, int, int, int]], step: int = 1) -> np.ndarray:
+    """Return the rows of rings in order of time, one ring behind the other, as int64.
+
+    Args:
+        lanes: of each ring the row where it begins, how many rows it has, how many of these are filled, and
+            the place of the oldest among them.
+        step: how many rows of the arrays one row of a ring is away from the next.
+    """
+    found = [
+        first + step * ((oldest + np.arange(filled)) % capacity) for first, capacity, filled, oldest in lanes
+    ]
+    return np.concatenate(found) if found else np.array([], np.int64)

@@ -1,19 +1,277 @@
-"""The formats that can be imported, and the one that a source has."""
+"""The protocol between a source format and the importer, and the format that a source has.
+
+A format's module has one object with `name`, `extra`, `rule`, `detect` and `open`; see `SourceFormat`. A
+dataset yields its parts in order.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import entry_points
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol, get_args
 
-from ...store.errors import DatasetError, InvalidArgumentError
-from ...store.suggestions import suggest
-from .dataset import Match, SourceFormat
+import gymnasium
+import pyarrow as pa
+
+from ...store.common.losses import Losses
+from ...store.common.suggestions import suggest
+from ...store.errors import (
+    DatasetError,
+    EpisodelakeError,
+    InvalidArgumentError,
+    StoreAccessError,
+    StoreUnavailableError,
+)
+from ...store.reserved import ACTION, OBSERVATION
+from ..episodes.arrow_episodes import batches_of
+from .boundary import Files, check_access, check_not_empty, reading
+from .columns import numbered, numbered_columns
+
+#: For sources with T observations only: leave the last transition out, repeat the last observation, or state
+#: that it is missing.
+LastObservation = Literal["drop", "repeat", "missing"]
+#: What the action of the last step of an RLDS episode means.
+LastStep = Literal["auto", "observation", "transition"]
+#: The loss of sources without rewards.
+NO_REWARDS = "rewards, which the source does not have: NaN"
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """Choices of the caller of `import_dataset`.
+
+    Attributes:
+        mapping: columns of ours to columns of the source, for formats without fixed names.
+        observation_space, action_space: in place of those that the source states or its values suggest.
+        last_observation: for sources with T observations.
+        last_step: for RLDS.
+        trust: read columns that need pickle or other code.
+
+    Raises:
+        InvalidArgumentError: `last_observation` or `last_step` is unknown.
+    """
+
+    mapping: Any = None
+    observation_space: gymnasium.Space | None = None
+    action_space: gymnasium.Space | None = None
+    last_observation: LastObservation = "drop"
+    last_step: LastStep = "auto"
+    trust: bool = False
+
+    def __post_init__(self) -> None:
+        for name, known in (("last_observation", LastObservation), ("last_step", LastStep)):
+            value, expected = getattr(self, name), get_args(known)
+            if value not in expected:
+                raise InvalidArgumentError(
+                    f"{name}={value!r} is unknown.{suggest(str(value), list(expected))} Expected one of "
+                    f"{', '.join(map(repr, expected))}."
+                )
+
+
+@dataclass(frozen=True)
+class Match:
+    """Whether a source has a format.
+
+    Attributes:
+        reason: what was found, or what the source lacks.
+        lacks: how many of the format's marks are missing; 0 where the source has the format.
+        related: whether the container is that of the format, so that `reason` may help.
+    """
+
+    reason: str
+    lacks: int = 0
+    related: bool = True
+
+
+@dataclass(frozen=True)
+class ForeignEpisode:
+    """One episode of T transitions, as `EpisodeWriter.write_episode` takes it.
+
+    Attributes:
+        last_observation: "missing" if there are T observations only.
+    """
+
+    observations: Any
+    actions: Any
+    rewards: Any
+    terminations: Any
+    truncations: Any
+    infos: Any = None
+    policy: Mapping[str, Any] | None = None
+    extra: Mapping[str, Any] | None = None
+    seed: int | None = None
+    options: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    last_observation: Literal["present", "missing"] = "present"
+
+
+@dataclass(frozen=True)
+class ForeignTable:
+    """Many episodes as Arrow data, as `EpisodeWriter.write_episodes` takes them.
+
+    Attributes:
+        steps: T+1 rows for each episode, with a column `episode`. The last observation is NULL where it is
+            missing.
+        episodes: one row for each episode in the same order, or None. The column `last_observation` is
+            "missing" for episodes whose last observation is. Its `source_key` is set by the importer
+            to the key of the part.
+    """
+
+    steps: Any
+    episodes: Any = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One or more episodes of a source that can be read by themselves.
+
+    Attributes:
+        keys: the name of each episode within the dataset; never the same twice.
+        load: reads them; raises `DatasetError` where they are damaged. None: no transition is left of the
+            episode, which the losses count.
+        singles: yields a part for each of them, so that one that is damaged can be left out.
+        source_keys: the source keys that the source itself gives its episodes; None where an episode has
+            none, and the importer makes one of the dataset's identity and its key.
+    """
+
+    keys: tuple[str, ...]
+    load: Callable[[], ForeignEpisode | ForeignTable | None]
+    singles: Callable[[], Iterator[Part]] | None = None
+    source_keys: tuple[str | None, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """The episodes as the subject of a sentence."""
+        first, *others = self.keys
+        return f"Episodes {first} to {others[-1]}" if others else f"Episode {first}"
+
+
+@contextmanager
+def guard_limits(place: str) -> Iterator[None]:
+    """Turn errors of values that are too deep or too large for Python into a `DatasetError`.
+
+    Args:
+        place: the dataset or the episode, for the message.
+
+    Raises:
+        DatasetError: the block failed with such an error.
+    """
+    try:
+        yield
+    except (RecursionError, MemoryError, OverflowError) as error:
+        raise DatasetError(
+            f"{place} cannot be written: {type(error).__name__}: {error!s:.200}. A value is nested too deep "
+            "or too large."
+        ) from error
+
+
+class ForeignDataset(ABC):
+    """An open source.
+
+    Attributes:
+        identity: names the dataset in the source keys of its episodes, the same at every import; None, and
+            the importer sets it from the format and the source.
+        settings: whatever else decides what its episodes hold, as plain JSON: an import that was interrupted
+            goes on only with the same settings.
+        observation_space, action_space: of every episode.
+        reward_shape: () for scalar rewards.
+        card: the card of a new store.
+        mapping: for the report, columns of ours and where they come from.
+        losses: what does not come over; formats add to it while they read.
+        source: the source in messages; set by the importer.
+        count: how many episodes there are; None if that is not known before reading.
+    """
+
+    identity: str | None = None
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    reward_shape: tuple[int, ...] = ()
+    source: str = "The source"
+    count: int | None = None
+    settings: Any = None
+
+    def __init__(self) -> None:
+        self.card: dict[str, Any] = {}
+        self.mapping: dict[str, str] = {}
+        self.losses = Losses()
+
+    @abstractmethod
+    def parts(self) -> Iterator[Part]:
+        """Yield the parts in the order of the source.
+
+        Raises:
+            DatasetError: the source is damaged, so that nothing behind this place can be read.
+        """
+
+    def guarded_parts(self) -> Iterator[Part]:
+        """Yield the parts, with errors as those of `parts`, whatever a library raises."""
+        parts = self.parts()
+        while True:
+            with reading(self.source):
+                part = next(parts, None)
+            if part is None:
+                return
+            yield part
+
+    def load(self, part: Part) -> ForeignEpisode | ForeignTable | None:
+        """Load a part; booleans of Discrete spaces are 0 and 1.
+
+        Raises:
+            DatasetError: it is damaged, whatever error a library raises.
+        """
+        with reading(f"{part.name} of {self.source}"):
+            loaded = part.load()
+            if isinstance(loaded, ForeignTable):
+                steps = pa.Table.from_batches(batches_of(loaded.steps))
+                for space, root in ((self.observation_space, OBSERVATION), (self.action_space, ACTION)):
+                    steps = numbered_columns(space, root, steps)
+                return replace(loaded, steps=steps)
+        if loaded is None:
+            return None
+        return replace(
+            loaded,
+            observations=numbered(self.observation_space, loaded.observations),
+            actions=numbered(self.action_space, loaded.actions),
+        )
+
+    def close(self) -> None:  # noqa: B027 (most formats hold nothing open)
+        """Close files; called once."""
+
+
+class SourceFormat(Protocol):
+    """A format that can be imported.
+
+    Attributes:
+        name: as `format=` takes it.
+        extra: what to install, as `pip install` takes it; None if nothing more is needed.
+        rule: how the format is recognised, in a sentence.
+    """
+
+    name: str
+    extra: str | None
+    rule: str
+
+    def detect(self, source: Any) -> Match:
+        """Compare a source with the format; quick, and without an error for whatever it is."""
+        ...
+
+    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
+        """Open a source.
+
+        Raises:
+            DatasetError: it has not this format, or is damaged.
+            MissingPackageError: a package is not installed.
+        """
+        ...
+
 
 #: The module of each format of ours, in the order in which they are tried.
 _MODULES = (
@@ -24,11 +282,11 @@ _MODULES = (
     "tianshou",
     "sb3",
     "torchrl",
-    "imitation.format",
+    "imitation",
     "ogbench",
-    "dopamine.format",
+    "dopamine",
     "lerobot.format",
-    "rlds.format",
+    "rlds",
     "rllib.format",
     "table.format",
 )
@@ -44,9 +302,9 @@ def source_formats() -> Mapping[str, SourceFormat]:
     ours = [importlib.import_module(f".{module}", __package__).FORMAT for module in _MODULES]
     formats: dict[str, SourceFormat] = {each.name: each for each in ours}
     for entry in entry_points(group=ENTRY_POINTS):
-        found = entry.load()
-        if hasattr(found, "open"):
-            formats.setdefault(entry.name, found)
+        format = entry.load()
+        if hasattr(format, "open"):
+            formats.setdefault(entry.name, format)
     return formats
 
 
@@ -62,43 +320,71 @@ def chosen_format(source: Any, name: str | None) -> tuple[SourceFormat, str]:
     """
     formats = source_formats()
     if name is not None:
-        found = formats.get("table" if name in TABLES else name)
-        if found is None:
+        named = formats.get("table" if name in TABLES else name)
+        if named is None:
             known = [*formats, *TABLES]
             raise InvalidArgumentError(
                 f"format={name!r} is unknown.{suggest(str(name), known)} Formats of import: "
                 f"{', '.join(known)}."
             )
-        return found, "as asked"
+        return named, "as asked"
     if isinstance(source, str | PathLike) and "://" not in str(source) and not Path(source).exists():
         raise DatasetError(f"There is no file or folder {source} to import. Check the path.")
-    if isinstance(source, str | PathLike) and Path(source).is_file() and not Path(source).stat().st_size:
-        raise DatasetError(f"{source} is empty: it has 0 bytes. Copy or download it again.")
+    if isinstance(source, str | PathLike) and Path(source).is_file():
+        check_not_empty(Path(source))
     if isinstance(source, str | PathLike) and os.access(source, os.R_OK) and _is_empty_folder(source):
         raise DatasetError(f"{source} is an empty folder. Check the path.")
-    found = {name: each.detect(source) for name, each in formats.items()}
-    matches = [name for name, match in found.items() if match.lacks == 0]
+    if isinstance(source, list | tuple | dict) and not source:
+        raise DatasetError(f"The source is an empty {type(source).__name__}. Pass files, arrays or rows.")
+    compared: dict[str, Match] = {}
+    errors: dict[str, EpisodelakeError] = {}
+    for name, each in formats.items():
+        try:
+            compared[name] = _detected(each, source)
+        except StoreUnavailableError:
+            # Another format might match in its place.
+            raise
+        except (DatasetError, StoreAccessError) as error:
+            errors[str(error)] = error
+    matches = [name for name, match in compared.items() if match.lacks == 0]
+    # The files of a library's dataset may be tables as well.
+    matches = [name for name in matches if name != "table"] or matches
     if len(matches) == 1:
-        return formats[matches[0]], found[matches[0]].reason
+        return formats[matches[0]], compared[matches[0]].reason
     if matches:
         raise DatasetError(
             f"{source!s:.200} fits several formats: {', '.join(matches)}. Choose one with format= (--format)."
         )
-    raise DatasetError(_unknown(source, found))
+    if errors:
+        raise next(iter(errors.values()))
+    raise DatasetError(_unknown(source, compared))
+
+
+def _detected(format: SourceFormat, source: Any) -> Match:
+    try:
+        return format.detect(source)
+    except EpisodelakeError:
+        raise
+    except Exception as error:  # of whatever library, at whatever data
+        check_access(source, error)
+        return Match(f"it cannot be looked at: {type(error).__name__}: {error!s:.200}", 1)
 
 
 def _is_empty_folder(path: str | PathLike[str]) -> bool:
     return os.path.isdir(path) and not os.listdir(path)
 
 
-def _unknown(source: Any, found: Mapping[str, Match]) -> str:
-    nearest = sorted((name for name in found if found[name].related), key=lambda name: found[name].lacks)[:3]
+def _unknown(source: Any, compared: Mapping[str, Match]) -> str:
+    nearest = sorted(
+        (name for name in compared if compared[name].related), key=lambda name: compared[name].lacks
+    )[:3]
     reasons: dict[str, list[str]] = {}
     for name in nearest:
-        reasons.setdefault(found[name].reason, []).append(name)
+        reasons.setdefault(compared[name].reason, []).append(name)
     tried = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
-    shown = str(source) if isinstance(source, str | PathLike) else type(source).__name__
+    shown = str(source) if isinstance(source, str | PathLike | Files) else type(source).__name__
     return (
-        f"{shown} has no known format{f' ({tried})' if tried else ''}. Formats: {', '.join(found)}. Name one "
-        "with format= (--format), or describe columns of a table with mapping=el.ColumnMapping(...) (--map)."
+        f"{shown} has no known format{f' ({tried})' if tried else ''}. Formats: {', '.join(compared)}. Name "
+        "one with format= (--format), or describe columns of a table with mapping=el.ColumnMapping(...) "
+        "(--map)."
     )

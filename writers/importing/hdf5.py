@@ -2,44 +2,96 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
 
+from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
-from ...store.optional_packages import require
-from .dataset import ForeignDataset, Match
-from .dataset import fingerprint as dataset_fingerprint
-from .spaces import array_space, discrete_space
+from .boundary import TRUST, Boundary, boundary, check_bytes, expanded, reading
+from .columns import array_space, discrete_space
+from .formats import ForeignDataset, Match
 
 EXTRA = "'episodelake[hdf5]'"
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 #: Arrays of a file's metadata with more items, such as weights, do not go to the card.
 _CARD_ITEMS = 64
-_FINGERPRINTED_ROWS = 64
 
 #: The values of rows: an array, or dicts of them.
 Values = np.ndarray | dict[str, "Values"]
 
 
 def looked_into(source: Any, look: Callable[[Any], Match]) -> Match:
-    """Return what `look` finds in an open HDF5 file; a mismatch for any other source."""
+    """Return what `look` finds in an open HDF5 file; a mismatch for any other source.
+
+    Raises:
+        DatasetError: the file is damaged, or exceeds the limits of the import.
+    """
     path = _file(source)
     if path is None:
         return Match("it is no HDF5 file", 4, related=False)
     try:
-        import h5py
+        import h5py  # noqa: F401
     except ImportError:
         return Match(f"reading HDF5 needs h5py: pip install {EXTRA}", 1)
+    with reading(path, "cannot be opened as HDF5"), open_hdf5(path) as file:
+        return look(file)
+
+
+def open_hdf5(path: Path) -> Any:
+    """Return an open HDF5 file that reads no other file, unless the import trusts it.
+
+    Raises:
+        DatasetError: it has links to other files, or datasets whose values are in other files; or a dataset
+            claims far more bytes than are stored.
+        OSError: it cannot be opened.
+    """
+    h5py = require("h5py", "Reading HDF5", EXTRA)
+
+    file = h5py.File(path)
     try:
-        with h5py.File(path) as file:
-            return look(file)
-    except Exception as error:
-        return Match(f"HDF5 cannot open it: {error}", 1)
+        state = path.stat()
+        fault = _fault(path, (state.st_ino, state.st_size, state.st_mtime_ns), boundary())
+        if fault is not None:
+            raise DatasetError(f"{path}: {fault}")
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+@lru_cache(maxsize=8)  # each format of HDF5 looks at the file
+def _fault(path: Path, _: tuple[int, int, int], limits: Boundary) -> str | None:
+    """Return what makes a file no safe source; None if nothing does."""
+    h5py = require("h5py", "Reading HDF5", EXTRA)
+
+    def link(name: bytes, info: Any) -> str | None:
+        inner = info.type in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
+        return None if inner else f"{name.decode(errors='replace')} is a link to another file. {TRUST}"
+
+    def item(name: bytes) -> str | None:
+        found = h5py.h5o.open(file.id, name)
+        if not isinstance(found, h5py.h5d.DatasetID):
+            return None
+        place, made = name.decode(errors="replace"), found.get_create_plist()
+        if not limits.trust and (made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count()):
+            return f"the values of {place} are in other files. {TRUST}"
+        claimed = found.get_type().get_size() * math.prod(found.shape or ())
+        if not limits.chosen and limits.limit is not None and claimed > expanded(found.get_storage_size()):
+            return (
+                f"{place} claims {claimed:,} bytes, and {found.get_storage_size():,} are stored. If that is "
+                "right, pass max_bytes= (--max-bytes), the most bytes of an episode in memory."
+            )
+        return None
+
+    with h5py.File(path) as file:
+        fault = None if limits.trust else file.id.links.visit(link, info=True)
+        return fault or h5py.h5o.visit(file.id, item)
 
 
 def missing_names(group: Any, *names: str) -> list[str]:
@@ -61,42 +113,17 @@ class Hdf5Dataset(ForeignDataset):
 
     def __init__(self, source: Any, name: str) -> None:
         super().__init__()
-        h5py = require("h5py", f"Importing from {name}", EXTRA)
+        require("h5py", f"Importing from {name}", EXTRA)
         path = _file(source)
         if path is None:
             raise DatasetError(f"{source} is no HDF5 file, so it is no {name} dataset.")
         self.path = path
         with reading(path):
-            self.file = h5py.File(path)
+            self.file = open_hdf5(path)
 
     def close(self) -> None:
         """Close the file."""
         self.file.close()
-
-
-@contextmanager
-def reading(place: Any) -> Iterator[None]:
-    """Turn errors of HDF5 into those of a damaged dataset.
-
-    Raises:
-        DatasetError: the block failed in h5py; the message names the place.
-    """
-    try:
-        yield
-    except DatasetError:
-        raise
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
-        raise DatasetError(f"{place} cannot be read: {type(error).__name__}: {error}") from error
-
-
-def fingerprint(*arrays: Any, rows: int = _FINGERPRINTED_ROWS) -> str:
-    """Return the fingerprint of a file with these arrays, by their names and first rows.
-
-    Args:
-        rows: of the first episode; at most 64 of them count.
-    """
-    heads = {array.name: np.asarray(array[: min(rows, _FINGERPRINTED_ROWS)]) for array in arrays}
-    return dataset_fingerprint(heads)
 
 
 def leaves(group: Any, prefix: str = "") -> dict[str, Any]:
@@ -137,9 +164,18 @@ def flags_of(place: Any, array: Any, name: str | None = None) -> np.ndarray:
         DatasetError: as for `as_flags`.
     """
     where = f"{place}: {name or array.name.strip('/')}"
-    with reading(where):
-        found = np.asarray(array[()])
-    return as_flags(found, where)
+    return as_flags(whole(array, where), where)
+
+
+def whole(array: Any, place: str) -> np.ndarray:
+    """Return an array of a file in memory.
+
+    Raises:
+        DatasetError: it is damaged, or larger than the limit of the import.
+    """
+    check_bytes(place, array.dtype.itemsize * math.prod(array.shape or ()))
+    with reading(place):
+        return np.asarray(array[()])
 
 
 def as_flags(values: np.ndarray, place: str) -> np.ndarray:
@@ -178,7 +214,7 @@ def discrete_of(arrays: Iterator[Any]) -> spaces.Discrete:
     limits = [0]
     for array in arrays:
         if len(array):
-            found = array[()]
+            found = whole(array, "The actions")
             limits += [int(found.min()), int(found.max())]
     return discrete_space(min(limits), max(limits))
 
@@ -225,8 +261,7 @@ def _file(source: Any) -> Path | None:
     """Return the path of a file that begins like HDF5."""
     if not isinstance(source, str | Path):
         return None
-    try:
-        with open(source, "rb") as file:
-            return Path(source) if file.read(len(_MAGIC)) == _MAGIC else None
-    except OSError:
+    if not Path(source).is_file():
         return None
+    with open(source, "rb") as file:
+        return Path(source) if file.read(len(_MAGIC)) == _MAGIC else None

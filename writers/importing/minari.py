@@ -22,12 +22,15 @@ import pyarrow.dataset as ds
 from gymnasium import Space, spaces
 
 from ...store.card import CARD_KEYS
+from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
-from ...store.optional_packages import require
-from .dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
+from ...store.spaces.arrow import plain_array
+from .boundary import IMAGE_FORMATS, check_bytes, reading
+from .formats import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
+from .hdf5 import open_hdf5
 
 _METADATA = "metadata.json"
-_CARD_NAMES = {"algorithm_name": "algorithm", "license": "licence", "permissions": "licence"}
+_CARD_NAMES = {"algorithm_name": "algorithm", "permissions": "license"}
 _NOT_METADATA = frozenset({"id", "total_steps", "seed", "options"})
 _NOT_CARD = frozenset(
     {"total_episodes", "total_steps", "dataset_size", "data_format", "jpeg_encoding", "observation_space"}
@@ -51,7 +54,7 @@ class _Format:
             return Match(f"{file} is missing", 1)
         try:
             found = json.loads(file.read_bytes())
-        except ValueError:
+        except (ValueError, RecursionError):
             return Match(f"{file} is not JSON", 1)
         if not isinstance(found, dict) or "data_format" not in found:
             return Match(f"{file} has no data_format", 1)
@@ -69,10 +72,10 @@ class _Format:
             raise DatasetError(f"{source} is no Minari dataset: {match.reason}. Give its folder `data`.")
         folder = _folder(source)
         assert folder is not None
-        try:
+        for file in folder.glob("*.hdf5"):
+            open_hdf5(file).close()
+        with reading(folder, "cannot be opened by Minari"):
             storage = MinariStorage.read(folder)
-        except Exception as error:
-            raise DatasetError(f"Minari cannot open {folder}: {error}") from error
         return _Dataset(storage, range(int(storage.total_episodes)))
 
 
@@ -82,7 +85,6 @@ class _Dataset(ForeignDataset):
         self._storage = storage
         self._indices = indices
         metadata = storage.metadata
-        self.identity = f"minari:{metadata.get('dataset_id', '')}@{self._fingerprint()}"
         self.observation_space = storage.observation_space
         self.action_space = storage.action_space
         self.count = len(indices)
@@ -99,13 +101,6 @@ class _Dataset(ForeignDataset):
             map(_has_images, (self.observation_space, self.action_space))
         )
 
-    def _fingerprint(self) -> str:
-        try:
-            found, _ = self._read(0)
-        except Exception:  # damaged: an error names it once it is read
-            return fingerprint()
-        return fingerprint(*(found[name] for name in ("observations", "actions", "rewards")))
-
     def _read(self, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the columns of an episode, and its metadata."""
         said = dict(next(iter(self._storage.get_episode_metadata([index]))))
@@ -119,11 +114,9 @@ class _Dataset(ForeignDataset):
 
     def _load(self, index: int) -> ForeignEpisode:
         place = f"Episode {index} of {self._storage.data_path}"
-        try:
+        with reading(place):
             found, said = self._read(index)
             length = int(said["total_steps"])
-        except Exception as error:
-            raise DatasetError(f"{place} cannot be read: {type(error).__name__}: {error}") from error
         if len(found["rewards"]) != length:
             raise DatasetError(
                 f"{place} has {len(found['rewards'])} rewards; its metadata give {length} steps."
@@ -165,7 +158,7 @@ def _read_arrow(storage: Any, index: int, length: int) -> dict[str, Any]:
 
 def _joined(column: pa.ChunkedArray) -> pa.Array:
     joined = column.combine_chunks()
-    return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
+    return plain_array(pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined)
 
 
 def _decoded(space: Space, values: pa.Array, jpeg: bool) -> Any:
@@ -196,7 +189,9 @@ def _fixed(values: pa.Array) -> np.ndarray:
 def _frame(data: bytes) -> np.ndarray:
     from PIL import Image
 
-    return np.array(Image.open(io.BytesIO(data)), np.uint8)
+    with Image.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
+        check_bytes("A frame", image.height * image.width * len(image.getbands()))
+        return np.array(image, np.uint8)
 
 
 def _infos(values: pa.StructArray) -> dict[str, Any]:

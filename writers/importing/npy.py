@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from gzip import GzipFile
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 
 from ...store.errors import DatasetError
-from .dataset import Match
+from .boundary import check_bytes, closed_on_error, reading
+from .formats import Match
 
 _BLOCK_BYTES = 8 << 20
 #: Of a file at a time, since decompressing makes a copy.
@@ -40,13 +41,13 @@ class NpyFile:
     def __init__(self, place: str, name: str, open_file: Callable[[], IO[bytes] | GzipFile]) -> None:
         self.name = name
         self._place = f"{place}: {name}"
-        with unpacking(self._place):
+        with reading(self._place):
             self._file = open_file()
         with closed_on_error(self):
             self._read_header()
 
     def _read_header(self) -> None:
-        with unpacking(self._place):
+        with reading(self._place):
             version = np.lib.format.read_magic(self._file)
             if version not in _HEADERS:
                 raise DatasetError(f"{self._place}: version {version} of NumPy's format is unknown.")
@@ -56,7 +57,7 @@ class NpyFile:
         if fortran and len(self.shape) > 1:
             raise DatasetError(f"{self._place} is in Fortran order, which cannot be read in rows.")
         self._start = self._file.tell()
-        self._row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:]))
+        self._row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -78,7 +79,8 @@ class NpyFile:
         return (self[start : start + size] for start in range(0, len(self), size))
 
     def _read(self, start: int, shape: tuple[int, ...]) -> np.ndarray:
-        with unpacking(self._place):
+        check_bytes(self._place, self.dtype.itemsize * math.prod(shape))
+        with reading(self._place):
             found = np.empty(shape, self.dtype)
             rest = found.reshape(-1).view(np.uint8).data
             self._file.seek(self._start + start * self._row_bytes)
@@ -109,7 +111,7 @@ class NpzFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._opened: list[NpyFile] = []
-        with unpacking(str(path)):
+        with reading(str(path)):
             self._archive = zipfile.ZipFile(path)
         self.names = [name.removesuffix(".npy") for name in self._archive.namelist() if name.endswith(".npy")]
 
@@ -135,15 +137,19 @@ def npz_path(source: Any) -> Path | None:
     """Return the path of an `.npz` file; None for any other source."""
     if not isinstance(source, str | Path) or Path(source).suffix != ".npz":
         return None
-    return Path(source) if zipfile.is_zipfile(source) else None
+    if not Path(source).is_file():
+        return None
+    with open(source, "rb") as file:
+        return Path(source) if zipfile.is_zipfile(file) else None
 
 
 def look_into_npz(path: Path, *needed: str) -> Match:
-    """Return whether an `.npz` file has some arrays."""
-    try:
-        file = NpzFile(path)
-    except DatasetError as error:
-        return Match(str(error), len(needed))
+    """Return whether an `.npz` file has some arrays.
+
+    Raises:
+        DatasetError: the file is damaged.
+    """
+    file = NpzFile(path)
     file.close()
     return compared(file.names, *needed)
 
@@ -154,35 +160,3 @@ def compared(names: Collection[str], *needed: str) -> Match:
     return Match(
         f"it has no {', '.join(lacking)}" if lacking else f"it has {', '.join(needed)}", len(lacking)
     )
-
-
-class Closable(Protocol):
-    """Holds files open."""
-
-    def close(self) -> None:
-        """Close them."""
-
-
-@contextmanager
-def closed_on_error(files: Closable) -> Iterator[None]:
-    """Close files if the block fails."""
-    try:
-        yield
-    except BaseException:
-        files.close()
-        raise
-
-
-@contextmanager
-def unpacking(place: str) -> Iterator[None]:
-    """Turn errors of gzip, zip and NumPy, which are of many kinds, into those of a damaged dataset.
-
-    Raises:
-        DatasetError: the block failed; the message names the place.
-    """
-    try:
-        yield
-    except DatasetError:
-        raise
-    except Exception as error:
-        raise DatasetError(f"{place} cannot be read: {type(error).__name__}: {error}") from error

@@ -12,16 +12,16 @@ them, become step columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ...store.errors import DatasetError
-from .dataset import NO_REWARDS, ForeignDataset, ImportOptions, Match, Part
-from .flat import FlatEpisodes, FlatRows, extra_column
-from .hdf5 import as_flags, box_of, check_lengths, discrete_of, fingerprint, is_discrete
-from .npy import NpyFile, NpzFile, closed_on_error, look_into_npz, npz_path
+from .boundary import closed_on_error
+from .flat import FlatDataset, FlatRows, extra_column
+from .formats import NO_REWARDS, ForeignDataset, ImportOptions, Match
+from .hdf5 import as_flags, box_of, check_lengths, discrete_of, is_discrete
+from .npy import NpyFile, NpzFile, look_into_npz, npz_path
 
 _COLUMNS = ("observations", "actions", "terminals")
 _REWARDS = "rewards"
@@ -49,18 +49,15 @@ class _Format:
             return _Dataset(file, options)
 
 
-class _Dataset(ForeignDataset):
+class _Dataset(FlatDataset):
     def __init__(self, file: NpzFile, options: ImportOptions) -> None:
         super().__init__()
         self._file, path = file, file.path
         arrays = {name: self._file.open(name) for name in dict.fromkeys((*_COLUMNS, *self._file.names))}
         total = check_lengths(path, arrays)
-        heads = list(arrays.values())
         observations, actions = arrays.pop("observations"), arrays.pop("actions")
         lasts = as_flags(arrays.pop("terminals")[()], f"{path}: terminals")
         lasts[-1:] = True
-        first = int(lasts.argmax()) + 1 if total else 0
-        self.identity = f"ogbench:{fingerprint(*heads, rows=first)}"
         rewards = arrays.pop(_REWARDS, None)
         if rewards is None:
             self.losses.add(NO_REWARDS, total - int(lasts.sum()))
@@ -85,12 +82,7 @@ class _Dataset(ForeignDataset):
             stands=lasts,
             passed=extras,
         )
-        self._episodes = FlatEpisodes(self, options, rows)
-        self.count = self._episodes.count
-
-    def parts(self) -> Iterator[Part]:
-        """Yield parts of many episodes."""
-        return self._episodes.parts()
+        self.set_rows(rows, options)
 
     def close(self) -> None:
         """Close the file."""

@@ -19,23 +19,23 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ...store.batches import slice_batch
 from ...store.errors import DatasetError
+from ...store.spaces.batches import slice_batch
+from .boundary import reading
 from .columns import nested
-from .dataset import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
+from .formats import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
 from .hdf5 import (
     EXTRA,
     Hdf5Dataset,
     as_flags,
     box_of,
     check_lengths,
-    fingerprint,
     leaves,
     looked_into,
     missing_names,
     plain,
-    reading,
     space_of,
+    whole,
 )
 from .last_observation import completed, count_differing, is_left, with_last
 
@@ -77,9 +77,6 @@ class _Dataset(Hdf5Dataset):
         with reading(self.path):
             self._demos = sorted((name for name in self._data if name.startswith("demo_")), key=_number)
             first = self._demo(self._demos[0])
-            self.identity = "robomimic:" + fingerprint(
-                *leaves(first["obs"]).values(), first["actions"], first["rewards"]
-            )
             self.observation_space = options.observation_space or space_of(first["obs"], "observation_space")
             self.action_space = options.action_space or box_of(first["actions"], "action_space")
             self._splits = self._read_masks()
@@ -117,7 +114,7 @@ class _Dataset(Hdf5Dataset):
         with reading(place):
             arrays = leaves(demo)
             total = check_lengths(place, {path: arrays[path] for path in sorted(arrays, key=_order)})
-            values = nested({path: np.asarray(array[()]) for path, array in arrays.items()}, "/")
+            values = nested({path: whole(array, f"{place}: {path}") for path, array in arrays.items()}, "/")
         claimed = demo.attrs.get("num_samples", total)
         if int(claimed) != total:
             raise DatasetError(f"{place} has {total} rows; its num_samples is {claimed}.")

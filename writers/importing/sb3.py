@@ -7,7 +7,7 @@ episodes are cut. In a full buffer the oldest row is the one at `pos`.
 
 With `optimize_memory_usage=True` the next observation is the observation of the next row. Behind the end of
 an episode that one begins another, so only the newest row has its last observation. In a full buffer this
-stands in the place of the oldest observation, whose row is left out.
+has replaced the oldest observation, whose row is left out.
 
 A `RolloutBuffer` is refused: it has no flags, and A2C and PPO add the value of truncated observations to its
 rewards.
@@ -16,19 +16,18 @@ rewards.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
-from ...store.optional_packages import require
-from .dataset import ForeignDataset, ImportOptions, Match, Part
-from .flat import FlatEpisodes, FlatRows, Rolled, Tree
+from .boundary import reading
+from .flat import BEGUN, FlatDataset, FlatRows, Rolled, Tree, class_names, unrolled
+from .formats import ForeignDataset, ImportOptions, Match
 from .hdf5 import flags_of
-from .objects import BEGUN, class_names, unrolled
 
 _PACKAGE = "stable_baselines3"
 _EXTRA = "stable-baselines3"
@@ -70,13 +69,10 @@ class _Format:
 
 
 def _is_pickle(source: Any) -> bool:
-    if not isinstance(source, str | Path):
+    if not isinstance(source, str | Path) or not Path(source).is_file():
         return False
-    try:
-        with open(source, "rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except (OSError, ValueError):
-        return False
+    with open(source, "rb") as file:
+        head = file.read(_HEAD_BYTES)
     return head[:1] == b"\x80" and _PACKAGE.encode() in head
 
 
@@ -88,14 +84,11 @@ def _unpickled(path: str | Path, options: ImportOptions) -> Any:
             f"{path} is a pickle, and reading it runs the code in it. Pass trust=True if you trust it."
         )
     require(_PACKAGE, "Importing a pickled ReplayBuffer", _EXTRA)
-    try:
-        with open(path, "rb") as file:
-            return pickle.load(file)
-    except Exception as error:
-        raise DatasetError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    with reading(path), open(path, "rb") as file:
+        return pickle.load(file)
 
 
-class _Buffer(ForeignDataset):
+class _Buffer(FlatDataset):
     def __init__(self, buffer: Any, place: str, options: ImportOptions) -> None:
         super().__init__()
         size, count, pos = int(buffer.buffer_size), int(buffer.n_envs), int(buffer.pos)
@@ -132,9 +125,7 @@ class _Buffer(ForeignDataset):
             order=order,
             lanes=[filled] * count,
         )
-        self._episodes = FlatEpisodes(self, options, rows)
-        self.count = self._episodes.count
-        self.identity = f"sb3:{rows.digest()}"
+        self.set_rows(rows, options)
         self.settings = {"last_observation": options.last_observation}
         self.mapping = {
             "observation": "observations",
@@ -148,9 +139,6 @@ class _Buffer(ForeignDataset):
             self.losses.add(_DONES, int(dones[order].sum()))
         if _is_scaled(self.action_space):
             self.losses.add(_SCALED, filled * count)
-
-    def parts(self) -> Iterator[Part]:
-        return self._episodes.parts()
 
 
 def _flat(values: Any, space: spaces.Space) -> Tree:

@@ -13,17 +13,26 @@ own; its last episode is cut unless it has a flag. The last observation comes fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ...store.dynamic.column_groups import INFO, POLICY
 from ...store.errors import DatasetError
-from .dataset import ForeignDataset, ImportOptions, Match, Part
-from .flat import FlatEpisodes, FlatRows
-from .hdf5 import EXTRA, Hdf5Dataset, flags_of, looked_into, missing_names, plain, reading, space_of
-from .objects import BEGUN, action_space_of, array_tree, class_names, tree_leaves, unrolled
+from .boundary import reading
+from .flat import (
+    BEGUN,
+    FlatDataset,
+    FlatRows,
+    action_space_of,
+    array_tree,
+    class_names,
+    tree_leaves,
+    unrolled,
+)
+from .formats import ForeignDataset, ImportOptions, Match
+from .hdf5 import EXTRA, Hdf5Dataset, flags_of, looked_into, missing_names, plain, space_of
 
 _NEEDED = ("obs", "act", "rew", "terminated", "truncated")
 _MAPPING = {
@@ -64,18 +73,15 @@ def _look(file: Any) -> Match:
     return Match(f"it has the _meta of a buffer for {file.attrs['maxsize']:,} transitions")
 
 
-class _Buffer(ForeignDataset):
+class _Buffer(FlatDataset):
     """A buffer in memory."""
 
     def __init__(self, source: Any, options: ImportOptions) -> None:
         super().__init__()
-        self._episodes = _episodes(self, type(source).__name__, _tree(source._meta), vars(source), options)
-
-    def parts(self) -> Iterator[Part]:
-        return self._episodes.parts()
+        _set_rows(self, type(source).__name__, _tree(source._meta), vars(source), options)
 
 
-class _File(Hdf5Dataset):
+class _File(Hdf5Dataset, FlatDataset):
     """A file of `save_hdf5`."""
 
     def __init__(self, source: Any, options: ImportOptions) -> None:
@@ -89,10 +95,7 @@ class _File(Hdf5Dataset):
                 if name in self.file:
                     state[name] = self.file[name][()]
             values = _arrays_of(self.file["_meta"])
-        self._episodes = _episodes(self, str(self.path), values, state, options)
-
-    def parts(self) -> Iterator[Part]:
-        return self._episodes.parts()
+        _set_rows(self, str(self.path), values, state, options)
 
 
 class _Pickled:
@@ -117,14 +120,14 @@ def _tree(batch: Any) -> Any:
     )
 
 
-def _episodes(
-    dataset: ForeignDataset,
+def _set_rows(
+    dataset: FlatDataset,
     place: str,
     values: Mapping[str, Any],
     state: Mapping[str, Any],
     options: ImportOptions,
-) -> FlatEpisodes:
-    """Give a dataset what a buffer states, and return its episodes."""
+) -> None:
+    """Give a dataset what a buffer states, and its rows."""
     lacking = missing_names(values, *_NEEDED)
     lanes = _lanes(state)
     if lacking or not any(filled for _, _, filled, _ in lanes):
@@ -158,14 +161,11 @@ def _episodes(
     dataset.losses.add(BEGUN, sum(oldest > 0 for _, _, _, oldest in lanes))
     dataset.settings = {"last_observation": options.last_observation}
     dataset.mapping = {ours: theirs for ours, theirs in _MAPPING.items() if theirs in values}
-    dataset.identity = f"tianshou:{rows.digest()}"
     dataset.observation_space = options.observation_space or space_of(rows.observation, "observation_space")
     dataset.action_space = options.action_space or action_space_of(rows.action)
     shape = rows.reward.shape[1:]
     dataset.reward_shape = () if shape == (1,) else shape
-    found = FlatEpisodes(dataset, options, rows)
-    dataset.count = found.count
-    return found
+    dataset.set_rows(rows, options)
 
 
 def _lanes(state: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:

@@ -1,27 +1,30 @@
-"""Which recorder an environment gets: `EpisodeStore.record` asks here."""
+"""Which recorder an environment gets; what environments are made from, for create, record and collect."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from os import PathLike
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from ...store.compatibility import AutoresetMode
+from ...store.common.arguments import flag
+from ...store.common.compatibility import AutoresetMode
 from ...store.errors import InvalidArgumentError
 from ...store.handle import OpenStore, StoreHandle
-from ..options import SessionKeywords
-from ..session import RunSession
-from .aec_recorder import AECRecorder
-from .callbacks import EpisodeCallback, StepCallback
-from .info_choice import RecordInfos
-from .parallel_recorder import ParallelRecorder
-from .pettingzoo_api import pettingzoo_api
+from ..session.run import SessionKeywords
+from ..session.session import RunSession
+from .env_checks import pettingzoo_api
+from .env_recorder import RunKeywords
+from .pettingzoo_recorders import AECRecorder, ParallelRecorder
 from .pool_recorder import PoolRecorder, is_pool
 from .recorder import Recorder
 from .vector_recorder import VectorRecorder
 
+#: An id, a spec, or a function without arguments.
+EnvSource = str | EnvSpec | Callable[[], Any]
 AnyRecorder = Recorder | VectorRecorder | PoolRecorder | ParallelRecorder | AECRecorder
 
 
@@ -37,16 +40,9 @@ class RunObserver(Protocol):
         ...
 
 
-class RecordOptions(SessionKeywords, total=False):
+class RecordOptions(SessionKeywords, RunKeywords, total=False):
     """The options of `EpisodeStore.record` that every recorder takes."""
 
-    run: str | None
-    metadata: Mapping[str, Any] | None
-    step_callback: StepCallback | None
-    episode_callback: EpisodeCallback | None
-    files: Mapping[str, str | PathLike[str]] | None
-    packages: Sequence[str]
-    record_infos: RecordInfos
     replay: RunObserver | None
 
 
@@ -67,21 +63,31 @@ def recorder_of(
 ) -> AnyRecorder:
     """Return a recorder for an environment: by what it is, with the arguments that all recorders take.
 
+    Args:
+        env: the environment, or what it is made from; the recorder closes it in either case.
+
     Raises:
-        InvalidArgumentError: an option is for environments of another kind, or `replay` for another store.
+        InvalidArgumentError: there is no such environment; an option is for environments of another kind, or
+            `replay` for another store.
     """
-    if replay is None:
-        return _recorder_of(env, store, **arguments)
-    replay.check_store(store.handle)
-    recorder = _recorder_of(env, store, **arguments)
-    replay.observe(recorder.session)
+    if replay is not None:
+        replay.check_store(store.handle)
+    own = make(env) if is_source(env) else None
+    try:
+        recorder = _recorder_of(env if own is None else own, store, **arguments)
+    except BaseException:
+        if own is not None:
+            own.close()
+        raise
+    if replay is not None:
+        replay.observe(recorder.session)
     return recorder
 
 
 def _recorder_of(
     env: Any, store: OpenStore, *, autoreset_mode: Any = None, state: bool = False, **arguments: Any
 ) -> AnyRecorder:
-    api = pettingzoo_api(env)
+    api, state = pettingzoo_api(env), flag("state", state)
     if state and api is None:
         raise InvalidArgumentError("state=True is for PettingZoo environments, which have state().")
     if autoreset_mode is not None and not isinstance(env, VectorEnv):
@@ -96,3 +102,51 @@ def _recorder_of(
     if isinstance(env, VectorEnv):
         return VectorRecorder(env, store, autoreset_mode=autoreset_mode, **arguments)
     return Recorder(env, store, **arguments)
+
+
+def is_source(value: Any) -> bool:
+    """Return whether an environment can be made from it."""
+    return isinstance(value, str | EnvSpec) or (callable(value) and not is_env(value))
+
+
+def is_env(value: Any) -> bool:
+    """Return whether it is an environment of a kind that can be recorded."""
+    known = isinstance(value, gymnasium.Env | VectorEnv)
+    return known or (not isinstance(value, type) and (is_pool(value) or pettingzoo_api(value) is not None))
+
+
+def make(source: EnvSource) -> Any:
+    """Make an environment.
+
+    Raises:
+        InvalidArgumentError: there is no environment of that id, a package of it is missing, or the function
+            gave something else.
+    """
+    if isinstance(source, str | EnvSpec):
+        try:
+            return gymnasium.make(source)
+        except (gymnasium.error.Error, ImportError) as error:
+            raise InvalidArgumentError(
+                f"The environment {source!r:.200} cannot be made: {type(error).__name__}: {error}. Import "
+                "the package that registers it, or pass an environment or a function that makes one."
+            ) from error
+    env = source()
+    if not is_env(env):
+        raise InvalidArgumentError(
+            f"The function that makes the environment gave {type(env).__name__}; expected a gymnasium.Env, a "
+            "gymnasium.vector.VectorEnv, a pool, or an environment of PettingZoo."
+        )
+    return env
+
+
+@contextmanager
+def made(env: Any) -> Iterator[Any]:
+    """Yield an environment; one that is made from a source is closed when the block ends."""
+    if not is_source(env):
+        yield env
+        return
+    own = make(env)
+    try:
+        yield own
+    finally:
+        own.close()

@@ -11,12 +11,15 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium.vector.utils import batch_space
 
-from ...store.segments.episode_columns import Begins, Ends
-from ...store.segments.episode_record import EpisodeFacts
-from ..buffers.vector_buffer import NO_EPISODE
+from ...store.journal.episodes import Begins, Ends, EpisodeFacts
+from ..rows.vector_buffer import NO_EPISODE
+from .vector_values import to_numpy
 
 # The columns of a state's table. The table of `Ends` has the environment and the length in the places of the
 # second and the third.
@@ -26,7 +29,7 @@ _NO_FACTS: Mapping[int, EpisodeFacts] = {}
 
 @dataclass(slots=True)
 class EnvState:
-    """The episodes in hand; every array has one entry for each environment.
+    """The current episodes; every array has one entry for each environment.
 
     Attributes:
         tick: counts the calls that brought a transition.
@@ -65,12 +68,12 @@ class EnvState:
 
     @property
     def numbers(self) -> np.ndarray:
-        """The episode in hand; NOBODY if there is none."""
+        """The current episode; NO_EPISODE if there is none."""
         return self.table[:, _NUMBER]
 
     @property
     def running(self) -> np.ndarray:
-        """The same, but NOBODY where the environment goes on and nothing of it is recorded."""
+        """The same, but NO_EPISODE where the environment goes on and nothing of it is recorded."""
         return self.table[:, _RUNNING]
 
     @property
@@ -111,7 +114,7 @@ class EnvState:
         return self.table
 
     def set_all(self, numbers: np.ndarray, begun: np.ndarray) -> None:
-        """Put other episodes in hand, which began at these ticks and moments, shape (num_envs, 2)."""
+        """Set the current episodes, which began at these ticks and moments, shape (num_envs, 2)."""
         table = self.own()
         table[:, _NUMBER] = table[:, _RUNNING] = numbers
         table[:, [_BEGUN, _STARTED]] = begun
@@ -174,7 +177,7 @@ class EnvState:
             self.facts = {number: facts for number, facts in self.facts.items() if number not in gone}
 
     def ends(self, envs: np.ndarray) -> Ends:
-        """Return the episodes in hand of these environments, as they are now."""
+        """Return the current episodes of these environments, as they are now."""
         table = self.table.take(envs, 0)
         table[:, _BEGUN] = self.tick - table[:, _BEGUN]
         table[:, _RUNNING] = envs
@@ -212,3 +215,57 @@ class GatheredEnds:
         """Yield those that were kept, in order; they are kept no longer."""
         while self._ends:
             yield self._ends.popleft()
+
+
+class InFlight:
+    """Environments in flight.
+
+    Args:
+        pool: the pool.
+        action_space: the action space of one environment.
+        num_envs: how many environments the pool has.
+
+    Attributes:
+        mask: bool, shape (num_envs,): which environments are in flight.
+        batch_size: how many environments one `recv` waits for; None if the pool does not say.
+    """
+
+    def __init__(self, pool: Any, action_space: gymnasium.Space, num_envs: int) -> None:
+        self._pool = pool
+        self._action_space = action_space
+        self.mask = np.zeros(num_envs, bool)
+        self.batch_size = _batch_size(pool, num_envs)
+
+    @property
+    def missing(self) -> int:
+        """How many more environments must be sent something before `recv` can return."""
+        return max(0, (self.batch_size or 0) - int(np.count_nonzero(self.mask)))
+
+    def landed(self, infos: Mapping[str, Any]) -> None:
+        """Take out the environments of a batch; one without ids is refused where it is recorded."""
+        if "env_id" in infos:
+            self.mask[np.asarray(to_numpy(infos["env_id"]), np.int64)] = False
+
+    def drain(self) -> None:
+        """Receive and drop all that is in flight.
+
+        EnvPool hands out full batches only, and ends the process where environments in flight are reset. So
+        a last batch that is not full is filled with random steps of environments that have come back.
+        """
+        size = self.batch_size
+        rest = int(np.count_nonzero(self.mask)) % size if size else 0
+        if size and rest:
+            idle = np.flatnonzero(~self.mask)[: size - rest]
+            self._pool.send(batch_space(self._action_space, len(idle)).sample(), idle.astype(np.int32))
+            self.mask[idle] = True
+        while self.mask.any():
+            self.landed(self._pool.recv()[-1])
+
+
+def _batch_size(pool: Any, num_envs: int) -> int | None:
+    config = getattr(pool, "config", None)
+    found = config.get("batch_size") if isinstance(config, Mapping) else None
+    found = getattr(pool, "batch_size", None) if found is None else found
+    if not isinstance(found, int | np.integer):
+        return None
+    return min(int(found), num_envs) if found > 0 else num_envs

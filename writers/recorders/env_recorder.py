@@ -1,55 +1,66 @@
 """`EnvRecorder`: the base of all recorders of environments, which begins their run and closes them.
 
 `EpisodeRecorder` is the base of those with one episode at a time: of a single environment, or of one with
-several agents.
+several agents. `EnvsRecorder` is the base of those of many environments, of vectors and of pools.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from os import PathLike
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
+
+import numpy as np
 
 from ...store.dynamic.values import load_json
-from ...store.errors import RecorderStateError
+from ...store.errors import InvalidArgumentError, RecorderStateError
 from ...store.handle import OpenStore
-from ...store.journal.run_journal import RunHeader
-from ...store.segments.episode_record import end_reason_of
-from ..buffers.arrivals import LiveEpisode
-from ..environment import keep_env
-from ..options import SessionOptions
-from ..row_source import RowSource
-from ..run import run_header
-from ..run_owner import RunOwner
-from ..session import RunSession
-from ..step_rows import StepRows
+from ...store.journal.episodes import end_reason_of
+from ...store.journal.reading import RunHeader
+from ..rows.arrivals import LiveEpisode
+from ..rows.block_rows import BlockRows
+from ..rows.step_rows import StepRows
+from ..rows.vector_buffer import NO_EPISODE
+from ..session.environment import keep_env
+from ..session.row_source import RowSource
+from ..session.run import SessionOptions, run_header
+from ..session.run_owner import RunOwner
+from ..session.session import RunSession
 from .callbacks import (
     EpisodeCallback,
     EpisodeSummary,
+    EpisodeValues,
     Guarded,
     StepCallback,
     apply_episode_callback,
 )
 from .env_checks import check_unrecorded
-from .episode_values import EpisodeValues
-from .info_choice import InfoChoice
+from .env_recording import EnvRecording
+from .vector_values import InfoChoice, RecordInfos
 
 Rows = TypeVar("Rows", bound=RowSource)
 Steps = TypeVar("Steps", bound=StepRows)
 Live = TypeVar("Live", bound=LiveEpisode)
 
 
-@dataclass(frozen=True)
-class RunArguments:
-    """The arguments of all recorders that describe their run; see `Recorder`."""
+class RunKeywords(TypedDict, total=False):
+    """Keyword arguments of `EpisodeStore.record` and of all recorders that describe their run."""
 
     run: str | None
     metadata: Mapping[str, Any] | None
-    options: SessionOptions | None
+    step_callback: StepCallback | None
+    episode_callback: EpisodeCallback | None
     files: Mapping[str, str | PathLike[str]] | None
     packages: Sequence[str]
-    infos: InfoChoice
+    record_infos: RecordInfos
+
+
+class RecorderKeywords(RunKeywords, total=False):
+    """Keyword arguments of all recorders; see `Recorder`."""
+
+    options: SessionOptions | None
 
 
 class EnvRecorder(RunOwner[Rows], Generic[Rows]):
@@ -57,15 +68,6 @@ class EnvRecorder(RunOwner[Rows], Generic[Rows]):
 
     _paused = False
     _guards: tuple[Guarded | None, ...] = ()
-
-    def _guarded(
-        self, step_callback: StepCallback | None, episode_callback: EpisodeCallback | None
-    ) -> tuple[StepCallback | None, EpisodeCallback | None]:
-        """Return the callbacks so that it is known when one of them is being called."""
-        step = None if step_callback is None else Guarded(step_callback)
-        episode = None if episode_callback is None else Guarded(episode_callback)
-        self._guards = (step, episode)
-        return step, episode
 
     @property
     def paused(self) -> bool:
@@ -109,24 +111,37 @@ class EnvRecorder(RunOwner[Rows], Generic[Rows]):
                 "the middle of a step. Call it after the step; a callback ends an episode with StepData.end."
             )
 
-    def _record_into(
+    def _begin_run(
         self,
         store: OpenStore,
         env: Any,
         rows: Callable[[RunSession[Any]], Rows],
-        given: RunArguments,
+        *,
         describe: Callable[..., RunHeader] = run_header,
+        run: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        step_callback: StepCallback | None = None,
+        episode_callback: EpisodeCallback | None = None,
+        options: SessionOptions | None = None,
+        files: Mapping[str, str | PathLike[str]] | None = None,
+        packages: Sequence[str] = (),
+        record_infos: RecordInfos = True,
     ) -> Rows:
         """Keep the environment in the store and begin a run; return its row source.
 
         Raises:
-            InvalidArgumentError: a recorder of the same store stands below the environment.
+            InvalidArgumentError: a recorder of the same store stands below the environment, or an argument
+                makes no sense.
         """
+        self._infos = InfoChoice.of(record_infos)
         check_unrecorded(env, store.handle)
-        self._infos = given.infos
-        kept = keep_env(store.handle.layout, env, given.files, given.packages)
-        header = describe(given.run, given.metadata, env, kept)
-        return self._open_run(store, header, given.options, rows)
+        kept = keep_env(store.handle.layout, env, files, packages)
+        opened = self._open_run(store, describe(run, metadata, env, kept), options, rows)
+        # Guarded, so that it is known when one of them is being called.
+        self._step_callback = None if step_callback is None else Guarded(step_callback)
+        self._episode_callback = None if episode_callback is None else Guarded(episode_callback)
+        self._guards = (self._step_callback, self._episode_callback)
+        return opened
 
     def close(self, **kwargs: Any) -> None:
         """End what is open, seal everything, finish the run and close the environment.
@@ -157,7 +172,7 @@ class EnvRecorder(RunOwner[Rows], Generic[Rows]):
         self._infos.warn_of_missing()
 
     def _finish(self) -> None:
-        """End the episode in hand, where the recorder knows more of it than the session."""
+        """End the current episode, where the recorder knows more of it than the session."""
 
     def _close_env(self, **kwargs: Any) -> None:
         self.env.close(**kwargs)  # type: ignore[attr-defined]
@@ -168,13 +183,19 @@ class EpisodeRecorder(EnvRecorder[Steps], Generic[Steps, Live]):
 
     _rows: Steps
 
-    def _begin_run(self, rows: Steps, episode_callback: EpisodeCallback | None) -> None:
-        """Begin without an episode."""
-        self._rows = rows
+    def _begin_episodes(
+        self,
+        store: OpenStore,
+        env: Any,
+        rows: Callable[[RunSession[Any]], Steps],
+        describe: Callable[..., RunHeader] = run_header,
+        **given: Unpack[RecorderKeywords],
+    ) -> None:
+        """Begin a run without an episode."""
+        self._rows = self._begin_run(store, env, rows, describe=describe, **given)
         if self._infos.keys is not None:
-            rows.choose_infos(self._infos.owned)
-        self._episode_callback = episode_callback
-        # The episode in hand; and the same while it goes on, None once it is done or the recorder is closed.
+            self._rows.choose_infos(self._infos.owned)
+        # The current episode; and the same while it goes on, None once it is done or the recorder is closed.
         self._episode: Live | None = None
         self._running: Live | None = None
         # Whether the environment goes on after a callback ended the episode and its steps are not recorded;
@@ -188,7 +209,7 @@ class EpisodeRecorder(EnvRecorder[Steps], Generic[Steps, Live]):
 
     @property
     def episode(self) -> Live | None:
-        """The episode in hand, also when it has ended; None before the first reset."""
+        """The current episode, also when it has ended; None before the first reset."""
         return self._episode
 
     @property
@@ -198,11 +219,11 @@ class EpisodeRecorder(EnvRecorder[Steps], Generic[Steps, Live]):
 
     @property
     def episode_id(self) -> str | None:
-        """The id of the episode in hand; None before the first reset."""
+        """The id of the current episode; None before the first reset."""
         return None if self._episode is None else self._session.episode_id(self._episode.number)
 
     def discard_episode(self) -> None:
-        """Drop the episode in hand: none of its rows are stored, also after a crash.
+        """Drop the current episode: none of its rows are stored, also after a crash.
 
         It is the running episode, or the one that has just ended, until the next episode begins or `flush` or
         `seal` is called. Steps up to the next episode reach the environment and are not recorded.
@@ -240,7 +261,7 @@ class EpisodeRecorder(EnvRecorder[Steps], Generic[Steps, Live]):
         self._reset_because = because
 
     def _stop(self, *, muted: bool = False, reset_because: str = "The episode has ended.") -> None:
-        """Let no further step into the episode; it stays in hand, so that its last row can be logged for."""
+        """Let no further step into the episode; it stays current, so that its last row can be logged for."""
         self._expect_reset(reset_because)
         episode, self._running = self._running, None
         self._muted = muted
@@ -252,7 +273,7 @@ class EpisodeRecorder(EnvRecorder[Steps], Generic[Steps, Live]):
             self._finish()
 
     def _finish(self) -> None:
-        """End the episode in hand, if any."""
+        """End the current episode, if any."""
         going_on, self._running = self._running is not None, None
         episode = self._episode
         if episode is None:
@@ -300,3 +321,77 @@ class EpisodeRecorder(EnvRecorder[Steps], Generic[Steps, Live]):
             agent_lengths={agent.agent_id: agent.length for agent in agents},
             agent_returns={agent.agent_id: agent.episode_return for agent in agents},
         )
+
+
+class EnvsRecorder(EnvRecorder[BlockRows]):
+    """The base of recorders with several environments."""
+
+    _recording: EnvRecording
+
+    def _begin_envs(
+        self, store: OpenStore, envs: Any, num_envs: int, **given: Unpack[RecorderKeywords]
+    ) -> None:
+        """Begin a run without episodes."""
+        # A call may bring the first rows of new episodes beside the last ones of others.
+        self._begin_run(store, envs, partial(BlockRows, rows=2 * num_envs), **given)
+        self._recording = EnvRecording(
+            self._session, store.handle.schema, num_envs, self._episode_callback, self._infos
+        )
+
+    @property
+    def episode_ids(self) -> list[str | None]:
+        """The id of the current episode of each environment; None where there is none."""
+        numbers = self._recording.state.numbers.tolist()
+        return [None if number == NO_EPISODE else self._session.episode_id(number) for number in numbers]
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes were recorded and have ended."""
+        return self._recording.episodes
+
+    @property
+    def transitions(self) -> int:
+        """How many transitions were recorded, those of running episodes included."""
+        return self._recording.transitions
+
+    def discard_episode(self, env_index: int | Sequence[int] | np.ndarray | None = None) -> None:
+        """Drop the current episodes of some environments: none of their rows are stored, also after a crash.
+
+        An environment's current episode is the running one, or the one that has just ended, until the
+        environment's next episode begins or `flush` or `seal` is called. Its steps up to the next episode are
+        not recorded.
+
+        Args:
+            env_index: the environment, or several; needed unless there is only one.
+
+        Raises:
+            InvalidArgumentError: `env_index` is missing, or does not name environments.
+            RecorderStateError: an environment has no episode (then none is discarded), the recorder is
+                closed, or a callback called this.
+            StoreAccessError: the journal has rows of the episodes and cannot be written; the next flush
+                writes that they are discarded.
+        """
+        self._check_between_steps()
+        self._session.confirm_discard(self._recording.discard(self._checked_envs(env_index), ended=True))
+
+    def _checked_envs(self, env_index: Any) -> np.ndarray:
+        count = self._recording.num_envs
+        if env_index is None and count == 1:
+            return np.zeros(1, np.int64)
+        envs = np.atleast_1d(np.asarray([] if env_index is None else env_index))
+        fits = envs.ndim == 1 and envs.dtype.kind in "iu" and len(envs) and len(np.unique(envs)) == len(envs)
+        if not fits or not 0 <= envs.min() <= envs.max() < count:
+            raise InvalidArgumentError(
+                f"env_index is {env_index!r}; expected the index of an environment, or several different "
+                f"ones, from 0 to {count - 1}."
+            )
+        return envs.astype(np.int64)
+
+    def _pause(self) -> None:
+        self._recording.end(self._recording.everyone)
+        self._recording.discard(self._recording.everyone, ended=False)
+        self._paused = True
+        self._recording.raise_late()
+
+    def _end_finished(self) -> None:
+        self._recording.end(np.arange(0))

@@ -1,4 +1,4 @@
-"""What recorders of several environments share: rows of a batch, infos, logged values, begins and ends.
+"""Recording of several environments: rows of a batch, infos, logged values, begins and ends.
 
     env -> VectorRecorder or PoolRecorder -> EnvRecording -> BlockRows -> session -> journal
 
@@ -17,20 +17,15 @@ import numpy as np
 
 from ...store.dynamic.values import load_json
 from ...store.errors import RecorderStateError
+from ...store.journal.episodes import NO_FACTS, Ends, EpisodeFacts, end_reason_of
 from ...store.schema import LATE_ROW, RESET_ROW, StepSchema
-from ...store.segments.episode_columns import NO_FACTS, Ends
-from ...store.segments.episode_record import EpisodeFacts, end_reason_of
-from ..block_rows import BlockRows
-from ..buffers.dynamic_blocks import DynamicBlock, DynamicEntry, owned_values
-from ..buffers.vector_buffer import NO_EPISODE, VectorBuffer
-from ..session import RunSession
-from .callbacks import ENDED_EARLY, EpisodeCallback, EpisodeSummary, apply_episode_callback
+from ..rows.block_rows import BlockRows
+from ..rows.vector_buffer import NO_EPISODE, DynamicBlock, DynamicEntry, VectorBuffer, owned_values
+from ..session.session import RunSession
+from .callbacks import ENDED_EARLY, EpisodeCallback, EpisodeSummary, EpisodeValues, apply_episode_callback
 from .env_episodes import EnvState, GatheredEnds
-from .episode_values import EpisodeValues
-from .info_choice import InfoChoice
-from .logged_values import LoggedValues
 from .plain_steps import PlainSteps
-from .vector_values import told
+from .vector_values import InfoChoice, LoggedValues, told
 
 
 class EnvRecording:
@@ -85,7 +80,7 @@ class EnvRecording:
 
     @property
     def state(self) -> EnvState:
-        """The episodes in hand."""
+        """The current episodes."""
         if self._next is not None:
             self._complete()
         self.settle()
@@ -148,7 +143,7 @@ class EnvRecording:
         plain = self.plain
         if plain is None:
             return
-        # Asked for in any case: whoever is at it has counted the rows before all that is known of them.
+        # Asked for in any case: its writer has counted the rows before all that is known of them.
         with self._settling:
             # Somebody else may have done it meanwhile, and the block may be in use for other rows by now.
             found = plain.settle(self._state, self.session.next_number) if plain is self.plain else None

@@ -1,8 +1,8 @@
-"""Steps of which nothing is to be said but their rows: the shortest way through a vector recorder.
+"""`PlainSteps`: the fast path of a vector recorder for steps without infos, callbacks or logged values.
 
-Where sub-environments reset themselves at the next step, nobody logs and there are no infos and callbacks, a
-step is five copies and two sums. Which episodes began and ended with it is worked out later, for many steps
-at once: when rows are to go to the journal, or when somebody asks.
+Where sub-environments reset themselves at the next step, such a step is five copies and two sums. Which
+episodes began and ended is worked out later, for many steps at once: when rows go to the journal, or when a
+caller asks.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from ...store.journal.episodes import Begins, Ends
 from ...store.schema import RESET_ROW
-from ...store.segments.episode_columns import Begins, Ends
-from ..buffers.vector_buffer import VectorBuffer
+from ..rows.vector_buffer import VectorBuffer
 from .env_episodes import EnvState
 from .vector_values import flags, to_numpy
 
@@ -89,7 +89,7 @@ class PlainSteps:
 
 
 class Settled:
-    """What some steps come to.
+    """The sum of some steps.
 
     Attributes:
         stop: the row behind them.

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from os import PathLike
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeGuard, Unpack, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -20,23 +19,18 @@ import numpy as np
 from ...store.errors import InvalidArgumentError, RecorderStateError, SpaceMismatchError
 from ...store.handle import OpenStore
 from ...store.schema import RESET_ROW
-from ..buffers.vector_buffer import NO_EPISODE, VectorBuffer
-from ..options import SessionOptions
-from .callbacks import EpisodeCallback, StepCallback
+from ..rows.vector_buffer import NO_EPISODE, VectorBuffer
 from .env_checks import check_spaces
-from .env_episodes import EnvState
-from .env_recorder import RunArguments
+from .env_episodes import EnvState, InFlight
+from .env_recorder import EnvsRecorder, RecorderKeywords
 from .env_recording import EnvRecording, add_told
-from .envs_recorder import EnvsRecorder
-from .in_flight import InFlight
-from .info_choice import InfoChoice, RecordInfos
 from .step_callbacks import StepCalls
-from .vector_values import flags, per_env, rows_of, single, to_numpy
+from .vector_values import flags, per_env, single, to_numpy
 
 
 @runtime_checkable
 class EnvPool(Protocol):
-    """What a pool must have; EnvPool's Gymnasium environments do."""
+    """The methods that a pool must have; EnvPool's Gymnasium environments do."""
 
     observation_space: Any
     action_space: Any
@@ -78,23 +72,14 @@ class PoolRecorder(EnvsRecorder):
         self,
         pool: EnvPool,
         store: OpenStore,
-        *,
-        run: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        step_callback: StepCallback | None = None,
-        episode_callback: EpisodeCallback | None = None,
-        options: SessionOptions | None = None,
-        files: Mapping[str, str | PathLike[str]] | None = None,
-        packages: Sequence[str] = (),
-        record_infos: RecordInfos = True,
+        **given: Unpack[RecorderKeywords],
     ) -> None:
         self.pool = pool
         schema = store.handle.schema
         observation_space, action_space = pool_spaces(pool)
         check_spaces(schema, {"observation_space": observation_space, "action_space": action_space})
         self.num_envs = _count(pool)
-        given = RunArguments(run, metadata, options, files, packages, InfoChoice.of(record_infos))
-        self._begin_run(store, pool, self.num_envs, step_callback, episode_callback, given)
+        self._begin_envs(store, pool, self.num_envs, **given)
         # The action that each environment was sent last, and room to check a batch of them.
         self._sent = schema.action.buffer(self.num_envs)
         self._staged = schema.action.buffer(self.num_envs)
@@ -116,7 +101,7 @@ class PoolRecorder(EnvsRecorder):
 
     @property
     def recording(self) -> EnvRecording:
-        """The episodes in hand."""
+        """The current episodes."""
         return self._recording
 
     @property
@@ -180,30 +165,16 @@ class PoolRecorder(EnvsRecorder):
                 as they were before it.
             RecorderStateError: as for `send`.
         """
-        return self.recv_choosing(lambda result: None)
-
-    def recv_choosing(
-        self, choose: Callable[[tuple], np.ndarray | None]
-    ) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Do the same, but record only the rows of the batch that `choose` returns; None: all.
-
-        Call `record_rows` for the others before their environments are sent anything.
-        """
         if not self._paused:
             self._check_going_on()
         result = self._asked("recv")
         try:
             self.in_flight.landed(result[-1])
-            rows = choose(result)
         except BaseException:
             self._interrupt()
             raise
-        self.record_rows(result, rows)
+        self._recorded(*result)
         return result
-
-    def record_rows(self, result: tuple, rows: np.ndarray | None = None) -> None:
-        """Record these rows of a batch, indices in ascending order; None: all."""
-        self._recorded(*(result if rows is None else rows_of(result, rows)))
 
     def mute(self, envs: np.ndarray) -> None:
         """Give up the running episodes of these environments, and record them from their next reset on."""
@@ -240,7 +211,7 @@ class PoolRecorder(EnvsRecorder):
         self._recording.log(spread, mask)
 
     def discard_episode(self, env_index: int | Sequence[int] | np.ndarray | None = None) -> None:
-        """See `VectorRecorder.discard_episode`; an ended episode is in hand until the next batch."""
+        """See `VectorRecorder.discard_episode`; an ended episode can be discarded until the next batch."""
         super().discard_episode(env_index)
         self._over[self._checked_envs(env_index)] = True
 

@@ -7,33 +7,26 @@ that it keeps, and of `wrappers.Autoreset` and `vector.AutoresetMode` for enviro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from ...store.compatibility import AutoresetMode
+from ...store.common.compatibility import AutoresetMode
 from ...store.dynamic.values import freeze, freeze_value
 from ...store.errors import InvalidArgumentError, RecorderStateError
 from ...store.handle import OpenStore
-from ..buffers.arrivals import LiveEpisode
-from ..options import SessionOptions
-from ..step_rows import StepRows
-from .autoreset import stated_mode
+from ..rows.arrivals import LiveEpisode
+from ..rows.step_rows import StepRows
 from .callbacks import (
     ENDED_EARLY,
     INTERRUPTED,
-    EpisodeCallback,
-    StepCallback,
     StepData,
     apply_step_callback,
     continues,
 )
-from .env_checks import check_spaces
-from .env_recorder import EpisodeRecorder, RunArguments
-from .info_choice import InfoChoice, RecordInfos
+from .env_checks import check_spaces, stated_mode
+from .env_recorder import EpisodeRecorder, RecorderKeywords
 
 
 class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
@@ -65,15 +58,7 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         self,
         env: gymnasium.Env,
         store: OpenStore,
-        *,
-        run: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        step_callback: StepCallback | None = None,
-        episode_callback: EpisodeCallback | None = None,
-        options: SessionOptions | None = None,
-        files: Mapping[str, str | PathLike[str]] | None = None,
-        packages: Sequence[str] = (),
-        record_infos: RecordInfos = True,
+        **given: Unpack[RecorderKeywords],
     ) -> None:
         if isinstance(env, VectorEnv):
             raise InvalidArgumentError(
@@ -91,17 +76,10 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
             {"observation_space": env.observation_space, "action_space": env.action_space},
         )
         self._autoreset = _autoreset_mode(env)
-        rows = self._record_into(
-            store,
-            env,
-            StepRows,
-            RunArguments(run, metadata, options, files, packages, InfoChoice.of(record_infos)),
-        )
-        self._step_callback, episode_callback = self._guarded(step_callback, episode_callback)
-        self._begin_run(rows, episode_callback)
+        self._begin_episodes(store, env, StepRows, **given)
         # Whether the environment itself said done.
         self._env_done = False
-        self._special = step_callback is not None or self._autoreset is AutoresetMode.SAME_STEP
+        self._special = self._step_callback is not None or self._autoreset is AutoresetMode.SAME_STEP
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -155,7 +133,7 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         return result
 
     def log(self, /, **values: Any) -> None:
-        """Add `policy.<key>` values to the current step: the row of the observation in hand.
+        """Add `policy.<key>` values to the current step: the row of the current observation.
 
         They stand beside the action taken there; after the last step they stand on the row of the last
         observation. Of two values for one key the later counts.
@@ -192,7 +170,7 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
             return
         step = StepData(0, observation, info=info, env=self.env)
         if self._step_callback is not None:
-            step = apply_step_callback(self._step_callback, step)
+            step = apply_step_callback(self._step_callback, step, self._session.store.schema)
         self._episode = self._running = self._rows.begin(
             step.observation, step.info, seed=seed, options=options, extra=step.extra
         )
@@ -212,7 +190,7 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
             t, last_observation, action, reward, terminated, truncated, last_info, policy, env=self.env
         )
         if self._step_callback is not None:
-            step = apply_step_callback(self._step_callback, step)
+            step = apply_step_callback(self._step_callback, step, self._session.store.schema)
         self._add(episode, step, staged=step.action is action)
         if continues(step) and not env_done:
             self._stop()
@@ -230,10 +208,8 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         buffer = self._rows.room()
         if not staged:
             buffer.put_action(buffer.count, step.action)
-        terminated, truncated = bool(step.terminated), bool(step.truncated)
-        buffer.add_step(
-            episode, step.reward, step.observation, terminated, truncated, step.info, step.policy, step.extra
-        )
+        outcome = step.reward, step.observation, step.terminated, step.truncated
+        buffer.add_step(episode, *outcome, step.info, step.policy, step.extra)
 
     def _expect_reset(self, because: str) -> None:
         self._env_done = False

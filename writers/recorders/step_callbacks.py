@@ -14,9 +14,9 @@ import numpy as np
 
 from ...store.dynamic.logical_types import nest
 from ...store.dynamic.rows import owned
+from ...store.journal.episodes import Ends
 from ...store.schema import RESET_ROW
-from ...store.segments.episode_columns import Ends
-from ..buffers.vector_buffer import NO_EPISODE, VectorBuffer
+from ..rows.vector_buffer import NO_EPISODE, VectorBuffer
 from .callbacks import StepCallback, StepData, apply_step_callback, continues
 from .env_episodes import EnvState
 from .env_recording import EnvRecording
@@ -27,7 +27,7 @@ class StepCalls:
     """The calls for one batch of rows.
 
     Args:
-        recording: the episodes in hand.
+        recording: the current episodes.
         block: where the rows are.
         callback: the user's.
         observations, infos: of all environments, as the batch has them.
@@ -183,7 +183,7 @@ class StepCalls:
 
     def _show(self, row: int, step: StepData) -> bool:
         """Call the callback, put what it changed, and say whether it ended the episode."""
-        answer = apply_step_callback(self._callback, step)
+        answer = apply_step_callback(self._callback, step, self._recording.session.store.schema)
         block = self._block
         if answer.observation is not step.observation:
             block.observations.put(row, answer.observation)

@@ -1,6 +1,6 @@
 """`TeamRecorder`: what the recorders of PettingZoo's two APIs have in common.
 
-It keeps the episode in hand, calls callbacks, adds what was logged, and hands all of it to `AgentRows`.
+It keeps the current episode, calls callbacks, adds what was logged, and hands all of it to `AgentRows`.
 Everything that it does not define is the environment's own.
 """
 
@@ -10,31 +10,27 @@ import atexit
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
-from os import PathLike
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
 import numpy as np
 
-from ...store.agents.agents import find_group
+from ...store.agents import find_group
 from ...store.dynamic.values import freeze, freeze_value
 from ...store.errors import InvalidArgumentError, RecorderStateError
 from ...store.handle import OpenStore
-from ..agent_rows import AgentRows, check_extra_names
-from ..buffers.agent_arrivals import Arrival, LiveAgent, LiveTeam
-from ..options import SessionOptions
+from ...store.spaces.coerce import as_flag
+from ..rows.agent_arrivals import Arrival, LiveAgent, LiveTeam
+from ..rows.agent_rows import AgentRows
 from .callbacks import (
     ENDED_EARLY,
     INTERRUPTED,
-    EpisodeCallback,
     EpisodeSummary,
-    StepCallback,
     StepData,
     apply_step_callback,
     continues,
 )
-from .env_recorder import EpisodeRecorder, RunArguments
-from .info_choice import InfoChoice, RecordInfos
-from .pettingzoo_api import Api, agents_header, pettingzoo_api
+from .env_checks import Api, agents_header, pettingzoo_api
+from .env_recorder import EpisodeRecorder, RecorderKeywords
 
 End = bool | Literal["continue"]
 STATE = "state"
@@ -45,7 +41,7 @@ _open_recorders: weakref.WeakSet[TeamRecorder] = weakref.WeakSet()
 
 
 class Seen(NamedTuple):
-    """What came to one agent.
+    """The observation and outcome of one agent.
 
     Attributes:
         agent: its name.
@@ -63,6 +59,14 @@ class Seen(NamedTuple):
     truncated: bool = False
     action: Any = None
     stepped: bool = False
+
+
+def flags_of(
+    agent: str, terminations: Mapping[str, Any], truncations: Mapping[str, Any]
+) -> tuple[bool, bool]:
+    """Return an agent's flags; unset where it has none."""
+    terminated, truncated = terminations.get(agent, False), truncations.get(agent, False)
+    return as_flag(f"terminations[{agent!r}]", terminated), as_flag(f"truncations[{agent!r}]", truncated)
 
 
 class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
@@ -97,15 +101,8 @@ class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
         env: Any,
         store: OpenStore,
         *,
-        run: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        step_callback: StepCallback | None = None,
-        episode_callback: EpisodeCallback | None = None,
-        options: SessionOptions | None = None,
-        files: Mapping[str, str | PathLike[str]] | None = None,
-        packages: Sequence[str] = (),
-        record_infos: RecordInfos = True,
         state: bool = False,
+        **given: Unpack[RecorderKeywords],
     ) -> None:
         if pettingzoo_api(env) != self.api:
             raise InvalidArgumentError(
@@ -115,16 +112,11 @@ class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
         if state and not callable(getattr(env, STATE, None)):
             raise InvalidArgumentError(f"state=True, but {type(env).__name__} has no state().")
         self.env = env
-        self._schema = store.handle.schema
-        self._groups = self._schema.groups
+        self._groups = store.handle.schema.groups
         self._known: dict[str, int] = {}
         for agent in getattr(env, "possible_agents", ()) if self._groups else ():
             self._group(agent)
-        given = RunArguments(run, metadata, options, files, packages, InfoChoice.of(record_infos))
-        describe = partial(agents_header, api=self.api)
-        rows = self._record_into(store, env, AgentRows, given, describe)
-        self._step_callback, episode_callback = self._guarded(step_callback, episode_callback)
-        self._begin_run(rows, episode_callback)
+        self._begin_episodes(store, env, AgentRows, partial(agents_header, api=self.api), **given)
         self._with_state = state
         self._possible = len(getattr(env, "possible_agents", ()))
         self._env_step = 0
@@ -135,7 +127,7 @@ class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
         _open_recorders.add(self)
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else the environment has; of its private parts only the rewards that AEC loops need."""
+        """Return any other attribute of the environment; of its private ones only AEC rewards."""
         if name == "env" or (name.startswith("_") and name != "_cumulative_rewards"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.env, name)
@@ -147,7 +139,7 @@ class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
 
     @property
     def env_steps(self) -> int:
-        """How many steps the environment has made in the episode in hand."""
+        """How many steps the environment has made in the current episode."""
         return self._env_step
 
     def group_name(self, agent: str) -> str:
@@ -333,8 +325,7 @@ class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
             agent=seen.agent,
             env=self.env,
         )
-        step = apply_step_callback(self._step_callback, step)
-        check_extra_names(self._schema, step.extra)
+        step = apply_step_callback(self._step_callback, step, self._session.store.schema)
         changed = None
         if seen.stepped:
             changed = (step.action, step.reward, bool(step.terminated), bool(step.truncated))

@@ -9,30 +9,23 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 
-from ...store.compatibility import AutoresetMode, metadata_of
+from ...store.common.compatibility import AutoresetMode, metadata_of
 from ...store.dynamic.values import freeze
 from ...store.errors import RecorderStateError
 from ...store.handle import OpenStore
-from ...store.segments.episode_columns import Ends
-from ...store.segments.episode_record import EpisodeFacts
-from ..buffers.vector_buffer import NO_EPISODE, VectorBuffer
-from ..options import SessionOptions
-from .autoreset import autoreset_mode_of
-from .callbacks import EpisodeCallback, StepCallback
-from .env_checks import check_spaces
-from .env_recorder import RunArguments
+from ...store.journal.episodes import Ends, EpisodeFacts
+from ..rows.vector_buffer import NO_EPISODE, VectorBuffer
+from .env_checks import autoreset_mode_of, check_spaces
+from .env_recorder import EnvsRecorder, RecorderKeywords
 from .env_recording import EnvRecording, add_told
-from .envs_recorder import EnvsRecorder
-from .info_choice import InfoChoice, RecordInfos
 from .step_callbacks import StepCalls
 from .vector_step import VectorStep
-from .vector_values import flags, to_numpy
+from .vector_values import by_key, flags, to_numpy
 
 
 class VectorRecorder(EnvsRecorder, VectorWrapper):
@@ -67,15 +60,8 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
         envs: VectorEnv,
         store: OpenStore,
         *,
-        run: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        step_callback: StepCallback | None = None,
-        episode_callback: EpisodeCallback | None = None,
-        options: SessionOptions | None = None,
-        files: Mapping[str, str | PathLike[str]] | None = None,
-        packages: Sequence[str] = (),
-        record_infos: RecordInfos = True,
         autoreset_mode: AutoresetMode | str | None = None,
+        **given: Unpack[RecorderKeywords],
     ) -> None:
         super().__init__(envs)
         schema = store.handle.schema
@@ -87,11 +73,10 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
             },
         )
         self._mode = autoreset_mode_of(metadata_of(envs), autoreset_mode)
-        given = RunArguments(run, metadata, options, files, packages, InfoChoice.of(record_infos))
-        self._begin_run(store, envs, envs.num_envs, step_callback, episode_callback, given)
+        self._begin_envs(store, envs, envs.num_envs, **given)
         if isinstance(envs.unwrapped, SyncVectorEnv):
             self._recording.sub_envs = envs.unwrapped.envs
-        self._plain = self._mode is AutoresetMode.NEXT_STEP and step_callback is None
+        self._plain = self._mode is AutoresetMode.NEXT_STEP and self._step_callback is None
         # Whether the sub-environments were reset and nothing went wrong since.
         self._open = False
         #: Where `collect` stands with this recorder between two of its calls.
@@ -106,7 +91,7 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
 
     @property
     def recording(self) -> EnvRecording:
-        """The episodes in hand."""
+        """The current episodes."""
         return self._recording
 
     @property
@@ -336,6 +321,7 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
 
     def _step(self, block: VectorBuffer, actions: Any, result: tuple, keep: np.ndarray | None = None) -> None:
         self._recording.settle()
+        result = (*result[:4], by_key(result[4], self.num_envs))
         VectorStep(self._recording, block, self._mode, actions, result, keep).record(self._step_callback)
 
     def _begin(self, envs: np.ndarray, observations: Any, infos: Any, facts: dict[int, EpisodeFacts]) -> None:
@@ -349,7 +335,7 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
             return
         block, state = recording.begin(envs, facts)
         row = block.count
-        values = to_numpy(observations)
+        values, infos = to_numpy(observations), by_key(infos, self.num_envs)
         chosen = None if count == self.num_envs else envs
         block.observations.put_many(row, values, count, chosen)
         if self._step_callback is not None:
@@ -367,7 +353,7 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
     # Seeds
 
     def _fresh_seeds(self) -> Callable[[], list[Any]] | None:
-        """Return how to ask for the seeds that the sub-environments draw now; None if nobody can be asked.
+        """Return how to ask for the seeds that the sub-environments draw now; None if none can be asked.
 
         Only a generator that does not exist before the reset is known to start with it.
         """

@@ -1,8 +1,8 @@
 """One step of a vector environment on its way into the block.
 
 The rows of a step: one for each sub-environment, in their order; behind them what was logged for last
-observations; behind those the first rows of episodes that began within the step (SAME_STEP). Rows of nobody
-are left out when the block goes to the journal.
+observations; behind those the first rows of episodes that began within the step (SAME_STEP). Rows without an
+episode are left out when the block goes to the journal.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ...store.compatibility import AutoresetMode
+from ...store.common.compatibility import AutoresetMode
 from ...store.errors import SpaceMismatchError
 from ...store.schema import RESET_ROW, STEP_ROW
-from ..buffers.vector_buffer import NO_EPISODE, VectorBuffer
+from ..rows.vector_buffer import NO_EPISODE, VectorBuffer
 from .callbacks import StepCallback
 from .env_episodes import EnvState
 from .env_recording import EnvRecording, add_told
@@ -26,10 +26,10 @@ _SET = b"\x01"
 
 
 class VectorStep:
-    """What a step brought, and the rows and the state that come of it.
+    """The result of a step, and the rows and the state that come of it.
 
     Args:
-        recording: the episodes in hand.
+        recording: the current episodes.
         block: where the rows go; the actions stand in them already.
         mode: how the sub-environments reset themselves.
         actions, result: what the environment took and returned.

@@ -1,19 +1,28 @@
-"""What vector environments hand over, as numpy: batches, flags, and infos with their masks.
+"""Values of vector environments as numpy, and the values beside a step that a recorder stores.
 
 Arrays of other libraries are taken by what they can do (`__array__`, DLPack), never by their type, so no
 library is imported for it. See Gymnasium's documentation of `VectorEnv` for the form of infos: a dict of
 arrays, each with a mask under `_key` that says which environments have the key.
+
+`InfoChoice` is the argument `record_infos`. Policy values that were logged for environments wait in
+`LoggedValues` until the next call records them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import warnings
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from ...store.errors import SpaceMismatchError
+from ...store.common.suggestions import suggest
+from ...store.dynamic.rows import owned
+from ...store.errors import InvalidArgumentError, SpaceMismatchError
+from ...store.spaces.coerce import as_flags, refuse_mask
+from ..rows.vector_buffer import DynamicEntry, VectorBuffer, owned_values
 
 #: What a vector environment tells under SAME_STEP of episodes that have just ended.
 FINAL = ("final_obs", "_final_obs", "final_info", "_final_info")
@@ -33,6 +42,7 @@ def to_numpy(values: Any) -> Any:
         return {key: to_numpy(part) for key, part in values.items()}
     if kind is tuple or kind is list:
         return kind(map(to_numpy, values))
+    refuse_mask(values, "a value of the environment")
     if hasattr(values, "__array__") or hasattr(values, "__dlpack__"):
         return _from_foreign(values)
     return values
@@ -57,14 +67,14 @@ def flags(values: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
     """Return flags as a bool array of the given shape; it may be the caller's own.
 
     Raises:
-        SpaceMismatchError: there are more or fewer.
+        SpaceMismatchError: there are more or fewer, or one is neither a boolean nor 0 or 1.
     """
     found = values if values.__class__ is np.ndarray else np.asarray(to_numpy(values))
     if found.shape != shape:
         raise SpaceMismatchError(
             f"{name} has shape {found.shape}; expected {shape}, one flag for each environment."
         )
-    return found if found.dtype == bool else found.astype(bool)
+    return as_flags(name, found)
 
 
 def single(space: gymnasium.Space, values: Any, env: int) -> Any:
@@ -111,6 +121,38 @@ def told(
             yield from told(value, num_envs, inner, here)
         else:
             yield inner, per_env(value, num_envs), here
+
+
+def by_key(infos: Any, num_envs: int) -> Mapping[Any, Any]:
+    """Return infos as a mapping with masks; wrappers such as `DictInfoToList` give a list of mappings.
+
+    Raises:
+        SpaceMismatchError: they are neither a mapping, nor a list with a mapping for each environment.
+    """
+    if isinstance(infos, Mapping):
+        return infos
+    each = infos if isinstance(infos, list | tuple) else ()
+    if len(each) != num_envs or not all(isinstance(info, Mapping) for info in each):
+        raise SpaceMismatchError(
+            f"infos is {type(infos).__name__}; expected a mapping of arrays, or a list of "
+            f"{num_envs} mappings, one for each environment."
+        )
+    return _joined(each)
+
+
+def _joined(infos: Sequence[Mapping[Any, Any] | None]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for key in dict.fromkeys(key for info in infos for key in info or ()):
+        mask = np.array([info is not None and key in info for info in infos])
+        values = [info[key] if info is not None and key in info else None for info in infos]
+        if all(isinstance(value, Mapping) for value, there in zip(values, mask, strict=True) if there):
+            found[key] = _joined(values)
+        else:
+            found[key] = np.empty(len(values), object)
+            for env, value in enumerate(values):
+                found[key][env] = value
+        found[f"_{key}"] = mask
+    return found
 
 
 def info_of(infos: Mapping[Any, Any], env: int, num_envs: int) -> dict[Any, Any]:
@@ -162,24 +204,183 @@ def per_env(value: Any, num_envs: int) -> np.ndarray:
     return each
 
 
-def rows_of(result: tuple, rows: np.ndarray) -> tuple:
-    """Return some rows of what a batch brought: observations, rewards, flags, infos."""
-    observations, *values, infos = result
-    count = len(np.asarray(to_numpy(values[0])))
-    chosen = (np.asarray(to_numpy(value))[rows] for value in values)
-    return _rows_of_space(to_numpy(observations), rows), *chosen, _rows_of_infos(infos, rows, count)
+RecordInfos = bool | Collection[str]
+#: So many keys of infos are remembered for the warning about keys that never came.
+_REMEMBERED = 100
 
 
-def _rows_of_space(values: Any, rows: np.ndarray) -> Any:
-    if isinstance(values, Mapping):
-        return {key: _rows_of_space(part, rows) for key, part in values.items()}
-    if isinstance(values, tuple):
-        return tuple(_rows_of_space(part, rows) for part in values)
-    return values[rows]
+@dataclass(frozen=True)
+class InfoChoice:
+    """The keys to store.
+
+    Attributes:
+        keys: keys at the top of infos; None for all.
+    """
+
+    keys: frozenset[str] | None
+    _missing: set[str] = field(init=False, repr=False, compare=False, default_factory=set)
+    _others: dict[str, None] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._missing.update(self.keys or ())
+
+    @staticmethod
+    def of(record_infos: RecordInfos) -> InfoChoice:
+        """Read the argument `record_infos`.
+
+        Raises:
+            InvalidArgumentError: it is neither True, False nor a collection of keys.
+        """
+        if isinstance(record_infos, bool | np.bool_):
+            return InfoChoice(None if record_infos else frozenset())
+        keys = record_infos if isinstance(record_infos, Collection) else None
+        if keys is None or isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
+            raise InvalidArgumentError(
+                f"record_infos={record_infos!r}: expected True, False, or the keys to record, such as "
+                "('cost', 'success')."
+            )
+        return InfoChoice(frozenset(keys))
+
+    @property
+    def none(self) -> bool:
+        """Whether no info is stored."""
+        return self.keys is not None and not self.keys
+
+    def note(self, keys: Iterable[Any]) -> None:
+        """Remember which keys infos have, until each of the chosen ones was among them."""
+        if self._missing:
+            self._missing.difference_update(keys)
+            if len(self._others) < _REMEMBERED:
+                # Vector environments have a mask `_key` for each key.
+                self._others.update((key, None) for key in keys if str(key)[:1] != "_")
+
+    def warn_of_missing(self) -> None:
+        """Warn of chosen keys that no info of the run had, if infos had others."""
+        others = [str(key) for key in self._others]
+        for key in sorted(self._missing) if others else ():
+            warnings.warn(
+                f"record_infos: no info of this run had the key {key!r}, so nothing was stored for it."
+                f"{suggest(key, others)} The infos had: {', '.join(others)}.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    def owned(self, info: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """Return the chosen entries of an info; the caller cannot change them later.
+
+        Raises:
+            SpaceMismatchError: the info is no mapping.
+        """
+        if self.keys is not None and isinstance(info, Mapping):
+            self.note(info)
+            info = {key: value for key, value in info.items() if key in self.keys}
+        return owned(info)
 
 
-def _rows_of_infos(infos: Mapping[Any, Any], rows: np.ndarray, count: int) -> dict[Any, Any]:
-    return {
-        key: _rows_of_infos(value, rows, count) if isinstance(value, Mapping) else per_env(value, count)[rows]
-        for key, value in infos.items()
-    }
+#: Values with one entry for each environment, and which of these they are for; None: all.
+_Logged = tuple[np.ndarray, np.ndarray | None]
+
+
+class LoggedValues:
+    """Values of `num_envs` environments by key path; false while there are none."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._num_envs = num_envs
+        self._values: dict[tuple[Any, ...], _Logged] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def items(self) -> ItemsView[tuple[Any, ...], _Logged]:
+        """Return values and mask by key path."""
+        return self._values.items()
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self._values.clear()
+
+    def add(self, values: Mapping[str, Any], mask: Any) -> None:
+        """Keep values of the environments in `mask`; None: of all.
+
+        Raises:
+            SpaceMismatchError: a value has not one entry for each environment.
+        """
+        chosen = None if mask is None else self._checked_mask(mask)
+        for path, found, _ in told(_checked(values, self._num_envs), self._num_envs):
+            fresh = owned_values(found)
+            known = self._values.get(path)
+            if chosen is None or known is None:
+                self._values[path] = fresh, chosen
+            else:
+                self._values[path] = _merged(known, fresh, chosen)
+
+    def use_up(self, envs: np.ndarray | None) -> None:
+        """Forget what was logged for these environments; None: for all."""
+        if envs is None or not self._values:
+            self._values.clear()
+            return
+        for path, (values, mask) in list(self._values.items()):
+            left = np.ones(self._num_envs, bool) if mask is None else mask.copy()
+            left[envs] = False
+            self._values[path] = values, left
+
+    def put(self, block: VectorBuffer, rows: np.ndarray, envs: np.ndarray) -> None:
+        """Put what was logged for the environments `envs` into `rows`, one for each."""
+        for path, (values, mask) in self._values.items():
+            if mask is None:
+                block.policies.add(DynamicEntry(path, rows, values[envs]))
+            else:
+                here = mask[envs]
+                block.policies.add(DynamicEntry(path, rows[here], values[envs[here]]))
+
+    def among(self, envs: np.ndarray) -> np.ndarray:
+        """Return those of some environments that have a value."""
+        has = np.zeros(self._num_envs, bool)
+        for _, mask in self._values.values():
+            has |= True if mask is None else mask
+        return envs[has[envs]]
+
+    def _checked_mask(self, mask: Any) -> np.ndarray:
+        found = np.asarray(to_numpy(mask))
+        if found.dtype != bool or found.shape != (self._num_envs,):
+            raise SpaceMismatchError(
+                f"mask is {found.dtype} of shape {found.shape}; expected bool of shape ({self._num_envs},)."
+            )
+        return found.copy()
+
+
+def _checked(values: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
+    """Return logged values as arrays with one entry for each environment."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found[key] = _checked(value, num_envs)
+            continue
+        array = to_numpy(value)
+        many = array.ndim > 0 if isinstance(array, np.ndarray) else isinstance(array, list | tuple)
+        if not many or len(array) != num_envs:
+            raise SpaceMismatchError(
+                f"The logged value {key!r} is {_described(array)}; expected one entry for each of the "
+                f"{num_envs} environments. Repeat what all of them share: numpy.full({num_envs}, value)."
+            )
+        found[key] = per_env(array, num_envs)
+    return found
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    return f"a {type(value).__name__} of length {len(value)}" if hasattr(value, "__len__") else repr(value)
+
+
+def _merged(known: _Logged, fresh: np.ndarray, mask: np.ndarray) -> _Logged:
+    """Return logged values with those of the environments in `mask` replaced."""
+    old, before = known
+    if old.dtype == fresh.dtype and old.shape == fresh.shape:
+        merged = old.copy()
+    else:
+        merged = np.empty(len(old), object)
+        merged[:] = list(old)
+        fresh = np.array([None, *fresh], object)[1:]
+    merged[mask] = fresh[mask]
+    return merged, None if before is None else before | mask

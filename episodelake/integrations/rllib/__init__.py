@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import importlib
 
-from ...store.optional_packages import require
+from ...store.common.optional_packages import require
 
 _ORIGINS = {
     "StoreOfflineData": "offline",
-    "StorePreLearner": "offline_prelearner",
+    "StorePreLearner": "offline_episodes",
     "StoreRecorder": "recording",
 }
 __all__ = sorted(_ORIGINS)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 from ray.rllib.offline.offline_data import OfflineData
 
 from ..._store import open_store
 from ...readers.view import EpisodeView
+from ...store.dynamic.column_groups import POLICY
 from ...store.errors import InvalidArgumentError
-from .offline_episodes import EpisodeOptions, is_numeric
-from .offline_prelearner import StorePreLearner
+from .offline_episodes import EpisodeOptions, StorePreLearner, is_numeric
 
 #: Into how many runs of neighbouring episodes a group is divided: more mix better, fewer read faster.
 _RUNS = 8
@@ -153,7 +154,30 @@ def _output_names(config: Any, views: Sequence[EpisodeView], keys: Sequence[str]
         single = [episode.agent(episode.agents[0]) if episode.agents else episode for episode in first]
         found = [{key for key, values in episode.policy.items() if is_numeric(values)} for episode in single]
         keys = sorted(set.intersection(*found))
+    for view in views:
+        _check_outputs(view, keys)
     return {renamed.get(key, key): key for key in keys}
+
+
+def _check_outputs(view: EpisodeView, keys: Sequence[str]) -> None:
+    """Refuse outputs that a transition lacks, here rather than in a worker while it trains."""
+    schema = view.steps.collect_schema().names()
+    columns = {
+        key: [name for name in schema if name == (own := POLICY.column((key,))) or name.startswith(f"{own}.")]
+        for key in keys
+    }
+    unknown = [key for key, found in columns.items() if not found]
+    lacking = [pl.col(name).is_null() for found in columns.values() for name in found]
+    gaps = view.transitions.filter(pl.any_horizontal(lacking)) if lacking and not unknown else None
+    ids = [] if gaps is None else gaps.select("episode_id").head(1).collect()["episode_id"].to_list()
+    if unknown or ids:
+        known = sorted(name.removeprefix(POLICY.prefix) for name in schema if name.startswith(POLICY.prefix))
+        where = f"no {unknown[0]!r} of the policy" if unknown else f"steps without an output in {ids[0]!r}"
+        raise InvalidArgumentError(
+            f"The store at {view.context.snapshot.layout.root} has {where}; outputs asked for: {list(keys)}, "
+            f"recorded: {', '.join(known) or 'none'}. Choose outputs that all episodes have with "
+            "`input_read_method_kwargs={'extra_model_outputs': [...]}`, or filter with `where`."
+        )
 
 
 def _plan(config: Any, views: Sequence[EpisodeView], chunk_length: int | None) -> pa.Table:

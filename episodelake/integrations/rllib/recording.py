@@ -28,14 +28,15 @@ from ray.rllib.utils.spaces.space_utils import batch as stacked
 from ..._store import EpisodeStore, create, open_store
 from ...store.errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError
 from ...store.layout import Layout
-from ...writers.options import SessionKeywords, SessionOptions
-from ...writers.recorders.info_choice import InfoChoice, RecordInfos
 from ...writers.recorders.vector_recorder import VectorRecorder
-from .recording_agents import AgentsRecording, agent_spaces
-from .recording_outputs import (
+from ...writers.recorders.vector_values import InfoChoice, RecordInfos
+from ...writers.session.run import SessionKeywords, SessionOptions
+from .recording_agents import (
     SAMPLED_ACTION,
+    AgentsRecording,
     ModuleOutputs,
     Outputs,
+    agent_spaces,
     as_mappings,
     is_rescaled,
     recorded_columns,
@@ -91,7 +92,7 @@ class StoreRecorder:
                 f"policy={policy!r}: expected the outputs to record, such as ('action_logp',), or None for "
                 "all of them."
             )
-        SessionOptions(**options)
+        SessionOptions.of(options)
         InfoChoice.of(record_infos)
         # Workers have working folders of their own.
         self.path = str(Layout.at(path, storage_options).root)

@@ -1,31 +1,105 @@
-"""The environments of a `MultiAgentEnvRunner`, recorded through one `TeamWriter`.
+"""Outputs of RLlib's modules, and the environments of a `MultiAgentEnvRunner`, on their way to a recorder.
+
+RLlib forwards the sampled actions and the other outputs of the module through a pipeline of connectors. The
+last one sees them as they go to `env.step` and into RLlib's episodes, before the environments are stepped.
 
 An agent's transition is complete when its next observation comes, as in RLlib's own episodes: until then its
 action waits here and its rewards add up. See `MultiAgentEpisode.add_env_step` for the cases.
 """
 
-# pyright: reportMissingImports=false
 from __future__ import annotations
 
+# pyright: reportMissingImports=false
 import contextlib
-from collections.abc import Callable, Mapping
+
+# pyright: reportMissingImports=false
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import gymnasium
-from gymnasium import Space
+from gymnasium import Space, spaces
+from ray.rllib.connectors.connector_v2 import ConnectorV2
+from ray.rllib.core.columns import Columns
 from ray.rllib.env.vector.vector_multi_agent_env import VectorMultiAgentEnv
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from ..._store import EpisodeStore
-from ...store.agents.agents import find_group
+from ...store.agents import find_group
 from ...store.dynamic.values import freeze, freeze_value
 from ...store.errors import RecorderStateError
-from ...writers.options import SessionKeywords
-from ...writers.recorders.info_choice import InfoChoice
-from ...writers.recorders.pettingzoo_api import own
+from ...writers.episodes.team_writer import OpenTeam, TeamWriter
+from ...writers.recorders.env_checks import own
 from ...writers.recorders.team_recorder import INITIAL_REWARD
-from ...writers.team_writer import OpenTeam, TeamWriter
-from .recording_outputs import SAMPLED_ACTION, Outputs, as_mappings, is_rescaled
+from ...writers.recorders.vector_values import InfoChoice
+from ...writers.session.run import SessionKeywords
+
+#: The policy value with an action before RLlib clipped or rescaled it.
+SAMPLED_ACTION = "sampled_action"
+
+Outputs = dict[str, Any]
+
+
+class ModuleOutputs(ConnectorV2):
+    """Passes on what goes through the pipeline unchanged, after `receive` has seen it.
+
+    Args:
+        receive: takes the columns. None in a pipeline that RLlib has restored from a checkpoint.
+    """
+
+    def __init__(
+        self,
+        input_observation_space: Space | None = None,
+        input_action_space: Space | None = None,
+        *,
+        receive: Callable[[Outputs], None] | None = None,
+    ) -> None:
+        super().__init__(input_observation_space, input_action_space)
+        self._receive = receive
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple[()], dict[str, Any]]:
+        """Return nothing for checkpoints: what receives the columns belongs to this process."""
+        return (), {}
+
+    def __call__(self, *, batch: Outputs, **_: Any) -> Outputs:
+        """See `ConnectorV2.__call__`."""
+        if self._receive is not None:
+            self._receive(batch)
+        return batch
+
+
+def recorded_columns(batch: Outputs, chosen: Collection[str] | None) -> Outputs:
+    """Return the columns to record: what the module returned, under RLlib's names.
+
+    The actions that the module sampled are `SAMPLED_ACTION`. They are left out where they went to the
+    environment as they are, because the rows have them as its actions.
+
+    Args:
+        chosen: names of columns; None for all.
+    """
+    found = dict(batch)
+    sampled = found.pop(Columns.ACTIONS, None)
+    if found.pop(Columns.ACTIONS_FOR_ENV, None) is not None:
+        found[SAMPLED_ACTION] = sampled
+    return {name: values for name, values in found.items() if chosen is None or name in chosen}
+
+
+def is_rescaled(space: Space) -> bool:
+    """Return whether RLlib clips or rescales parts of the actions of a space."""
+    if isinstance(space, spaces.Dict):
+        return any(is_rescaled(part) for part in space.spaces.values())
+    if isinstance(space, spaces.Tuple):
+        return any(is_rescaled(part) for part in space.spaces)
+    return isinstance(space, spaces.Box)
+
+
+def as_mappings(value: Any) -> Any:
+    """Return nested values with tuples as mappings by index, as `policy` columns are named."""
+    if isinstance(value, tuple):
+        value = dict(enumerate(value))
+    if isinstance(value, Mapping):
+        return {str(key): as_mappings(part) for key, part in value.items()}
+    return value
+
 
 ALL, COMMON = "__all__", "__common__"
 #: The step column that marks a last observation that the environment did not give.
@@ -109,7 +183,7 @@ class RecordedAgents(gymnasium.Wrapper):
     """Records one `MultiAgentEnv`.
 
     Attributes:
-        policy: by agent, what the module said of the actions that come next.
+        policy: by agent, outputs of the module for the next actions.
     """
 
     def __init__(self, env: gymnasium.Env, run: _TeamRun, index: int) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..arguments import AsJson, Condition, StorageOptions, StorePath, WritablePath
+from ..arguments import AsJson, Condition, StorageOptions, StorePath, WritablePath, one_of
 from ..command import EXCHANGE, app, command
 
 
@@ -15,13 +15,18 @@ from ..command import EXCHANGE, app, command
     app,
     EXCHANGE,
     """\
-episodelake import ~/.minari/datasets/cartpole/random-v0 data/cartpole --dry-run
+episodelake import ~/.minari/datasets/cartpole/random-v0 data/new --dry-run
 episodelake import pen.hdf5 data/pen --format d4rl
-episodelake import log.csv trips --map observation=x,v --map action=u --map episode=trip""",
+episodelake import log.csv trips --map observation=x,v --map action=u""",
     name="import",
 )
 def import_(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file or folder.", show_default=False)],
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE", help="A file, a folder, a pattern, or several files.", show_default=False
+        ),
+    ],
     path: WritablePath,
     format: Annotated[
         str | None,
@@ -47,14 +52,41 @@ def import_(
         typer.Option(
             metavar="RULE",
             help="Where the observation after the last action is missing: drop, repeat or missing.",
+            callback=one_of("drop", "repeat", "missing"),
         ),
     ] = "drop",
     cast: Annotated[
-        str, typer.Option(metavar="RULE", help="Cast values to the spaces' dtypes: no, safe or same_kind.")
+        str,
+        typer.Option(
+            metavar="RULE",
+            help="Cast values to the spaces' dtypes: no, safe or same_kind.",
+            callback=one_of("no", "safe", "same_kind"),
+        ),
     ] = "no",
     trust: Annotated[
-        bool, typer.Option("--trust", help="Read what can only be read by running code of the source.")
+        bool,
+        typer.Option("--trust", help="Read what needs code of the source, or stands outside of it."),
     ] = False,
+    on_changed: Annotated[
+        str,
+        typer.Option(
+            metavar="RULE",
+            help="Episodes that the store has with other values: error, keep or replace.",
+            callback=one_of("error", "keep", "replace"),
+        ),
+    ] = "error",
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name the dataset in source keys; else its file and place do."),
+    ] = None,
+    max_bytes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="The most bytes of an episode in memory; else 256 MiB, or 200 times the source.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
@@ -65,7 +97,19 @@ def import_(
     """
     from ..reports.exchange import Import, import_source
 
-    wanted = Import(source, format, mapping or (), dry_run, skip_errors, last_observation, cast, trust)
+    wanted = Import(
+        sources[0] if len(sources) == 1 else sources,
+        format,
+        mapping or (),
+        dry_run,
+        skip_errors,
+        on_changed,
+        name,
+        last_observation,
+        cast,
+        trust,
+        max_bytes,
+    )
     import_source(wanted, path, storage, as_json=as_json)
 
 
@@ -87,13 +131,14 @@ def export(
         list[str] | None,
         typer.Option(
             "--option",
-            "-o",
             metavar="KEY=VALUE",
             help="An option of the format; may be repeated.",
             show_default=False,
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at TARGET.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an unchanged export at TARGET.")
+    ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail if the format cannot hold everything.")
     ] = False,

@@ -151,14 +151,25 @@ def vacuum(
 
 
 @command(app, KEEP, "episodelake recover data/cartpole")
-def recover(path: WritablePath, as_json: AsJson = False, storage: StorageOptions = None) -> None:
+def recover(
+    path: WritablePath,
+    other_hosts: Annotated[
+        bool,
+        typer.Option(
+            "--other-hosts",
+            help="Also what was left on hosts whose locks do not reach this one; nothing may write there.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
     """Seal what dead writers left in their journals.
 
     Live writers are not touched. The next writer on the store does the same by itself.
     """
     from ..reports.maintenance import recover_store
 
-    recover_store(path, storage, as_json=as_json)
+    recover_store(path, storage, other_hosts=other_hosts, as_json=as_json)
 
 
 @command(
@@ -175,7 +186,7 @@ def history(
     storage: StorageOptions = None,
 ) -> None:
     """List the versions, newest first."""
-    from ..reports.versions import list_versions
+    from ..reports.maintenance import list_versions
 
     list_versions(path, storage, limit, as_json=as_json)
 
@@ -210,7 +221,7 @@ def tag(
         raise typer.BadParameter("it is missing.", param_hint="NAME")
     if remove and version is not None:
         raise typer.BadParameter("it does not go with --remove.", param_hint="--version")
-    from ..reports.versions import change_tags
+    from ..reports.maintenance import change_tags
 
     change_tags(path, storage, name, version, remove=remove, as_json=as_json)
 
@@ -218,7 +229,7 @@ def tag(
 @command(app, KEEP, "episodelake annotations data/cartpole", name="annotations")
 def annotations_command(path: StorePath, as_json: AsJson = False, storage: StorageOptions = None) -> None:
     """List the annotations: columns that were added later."""
-    from ..reports.versions import list_annotations
+    from ..reports.maintenance import list_annotations
 
     list_annotations(path, storage, as_json=as_json)
 
@@ -239,7 +250,7 @@ Folder = Annotated[
 @command(cache, KEEP, "episodelake cache list --json", name="list")
 def list_command(folder: Folder = None, as_json: AsJson = False) -> None:
     """List the cached columns, the least recently used first."""
-    from ..reports.caches import list_cache
+    from ..reports.maintenance import list_cache
 
     list_cache(folder, as_json=as_json)
 
@@ -247,6 +258,6 @@ def list_command(folder: Folder = None, as_json: AsJson = False) -> None:
 @command(cache, KEEP, "episodelake cache clear", name="clear")
 def clear_command(folder: Folder = None, as_json: AsJson = False) -> None:
     """Remove the cached columns that no process uses; loaders make them again when they need them."""
-    from ..reports.caches import clear_cache
+    from ..reports.maintenance import clear_cache
 
     clear_cache(folder, as_json=as_json)

@@ -19,8 +19,9 @@ from ..arguments import (
     episode_key,
     step_range,
 )
+from ..choices import Chart, Table
 from ..command import LOOK, app, command
-from ..completion import complete_columns, complete_kinds, complete_measured, complete_tables
+from ..completion import complete_columns, complete_measured
 
 
 @command(
@@ -46,7 +47,7 @@ def info(path: StorePath, as_json: AsJson = False, storage: StorageOptions = Non
     app,
     LOOK,
     """\
-episodelake ls data/cartpole --sort episode_return --descending
+episodelake ls data/cartpole --order-by episode_return --descending
 episodelake ls data/cartpole --filter "length < 15 AND end_reason = 'terminated'"
 episodelake ls data/cartpole --columns length,metadata.policy --offset 100
 episodelake ls data/cartpole --json | jq -r '.[].episode_id'""",
@@ -54,7 +55,7 @@ episodelake ls data/cartpole --json | jq -r '.[].episode_id'""",
 def ls(
     path: StorePath,
     condition: Condition = None,
-    sort: Annotated[
+    order_by: Annotated[
         str | None,
         typer.Option(
             metavar="COLUMN",
@@ -84,7 +85,7 @@ def ls(
     """
     from ..reports.listing import list_episodes
 
-    order, part = (sort, descending), (offset, limit)
+    order, part = (order_by, descending), (offset, limit)
     list_episodes(path, storage, condition, order, part, column_names(columns), as_json=as_json)
 
 
@@ -94,30 +95,20 @@ def ls(
     """\
 episodelake head data/cartpole
 episodelake head data/cartpole runs
-episodelake head data/cartpole transitions --rows 3 --columns t,action,reward""",
+episodelake head data/cartpole transitions --limit 3 --columns t,action,reward""",
 )
 def head(
     path: StorePath,
-    table: Annotated[
-        str,
-        typer.Argument(
-            metavar="TABLE",
-            help="steps, episodes, runs or transitions.",
-            autocompletion=complete_tables,
-        ),
-    ] = "steps",
-    rows: Annotated[int, typer.Option("--rows", "-n", min=0, help="Show this many rows.")] = 10,
+    table: Annotated[Table, typer.Argument(metavar="TABLE", help="The table to show.")] = Table.STEPS,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Show this many rows.")] = 10,
     columns: Columns = None,
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
-    """Show the first rows of a table.
-
-    The tables are steps, episodes, runs and transitions.
-    """
+    """Show the first rows of a table."""
     from ..reports.listing import list_rows
 
-    list_rows(path, storage, table, rows, column_names(columns), as_json=as_json)
+    list_rows(path, storage, table, limit, column_names(columns), as_json=as_json)
 
 
 # An episode may be -1, which is no option.
@@ -228,13 +219,12 @@ episodelake plot data/cartpole visitation --output visited.png""",
 def plot(
     path: StorePath,
     kind: Annotated[
-        str,
+        Chart,
         typer.Argument(
             metavar="KIND",
             help="returns and lengths over time by run, histogram of returns, actions taken, or visitation "
             "of observations.",
             show_default=False,
-            autocompletion=complete_kinds,
         ),
     ],
     output: Annotated[
@@ -266,9 +256,9 @@ def plot(
     """\
 episodelake sql data/cartpole "SELECT end_reason, count(*) FROM episodes GROUP BY 1"
 episodelake sql data/cartpole "FROM episodes" --csv > episodes.csv
-episodelake sql data/cartpole "FROM transitions WHERE reward < 0" --parquet bad.parquet
+episodelake sql data/cartpole "FROM transitions WHERE reward < 0" --parquet b.parquet
 episodelake sql data/cartpole < question.sql
-episodelake sql data/cartpole                     a prompt, with completion and history""",
+episodelake sql data/cartpole                   a prompt, with completion and history""",
 )
 def sql(
     path: StorePath,

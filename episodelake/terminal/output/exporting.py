@@ -1,6 +1,7 @@
-"""Results of queries as CSV, JSON or Parquet: to standard output, or atomically into a file.
+"""Results of queries: a table on the page, or CSV, JSON or Parquet to standard output or into a file.
 
-Rows are streamed in batches, so a result may be larger than memory.
+Rows of files, CSV and JSON are streamed in batches, so a result may be larger than memory. Files are replaced
+atomically.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import duckdb
 import pyarrow as pa
 import typer
 
-from ...readers.amounts import size_text
+from ...readers.amounts import counted, size_text
+from ...readers.sql.session import QuerySession
 from ...store.errors import QueryError, StoreAccessError
 from ...store.files import guard_access, replacing
+from ...store.manifest import check_outside_stores
 from .grid import clean, writer
-from .json_text import json_of, write_object
-from .page import Page
+from .page import Page, json_of, write_object
 
 BATCH_ROWS = 20_000
 FORMATS = ("csv", "json", "parquet")
@@ -116,6 +118,7 @@ def check_target(file: Path) -> None:
     Raises:
         StoreAccessError: it is a folder, a device, or below a folder that is not there.
     """
+    check_outside_stores(file)
     with guard_access("write the result", file):
         if file.is_dir():
             told = f"it is a folder. Name a file in it, such as {file / 'result'}{file.suffix or '.csv'}."
@@ -200,3 +203,15 @@ def _write_parquet(batches: pa.RecordBatchReader, draft: Path) -> int:
             parquet.write_batch(batch)
             rows += batch.num_rows
     return rows
+
+
+def write_result(page: Page, session: QuerySession, text: str, limit: int) -> None:
+    """Carry out a query and write its result as a table of at most `limit` rows; 0 for all."""
+    relation = session.bind(text)
+    # One row more tells whether there are more, so that only then they are counted.
+    found = session.carry_out((relation.limit(limit + 1) if limit else relation).to_arrow_table)
+    shown = found.slice(0, limit) if limit else found
+    page.frame(shown)
+    if found.num_rows > shown.num_rows:
+        rest = session.carry_out(lambda: relation.aggregate("count(*)").fetchall())[0][0] - shown.num_rows
+        page.note(f"{counted(rest, 'more row')}; show more with --limit N, all with --limit 0.")

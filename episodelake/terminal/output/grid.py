@@ -164,11 +164,6 @@ def fitted(grid: Grid, width: int, cut: str) -> tuple[Grid, tuple[str, ...]]:
     return _shorten(grid, limit, cut), ()
 
 
-def spare(grid: Grid, width: int) -> int:
-    """Return the free width behind a grid that was cut to the terminal's width."""
-    return max(width - max(map(cell_len, aligned(fitted(grid, width, " ")[0]))), 0)
-
-
 def _widths(grid: Grid) -> list[int]:
     return [
         max([cell_len(header), *(cell_len(row[index]) for row in grid.rows)])

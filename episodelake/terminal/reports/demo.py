@@ -1,32 +1,39 @@
-"""The demo: record real environments, ask questions in SQL, rebuild an episode and replay it.
+"""The demo: record real environments, ask questions in SQL, rebuild every episode and replay it.
 
-Everything is done with the public API, in the order in which a user would: one store per environment, a run
-per policy, then queries, a chart, and the proof that an episode comes back exactly.
+It uses the public API in a user's order: one store per environment, a run per policy, then queries, a chart,
+and the proof that episodes come back exactly. Its folder is replaced only if a demo alone wrote into it.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+import polars as pl
 
-from ..._store import EpisodeStore, create
+from ..._store import EpisodeStore, create, open_store
+from ...readers.amounts import counted
 from ...readers.replaying.replay import ReplayReport, replay
-from ..output.charts import histogram
-from ..output.grid import Grid, grid_of
+from ...store.errors import StoreExistsError
+from ...store.files import guard_access, locate
+from ...store.layout import ANNOTATIONS, ARTIFACTS, CARD, JOURNAL, MANIFEST, TABLES, TAGS
+from ...writers.collecting.collect import collect
+from ..output.grid import Grid
 from ..output.page import INDENT, Page
-from .demo_folder import prepare_folder
+from .plotting import RunSeries, draw_histogram
 
 POLICIES = ("random", "scripted")
-COLORS = {"random": "yellow", "scripted": "green"}
+MARK = "demo.json"
+MADE_BY = {"made_by": "episodelake demo"}
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,10 @@ class Task:
     env_id: str
     rule: str
     control: Callable[[Any], int]
+
+    def play(self, observation: Any, info: Any, state: Any) -> int:
+        """Return the controller's action, as a policy for `collect`."""
+        return self.control(observation)
 
 
 TASKS = (
@@ -98,9 +109,9 @@ def run_demo(page: Page, path: Path, episodes: int) -> bool:
     """Run the whole demo.
 
     Args:
-        page: where it is told.
+        page: the output.
         path: a new or empty folder, or one of an earlier demo, which is replaced.
-        episodes: how many to record per environment and policy.
+        episodes: number to record per environment and policy.
 
     Returns:
         Whether every replayed episode was the same as the recorded one.
@@ -114,11 +125,23 @@ def run_demo(page: Page, path: Path, episodes: int) -> bool:
     stores = _record_all(page, path, episodes)
     page.heading("2  Ask in SQL, here of each store")
     for question, text in QUESTIONS:
-        _ask(page, stores, question, text)
+        page.line()
+        page.line(question, "bold")
+        page.code(text, "sql")
+        answers = [
+            store.query(text).select(pl.lit(name).alias("store"), "*") for name, store in stores.items()
+        ]
+        page.frame(pl.concat(answers))
     page.heading("3  Returns")
     for task in TASKS:
-        _chart(page, task, stores[task.name])
-    page.heading("4  Rebuild an episode and replay it")
+        page.line()
+        page.line(f"{task.env_id}: how often each return occurs", "bold")
+        returns = stores[task.name].query(RETURNS)
+        by_policy = {policy: returns.filter(policy=policy)["episode_return"] for policy in POLICIES}
+        draw_histogram(
+            page, [RunSeries(name, values.to_numpy()) for name, values in by_policy.items()], write=True
+        )
+    page.heading("4  Rebuild all episodes and replay them")
     same = _replay_all(page, path, stores)
     page.heading("5  Try next")
     for command in next_commands(path):
@@ -153,139 +176,50 @@ def _program() -> str:
     return str(called.relative_to(here)) if called.is_relative_to(here) else str(called)
 
 
-# Recording
-
-
 def _record_all(page: Page, path: Path, episodes: int) -> dict[str, EpisodeStore]:
-    """Record every task with every policy; the stores by name, showing all of it."""
+    """Record every task with every policy; return the stores by name, each at its newest version."""
     started, steps, stores = time.perf_counter(), 0, {}
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=max(page.width - 60, 10)),
-        MofNCompleteColumn(),
-        TextColumn("episodes {task.fields[steps]:>9,} steps"),
-    )
-    with Progress(*columns, console=page.console, disable=not page.is_terminal) as progress:
-        for task in TASKS:
-            env = gymnasium.make(task.env_id)
-            card = {"description": f"{task.env_id}, recorded by `episodelake demo`", "scripted": task.rule}
-            store = stores[task.name] = create(path / task.name, env, card=card)
-            for policy in POLICIES:
-                bar = progress.add_task(f"{task.env_id:<14} {policy:<8}", total=episodes, steps=0)
-
-                def advance(steps: int, bar: Any = bar) -> None:
-                    progress.update(bar, advance=1, steps=steps)
-
-                recorded = _record(task, store, policy, episodes, advance)
-                steps += recorded
-                if not page.is_terminal:
-                    page.line(f"{task.env_id:<14} {policy:<8} {episodes} episodes {recorded:>7} steps")
-            store.refresh()
-    seconds = time.perf_counter() - started
-    count = sum(map(len, stores.values()))
-    page.line()
-    page.line(
-        f"{count:,} episodes with {steps:,} transitions recorded and committed in {seconds:.1f} s.", "bold"
-    )
     for task in TASKS:
-        page.parts(("scripted", COLORS["scripted"]), (f" in {task.env_id}: {task.rule}", ""))
+        env = gymnasium.make(task.env_id)
+        card = {"description": f"{task.env_id}, recorded by `episodelake demo`", "scripted": task.rule}
+        store = stores[task.name] = create(path / task.name, env, card=card)
+        for policy in POLICIES:
+            stats = collect(
+                env,
+                task.play if policy == "scripted" else None,
+                store,
+                episodes=episodes,
+                seed=list(range(episodes)),
+                policy_seed=0,
+                run=policy,
+                metadata={"policy": policy, "recorded_by": MADE_BY["made_by"]},
+            )
+            steps += stats.steps
+            amount = f"{counted(episodes, 'episode')}, {counted(stats.steps, 'step')}"
+            page.line(f"{task.env_id:<14} {policy:<8} {amount}")
+        env.close()
+        store.refresh()
+        page.line(f"{'':<14} scripted: {task.rule}")
+    seconds = time.perf_counter() - started
+    page.line(f"{steps:,} transitions recorded and committed in {seconds:.1f} s.", "bold")
     return stores
 
 
-def _record(
-    task: Task, store: EpisodeStore, policy: str, episodes: int, advance: Callable[[int], None]
-) -> int:
-    """Record one run, seeds 0, 1, ...; returns the number of transitions."""
-    steps = 0
-    metadata = {"policy": policy, "recorded_by": "episodelake demo"}
-    with store.record(gymnasium.make(task.env_id), run=policy, metadata=metadata) as env:
-        env.action_space.seed(0)
-        for seed in range(episodes):
-            observation, _ = env.reset(seed=seed)
-            done = False
-            while not done:
-                action = task.control(observation) if policy == "scripted" else env.action_space.sample()
-                observation, _, terminated, truncated, _ = env.step(action)
-                done = terminated or truncated
-                steps += 1
-            advance(steps)
-    return steps
-
-
-# Questions
-
-
-def _ask(page: Page, stores: dict[str, EpisodeStore], question: str, text: str) -> None:
-    """Ask every store the same, and write the answers as one table."""
-    page.line()
-    page.line(question, "bold")
-    page.code(text, "sql")
-    page.line()
-    grids = {name: grid_of(store.sql(text).to_arrow_table(), exact=False) for name, store in stores.items()}
-    page.table(_joined(page, grids))
-
-
-def _joined(page: Page, grids: dict[str, Grid]) -> Grid:
-    """Grids of the same columns below each other, the store's name in front."""
-    rows = []
-    for name, grid in grids.items():
-        for index, row in enumerate(grid.rows):
-            rows.append(("" if index and page.is_terminal else name, *row))
-    first = next(iter(grids.values()))
-    return Grid(("store", *first.headers), tuple(rows), (False, *first.right))
-
-
-# Chart
-
-
-def _chart(page: Page, task: Task, store: EpisodeStore) -> None:
-    """Draw how the returns of both policies are spread, over one axis."""
-    frame = store.sql(RETURNS).pl()
-    series = {policy: frame.filter(policy=policy)["episode_return"].to_numpy() for policy in POLICIES}
-    label, margin = 10, 16
-    chart = histogram(series, page.width - label - margin, 3, page.glyphs)
-    page.line()
-    page.line(f"{task.env_id}: how often each return occurs", "bold")
-    used = max(len(line) for lines in chart.bars.values() for line in lines)
-    for policy, lines in chart.bars.items():
-        mean = f"  mean {series[policy].mean():.2f}"
-        for index, line in enumerate(lines):
-            last = index == len(lines) - 1
-            page.parts(
-                ((policy if last else "").ljust(label), COLORS[policy]),
-                (line.ljust(used), COLORS[policy]),
-                (mean if last else "", ""),
-            )
-        page.parts((" " * label, ""), (page.glyphs.rule * used, "bright_black"))
-    page.parts((" " * label, ""), (chart.axis, "bright_black"))
-
-
-# Replay
-
-
 def _replay_all(page: Page, path: Path, stores: dict[str, EpisodeStore]) -> bool:
-    """Replay the longest episode of each store in full view, then all the others."""
-    page.line()
+    """Replay every episode, and write the verdict on the longest one of each store."""
     first = TASKS[0]
-    longest = {name: _longest(store) for name, store in stores.items()}
-    page.code(_replay_code(path / first.name, longest[first.name], first.env_id), "python")
-    page.line()
-    replays: dict[str, list[ReplayReport]] = {}
+    page.code(_replay_code(path / first.name, _longest(stores[first.name]), first.env_id), "python")
+    rows, every = [], []
     for task in TASKS:
         env = gymnasium.make(task.env_id)
-        replays[task.name] = [replay(episode, env) for episode in stores[task.name]]
+        reports = {episode.id: replay(episode, env) for episode in stores[task.name]}
         env.close()
-    shown = [
-        (name, told.episode_id, *_verdicts(told))
-        for name, all_of_it in replays.items()
-        for told in all_of_it
-        if told.episode_id == longest[name]
-    ]
-    page.table(Grid.of(("store", "episode", "observations", "rewards", "flags"), shown))
-    every = [told for all_of_it in replays.values() for told in all_of_it]
-    different = sum(not told.same for told in every)
-    steps = sum(told.transitions for told in every)
-    page.line()
+        every += reports.values()
+        longest = reports[_longest(stores[task.name])]
+        rows.append((task.name, longest.episode_id, longest.transitions, _verdict(longest)))
+    page.table(Grid.of(("store", "longest episode", "transitions", "replayed"), rows))
+    different = sum(not report.same for report in every)
+    steps = sum(report.transitions for report in every)
     if different:
         page.line(f"{different} of {len(every)} replayed episodes differ from what was recorded.", "bold red")
     else:
@@ -297,18 +231,12 @@ def _replay_all(page: Page, path: Path, stores: dict[str, EpisodeStore]) -> bool
     return not different
 
 
-def _verdicts(report: ReplayReport) -> Iterator[str]:
-    """Yield how many observations, rewards and flags were compared, and the verdict on each."""
-    transitions = report.compared
-    counts = (("observation", transitions + 1), ("reward", transitions), ("t", 2 * transitions))
-    for name, count in counts:
-        differs = any(difference.leaf.startswith(name) for difference in report.differences)
-        yield f"DIFFER at step {report.differences[0].step}" if differs else f"{count} same"
+def _verdict(report: ReplayReport) -> str:
+    return "same" if report.same else f"DIFFERS at step {report.differences[0].step}"
 
 
 def _longest(store: EpisodeStore) -> str:
-    text = "SELECT episode_id FROM episodes ORDER BY length DESC, episode_id LIMIT 1"
-    return store.sql(text).fetchall()[0][0]
+    return store.query("SELECT episode_id FROM episodes ORDER BY length DESC, episode_id LIMIT 1").item()
 
 
 def _replay_code(path: Path, episode_id: str, env_id: str) -> str:
@@ -319,3 +247,67 @@ env = gymnasium.make({env_id!r})
 env.reset(seed=episode.seed)
 for action in episode.actions:
     env.step(action)  # compare with episode.observations"""
+
+
+# The folder
+
+
+def prepare_folder(path: Path, names: Sequence[str]) -> None:
+    """Make the folder and its mark; remove the stores `names` of an earlier demo.
+
+    Raises:
+        StoreExistsError: the folder holds something that no demo wrote; nothing was changed.
+        CorruptStoreError: a store of an earlier demo is damaged, so its contents are unknown.
+        StoreAccessError: the folder cannot be read or written.
+    """
+    with guard_access("make the demo's folder", path):
+        path.mkdir(parents=True, exist_ok=True)
+        present = sorted(entry.name for entry in path.iterdir())
+    if present and not _is_marked(path):
+        raise StoreExistsError(
+            f"{path} holds {_listed(present)} and was not made by the demo, which replaces only a folder of "
+            "its own. Choose another one with --path."
+        )
+    foreign = [name for name in present if name not in (MARK, *names)]
+    foreign += [f"{name} (with runs of your own)" for name in names if _has_other_runs(path / name)]
+    foreign += [f"{name}/{entry}" for name in names for entry in _others(path / name)]
+    if foreign:
+        raise StoreExistsError(
+            f"{path} is the folder of an earlier demo, but also holds {_listed(foreign)}. Move that away, or "
+            "choose another folder with --path."
+        )
+    locate(path / MARK).write(json.dumps(MADE_BY).encode())
+    with guard_access("replace the earlier demo", path):
+        for name in names:
+            if (path / name).exists():
+                shutil.rmtree(path / name)
+
+
+def _others(store: Path) -> list[str]:
+    """Return names in a store's folder that no store has."""
+    if store.is_symlink() or not store.is_dir():
+        return [""] if os.path.lexists(store) else []
+    known = {MANIFEST, CARD, *TABLES, JOURNAL, ANNOTATIONS, ARTIFACTS, TAGS}
+    return sorted(entry.name for entry in store.iterdir() if entry.name not in known)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _is_marked(path: Path) -> bool:
+    try:
+        return json.loads((path / MARK).read_bytes()) == MADE_BY
+    except (OSError, ValueError):
+        return False
+
+
+def _has_other_runs(store: Path) -> bool:
+    """Return whether a store has runs that no demo recorded; a folder that never became a store has none."""
+    if not (store / MANIFEST).exists():
+        return False
+    runs = open_store(store).sql("FROM runs")
+    if "metadata.recorded_by" in runs.columns:
+        runs = runs.filter(f""" "metadata.recorded_by" IS DISTINCT FROM '{MADE_BY["made_by"]}' """)
+    return runs.aggregate("count(*)").fetchall() != [(0,)]

@@ -1,32 +1,85 @@
-"""One episode: found by id, a part of an id or position; and as the object of `--json`."""
+"""One episode for `episodelake show` and `replay`: found by id or position, as text and as JSON.
+
+Only the columns that are shown are read.
+"""
 
 from __future__ import annotations
 
 import difflib
+import json
+import re
+from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 import numpy as np
 import polars as pl
+import polars.exceptions
+import pyarrow as pa
 
 from ..._store import EpisodeStore
-from ...readers.agents import MultiAgentEpisode
+from ...readers.agents import AgentEpisode, MultiAgentEpisode
 from ...readers.amounts import counted
 from ...readers.episode import Episode
-from ...store.errors import EpisodeNotFoundError
-from ..completion import DIGITS
-from .exploring import Explored
-from .reports import EpisodeLook
+from ...readers.replaying.replay import ReplayReport
+from ...readers.signals import ROOTS, Signal, signals_of
+from ...store.errors import CorruptStoreError, EpisodeNotFoundError
+from ...store.names import unescape
+from ...store.schema import AGENT_ID, REWARD
+from ...store.segments.file_checks import check_pages
+from ..choices import DIGITS
+from ..output.charts import sparkline
+from ..output.grid import Grid, moment_text, number_text
+from ..output.page import Page
+from .opening import Explored
 
-#: The most ids that are compared with an unknown one.
-COMPARED = 20_000
+END_ROWS = 3
+SIGNALS = 16
+_METADATA = "metadata."
+#: The most ids that a message names, and the most that are compared with an unknown one.
 NEAREST = 3
+COMPARED = 20_000
 
 
-def found_episode(opened: Explored, key: int | str, agent: str | None = None) -> Episode:
+@dataclass(frozen=True)
+class EpisodeLook:
+    """The facts about an episode, read before anything is printed.
+
+    Attributes:
+        episode: the episode.
+        position: its position in the whole store.
+        signals: its series of few numbers per step; of several agents, their rewards.
+        ends: its first and last rows; None for several agents.
+        run_metadata: the metadata of its run.
+        lost: the error of its steps, if they cannot be read; there are then no signals and rows.
+    """
+
+    episode: Episode
+    position: int
+    signals: list[Signal]
+    ends: pa.Table | None
+    run_metadata: dict[str, Any]
+    lost: CorruptStoreError | None = None
+
+    @staticmethod
+    def of(opened: Explored, episode: Episode) -> EpisodeLook:
+        """Read the facts."""
+        position = opened.position(episode.position)
+        metadata = _run_metadata(opened.store, episode)
+        try:
+            # Signals first, whose reader checks the checksums that Polars ignores.
+            signals = signals_of(episode, (REWARD,) if episode.agents else ROOTS)
+            ends = None if isinstance(episode, MultiAgentEpisode) else _ends(opened.store, episode)
+        except CorruptStoreError as error:
+            return EpisodeLook(episode, position, [], None, metadata, error)
+        return EpisodeLook(episode, position, signals, ends, metadata)
+
+
+def find_episode(opened: Explored, key: int | str, agent: str | None = None) -> Episode:
     """Return the episode with an id or at a position of the whole store, or one agent of it.
 
-    An id may be shortened to what no other begins or ends with, its run to its name, as the explorer does.
-    Where its steps cannot be read, it is what its row says.
+    As in git, an id may be shortened to a beginning that no other id has; with a slash, to the beginning of
+    its run and the number: `lean/19`. If its steps cannot be read, the episode has only its row.
 
     Raises:
         EpisodeNotFoundError: there is none, or a short id fits several; the message names the nearest, or
@@ -34,93 +87,50 @@ def found_episode(opened: Explored, key: int | str, agent: str | None = None) ->
         InvalidArgumentError: it has no such agent.
     """
     try:
-        found = opened.store.described(opened.here(key))
+        episode = opened.store.described(opened.here(key))
     except EpisodeNotFoundError as error:
         if not isinstance(key, str):
             raise
-        found = opened.store.described(_only_one(opened.store, key, error))
-    return found if agent is None else found.agent(agent)
+        episode = opened.store.described(_full_id(opened.store, key, error))
+    return episode if agent is None else episode.agent(agent)
 
 
-def _only_one(store: EpisodeStore, short: str, error: EpisodeNotFoundError) -> str:
+def _full_id(store: EpisodeStore, short: str, error: EpisodeNotFoundError) -> str:
     """Return the id of the only episode that a short id fits."""
-    ids = _fitting(store, short)
+    run, slash, number = short.rpartition("/")
+    in_run = pl.col("run_id").str.starts_with(run.removesuffix("…"))
+    # With zeros in front a number is the beginning of one of all digits.
+    digits = number if number.startswith("0") and number != "0" else number.zfill(DIGITS)
+    fits = pl.col("episode_id").str.starts_with(short)
+    if slash:
+        fits = in_run & pl.col("episode_id").str.contains(f"/{re.escape(digits)}[0-9]*$")
+    ids = _ids(store, fits)
     if len(ids) == 1:
         return ids[0]
     if ids:
         more = " and others" if len(ids) > NEAREST else ""
-        listed = ", ".join(map(repr, ids[:NEAREST]))
         raise EpisodeNotFoundError(
-            f"{short!r} fits several episodes: {listed}{more}. Give more of the id, or the position that "
-            "`episodelake ls` shows."
+            f"{short!r} fits several episodes: {', '.join(map(repr, ids[:NEAREST]))}{more}. Give more of the "
+            "id, or the position that `episodelake ls` shows."
         ) from error
-    within = _numbers_within(store, short)
-    if within:
-        raise EpisodeNotFoundError(f"There is no episode {short!r}: {within}.") from error
-    near = _nearest(store, short)
-    if not near:
-        raise error
-    raise EpisodeNotFoundError(f"{error} Did you mean {' or '.join(map(repr, near))}?") from error
-
-
-def _fitting(store: EpisodeStore, short: str) -> list[str]:
-    """Ids that a short one fits, one more than a message names at most."""
-    run, slash, number = short.rpartition("/")
-    column = pl.col("episode_id")
-    if slash and number.isdigit():
-        runs = _fitting_runs(store, run)
-        if number == str(int(number)) or len(number) >= DIGITS:
-            chosen = column.is_in([f"{each}/{number.zfill(DIGITS)}" for each in runs])
-        else:
-            # With zeros in front it is the beginning of one of all digits, and not another number.
-            begun = (column.str.starts_with(f"{each}/{number}") for each in runs)
-            chosen = pl.any_horizontal(pl.lit(False), *begun)
-    else:
-        chosen = column.str.starts_with(short) | column.str.ends_with(short)
-    found = store.episodes.filter(chosen).select("episode_id").head(NEAREST + 1)
-    return found.collect()["episode_id"].to_list()
-
-
-def _fitting_runs(store: EpisodeStore, short: str) -> list[str]:
-    """Return the runs of a name; else those whose id begins or ends like this, or fits around a cut."""
-    runs = store.runs.select("run_id", "name").collect()
-    named = runs.filter(pl.col("name") == short)["run_id"].to_list()
-    start, cut, end = short.partition("…")
-    if not cut:
-        start, end = short, ""
-    ids = runs["run_id"].to_list()
-    return named or [
-        each for each in ids if (each.startswith(start) and each.endswith(end)) or each.endswith(short)
-    ]
-
-
-def _numbers_within(store: EpisodeStore, short: str) -> str | None:
-    """Return the sizes and nearest episodes of the runs, if none of their episodes has the number."""
-    run, _, number = short.rpartition("/")
-    if not (run and number.isdecimal()):
-        return None
-    told = []
-    for each in _fitting_runs(store, run)[:NEAREST]:
-        chosen = store.episodes.filter(pl.col("run_id") == each)
-        rows = chosen.select("number", "episode_id").collect().rows()
-        # In Python, whose numbers have no end: one of 20 digits is typed as well.
-        near = min(rows, key=lambda row: abs(row[0] - int(number)), default=None)
-        nearest = f", and the nearest is {near[1]!r}" if near else ""
-        told.append(f"run {each} has {counted(len(rows), 'episode')}{nearest}")
-    return "; ".join(told) or None
-
-
-def _nearest(store: EpisodeStore, wanted: str) -> list[str]:
+    known = _ids(store, in_run, COMPARED) if run else []
+    if known:
+        raise EpisodeNotFoundError(
+            f"There is no episode {short!r}: {run} has {counted(len(known), 'episode')}, and the last is "
+            f"{known[-1]!r}."
+        ) from error
     runs = store.runs.select("run_id").collect()["run_id"].to_list()
-    run, _, number = wanted.rpartition("/")
-    alike = difflib.get_close_matches(run or wanted, runs, n=1)
-    found = store.episodes.select("episode_id")
-    if alike:
-        found = found.filter(pl.col("episode_id").str.starts_with(f"{alike[0]}/"))
-    ids = found.head(COMPARED).collect()["episode_id"].to_list()
-    # An id ends in a number of six digits; people leave out the zeros.
-    padded = f"{alike[0] if alike else run}/{number.zfill(DIGITS)}" if number.isdigit() else wanted
-    return difflib.get_close_matches(padded, ids, n=NEAREST)
+    near_run = pl.col("run_id").is_in(difflib.get_close_matches(run or short, runs, n=1))
+    near = difflib.get_close_matches(
+        f"{run}/{digits}" if slash else short, _ids(store, near_run, COMPARED), n=NEAREST
+    )
+    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise EpisodeNotFoundError(f"{error}{hint}") from error
+
+
+def _ids(store: EpisodeStore, fits: pl.Expr, limit: int = NEAREST + 1) -> list[str]:
+    ids = store.episodes.filter(fits).select("episode_id").head(limit).collect()
+    return ids["episode_id"].to_list()
 
 
 def episode_report(look: EpisodeLook, agent: str | None) -> dict[str, Any]:
@@ -151,13 +161,13 @@ def episode_report(look: EpisodeLook, agent: str | None) -> dict[str, Any]:
     return {
         **summary,
         "agent": agent,
-        "agents": [] if look.lost else _agents(episode),
+        "agents": [] if look.lost else _agent_rows(episode),
         "signals": signals,
         "damaged": [str(look.lost)] if look.lost else [],
     }
 
 
-def _agents(episode: Episode) -> list[dict[str, Any]]:
+def _agent_rows(episode: Episode) -> list[dict[str, Any]]:
     if not isinstance(episode, MultiAgentEpisode):
         return []
     members = [episode.agent(name) for name in episode.agents]
@@ -184,3 +194,156 @@ def _figures(values: np.ndarray) -> dict[str, float | None]:
         "mean": float(finite.mean()),
         "highest": float(finite.max()),
     }
+
+
+def write_episode(page: Page, look: EpisodeLook) -> None:
+    """Write one episode: its summary, its first and last rows, and its signals as sparklines."""
+    episode, signals, ends = look.episode, look.signals, look.ends
+    page.pairs(_summary(page, look))
+    if look.lost is not None:
+        page.note("Its rows and signals cannot be read.")
+        return
+    if isinstance(episode, MultiAgentEpisode):
+        page.heading("Agents")
+        page.table(_agents_of(page, episode))
+        page.note("Rows by agent: episodelake sql STORE \"SELECT * FROM steps WHERE agent_id = 'NAME'\"")
+        page.heading("Rewards over time")
+    if ends is not None:
+        page.heading("First and last rows" if episode.length + 1 > 2 * END_ROWS else "Rows")
+        page.table(_with_gap(page, page.grid(ends), episode))
+        page.heading("Over time")
+    _write_signals(page, signals[:SIGNALS])
+    if len(signals) > SIGNALS:
+        page.note(f"{counted(len(signals) - SIGNALS, 'more signal')} not drawn.")
+
+
+def write_replay(page: Page, report: ReplayReport, env: gymnasium.Env) -> None:
+    """Write the result of a replay, and every value that differs at the first different step."""
+    pairs = [
+        ("episode", report.episode_id),
+        ("environment", str(env)),
+        ("seed", "NULL: it may have started elsewhere" if report.seed is None else str(report.seed)),
+        ("transitions", page.number(report.transitions)),
+        ("same", page.number(report.compared)),
+    ]
+    page.pairs(pairs)
+    if report.same:
+        page.line("No difference.", "bold green")
+        return
+    page.heading(f"Differences at step {report.differences[0].step}")
+    headers = ("column", "index", "recorded", "now", "elements")
+    rows = [
+        (each.leaf, str(list(each.index)), str(each.expected), str(each.got), str(each.elements))
+        for each in report.differences
+    ]
+    page.table(Grid.of(headers, rows))
+
+
+def _summary(page: Page, look: EpisodeLook) -> list[tuple[str, str]]:
+    episode = look.episode
+    ended = [name for name in ("terminated", "truncated") if getattr(episode, name)]
+    pairs = [
+        ("episode", episode.id),
+        ("position", str(look.position)),
+        ("run", episode.run_id),
+        ("steps of the environment" if episode.agents else "transitions", page.number(episode.length)),
+        ("return", page.number(episode.episode_return)),
+        ("end reason", episode.end_reason),
+        ("flags", ", ".join(ended) or "none"),
+        ("seed", "NULL" if episode.seed is None else str(episode.seed)),
+        ("options", "NULL" if episode.options is None else _json_or_text(episode.options)),
+        ("started", moment_text(episode.started_at, not page.is_terminal)),
+        ("ended", moment_text(episode.ended_at, not page.is_terminal)),
+    ]
+    if episode.env_index is not None:
+        pairs.append(("env index", str(episode.env_index)))
+    pairs.append(("metadata", _json_or_text(episode.metadata) if episode.metadata else "none"))
+    if look.run_metadata:
+        pairs.append(("of its run", _json_or_text(look.run_metadata)))
+    return pairs
+
+
+def _run_metadata(store: EpisodeStore, episode: Episode) -> dict[str, Any]:
+    """Return the metadata of the episode's run, by key."""
+    rows = store.runs.filter(pl.col("run_id") == episode.run_id).collect().to_dicts()
+    values = {name: value for row in rows for name, value in row.items() if value is not None}
+    metadata = {name: value for name, value in values.items() if name.startswith(_METADATA)}
+    others = json.loads(metadata.pop(f"{_METADATA}_json", "{}"))
+    return {unescape(name.removeprefix(_METADATA)): value for name, value in metadata.items()} | others
+
+
+def _json_or_text(value: Any) -> str:
+    """Return JSON; arrays and other values that JSON lacks become texts."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _ends(store: EpisodeStore, episode: Episode) -> pa.Table:
+    rows = _rows(store, episode)
+    near = (pl.col("t") < END_ROWS) | (pl.col("t") > episode.length - END_ROWS)
+    try:
+        return rows.filter(near).drop("episode_id").sort("t").collect().to_arrow()
+    except polars.exceptions.PolarsError:
+        pointers = store.selection().snapshot.pointers
+        name = pointers.segments[pointers.segment[episode.position]]
+        check_pages([store.selection().snapshot.segment_path(name)])
+        raise
+
+
+def _rows(store: EpisodeStore, episode: Episode) -> pl.LazyFrame:
+    """Return the rows of one episode; of all steps only the file with them is touched."""
+    rows = store[episode.position : episode.position + 1].steps.filter(pl.col("episode_id") == episode.id)
+    if isinstance(episode, AgentEpisode):
+        return rows.filter(pl.col(AGENT_ID) == episode.agent_id)
+    return rows
+
+
+def _with_gap(page: Page, grid: Grid, episode: Episode) -> Grid:
+    """On a terminal, mark where rows are left out; a script sees it by the column t."""
+    if not page.is_terminal or len(grid.rows) > episode.length:
+        return grid
+    gap = tuple(page.glyphs.cut for _ in grid.headers)
+    return Grid(grid.headers, (*grid.rows[:END_ROWS], gap, *grid.rows[END_ROWS:]), grid.right)
+
+
+def _write_signals(page: Page, signals: list[Signal]) -> None:
+    if not signals:
+        page.line("No column holds a few numbers at every step.")
+        return
+    label = max(len(signal.name) for signal in signals)
+    width = max(page.width - label - 30, 16)
+    rows = [(signal.name, sparkline(signal.values, width, page.glyphs), *_span(signal)) for signal in signals]
+    if not page.is_terminal:
+        page.table(Grid.of(("signal", "line", "lowest", "highest"), rows))
+        return
+    drawn = max(len(row[1]) for row in rows)
+    for name, line, low, high in rows:
+        spread = low if low == high else f"{low} .. {high}"
+        page.parts((name.ljust(label + 2), "cyan"), (line.ljust(drawn + 2), "green"), (spread, ""))
+
+
+def _span(signal: Signal) -> tuple[str, str]:
+    finite = signal.values[np.isfinite(signal.values)]
+    if not len(finite):
+        return "NULL", "NULL"
+    return number_text(float(finite.min())), number_text(float(finite.max()))
+
+
+def _agents_of(page: Page, episode: MultiAgentEpisode) -> Grid:
+    """Return one row per agent of an episode."""
+    rows = []
+    for name in episode.agents:
+        agent = episode.agent(name)
+        steps = agent.env_steps
+        rows.append(
+            (
+                name,
+                agent.group,
+                agent.length,
+                page.number(agent.episode_return),
+                agent.end_reason,
+                steps[0],
+                steps[-1],
+            )
+        )
+    headers = ("agent", "group", "transitions", "return", "end reason", "from env_step", "to env_step")
+    return Grid.of(headers, rows, (False, False, True, True, False, True, True))

@@ -14,24 +14,25 @@ import typer
 from ..._formats import formats
 from ..._importing import ImportReport, import_dataset
 from ...store.names import unescape
-from ..opening import open_store_at, storage_options
-from ..output.json_text import write_object, write_rows
-from ..output.page import Page
-from ..output.progress import interruptible
+from ..output.page import Page, write_object, write_rows
+from .opening import interruptible, open_store_at, storage_options
 
 
 @dataclass(frozen=True)
 class Import:
     """The arguments of `episodelake import`."""
 
-    source: str
+    source: str | Sequence[str]
     format: str | None
     mapping: Sequence[str]
     dry_run: bool
     skip_errors: bool
+    on_changed: Any
+    name: str | None
     last_observation: Any
     cast: Any
     trust: bool
+    max_bytes: int | None
 
 
 def import_source(wanted: Import, path: str, storage: Sequence[str] | None, *, as_json: bool) -> None:
@@ -45,9 +46,12 @@ def import_source(wanted: Import, path: str, storage: Sequence[str] | None, *, a
             mapping=_mapping(wanted.mapping),
             dry_run=wanted.dry_run,
             on_error="skip" if wanted.skip_errors else "raise",
+            on_changed=wanted.on_changed,
+            name=wanted.name,
             last_observation=wanted.last_observation,
             cast=wanted.cast,
             trust=wanted.trust,
+            max_bytes=wanted.max_bytes,
             storage_options=storage_options(storage),
             progress=True,
         )
@@ -97,22 +101,29 @@ def _columns(names: list[str]) -> str | list[str]:
 
 
 def _outcome(page: Page, report: ImportReport) -> list[tuple[str, str]]:
+    counts = [
+        ("there already", page.number(report.present)),
+        ("replaced", page.number(report.replaced)),
+        ("kept", page.number(report.kept)),
+    ]
     if report.dry_run:
         return [
             ("observation space", str(report.observation_space)),
             ("action space", str(report.action_space)),
             *((f"column {ours}", theirs) for ours, theirs in report.mapping.items()),
+            *counts,
         ]
     return [
         ("store", report.store),
         ("episodes added", page.number(report.episodes)),
         ("transitions added", page.number(report.steps)),
-        ("there already", page.number(report.present)),
+        *counts,
     ]
 
 
 def _as_json(report: ImportReport) -> dict[str, Any]:
-    names = ("source", "format", "reason", "store", "episodes", "steps", "present", "dry_run")
+    names = ("source", "format", "reason", "store", "episodes", "steps", "present")
+    names += ("replaced", "kept", "dry_run")
     return {
         **{name: getattr(report, name) for name in names},
         "observation_space": str(report.observation_space),

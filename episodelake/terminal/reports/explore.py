@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..opening import open_store_at, split_version
 from ..output.grid import clean
 from ..output.page import Page
+from .opening import open_store_at, split_version
 
 if TYPE_CHECKING:
     from ...explorer.server import Address

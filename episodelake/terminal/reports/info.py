@@ -16,15 +16,13 @@ from ...readers.amounts import counted, size_text
 from ...readers.replaying.run_envs import RunEnv, run_envs
 from ...store.card import CARD_KEYS, entry_text, known_entries
 from ...store.errors import CorruptStoreError
-from ...store.journal.run_journal import DAMAGED_SUFFIX, journal_folders
+from ...store.files.locks import other_host
+from ...store.journal.run_journal import DAMAGED_SUFFIX, journal_folders, lock_path
 from ...store.layout import EPISODES, FORMAT_VERSION, STEPS, Layout
 from ..output.grid import Grid, number_text
-from ..output.json_text import write_object
-from ..output.page import Page, report_warning
-from .disk_sizes import TableSize, table_size
-from .exploring import Explored, explored, live_runs, live_told
-from .spaces_report import space_pairs, spaces_report
-from .store_figures import store_figures
+from ..output.page import Page, report_warning, write_object
+from .opening import Explored, explored, live_runs, live_told
+from .store_figures import TableSize, store_figures, table_size
 
 RUNS_SHOWN = 10
 
@@ -62,7 +60,7 @@ def info_of(opened: Explored) -> dict[str, Any]:
         "returns": figures.returns,
         "lengths": figures.lengths,
         "end_reasons": figures.end_reasons,
-        "spaces": spaces_report(store),
+        "spaces": _spaces_report(store),
         "environments": _environments(store),
         "agents": figures.agents,
         "runs": figures.runs,
@@ -97,12 +95,17 @@ def _on_disk(layout: Layout) -> tuple[int, int]:
 
 
 def _journals(layout: Layout) -> dict[str, Any]:
-    """Return how many journals there are, those that were set aside among them; and the runs that are
-    recorded.
+    """Return how many journals there are, those that were set aside among them; the runs that are recorded;
+    and by run the hosts on which others may be recorded.
     """
-    names = [folder.name for folder in journal_folders(*layout.journal_places)]
-    aside = sum(name.endswith(DAMAGED_SUFFIX) for name in names)
-    return {"journals": len(names), "damaged_journals": aside, "live_runs": live_runs(layout)}
+    folders = journal_folders(*layout.journal_places)
+    owners = {folder.name: other_host(lock_path(folder)) for folder in folders}
+    return {
+        "journals": len(folders),
+        "damaged_journals": sum(name.endswith(DAMAGED_SUFFIX) for name in owners),
+        "live_runs": live_runs(layout),
+        "other_hosts": {run: owner.host for run, owner in owners.items() if owner is not None},
+    }
 
 
 def _environments(store: EpisodeStore) -> list[str]:
@@ -127,7 +130,7 @@ def _environment(run: RunEnv) -> str:
 def write_info(page: Page, report: Mapping[str, Any]) -> None:
     """Write the report for people, or as plain text for a pipe."""
     page.pairs(
-        [*_identity(report), *_amounts(page, report), *space_pairs(report["spaces"]), *_card(page, report)]
+        [*_identity(report), *_amounts(page, report), *_space_pairs(report["spaces"]), *_card(page, report)]
     )
     page.heading("End reasons")
     reasons = [(name, page.number(count)) for name, count in report["end_reasons"].items()]
@@ -167,7 +170,11 @@ def _journal_pairs(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     if live:
         pairs.append(("recording", live_told(live)))
     aside = report["damaged_journals"]
-    left = report["journals"] - len(live) - aside
+    elsewhere = report["other_hosts"]
+    left = report["journals"] - len(live) - len(elsewhere) - aside
+    if elsewhere:
+        told = ", ".join(f"{run} on {host}" for run, host in elsewhere.items())
+        pairs.append(("other hosts", f"{told}; if nothing writes there, `episodelake recover --other-hosts`"))
     if left > 0:
         told = f"{left} of writers that are gone; `episodelake recover` seals what they hold"
         pairs.append(("journals", told))
@@ -228,3 +235,46 @@ def _write_columns(page: Page, report: Mapping[str, Any]) -> None:
 
 def _share(column: Mapping[str, Any], total: int) -> str:
     return f"{column['bytes'] / total:.1%}" if total else "-"
+
+
+def _spaces_report(store: EpisodeStore) -> dict[str, Any]:
+    """Return the spaces as texts, the shape of rewards, and of several agents those of each group."""
+    groups = [
+        {
+            "group": group.name,
+            "agents": list(group.agents),
+            "observation_space": _one_line(group.observation_space),
+            "action_space": _one_line(group.action_space),
+        }
+        for group in store.agent_groups
+    ]
+    return {
+        "observation_space": _one_line(store.observation_space),
+        "action_space": _one_line(store.action_space),
+        "reward_shape": list(store.reward_shape),
+        "groups": groups,
+    }
+
+
+def _one_line(space: object) -> str:
+    return " ".join(str(space).split())
+
+
+def _space_pairs(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the same as lines of names and values."""
+    pairs = []
+    for group in report["groups"]:
+        name = group["group"]
+        pairs += [
+            (f"agents of {name}", ", ".join(group["agents"])),
+            (f"  observation space of {name}", group["observation_space"]),
+            (f"  action space of {name}", group["action_space"]),
+        ]
+    if not pairs:
+        pairs = [
+            ("observation space", report["observation_space"]),
+            ("action space", report["action_space"]),
+        ]
+    if report["reward_shape"]:
+        pairs.append(("reward shape", str(tuple(report["reward_shape"]))))
+    return pairs

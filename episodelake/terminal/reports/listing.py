@@ -7,16 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import polars as pl
-import typer
 
 from ..._store import EpisodeStore
 from ...readers.amounts import counted
 from ...readers.view import EpisodeView
 from ...store.errors import QueryError
-from ..completion import TABLE_NAMES, columns_of
-from ..output.json_text import write_rows
-from ..output.page import Page
-from .exploring import Explored, end, explored, explored_steps, meant
+from ..choices import columns_of
+from ..output.page import Page, write_rows
+from .opening import Explored, end, explored, explored_steps, meant
 
 POSITION_NAME = "position"
 IN_A_PIPE = 100
@@ -142,10 +140,6 @@ def list_rows(
     as_json: bool,
 ) -> None:
     """List the first rows of a table; see `episodelake head`."""
-    if table not in TABLE_NAMES:
-        raise typer.BadParameter(
-            f"there is no table {table!r}.{meant(table, TABLE_NAMES)}", param_hint="TABLE"
-        )
     page = Page()
     found, complete = explored_steps(
         path, storage, lambda opened: _first_rows(opened.store, table, rows, columns)

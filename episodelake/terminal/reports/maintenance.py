@@ -1,7 +1,6 @@
-"""The command line's maintenance: `compact | delete | vacuum | verify | recover`.
+"""The command line's care of a store: maintenance, versions, tags, annotations, and the cache of loaders.
 
-Each function calls one method of a store and writes its report to a `Page`, or as JSON. After Ctrl-C a line
-states the condition of the store, and the exit status is 130.
+After Ctrl-C a line states the condition of the store, and the exit status is 130.
 """
 
 from __future__ import annotations
@@ -9,23 +8,25 @@ from __future__ import annotations
 import dataclasses
 import select
 import sys
+import warnings
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import typer
 
 from ..._store import open_store, recover
-from ...readers.amounts import counted
+from ...readers.amounts import counted, size_text
+from ...readers.columns.cache_folder import CacheEntry, CacheFolder, chosen_folder
 from ...readers.view import EpisodeView
-from ...store.maintenance.deletion import DeleteReport
+from ...store.maintenance.rewriting import DeleteReport
 from ...store.maintenance.verification import VerifyReport
 from ..command import FAILED, WRONG_USAGE, failure
-from ..opening import storage_options
 from ..output.grid import Grid
-from ..output.json_text import write_object, write_rows
-from ..output.page import Page
-from ..output.progress import Change, interruptible, unchanged
+from ..output.page import Page, report_warning, write_object, write_rows
+from .opening import Change, interruptible, open_store_at, storage_options, unchanged
 
 FIRST = 10
 FILES_ON_A_TERMINAL = 20
@@ -194,17 +195,134 @@ def _yes(flag: bool) -> str:
     return "yes" if flag else "no"
 
 
-def recover_store(path: str, storage: Sequence[str] | None, *, as_json: bool) -> None:
+def recover_store(path: str, storage: Sequence[str] | None, *, other_hosts: bool, as_json: bool) -> None:
     """Seal the journals of dead writers; see `episodelake recover`."""
     page = Page()
-    with interruptible(lambda: "Nothing is lost; call again to go on."):
-        runs = recover(path, storage_options=storage_options(storage))
+    with (
+        interruptible(lambda: "Nothing is lost; call again to go on."),
+        warnings.catch_warnings(record=True) as left,
+    ):
+        warnings.simplefilter("always", RuntimeWarning)
+        runs = recover(path, storage_options=storage_options(storage), other_hosts=other_hosts)
+    for warning in left:
+        report_warning(str(warning.message))
     if as_json:
         write_rows(page, [dataclasses.asdict(run) for run in runs])
         return
     if not runs:
-        page.note("Nothing to recover: no dead writer left a journal.")
+        page.note("Nothing was recovered." if left else "Nothing to recover: no dead writer left a journal.")
         return
     headers = ("run", "episodes", "interrupted", "transitions", "torn_bytes")
     rows = [(run.run_id, run.episodes, run.interrupted, run.steps, run.torn_bytes) for run in runs]
     page.table(Grid.of(headers, rows, (False, True, True, True, True)))
+
+
+def list_versions(path: str, storage: Sequence[str] | None, limit: int, *, as_json: bool) -> None:
+    """List the versions; see `episodelake history`."""
+    page = Page()
+    with interruptible(unchanged):
+        versions = open_store_at(path, storage).history()
+    shown = versions.head(limit) if limit else versions
+    if as_json:
+        write_rows(page, shown.iter_rows(named=True))
+    else:
+        page.frame(shown)
+    if versions.height > shown.height:
+        more = versions.height - shown.height
+        page.note(f"{more} more versions; show more with --limit N, all with --limit 0.")
+
+
+def change_tags(
+    path: str,
+    storage: Sequence[str] | None,
+    name: str | None,
+    version: int | None,
+    *,
+    remove: bool,
+    as_json: bool,
+) -> None:
+    """Set, remove or list tags; see `episodelake tag`."""
+    page = Page()
+    with interruptible(lambda: "Whether the tag changed, `episodelake tag` shows."):
+        store = open_store_at(path, storage)
+        if name is None:
+            if not as_json:
+                _write_tags(page, store.tags)
+        elif remove:
+            store.untag(name)
+            page.note(f"The tag {name} is gone; its version stays until it is vacuumed.")
+        else:
+            store.tag(name, version)
+            page.note(f"{name} is version {store.tags[name]}.")
+        if as_json:
+            write_rows(page, [{"tag": each, "version": number} for each, number in store.tags.items()])
+
+
+def _write_tags(page: Page, tags: dict[str, int]) -> None:
+    if tags:
+        page.table(Grid.of(("tag", "version"), list(tags.items()), (False, True)))
+    else:
+        page.note("The store has no tags.")
+
+
+def list_annotations(path: str, storage: Sequence[str] | None, *, as_json: bool) -> None:
+    """List the annotations; see `episodelake annotations`."""
+    page = Page()
+    with interruptible(unchanged):
+        found = open_store_at(path, storage).annotations
+    if as_json:
+        write_rows(page, found.iter_rows(named=True))
+    elif found.height:
+        page.frame(found)
+    else:
+        page.note("The store has no annotations.")
+
+
+def list_cache(folder: Path | None, *, as_json: bool) -> None:
+    """List the cached columns; see `episodelake cache list`."""
+    page = Page()
+    found = _folder(folder)
+    entries = found.entries()
+    if as_json:
+        write_rows(page, map(_entry, entries))
+        return
+    rows = [
+        (
+            str(entry.facts.get("column", "damaged")),
+            str(entry.facts.get("store", "")),
+            str(entry.facts.get("version", "")),
+            str(entry.facts.get("episodes", "")),
+            size_text(entry.bytes) if page.is_terminal else f"{entry.bytes} bytes",
+            datetime.fromtimestamp(entry.used).isoformat(" ", "seconds"),
+            "yes" if entry.in_use else "no",
+        )
+        for entry in entries
+    ]
+    if rows:
+        headers = ("column", "store", "version", "episodes", "size", "last used", "in use")
+        page.table(Grid.of(headers, rows, (False, False, True, True, True, False, False)))
+        page.note(f"{found.path} holds {size_text(sum(entry.bytes for entry in entries))}.")
+    else:
+        page.note(f"{found.path} is empty.")
+
+
+def clear_cache(folder: Path | None, *, as_json: bool) -> None:
+    """Remove the cached columns that no process uses; see `episodelake cache clear`."""
+    found = _folder(folder)
+    removed = found.clear()
+    freed = sum(entry.bytes for entry in removed)
+    if as_json:
+        write_object(Page(), {"path": str(found.path), "files": len(removed), "bytes": freed})
+        return
+    removed_files = counted(len(removed), "file")
+    Page().note(f"Removed {removed_files} of {found.path}; {size_text(freed)} are free again.")
+
+
+def _entry(entry: CacheEntry) -> dict[str, Any]:
+    told = {name: entry.facts.get(name) for name in ("column", "store", "version", "episodes")}
+    used = datetime.fromtimestamp(entry.used, UTC)
+    return {**told, "bytes": entry.bytes, "used": used, "in_use": entry.in_use}
+
+
+def _folder(folder: Path | None) -> CacheFolder:
+    return CacheFolder(chosen_folder(folder))

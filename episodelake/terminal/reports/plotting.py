@@ -1,24 +1,34 @@
-"""`episodelake plot`: a chart of a store, to a file by Altair, or drawn with characters."""
+"""`episodelake plot`: a chart of a store, to a file by Altair, or drawn with characters.
+
+Charts of characters draw small aggregates: a line per run for returns and lengths, a count per value for
+actions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import typer
 
-from ...readers.plots.series import LENGTH, RETURN, check_any
+from ...readers.amounts import counted
+from ...readers.plots.series import LENGTH, RETURN, RUN, VALUED, check_any, episode_bench, value_episodes
+from ...readers.plots.steps import elements_of
 from ...readers.view import EpisodeView
+from ...store.common.optional_packages import EXPLORE, require
 from ...store.errors import InvalidArgumentError, NothingToDrawError
-from ...store.optional_packages import EXPLORE, require
-from ..completion import CHARTS
-from ..output.drawing import draw_actions, draw_histogram, draw_over_time, drawn_series
+from ...store.layout import EPISODES
+from ...store.schema import ACTION
+from ..output.charts import histogram, sparkline, stretches
 from ..output.exporting import check_target, replaced, report_file
-from ..output.json_text import write_rows
-from ..output.page import Page
-from ..output.progress import interruptible, unchanged
-from .exploring import end, explored_steps, meant
+from ..output.grid import NARROWEST, Grid, number_text
+from ..output.page import Page, write_rows
+from .opening import end, explored_steps, interruptible, unchanged
 
 SUFFIXES = (".svg", ".png", ".html")
 
@@ -36,12 +46,11 @@ def draw_chart(
     as_json: bool,
 ) -> None:
     """Draw a chart; see `episodelake plot`."""
-    if output is not None and output.suffix.lower() not in SUFFIXES:
-        raise typer.BadParameter(
-            f"{str(output)!r}: expected a name that ends in {', '.join(SUFFIXES)}.", param_hint="--output"
-        )
-    _check_kind(kind, path)
     if output is not None:
+        if output.suffix.lower() not in SUFFIXES:
+            raise typer.BadParameter(
+                f"{str(output)!r}: expected a name that ends in {', '.join(SUFFIXES)}.", param_hint="--output"
+            )
         check_target(output)
     page = Page()
     with interruptible(unchanged):
@@ -57,20 +66,6 @@ def draw_chart(
         end(complete)
 
 
-def _check_kind(kind: str, path: str) -> None:
-    """Refuse a chart that does not exist."""
-    if kind in CHARTS:
-        return
-    if "/" in kind or Path(kind).is_dir():
-        known = path if path in CHARTS else "KIND"
-        raise typer.BadParameter(
-            f"{kind!r} is a path, and the store stands first: episodelake plot {kind} {known}. "
-            f"There are: {', '.join(CHARTS)}.",
-            param_hint="KIND",
-        )
-    raise typer.BadParameter(f"there is no chart {kind!r}.{meant(kind, CHARTS)}", param_hint="KIND")
-
-
 def _save(view: EpisodeView, kind: str, output: Path) -> None:
     chart = getattr(view.plot, _METHODS.get(kind, kind))()
     with replaced(output) as draft:
@@ -83,7 +78,7 @@ def _visits(view: EpisodeView) -> list[dict[str, Any]]:
         return []
     # Imported where it is kind: it brings Altair.
     require("altair", "Visitation", EXPLORE)
-    from ...readers.plots.visitation import visits
+    from ...readers.plots.actions import visits
 
     return visits(view.context)
 
@@ -110,3 +105,222 @@ def _draw(page: Page, view: EpisodeView, kind: str, as_json: bool) -> None:
         write_rows(page, drawn)
     elif not drawn:
         raise NothingToDrawError("There is nothing to draw: these episodes have no such numbers.")
+
+
+#: The newest runs, which are drawn.
+RUNS = 20
+POINTS = 60
+#: The width of a sparkline in a table.
+LINE = 40
+BINS = 40
+#: A narrower terminal gets shorter headers.
+WIDE = 100
+#: A column of whole numbers with at most this many values gets a bar for each.
+VALUES = 24
+#: The elements of a column that are drawn.
+ELEMENTS = 8
+HEIGHT = 4
+
+
+@dataclass(frozen=True)
+class RunSeries:
+    """Values of the episodes of one run, in the order in which they began.
+
+    Attributes:
+        name: the run; of several objectives, which one too.
+        values: float64.
+    """
+
+    name: str
+    values: np.ndarray
+
+
+def drawn_series(view: EpisodeView, what: str) -> list[RunSeries]:
+    """Return the returns or lengths by run, the oldest run first.
+
+    Args:
+        view: the episodes; without any there are no series.
+        what: `RETURN` or `LENGTH`.
+    """
+    if not len(view):
+        return []
+    with episode_bench(view.context) as bench:
+        value_episodes(bench, what, RUN)
+        runs = f"SELECT run_id, min(started_at) AS began FROM {EPISODES} GROUP BY run_id"
+        rows = bench.table(
+            f"SELECT run_id, panel, value FROM {VALUED} "
+            f"JOIN ({runs} ORDER BY began DESC LIMIT {RUNS}) USING (run_id) "
+            "ORDER BY began, run_id, len(panel), panel, number"
+        )
+    parts = pl.DataFrame(rows).partition_by("run_id", "panel", maintain_order=True, as_dict=True)
+    return [
+        RunSeries(f"{run} [{panel.rpartition(' ')[2]}]" if panel else run, part["value"].to_numpy())
+        for (run, panel), part in parts.items()
+    ]
+
+
+def draw_over_time(page: Page, series: Sequence[RunSeries], *, write: bool) -> list[dict[str, Any]]:
+    """Draw a line per run, and return its numbers."""
+    rows = []
+    for each in series:
+        rows.append({**_counts_of(each), **_spread(each.values), "points": _means(each.values)})
+    if write and series:
+        _write_over_time(page, series, rows)
+        if len(series) > 1:
+            page.note("Each line has a scale of its own, from the lowest to the highest of its row.")
+        _note_unbounded(page, rows)
+    return rows
+
+
+def _write_over_time(page: Page, series: Sequence[RunSeries], rows: Sequence[Mapping[str, Any]]) -> None:
+    narrow = page.is_terminal and page.width < WIDE
+    drawn = "over time" if narrow else "from first to last episode"
+    cells = [
+        (
+            row["run"],
+            sparkline(each.values, _line_width(page), page.glyphs),
+            row["episodes"],
+            *(page.number(row[name]) for name in ("lowest", "mean", "highest")),
+        )
+        for each, row in zip(series, rows, strict=True)
+    ]
+    headers = ("run", drawn, "episodes", "lowest", "mean", "highest")
+    grid = Grid.of(headers, cells, (False, False, True, True, True, True))
+    page.table(replace(grid, first=(drawn, *(name for name in headers if name != drawn)), chart=drawn))
+
+
+def _line_width(page: Page) -> int:
+    """Return the width of a sparkline beside other columns: a narrow terminal gets a short one."""
+    return NARROWEST if page.is_terminal and page.width < WIDE else LINE
+
+
+def _counts_of(series: RunSeries) -> dict[str, Any]:
+    finite = int(np.isfinite(series.values).sum())
+    return {"run": series.name, "episodes": len(series.values), "finite": finite}
+
+
+def _spread(values: np.ndarray) -> dict[str, float | None]:
+    """Lowest, mean and highest without NaN, as `stats` has them; the mean of both infinities is NaN."""
+    numbers = values[~np.isnan(values)]
+    if not len(numbers):
+        return dict.fromkeys(("lowest", "mean", "highest"))
+    with np.errstate(invalid="ignore"):
+        mean = numbers.mean()
+    return {"lowest": float(numbers.min()), "mean": float(mean), "highest": float(numbers.max())}
+
+
+def _note_unbounded(page: Page, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Note how many episodes are not drawn."""
+    lost = sum(each["episodes"] - each["finite"] for each in rows)
+    if lost:
+        episodes = counted(sum(each["episodes"] for each in rows), "episode")
+        page.note(f"{lost:,} of {episodes} not drawn: their numbers are NaN or infinite.")
+
+
+def _means(values: np.ndarray) -> list[float]:
+    """At most `POINTS` means of equal stretches."""
+    return [float(part.mean()) for part in stretches(values, min(len(values), POINTS))]
+
+
+def draw_histogram(page: Page, series: Sequence[RunSeries], *, write: bool) -> list[dict[str, Any]]:
+    """Draw how often each value occurs, by run over the same axis, and return the counts."""
+    finite = {each.name: each.values[np.isfinite(each.values)] for each in series}
+    edges = _edges(np.concatenate(list(finite.values()))) if finite else np.zeros(0)
+    rows = [
+        {**_counts_of(each), "edges": edges.tolist(), "counts": _counts(finite[each.name], edges)}
+        for each in series
+    ]
+    if write:
+        _write_histogram(page, {name: values for name, values in finite.items() if len(values)})
+        _note_unbounded(page, rows)
+    return rows
+
+
+def _edges(values: np.ndarray) -> np.ndarray:
+    """Return the edges of equal bins; the same edge twice for a single value, none without values."""
+    if not len(values):
+        return np.zeros(0)
+    low, high = values.min(), values.max()
+    return np.array([low, low]) if low == high else np.linspace(low, high, BINS + 1)
+
+
+def _write_histogram(page: Page, finite: Mapping[str, np.ndarray]) -> None:
+    if finite:
+        drawn = histogram(finite, min(page.width, 76), HEIGHT, page.glyphs)
+        for name, lines in drawn.bars.items():
+            episodes, counts = counted(len(finite[name]), "episode"), drawn.counts[name]
+            scale = "" if counts else f"; the highest bar: {drawn.highest[name]:,}"
+            page.line(f"{name}  ({episodes}{scale})", "cyan")
+            for line in (counts, *lines) if counts else lines:
+                page.line(line.rstrip(), "green")
+            page.line(page.glyphs.rule * max(map(len, lines)), "bright_black")
+        page.line(drawn.axis)
+
+
+def _counts(values: np.ndarray, edges: np.ndarray) -> list[int]:
+    if not len(edges):
+        return []
+    return [len(values)] if edges[0] == edges[-1] else np.histogram(values, edges)[0].tolist()
+
+
+# Actions
+
+
+def draw_actions(page: Page, view: EpisodeView, *, write: bool) -> list[dict[str, Any]]:
+    """Draw and return the counts of actions: by value for few whole numbers, else in bins."""
+    # Groups of agents may share columns.
+    elements = {each.name: each for each in elements_of(view.context.snapshot.schema, ACTION)}
+    drawn: Counter[str] = Counter()
+    counts: list[dict[str, Any]] = []
+    for each in elements.values():
+        if drawn[each.column] < ELEMENTS:
+            drawn[each.column] += 1
+            counts += _action_counts(view, each.name, each.sql)
+    if write and counts:
+        _write_actions(page, counts)
+    return counts
+
+
+def _action_counts(view: EpisodeView, name: str, values: str) -> list[dict[str, Any]]:
+    source = f"(SELECT {values} AS v FROM transitions WHERE {values} IS NOT NULL AND isfinite({values}))"
+    low, high, distinct, whole, count = view.query(
+        f"SELECT min(v), max(v), approx_count_distinct(v), bool_and(v = round(v)), count(*) FROM {source}"
+    ).row(0)
+    if not count:
+        return []
+    if whole and distinct <= VALUES:
+        rows = view.query(f"SELECT v, count(*) FROM {source} GROUP BY v ORDER BY v").rows()
+        return [_counted(name, value, value, number, count) for value, number in rows]
+    span = high - low or 1.0
+    place = f"least(floor((v - {low!r}) / {span!r} * {BINS}), {BINS - 1})::BIGINT"
+    bins = dict(view.query(f"SELECT {place}, count(*) FROM {source} GROUP BY 1").rows())
+    width = span / BINS
+    return [
+        _counted(name, low + index * width, low + (index + 1) * width, bins.get(index, 0), count)
+        for index in range(BINS)
+    ]
+
+
+def _counted(name: str, low: float, high: float, number: int, count: int) -> dict[str, Any]:
+    return {"action": name, "from": low, "to": high, "count": number, "share": number / count}
+
+
+def _write_actions(page: Page, counts: Sequence[dict[str, Any]]) -> None:
+    """Write a row for each value with its share, and a sparkline for the bins of an element."""
+    valued = [
+        (row["action"], f"{row['from']:g}", row["count"], f"{row['share']:.1%}")
+        for row in counts
+        if row["from"] == row["to"]
+    ]
+    if valued:
+        page.table(Grid.of(("action", "value", "count", "share"), valued, (False, True, True, True)))
+    rows = []
+    for name in dict.fromkeys(row["action"] for row in counts if row["from"] != row["to"]):
+        bins = [row for row in counts if row["action"] == name]
+        heights = np.array([row["count"] for row in bins], np.float64)
+        line = sparkline(heights, _line_width(page), page.glyphs)
+        rows.append((name, number_text(bins[0]["from"]), line, number_text(bins[-1]["to"])))
+    if rows:
+        headers = ("action", "lowest", "how often", "highest")
+        grid = Grid.of(headers, rows, (False, True, False, False))
+        page.table(replace(grid, first=("how often", "action", "lowest", "highest"), chart="how often"))

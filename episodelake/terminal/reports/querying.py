@@ -14,12 +14,9 @@ import typer
 from ...readers.amounts import counted
 from ...readers.sql.session import QuerySession
 from ...store.errors import QueryError
-from ..opening import open_store_at
-from ..output.exporting import Export, check_target
+from ..output.exporting import Export, check_target, write_result
 from ..output.page import Page
-from ..output.progress import interruptible, unchanged
-from .exploring import Explored, end, explored_steps
-from .query_runs import write_result
+from .opening import Explored, end, explored_steps, interruptible, open_store_at, unchanged
 
 SHOWN = 100
 
@@ -42,7 +39,7 @@ def run_query(
     text = _query_text(query, prompt_fits=export is None)
     if text is None:
         # Slow to import.
-        from ..output.prompt import run_prompt
+        from .prompt import run_prompt
 
         run_prompt(page, open_store_at(path, storage), SHOWN if limit is None else limit)
         return

@@ -14,14 +14,10 @@ import typer
 from ...readers.episode import Episode
 from ...store.errors import CorruptStoreError, NothingToDrawError, UntrustedEnvError
 from ..command import FAILED, failure
-from ..opening import open_store_at
 from ..output.exporting import check_target, report_file
-from ..output.json_text import write_object
-from ..output.page import Page
-from ..output.progress import interruptible, unchanged
-from .episode_report import episode_report, found_episode
-from .exploring import Explored, explored
-from .reports import EpisodeLook, write_episode, write_replay
+from ..output.page import Page, write_object
+from .episode_report import EpisodeLook, episode_report, find_episode, write_episode, write_replay
+from .opening import Explored, explored, interruptible, open_store_at, unchanged
 
 #: Formats of the frames of an episode.
 PICTURES = (".png", ".gif", ".mp4")
@@ -76,7 +72,7 @@ def show_episode(
     with interruptible(unchanged):
         if film is not None:
             found = explored(
-                path, storage, lambda opened: film.made(opened, found_episode(opened, key, agent))
+                path, storage, lambda opened: film.made(opened, find_episode(opened, key, agent))
             )
             said = f"The frames of {found} are in"
             report_file(page, said, film.file, {"episode_id": found}, as_json=as_json)
@@ -90,7 +86,7 @@ def _shown(
     page: Page, opened: Explored, key: int | str, agent: str | None, *, as_json: bool
 ) -> CorruptStoreError | None:
     """Show an episode, and return the error of its steps, if they cannot be read."""
-    episode = found_episode(opened, key, agent)
+    episode = find_episode(opened, key, agent)
     look = EpisodeLook.of(opened, episode)
     if as_json:
         write_object(page, episode_report(look, agent))
@@ -111,7 +107,7 @@ def replay_episode(
     """Replay an episode; see `episodelake replay`."""
     page = Page()
     store = open_store_at(path, storage)
-    found = found_episode(Explored(store), key)
+    found = find_episode(Explored(store), key)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", RuntimeWarning)
         env = store.make_env(found.run_id, trust=trust)

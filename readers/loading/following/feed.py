@@ -12,20 +12,18 @@ import numpy as np
 import polars as pl
 
 from ....store.errors import CorruptStoreError, EpisodeTimeoutError, LoaderStateError
-from ....store.reserved import EPISODE
+from ....store.reserved import EPISODE, UNIT, WEIGHT
 from ....store.snapshot import Snapshot
+from ...columns.specs import Column, choose_columns
+from ...columns.step_arrays import ColumnSource, StepArrays, read_arrays
 from ...context import ReadContext
-from ..columns.specs import Column, choose_columns
-from ..columns.step_arrays import ColumnSource, StepArrays, read_arrays
 from ..config import LoaderConfig, evaluate_weights
-from ..feed import UNIT, WEIGHT, Feed
-from ..order.orders import Drawn
-from ..order.priorities import Priorities, checked_update, read_priorities
-from ..order.shard import ShardSlice
-from ..order.unit_index import UnitIndex
-from ..units.unit import Batch, Chosen
-from .held_episodes import EpisodeWindow
-from .window import Contents, Follow, WindowReader, no_contents, places_among
+from ..feed import Feed
+from ..orders import Drawn
+from ..priorities import Priorities, checked_update, read_priorities
+from ..shard import ShardSlice
+from ..unit import Batch, Chosen, UnitIndex
+from .window import Contents, EpisodeWindow, Follow, WindowReader, no_contents, places_among
 
 #: Draws do not end; so many are never made.
 _NO_END = 1 << 62
@@ -59,7 +57,7 @@ class FollowFeed(Feed):
         self.contents = no_contents(-1)
         self._arrays = self._held.arrays
         self._unit_index = UnitIndex(units, self.contents.index)
-        rule = config.prioritised
+        rule = config.prioritized
         self.priorities = None if rule is None else Priorities(rule, config.seed)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -86,19 +84,17 @@ class FollowFeed(Feed):
         """Bytes of the columns that are held."""
         return self._held.nbytes
 
-    def batches(self, epoch: int, places: ShardSlice, batch_size: int) -> Iterator[Batch]:
+    def take(self, epoch: int, places: ShardSlice, counts: Iterator[int]) -> Iterator[Batch]:
         """See `Feed`; before each batch it looks for new episodes if that is due.
 
         Raises:
             EpisodeTimeoutError: there is no unit, and none came.
         """
-        for first in range(0, places.count, batch_size):
+        first = 0
+        for count in counts:
             self._look_if_due()
-            yield self._drawn(epoch, places.part(first, first + batch_size))
-
-    def pick(self, epoch: int, places: ShardSlice) -> Batch:
-        """See `RandomAccess`; it looks for new episodes first, as before each batch."""
-        return next(self.batches(epoch, places, places.count))
+            yield self._drawn(epoch, places.part(first, first + count))
+            first += count
 
     def _drawn(self, epoch: int, draws: np.ndarray) -> Batch:
         if self.priorities is not None:
@@ -212,9 +208,9 @@ class FollowFeed(Feed):
         moved = np.repeat(np.where(before >= 0, old_edges[before] - edges[:-1], 0), counts)
         kept = powers[(np.arange(len(stayed)) + moved)[stayed]]
         largest = kept.max(initial=0.0) or powers.max(initial=0.0) or priorities.first
-        found = np.full(len(stayed), largest)
-        found[stayed] = kept
-        return found
+        carried = np.full(len(stayed), largest)
+        carried[stayed] = kept
+        return carried
 
     def update_priorities(self, priorities: Priorities, units: Any, values: Any) -> None:
         """See `Feed`; units of episodes that have gone since are skipped."""

@@ -6,14 +6,14 @@ import numpy as np
 import polars as pl
 
 from ....store.errors import InvalidArgumentError
+from ...columns.mapped import Cache
+from ...columns.selection import select
+from ...columns.specs import choose_columns
 from ...context import ReadContext
-from ..batch_source import BatchSource
-from ..columns.caching import Cache
-from ..columns.selection import select
-from ..columns.specs import choose_columns
 from ..config import LoaderConfig
+from ..feed import BatchSource
 from ..loader import Loader
-from ..order.priorities import Prioritised
+from ..priorities import Prioritized
 from .feed import FollowFeed
 from .window import Follow
 
@@ -111,7 +111,7 @@ def following_loader(follow: Follow, context: ReadContext, config: LoaderConfig)
         "followed": [str(condition) for condition in context.conditions],
         "newest": [follow.newest_steps, follow.newest_episodes],
         "units": repr(config.units),
-        "weights": None if config.weights is None or config.prioritised else str(config.weights),
+        "weights": None if config.weights is None or config.prioritized else str(config.weights),
         "seed": config.seed,
     }
     source = BatchSource(feed, config.batching, config.shard, config.stages.on_batch)
@@ -124,7 +124,7 @@ def _check_followable(follow: Follow, config: LoaderConfig) -> None:
             f"follow={follow!r}: expected el.Follow(refresh_seconds=..., newest_steps=..., ...), or None."
         )
     config.check_no_prefetch("follows a store")
-    if not isinstance(config.weights, None | str | pl.Expr | Prioritised):
+    if not isinstance(config.weights, None | str | pl.Expr | Prioritized):
         raise InvalidArgumentError(
             f"weights has {len(config.weights)} numbers, but a store that is followed gets more episodes. "
             "Give a Polars expression over the episodes, 'steps' or 'episodes'."

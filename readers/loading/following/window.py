@@ -1,25 +1,27 @@
-"""The window of a loader that follows a store: the newest episodes of a snapshot."""
+"""A following loader's window: the newest episodes of a snapshot, and the arrays that hold them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from ....store.common.arguments import is_real, whole_number
+from ....store.delta.files import TableFile
 from ....store.errors import InvalidArgumentError
 from ....store.layout import EPISODES
 from ....store.snapshot import Snapshot
-from ....store.tables.listed_files import TableFile
+from ...choosing import filter_episodes
+from ...columns.selection import END_TYPE, EpisodeIndex, Selection
+from ...columns.step_arrays import StepArrays
+from ...columns.tree import Tree, leaves, map_leaves
 from ...context import ReadContext, SqlCondition
-from ...filtering import filter_episodes
 from ...frames import POSITION, collect_episodes, positioned_episodes, table_frame
-from ..arguments import whole_number
-from ..columns.episode_index import END_TYPE, EpisodeIndex
-from ..columns.selection import Selection
+from ..unit import Units
 
 _ID = "episode_id"
 
@@ -47,7 +49,7 @@ class Follow:
     def __post_init__(self) -> None:
         for name in ("refresh_seconds", "wait_seconds"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+            if not is_real(value) or not value >= 0:
                 raise InvalidArgumentError(f"{name}={value!r}: expected seconds from 0 on.")
         for name in ("newest_steps", "newest_episodes"):
             if getattr(self, name) is not None:
@@ -126,18 +128,17 @@ class WindowReader:
         snapshot = context.snapshot
         exprs = [condition for condition in self._conditions if isinstance(condition, pl.Expr)]
         if len(exprs) == len(self._conditions) and all(map(by_row, exprs)):
-            found = self._newest(snapshot, exprs)
+            episodes = self._newest(snapshot, exprs)
         else:
             # Whether an episode passes may depend on others, so all of them are read.
             for condition in self._conditions:
                 context = filter_episodes(context, condition)
             frame = positioned_episodes(snapshot, context.all_positions)
-            found = collect_episodes(snapshot, frame.select(*_SHOWN).sort(POSITION))
-        found = found.slice(self._follow.first(found["length"].to_numpy()))
-        positions = found[POSITION].to_numpy().astype(np.int64)
-        return Contents(
-            snapshot.version, found[_ID], positions, EpisodeIndex.of(found, snapshot.missing_at(positions))
-        )
+            episodes = collect_episodes(snapshot, frame.select(*_SHOWN).sort(POSITION))
+        episodes = episodes.slice(self._follow.first(episodes["length"].to_numpy()))
+        positions = episodes[POSITION].to_numpy().astype(np.int64)
+        index = EpisodeIndex.of(episodes, snapshot.missing_at(positions))
+        return Contents(snapshot.version, episodes[_ID], positions, index)
 
     def _newest(self, snapshot: Snapshot, conditions: Sequence[pl.Expr]) -> pl.DataFrame:
         """Return the episodes of the last files, as many files as the window needs, in commit order."""
@@ -173,11 +174,11 @@ class WindowReader:
         frame = table_frame(snapshot, EPISODES, files).with_row_index(POSITION)
         for condition in conditions:
             frame = frame.filter(condition)
-        found = collect_episodes(snapshot, frame.select(*_SHOWN))
+        episodes = collect_episodes(snapshot, frame.select(*_SHOWN))
         edges = np.cumsum([0, *(file.rows for file in files)])
-        cuts = np.searchsorted(found[POSITION].to_numpy(), edges)
+        cuts = np.searchsorted(episodes[POSITION].to_numpy(), edges)
         for file, edge, low, high in zip(files, edges, cuts, cuts[1:], strict=False):
-            part = found.slice(int(low), int(high - low))
+            part = episodes.slice(int(low), int(high - low))
             self._frames[file.name] = part.with_columns(pl.col(POSITION) - int(edge))
 
 
@@ -235,5 +236,134 @@ def no_contents(version: int) -> Contents:
 def places_among(ids: pl.Series, known: pl.Series) -> np.ndarray:
     """Return the position of each id among known ones: int64, -1 for unknown ids."""
     others = pl.DataFrame({_ID: known}).with_row_index(POSITION)
-    found = pl.DataFrame({_ID: ids}).join(others, on=_ID, how="left", maintain_order="left")
-    return found[POSITION].cast(pl.Int64).fill_null(-1).to_numpy()
+    matched = pl.DataFrame({_ID: ids}).join(others, on=_ID, how="left", maintain_order="left")
+    return matched[POSITION].cast(pl.Int64).fill_null(-1).to_numpy()
+
+
+#: The arrays have room for so much more than they hold when they are made anew.
+_ROOM = 1.5
+
+
+class EpisodeWindow:
+    """Episodes in the order in which they came; each has a slot, and numbers for its units that never change.
+
+    Those that are no longer wanted stay until there is no room; then the others move to new arrays. So each
+    row is moved about twice on its way through a window, and the arrays are at most half as large again as
+    what was wanted when they were made.
+
+    Args:
+        units: what is numbered.
+    """
+
+    def __init__(self, units: Units) -> None:
+        empty = np.zeros(0, np.int64)
+        self._units = units
+        self._ids = pl.Series([], dtype=pl.String)
+        self._columns: dict[str, Tree] = {}
+        self._capacity = 0
+        #: The number of each slot's first unit: int64, ascending.
+        self.bases = empty
+        #: How many unit numbers were given out.
+        self.numbered = 0
+        #: All slots.
+        self.arrays = StepArrays(EpisodeIndex(empty, empty.astype(np.int8)), {})
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays, with the room that is free."""
+        return sum(leaf.nbytes for tree in self._columns.values() for _, leaf in leaves(tree))
+
+    def slots(self, ids: pl.Series) -> np.ndarray:
+        """Return the slots of some episodes: int64, -1 where one is not held."""
+        return places_among(ids, self._ids)
+
+    def add(self, ids: pl.Series, new: StepArrays, kept: np.ndarray) -> None:
+        """Take in episodes. Slots may move.
+
+        Args:
+            ids: of the new episodes.
+            new: their columns, which are taken over.
+            kept: bool, one for each slot: whether it is still wanted.
+
+        Raises:
+            InvalidArgumentError: a column has another dtype or shape than before; nothing has changed.
+        """
+        self._check_alike(new)
+        if self.arrays.index.rows + new.index.rows > self._capacity:
+            self._make_room(kept, new)
+        first = self.arrays.index.rows
+        if self._capacity > first:
+            for name, tree in new.columns.items():
+                map_leaves(lambda into, own: _write(into, first, own), self._columns[name], tree)
+        counts = self._units.counts(new.index)
+        bases = self.numbered + np.cumsum(counts) - counts
+        self.numbered += int(counts.sum())
+        self.bases = np.concatenate([self.bases, bases])
+        self._ids = pl.concat([self._ids, ids.rename(self._ids.name)])
+        self._show(_extended(self.arrays.index, new.index))
+
+    def _check_alike(self, new: StepArrays) -> None:
+        """Refuse values that the arrays cannot hold as they are: only what a function gives can differ."""
+        for name in self._columns:
+            pairs = zip(leaves(self._columns[name], name), leaves(new.columns[name], name), strict=True)
+            for (part, held), (_, own) in pairs:
+                if (held.dtype, held.shape[1:]) != (own.dtype, own.shape[1:]):
+                    raise InvalidArgumentError(
+                        f"{part!r} of new episodes is {own.dtype} of shape {own.shape[1:]}, and was "
+                        f"{held.dtype} of shape {held.shape[1:]}. The transform must return one dtype "
+                        "and shape."
+                    )
+
+    def _make_room(self, kept: np.ndarray, new: StepArrays) -> None:
+        old = self.arrays.index
+        index = old[kept]
+        self._capacity = int((index.rows + new.index.rows) * _ROOM)
+        stretches = list(_stretches(old, kept))
+        for name, tree in new.columns.items():
+            # One column after the other, so that no more than one is there twice.
+            self._columns[name] = map_leaves(
+                lambda own, rows: _moved(rows, stretches, own, self._capacity),
+                tree,
+                self._columns.get(name, tree),
+            )
+        self.bases = self.bases[kept]
+        self._ids = self._ids.filter(pl.Series(kept))
+        self._show(index)
+
+    def _show(self, index: EpisodeIndex) -> None:
+        shown = {
+            name: map_leaves(lambda leaf: leaf[: index.rows], tree) for name, tree in self._columns.items()
+        }
+        self.arrays = StepArrays(index, shown)
+
+
+def _extended(one: EpisodeIndex, other: EpisodeIndex) -> EpisodeIndex:
+    missing = [
+        np.zeros(len(index), bool) if index.missing is None else index.missing for index in (one, other)
+    ]
+    return EpisodeIndex(
+        np.concatenate([one.lengths, other.lengths]),
+        np.concatenate([one.end_reasons, other.end_reasons]),
+        missing=None if one.missing is other.missing is None else np.concatenate(missing),
+        left_out=other.left_out,
+    )
+
+
+def _stretches(index: EpisodeIndex, kept: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield the rows of kept slots, as stretches from one row to another."""
+    changes = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(np.int8)))
+    rows = index.starts[changes].tolist()
+    yield from zip(rows[::2], rows[1::2], strict=True)
+
+
+def _moved(rows: np.ndarray, stretches: list[tuple[int, int]], like: np.ndarray, capacity: int) -> np.ndarray:
+    into = np.empty((capacity, *like.shape[1:]), like.dtype)
+    place = 0
+    for start, stop in stretches:
+        into[place : place + stop - start] = rows[start:stop]
+        place += stop - start
+    return into
+
+
+def _write(into: np.ndarray, first: int, values: np.ndarray) -> None:
+    into[first : first + len(values)] = values

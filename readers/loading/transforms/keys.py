@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 
 from ....store.errors import InvalidArgumentError
 from ....store.reserved import NEXT_OBSERVATION, is_observation, next_name
-from ..output.tree import Tree, leaves, map_leaves
+from ...columns.tree import Tree, leaves
 
 
 def key_tuple(keys: str | Sequence[str]) -> tuple[str, ...]:
@@ -19,10 +19,10 @@ def key_tuple(keys: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         InvalidArgumentError: it is something else, or none.
     """
-    found = (keys,) if isinstance(keys, str) else tuple(keys)
-    if not found or not all(isinstance(key, str) for key in found):
+    names = (keys,) if isinstance(keys, str) else tuple(keys)
+    if not names or not all(isinstance(key, str) for key in names):
         raise InvalidArgumentError(f"{keys!r}: expected the name of a key, or several.")
-    return found
+    return names
 
 
 def numeric_dtype(dtype: DTypeLike) -> str:
@@ -32,12 +32,12 @@ def numeric_dtype(dtype: DTypeLike) -> str:
         InvalidArgumentError: it is none.
     """
     try:
-        found = np.dtype(dtype)
+        numeric = np.dtype(dtype)
     except TypeError as error:
         raise InvalidArgumentError(f"dtype={dtype!r}: {error}.") from error
-    if dtype is None or found.kind not in "biufc":
+    if dtype is None or numeric.kind not in "biufc":
         raise InvalidArgumentError(f"dtype={dtype!r}: expected a dtype of numbers, such as 'float32'.")
-    return found.name
+    return numeric.name
 
 
 def part_of(tree: Mapping[str, Tree], name: str) -> Tree:
@@ -108,15 +108,22 @@ def with_following(batch: Mapping[str, Any], keys: Sequence[str]) -> list[tuple[
     return pairs
 
 
-def change(batch: Mapping[str, Any], keys: Sequence[str], function: Callable[[Any], Any]) -> dict[str, Any]:
-    """Change all arrays under some keys of a batch; see `with_following`.
+def change(
+    batch: Mapping[str, Any], keys: Sequence[str], function: Callable[[Tree, str, str], Tree]
+) -> dict[str, Any]:
+    """Return a batch with other values under some keys; see `with_following`.
+
+    Args:
+        batch: not changed.
+        keys: keys of the batch, or dotted names of parts of nested values.
+        function: gets the values, their name in the batch, and the key that they are treated as.
 
     Raises:
         InvalidArgumentError: there is no such key.
     """
     changed = dict(batch)
-    for name, _ in with_following(batch, keys):
-        changed = replace_part(changed, name, lambda part: map_leaves(function, part))
+    for name, key in with_following(batch, keys):
+        changed = replace_part(changed, name, lambda part, name=name, key=key: function(part, name, key))
     return changed
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ....store.errors import InvalidArgumentError
-from ..columns.specs import check_names
-from ..columns.step_arrays import StepArrays
-from ..output.tree import Tree, leaves, map_leaves
-from ..units.unit import Batch, Units
+from ...columns.specs import check_names
+from ...columns.step_arrays import StepArrays
+from ...columns.tree import Tree, leaves, map_leaves
+from ..unit import Batch, Units
 from .torch_module import TorchModule
 
 #: A transform of batches; the others are applied on reading.
@@ -81,15 +81,15 @@ class DerivedColumns(EpisodeTransform):
         if not isinstance(made, Mapping) or set(made) != set(self.writes):
             given = sorted(made) if isinstance(made, Mapping) else repr(made)[:200]
             raise InvalidArgumentError(f"{self!r} gave the columns {given}; it writes {self.writes}.")
-        found = {name: map_leaves(np.ascontiguousarray, tree) for name, tree in made.items()}
-        for name, tree in found.items():
+        derived = {name: map_leaves(np.ascontiguousarray, tree) for name, tree in made.items()}
+        for name, tree in derived.items():
             for part, leaf in leaves(tree, name):
                 if len(leaf) != arrays.index.rows:
                     raise InvalidArgumentError(
                         f"{self!r} gave {len(leaf)} rows of {part!r}; expected {arrays.index.rows}: one for "
                         "every observation, the last one of each episode included."
                     )
-        return StepArrays(arrays.index, {**arrays.columns, **found})
+        return StepArrays(arrays.index, {**arrays.columns, **derived})
 
 
 @dataclass(frozen=True)
@@ -190,8 +190,12 @@ class TransformPipeline:
     def derive(self, arrays: StepArrays, kept: Sequence[str]) -> StepArrays:
         """Only derive columns; plain arrays stay plain."""
         derived = tuple(each for each in self.on_read if isinstance(each, DerivedColumns))
-        found = _applied(derived, arrays, kept)
-        return StepArrays(found.index, found.columns) if derived and type(arrays) is StepArrays else found
+        prepared = _applied(derived, arrays, kept)
+        return (
+            StepArrays(prepared.index, prepared.columns)
+            if derived and type(arrays) is StepArrays
+            else prepared
+        )
 
     def stack(self, arrays: StepArrays) -> StepArrays:
         """Only apply the transforms that change how rows are gathered, not the rows."""
@@ -202,10 +206,10 @@ class TransformPipeline:
 def _applied(transforms: tuple[EpisodeTransform, ...], arrays: StepArrays, kept: Sequence[str]) -> StepArrays:
     if not transforms:
         return arrays
-    found = arrays
+    prepared = arrays
     for transform in transforms:
-        found = transform.prepare(found)
-    columns = {name: found.columns[name] for name in kept}
+        prepared = transform.prepare(prepared)
+    columns = {name: prepared.columns[name] for name in kept}
     return PreparedArrays(arrays.index, columns, arrays, TransformPipeline(transforms, ()), tuple(kept))
 
 

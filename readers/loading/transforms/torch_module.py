@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from ....store.common.arguments import whole_number
+from ....store.common.optional_packages import require
 from ....store.errors import InvalidArgumentError
-from ....store.optional_packages import require
 from ....store.reserved import MASK, is_observation
-from ..arguments import whole_number
-from ..output.outputs import BatchOutput
-from ..output.tree import Tree, leaves, map_leaves
-from ..units.unit import Batch
+from ...columns.tree import Tree, leaves, map_leaves
+from ..outputs import BatchOutput
+from ..unit import Batch
 from .keys import key_tuple, part_of
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ class TorchModule:
         if self.max_rows is not None:
             object.__setattr__(self, "max_rows", whole_number("max_rows", self.max_rows, 1))
         if self.device is not None:
-            from ..output.torch_output import usable_device
+            from ..torch_output import usable_device
 
             object.__setattr__(self, "device", usable_device(self.device) or torch.device("cpu"))
 
@@ -111,85 +113,79 @@ class TorchModule:
         """
         import torch
 
-        from ..output.torch_output import TorchOutput
+        from ..torch_output import TorchOutput, as_tensor
 
         values = batch if isinstance(batch, dict) else batch.to_dict()
         inputs = {name: part_of(values, name) for name in self._inputs}
-        tensors = isinstance(next(leaf for _, leaf in leaves(inputs)), torch.Tensor)
-        given = TorchOutput().tensors(inputs)
-        mask = TorchOutput().tensors({MASK: values[MASK]})[MASK] if MASK in values else None
+        mask = values.get(MASK) if self.axes > 1 else None
+        mask = None if mask is None or isinstance(mask, dict) else as_tensor(mask)
         with _evaluating(self._owner):
-            found = self._computed(given, mask)
-        if not tensors:
-            found = {name: _as_array(value) for name, value in found.items()}
-        return batch | found if isinstance(batch, dict) else batch.copy().update(found)
+            columns = self._computed(TorchOutput().tensors(inputs), mask)
+        if not isinstance(next(leaf for _, leaf in leaves(inputs)), torch.Tensor):
+            columns = {name: _as_array(value) for name, value in columns.items()}
+        return batch | columns if isinstance(batch, dict) else batch.copy().update(columns)
 
     def _computed(self, given: dict[str, Tree], mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """Return the new columns, on the device of those given."""
-        import torch
-
-        if self.axes > 1 and mask is not None:
+        if mask is not None:
             given = _aligned(given, mask.shape[1])
         lead = self._lead(given)
         rows = map_leaves(lambda leaf: leaf.reshape(-1, *leaf.shape[self.axes :]), given)
-        real = _real_rows(lead, mask)
-        if real is not None:
-            rows = map_leaves(lambda leaf: leaf[real], rows)
         home = next(leaf.device for _, leaf in leaves(rows))
-        count = len(next(leaf for _, leaf in leaves(rows)))
+        real = _real_rows(lead, mask)
+        count = math.prod(lead) if real is None else len(real)
         step = self.max_rows or max(count, 1)
-        parts = [
-            self._outputs(map_leaves(itemgetter(slice(start, start + step)), rows), home)
-            for start in range(0, max(count, 1), step)
-        ]
-        found = {}
-        for name in self.outputs:
-            whole = parts[0][name] if len(parts) == 1 else torch.cat([part[name] for part in parts])
-            if real is not None:
-                filled = whole.new_zeros((len(real), *whole.shape[1:]))
-                filled[real] = whole
-                whole = filled
-            found[name] = whole.reshape(*lead, *whole.shape[1:])
-        return found
+        # New columns belong to the caller, who may change them: they share no memory with inputs or weights.
+        columns: dict[str, torch.Tensor] = {}
+        for start in range(0, max(count, 1), step):
+            stop = min(start + step, count)
+            some = slice(start, stop) if real is None else real[start:stop]
+            results = self._results(map_leaves(itemgetter(some), rows))
+            for name, value in results.items():
+                self._check(name, value, stop - start)
+                form = _form(value)
+                first = _form(columns[name]) if start else form
+                if form != first:
+                    raise InvalidArgumentError(
+                        f"{self!r} returned {name!r} as {form} from row {start} on, and as {first} before. "
+                        "Return one dtype and shape."
+                    )
+                if not start:
+                    columns[name] = value.new_zeros((math.prod(lead), *value.shape[1:]), device=home)
+                columns[name][some] = value.to(home)
+        return {name: whole.reshape(*lead, *whole.shape[1:]) for name, whole in columns.items()}
 
     def _lead(self, given: dict[str, Tree]) -> tuple[int, ...]:
         """Return the shape of the leading axes."""
-        leads = {name: tuple(leaf.shape[: self.axes]) for name, leaf in leaves(given)}
-        first = next(iter(leads.values()))
-        if len(first) < self.axes or len(set(leads.values())) > 1:
+        leads = {tuple(leaf.shape[: self.axes]) for _, leaf in leaves(given)}
+        lead = next(iter(leads))
+        if len(lead) < self.axes or len(leads) > 1:
             shapes = ", ".join(f"{name}: {tuple(leaf.shape)}" for name, leaf in leaves(given))
             raise InvalidArgumentError(
                 f"{self!r} needs columns with the same {self.axes} leading axes; there are {shapes}. Choose "
                 "other columns or another axes=..."
             )
-        return first
+        return lead
 
-    def _outputs(self, rows: dict[str, Tree], home: torch.device) -> dict[str, torch.Tensor]:
-        """Return what the module gives for some rows, on the device where they are."""
-        device = self.device or _device_of(self._owner)
-        inputs = map_leaves(lambda leaf: _sent(leaf, device), rows)
-        if isinstance(self.columns, Mapping):
-            positional, keywords = (), {name: inputs[key] for name, key in self.columns.items()}
-        else:
-            positional, keywords = tuple(inputs[key] for key in self.columns), {}
+    def _results(self, rows: dict[str, Tree]) -> dict[str, Any]:
+        """Return the parts of the module's result for some rows, by the keys of the new columns."""
+        from ..torch_output import moved
+
+        weights = chain(self._owner.parameters(), self._owner.buffers())
+        device = self.device or next((weight.device for weight in weights), _cpu())
+        inputs = map_leaves(lambda leaf: moved(leaf, device), rows)
         try:
-            result = self.module(*positional, **keywords)
+            if isinstance(self.columns, Mapping):
+                result = self.module(**{name: inputs[key] for name, key in self.columns.items()})
+            else:
+                result = self.module(*(inputs[key] for key in self.columns))
         except Exception as error:
             error.add_note(
                 f"Raised in the loader's {self!r}, which got {_described(inputs)} on {device}. Put el.Cast "
                 "before it to change dtypes, and give axes=... to change shapes."
             )
             raise
-        count = len(next(leaf for _, leaf in leaves(rows)))
-        taken = {_storage(leaf) for _, leaf in leaves(inputs)}
-        taken |= {_storage(leaf) for leaf in (*self._owner.parameters(), *self._owner.buffers())}
-        found = {}
-        for name, value in self._by_name(result).items():
-            self._check(name, value, count)
-            value = value.detach().to(home).contiguous()
-            # New columns belong to the caller, who may change them: inputs and weights must not change too.
-            found[name] = value.clone() if _storage(value) in taken else value
-        return found
+        return self._by_name(result)
 
     def _by_name(self, result: Any) -> dict[str, Any]:
         """Return the parts of a module's result by the key of the new column."""
@@ -224,6 +220,10 @@ class TorchModule:
                 f"{self!r} returned {name!r} with shape {tuple(value.shape)}; expected ({count}, ...): a "
                 "value for each row."
             )
+
+
+def _form(value: torch.Tensor) -> str:
+    return f"{value.dtype} of shape (n, {', '.join(map(str, value.shape[1:]))})"
 
 
 @dataclass(frozen=True)
@@ -273,37 +273,23 @@ def _aligned(given: dict[str, Tree], transitions: int) -> dict[str, Tree]:
 
 
 def _real_rows(lead: tuple[int, ...], mask: torch.Tensor | None) -> torch.Tensor | None:
-    """Return which rows are no padding: bool, shape (rows,); None if all are real, or if no mask fits."""
+    """Return the rows that are no padding: int64; None if all are real, or if the mask does not fit."""
     import torch
 
-    if mask is None or len(lead) < 2 or lead[1] - mask.shape[1] not in (0, 1):
+    if mask is None or lead[1] - mask.shape[1] not in (0, 1):
         return None
-    if lead[1] > mask.shape[1]:
-        mask = torch.cat([torch.ones_like(mask[:, :1]), mask], 1)
-    if mask.all():
+    real = torch.ones(lead[:2], dtype=torch.bool, device=mask.device)
+    # Whole episodes have an observation more than transitions.
+    real[:, lead[1] - mask.shape[1] :] = mask
+    if real.all():
         return None
-    return mask.reshape(*mask.shape, *[1] * (len(lead) - 2)).expand(lead).reshape(-1)
+    return real.reshape(*lead[:2], *[1] * (len(lead) - 2)).expand(lead).flatten().nonzero()[:, 0]
 
 
-def _device_of(module: torch.nn.Module) -> torch.device:
+def _cpu() -> torch.device:
     import torch
 
-    for tensors in (module.parameters(), module.buffers()):
-        for tensor in tensors:
-            return tensor.device
     return torch.device("cpu")
-
-
-def _sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a tensor on a device; itself if it is there."""
-    from ..output.torch_output import moved
-
-    on_its_way = tensor.device.type == "cpu" and device.type != "cpu"
-    return moved(tensor, device) if on_its_way else tensor.to(device)
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 def _as_array(tensor: torch.Tensor) -> Any:

@@ -11,8 +11,7 @@ from gymnasium import Space, spaces
 
 from ....store.errors import DatasetError
 from ....store.reserved import RESERVED
-from ..columns import nested
-from ..spaces import array_space
+from ..columns import array_space, nested
 from .files import INFO, VERSIONS, read_json
 
 PICTURES = ("image", "video")
@@ -151,7 +150,7 @@ def feature_space(name: str, feature: Mapping[str, Any]) -> Space:
     """
     kind, shape = feature["dtype"], shape_of(feature)
     if kind in PICTURES:
-        return spaces.Box(0, 255, shape, np.uint8)
+        return array_space(np.dtype(np.uint8), shape)
     if not is_numeric(kind):
         raise DatasetError(
             f"The feature {name} has the dtype {kind!r}, which no observation or action can have."

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from ....store.common.optional_packages import require
 from ....store.errors import DatasetError
-from ....store.optional_packages import require
+from ..boundary import IMAGE_FORMATS, check_bytes, check_groups, inside, reading
 
 INFO = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
@@ -44,7 +47,7 @@ class Place:
 
 @dataclass(frozen=True)
 class EpisodeEntry:
-    """What `meta` says of an episode.
+    """Facts of an episode in `meta`.
 
     Attributes:
         index: its number.
@@ -67,10 +70,8 @@ def read_json(file: Path) -> Any:
     Raises:
         DatasetError: it is missing, or no JSON.
     """
-    try:
+    with reading(file):
         return json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise DatasetError(f"{file} cannot be read: {error}") from error
 
 
 def read_tasks(folder: Path, info: Mapping[str, Any]) -> dict[int, str]:
@@ -128,13 +129,14 @@ def entries(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) -> Ite
 
 def _entries_v3(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) -> Iterator[EpisodeEntry]:
     place = folder / "meta/episodes"
-    try:
-        found = ds.dataset(sorted(str(file) for file in place.glob("*/*.parquet")), format="parquet")
+    with reading(place):
+        files = sorted(place.glob("*/*.parquet"))
+        for file in files:
+            check_groups(str(file), pq.read_metadata(file))
+        found = ds.dataset([str(file) for file in files], format="parquet")
         columns = [name for name in found.schema.names if not name.startswith("stats/")]
         batches = found.scanner(columns=columns, batch_size=1000).to_batches()
         rows = [row for batch in batches for row in batch.to_pylist()]
-    except (OSError, pa.ArrowException) as error:
-        raise DatasetError(f"{place} cannot be read: {error}") from error
     filled: dict[Path, int] = {}
     for row in rows:
         try:
@@ -147,6 +149,8 @@ def _entries_v3(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) ->
                 for key in videos
             }
             index, length = int(row["episode_index"]), int(row["length"])
+        except DatasetError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise DatasetError(
                 f"{place}: the row of episode {row.get('episode_index')} lacks {error}."
@@ -168,34 +172,31 @@ def _chunk(row: Mapping[str, Any], name: str) -> dict[str, int]:
 def _path(folder: Path, info: Mapping[str, Any], name: str, **given: Any) -> Path:
     """Return a path from its pattern; it is in the folder."""
     pattern = info.get(name)
-    try:
-        path = PurePosixPath(str(pattern).format(**given))
-    except (LookupError, ValueError, AttributeError) as error:
+    # Not `str.format`, in which the dataset would choose attributes and widths.
+    literal, *parts = re.split(r"\{(\w+)(?::0([1-9])d)?\}", pattern if isinstance(pattern, str) else "{")
+    keys, widths, rest = parts[::3], parts[1::3], parts[2::3]
+    if not {*keys} <= {*given} or re.search("[{}]", "".join((literal, *rest))):
         raise DatasetError(
-            f"{folder / INFO}: {name}={pattern!r} is no pattern for {sorted(given)}."
-        ) from error
-    if path.is_absolute() or ".." in path.parts:
-        raise DatasetError(f"{folder / INFO}: {name}={pattern!r} leads out of the dataset.")
-    return folder / path
+            f"{folder / INFO}: {name}={pattern!r:.200} is no pattern of LeRobot for {sorted(given)}."
+        )
+    values = (str(given[key]).zfill(int(width or 0)) for key, width in zip(keys, widths, strict=True))
+    filled = zip(values, rest, strict=True)
+    return inside(folder, literal + "".join(f"{value}{text}" for value, text in filled))
 
 
 def _json_lines(file: Path) -> Iterator[dict[str, Any]]:
-    try:
-        with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines):
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise DatasetError(f"{file}, line {number + 1}: no JSON: {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"{file} cannot be read: {error}") from error
+    with reading(file), file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines):
+            with reading(f"{file}, line {number + 1},", "is no JSON"):
+                row = json.loads(line)
+            yield row
 
 
 def _table(file: Path) -> pa.Table:
-    try:
-        return pq.ParquetFile(file).read()
-    except (OSError, pa.ArrowException) as error:
-        raise DatasetError(f"{file} cannot be read: {error}") from error
+    with reading(file):
+        found = pq.ParquetFile(file)
+        check_groups(str(file), found.metadata)
+        return found.read()
 
 
 class Rows:
@@ -217,7 +218,7 @@ class Rows:
         Raises:
             DatasetError: the file is damaged or too short.
         """
-        try:
+        with reading(place.file):
             parquet = self._opened(place.file)
             stop = place.start + length
             if stop > self._starts[-1]:
@@ -231,8 +232,6 @@ class Rows:
                 if not tables[-1].num_rows:
                     raise DatasetError(f"{place.file} has fewer rows than its footer lists.")
                 row += tables[-1].num_rows
-        except (OSError, pa.ArrowException) as error:
-            raise DatasetError(f"{place.file} cannot be read: {error}") from error
         return pa.concat_tables(tables)
 
     def _around(self, parquet: pq.ParquetFile, row: int) -> tuple[int, pa.Table]:
@@ -246,6 +245,7 @@ class Rows:
                 if size > _GROUPS_BYTES:
                     break
                 groups.append(group)
+            check_groups(f"Row group {first} of {self._file}", parquet.metadata, groups)
             self._kept = int(self._starts[first]), parquet.read_row_groups(groups)
         return self._kept
 
@@ -276,34 +276,46 @@ def video_frames(place: Place, times: np.ndarray, fps: float, shape: tuple[int, 
         DatasetError: the file is damaged, frames have another shape, or one is missing.
     """
     av: Any = require("av", "Reading videos", EXTRA)
+    check_bytes(f"The video {place.file} of an episode", len(times) * math.prod(shape))
     found = np.empty((len(times), *shape), np.uint8)
     wanted = place.start + times.astype(np.float64)
     done = 0
-    try:
-        with av.open(str(place.file)) as container:
-            stream = container.streams.video[0]
-            stream.thread_type = "AUTO"
-            container.seek(int(wanted[0] / stream.time_base), stream=stream)
-            for frame in container.decode(stream):
-                late = float(frame.pts * stream.time_base) - wanted[done]
-                if late < -0.5 / fps:
-                    continue
-                if late > 0.5 / fps:
-                    break
-                image = frame.to_ndarray(format="gray" if shape[-1] == 1 else "rgb24").reshape(
-                    frame.height, frame.width, -1
-                )
-                if image.shape != shape:
-                    raise DatasetError(f"{place.file} has frames of {image.shape}; {INFO} gives {shape}.")
-                found[done] = image
-                done += 1
-                if done == len(times):
-                    return found
-    except (OSError, ValueError, LookupError, TypeError, av.FFmpegError) as error:
-        if isinstance(error, DatasetError):
-            raise
-        raise DatasetError(f"{place.file} cannot be decoded: {error}") from error
+    # From an open file, with a fixed format, FFmpeg opens no other file or address.
+    with (
+        reading(place.file, "cannot be decoded"),
+        place.file.open("rb") as file,
+        av.open(file, format=_container(file, place.file)) as container,
+    ):
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        container.seek(int(wanted[0] / stream.time_base), stream=stream)
+        for frame in container.decode(stream):
+            offset = float(frame.pts * stream.time_base) - wanted[done]
+            if offset < -0.5 / fps:
+                continue
+            if offset > 0.5 / fps:
+                break
+            image = frame.to_ndarray(format="gray" if shape[-1] == 1 else "rgb24").reshape(
+                frame.height, frame.width, -1
+            )
+            if image.shape != shape:
+                raise DatasetError(f"{place.file} has frames of {image.shape}; {INFO} gives {shape}.")
+            found[done] = image
+            done += 1
+            if done == len(times):
+                return found
     raise DatasetError(f"{place.file} has no frame at {wanted[done]:.4f} s; frame {done} of the episode.")
+
+
+def _container(file: IO[bytes], path: Path) -> str:
+    """Return FFmpeg's name for the container of an open video: MP4 or Matroska, none that lists files."""
+    head = file.read(12)
+    file.seek(0)
+    if head[4:8] in (b"ftyp", b"moov"):
+        return "mov"
+    if head[:4] == b"\x1aE\xdf\xa3":
+        return "matroska"
+    raise DatasetError(f"{path} is no MP4 or Matroska file; LeRobot writes no other videos.")
 
 
 def image_frames(
@@ -319,19 +331,18 @@ def image_frames(
         DatasetError: an image does not decode, or has another shape.
     """
     images: Any = require("PIL.Image", "Reading images", EXTRA)
+    check_bytes(f"{name} of an episode", len(values) * math.prod(shape))
     found = np.empty((len(values), *shape), np.uint8)
     jpeg = 0
     for t, value in enumerate(values):
         data, path = (value, None) if isinstance(value, bytes) else (value["bytes"], value.get("path"))
-        try:
-            source = io.BytesIO(data) if data is not None else _path(folder, {"path": path or "?"}, "path")
-            with images.open(source) as image:
+        with reading(f"Frame {t} of {name}", "is no image"):
+            source = io.BytesIO(data) if data is not None else inside(folder, path)
+            with images.open(source, formats=IMAGE_FORMATS) as image:
                 jpeg += image.format == "JPEG"
-                array = np.asarray(image.convert("L" if shape[-1] == 1 else "RGB"))
-        except (OSError, ValueError, TypeError) as error:
-            raise DatasetError(f"Frame {t}: {name} is no image: {error}") from error
-        array = array.reshape(*array.shape[:2], -1)
-        if array.shape != shape:
-            raise DatasetError(f"Frame {t}: {name} has the shape {array.shape}; expected {shape}.")
-        found[t] = array
+                size = image.height, image.width, shape[-1]
+                if size == shape:
+                    found[t] = np.asarray(image.convert("L" if shape[-1] == 1 else "RGB")).reshape(shape)
+        if size != shape:
+            raise DatasetError(f"Frame {t}: {name} has the shape {size}; expected {shape}.")
     return found, jpeg

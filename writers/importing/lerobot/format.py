@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +27,10 @@ from gymnasium import Space
 
 from ....store.errors import DatasetError
 from ....store.spaces import space_from_json
+from ....store.spaces.arrow import elements_of
+from ....store.spaces.coerce import as_flags
 from ..columns import nested
-from ..dataset import NO_REWARDS, ForeignDataset, ForeignEpisode, ImportOptions, Match, Part, fingerprint
+from ..formats import NO_REWARDS, ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
 from ..last_observation import completed, is_left
 from .features import (
     PICTURES,
@@ -60,7 +60,6 @@ from .files import (
     video_frames,
 )
 
-_FINGERPRINTED_ROWS = 64
 OURS = "meta/episodelake.json"
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 _REWARD, _DONE, _TRUNCATED, _SUCCESS = "next.reward", "next.done", "next.truncated", "next.success"
@@ -80,7 +79,7 @@ class _Format:
             return Match(f"{file} is missing", 2, related=(Path(source) / "meta").is_dir())
         try:
             found = json.loads(file.read_bytes())
-        except (OSError, ValueError):
+        except (ValueError, RecursionError):
             return Match(f"{file} is not JSON", 1)
         if not isinstance(found, dict) or "codebase_version" not in found:
             return Match(f"{file} has no codebase_version", 1)
@@ -106,7 +105,6 @@ class _Dataset(ForeignDataset):
         self._fps = float(info.get("fps") or 0)
         if self._fps <= 0:
             raise DatasetError(f"{folder / INFO}: fps={info.get('fps')!r}; expected a number above 0.")
-        self.identity = f"lerobot:{self._fingerprint()}"
         self.settings = {"last_observation": options.last_observation}
         self.count = int(info["total_episodes"]) if "total_episodes" in info else None
         ours = read_json(folder / OURS) if (folder / OURS).exists() else {}
@@ -139,14 +137,6 @@ class _Dataset(ForeignDataset):
         return nested_space(
             {path: feature_space(name, self._features[name]) for name, path in named.items()}, side
         )
-
-    def _fingerprint(self) -> str:
-        features = {name: (each["dtype"], each["shape"]) for name, each in self._features.items()}
-        rows: list[Any] = []
-        with suppress(DatasetError):  # damaged: an error names it once it is read
-            for entry in islice(self._entries(), 1):
-                rows = self._rows.read(entry.data, entry.length).slice(0, _FINGERPRINTED_ROWS).to_pylist()
-        return fingerprint(features, rows)
 
     def _entries(self) -> Iterator[EpisodeEntry]:
         videos = [name for name, feature in self._features.items() if feature["dtype"] == "video"]
@@ -248,13 +238,7 @@ class _Dataset(ForeignDataset):
             return found
         if kind == "string":
             return np.array(column.to_pylist(), object)
-        flat = column
-        while (
-            pa.types.is_list(flat.type)
-            or pa.types.is_fixed_size_list(flat.type)
-            or isinstance(flat, pa.ExtensionArray)
-        ):
-            flat = flat.storage if isinstance(flat, pa.ExtensionArray) else flat.flatten()
+        flat, _ = elements_of(column)
         array = flat.to_numpy(zero_copy_only=False)
         if array.size != entry.length * int(np.prod(shape)):
             raise DatasetError(
@@ -272,7 +256,7 @@ class _Dataset(ForeignDataset):
 
     def _ends(self, table: pa.Table, entry: EpisodeEntry) -> tuple[bool, bool]:
         flags = {
-            name: self._column(table, name, entry, np.empty(0)).reshape(entry.length).astype(bool)
+            name: as_flags(name, self._column(table, name, entry, np.empty(0)).reshape(entry.length))
             for name in (_DONE, _TRUNCATED, _SUCCESS)
             if name in self._features
         }

@@ -21,9 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ....store.common.optional_packages import require
 from ....store.errors import DatasetError
-from ....store.optional_packages import require
-from ....store.spaces.arrow import LISTS
+from ....store.spaces.arrow import LISTS, plain_array
+from ..boundary import check_groups, reading
 
 EXTRA = "'episodelake[rllib]'"
 #: Columns of a batch that have one value for each sequence, not for each transition.
@@ -119,10 +120,8 @@ def parquet_file(path: Path) -> pq.ParquetFile:
     Raises:
         DatasetError: it is damaged.
     """
-    try:
+    with reading(path, "is no whole Parquet file"):
         return pq.ParquetFile(path)
-    except (OSError, pa.ArrowException) as error:
-        raise DatasetError(f"{path} is no whole Parquet file: {error}") from error
 
 
 def check_trust(source: Source, place: str) -> None:
@@ -133,7 +132,7 @@ def check_trust(source: Source, place: str) -> None:
     """
     if not source.trust:
         raise DatasetError(
-            f"{place} is pickled, and reading a pickle can run any code. If you trust whoever wrote it, pass "
+            f"{place} is pickled, and reading a pickle can run any code. If you trust the author of it, pass "
             "trust=True."
         )
 
@@ -230,16 +229,15 @@ def _read_group(source: Source, path: Path, group: int, columns: Sequence[str] |
     wanted = None
     if columns is not None:
         wanted = [name for name in file.schema_arrow.names if source.names.get(name, name) in columns]
-    try:
+    check_groups(f"{path}, row group {group}", file.metadata, [group])
+    with reading(f"{path}, row group {group},"):
         table = file.read_row_group(group, wanted)
-    except (OSError, pa.ArrowException) as error:
-        raise DatasetError(f"{path}, row group {group} cannot be read: {error}") from error
     return table.rename_columns([source.names.get(name, name) for name in table.column_names])
 
 
 def _columns(table: pa.Table) -> Iterator[tuple[pa.Array, pa.Field]]:
     for column, field in zip(table.columns, table.schema, strict=True):
-        yield pa.concat_arrays([*column.chunks, pa.nulls(0, column.type)]), field
+        yield plain_array(pa.concat_arrays([*column.chunks, pa.nulls(0, column.type)])), field
 
 
 def _flattened(column: pa.Array) -> pa.Array:
@@ -277,7 +275,8 @@ def _shaped(values: pa.Array, shape: Sequence[int]) -> pa.Array:
 
 def _unpacked(column: pa.Array, source: Source, place: str) -> pa.Array:
     """Decompress each value of a column, if they are compressed."""
-    if not pa.types.is_string(column.type) or not _is_packed(next(iter(column.drop_null()), pa.scalar(""))):
+    texts = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if not texts or not _is_packed(next(iter(column.drop_null()), pa.scalar(""))):
         return column
     return to_arrow([_unpack(value, source, place) for value in column.to_pylist()], place)
 
@@ -290,10 +289,8 @@ def _unpack(packed: str, source: Source, place: str) -> Any:
     """Return the values of a text that RLlib's `pack` made."""
     check_trust(source, place)
     lz4 = require("lz4.frame", "Reading compressed columns of RLlib", EXTRA)
-    try:
+    with reading(place, "cannot be decompressed"):
         return pickle.loads(lz4.decompress(base64.b64decode(packed)))
-    except Exception as error:
-        raise DatasetError(f"{place} cannot be decompressed: {type(error).__name__}: {error}") from error
 
 
 def to_arrow(values: Any, place: str) -> pa.Array:

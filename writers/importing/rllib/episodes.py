@@ -22,10 +22,12 @@ import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
 
-from ....store.batches import slice_batch
+from ....store.common.optional_packages import require
 from ....store.errors import DatasetError
-from ....store.optional_packages import require
-from ..dataset import ForeignDataset, ForeignEpisode, ImportOptions, Part, fingerprint
+from ....store.spaces.batches import slice_batch
+from ....store.spaces.coerce import as_flag
+from ..boundary import check_groups, reading
+from ..formats import ForeignDataset, ForeignEpisode, ImportOptions, Part
 from .blocks import EXTRA, Source, check_trust, parquet_file
 
 _ITEM = "item"
@@ -66,7 +68,6 @@ class EpisodesDataset(ForeignDataset):
                 chunks[each.start] = each
         if first is None:
             raise DatasetError(f"{path} has no episodes.")
-        self.identity = f"rllib:{fingerprint(first)}"
         self.count = len(self._chunks)
         self.observation_space = options.observation_space or self._space(first, "observation", path)
         self.action_space = options.action_space or self._space(first, "action", path)
@@ -124,8 +125,8 @@ class EpisodesDataset(ForeignDataset):
             observations,
             actions,
             rewards,
-            bool(last["is_terminated"]),
-            bool(last["is_truncated"]),
+            as_flag("is_terminated", last["is_terminated"]),
+            as_flag("is_truncated", last["is_truncated"]),
             infos=_infos(_joined([list(_values(state["infos"])) for state in states], 1)),
             policy=policy or None,
             metadata={
@@ -144,19 +145,15 @@ class EpisodesDataset(ForeignDataset):
 
     def _state(self, path: Path, group: int, row: int) -> dict[str, Any]:
         if self._cached is None or self._cached[0] != (path, group):
-            items = parquet_file(path).read_row_group(group, [_ITEM]).column(_ITEM).to_pylist()
+            file = parquet_file(path)
+            check_groups(f"{path}, row group {group}", file.metadata, [group])
+            items = file.read_row_group(group, [_ITEM]).column(_ITEM).to_pylist()
             self._cached = (path, group), items
         place = f"{path}, row {row}"
         decode = partial(_decoded, source=self._source, place=place)
-        try:
+        with reading(place, "has no state of an episode"):
             state = self._msgpack.unpackb(self._cached[1][row], object_hook=decode, strict_map_key=False)
             return {**state, "id_": state["id_"], "t_started": state["t_started"], "t": state["t"]}
-        except DatasetError:
-            raise
-        except Exception as error:
-            raise DatasetError(
-                f"{place} has no state of an episode: {type(error).__name__}: {error}"
-            ) from error
 
     def _space(self, state: Mapping[str, Any], name: str, path: Path) -> Space:
         told = state[f"_{name}_space"] or state[f"{name}s"]["space"]

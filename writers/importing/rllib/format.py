@@ -21,8 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ....store.errors import DatasetError, InvalidArgumentError
+from ....store.files import user_path
 from ....store.spaces.arrow import LISTS
-from ..dataset import ForeignDataset, ImportOptions, Match
+from ..boundary import check_access
+from ..formats import ForeignDataset, ImportOptions, Match
 from .blocks import EXTRA, Source, batch_blocks, json_blocks, row_blocks
 from .episodes import EpisodesDataset
 from .rows import RowsDataset
@@ -71,7 +73,7 @@ class _Format:
 
 
 def _path(source: Any) -> Path | None:
-    return Path(source).expanduser() if isinstance(source, str | os.PathLike) else None
+    return user_path(source) if isinstance(source, str | os.PathLike) else None
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -107,11 +109,8 @@ def _names(mapping: Any) -> dict[str, str]:
 def _kind(file: Path, names: Mapping[str, str]) -> tuple[str | None, str]:
     """Return "rows", "batches", "episodes", "json" or None, and why."""
     if file.suffix.lower() == ".json":
-        try:
-            with file.open("rb") as lines:
-                head = lines.read(_HEAD)
-        except OSError as error:
-            return None, f"{file} cannot be read ({error})"
+        with file.open("rb") as lines:
+            head = lines.read(_HEAD)
         found = _BATCH.search(head)
         return (
             ("json", f"{file.name} has a {found[1].decode()}")
@@ -121,6 +120,7 @@ def _kind(file: Path, names: Mapping[str, str]) -> tuple[str | None, str]:
     try:
         schema = pq.read_schema(file)
     except (OSError, pa.ArrowException) as error:
+        check_access(file, error)
         return None, f"{file} is no whole Parquet file ({error})"
     if schema.names == ["item"] and _is_binary(schema.field("item").type):
         return "episodes", f"{file.name} has a column `item`"

@@ -16,15 +16,13 @@ from ....store.names import escape, escape_distinct
 from ....store.reserved import ACTION, EPISODE, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ....store.schema import LAST_OBSERVATION, MISSING
 from ....store.spaces.arrow import elements_of
-from ..columns import column_of
-from ..dataset import ForeignDataset, ForeignTable, ImportOptions, Part, fingerprint
+from ..columns import array_space, column_of, discrete_space
+from ..formats import ForeignDataset, ForeignTable, ImportOptions, Part
 from ..last_observation import LOST, NOTHING_LEFT
-from ..spaces import array_space, discrete_space
 from .blocks import Block
 from .spans import ENDS, KEYS, Span, find_spans, flags_of, kept_rows
 
 _PART_ROWS = 1 << 15
-_FINGERPRINTED_ROWS = 64
 _IDS = ("agent_id", "module_id")
 _TAKEN = (
     "obs",
@@ -62,7 +60,6 @@ class RowsDataset(ForeignDataset):
         first = self._block(0)
         self._names = first.column_names
         self._spans = find_spans(self._blocks, path)
-        self.identity = f"rllib:{self._fingerprint()}"
         self._has_steps = self._spans[0].steps is not None
         if options.last_observation == "drop" and not self._has_next:
             short = sum(len(span.rows) == 1 for span in self._spans)
@@ -80,12 +77,6 @@ class RowsDataset(ForeignDataset):
     @property
     def _lacks_last(self) -> bool:
         return not self._has_next and self._options.last_observation == MISSING
-
-    def _fingerprint(self) -> str:
-        first = self._spans[0]
-        # Later calls of the recorder may repeat these rows, and add to them.
-        rows = first.rows[first.runs == first.runs[0]]
-        return fingerprint(self._take(rows[:_FINGERPRINTED_ROWS]).to_pylist())
 
     def parts(self) -> Iterator[Part]:
         """Yield some thousand rows at a time; episodes that may be damaged come alone."""

@@ -7,19 +7,62 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
+from ....store.common.losses import Losses
+from ....store.dynamic.logical_types import marked
 from ....store.errors import DatasetError
-from ....store.losses import Losses
 from ....store.reserved import EPISODE, FLAGS, REWARD
+from ....store.spaces.coerce import may_round
 from ..columns import flags_of
-from ..dataset import ForeignTable, LastObservation
-from ..episode_rows import FOLLOWS, STANDS, Layout
-from ..last_observation import LOST, NOTHING_LEFT
-from .differing import DifferingRows
+from ..formats import ForeignTable, LastObservation
+from ..last_observation import DIFFERING, FOLLOWS, LOST, NOTHING_LEFT, STANDS, Layout
 from .mapping import Leaf, ResolvedMapping, Tree, leaves
 from .spaces import is_number, values_of
 from .spans import Span
+
+
+class DifferingRows:
+    """Compares the rows of some neighbouring episodes with each other.
+
+    Args:
+        spans: the episodes.
+        losses: where differences are counted.
+    """
+
+    def __init__(self, spans: Sequence[Span], losses: Losses) -> None:
+        counts = np.array([span.rows for span in spans])
+        self._firsts = np.cumsum(counts) - counts
+        self._owners = np.repeat(self._firsts, counts)
+        self._goes_on = np.ones(int(counts.sum()), bool)
+        self._goes_on[np.cumsum(counts) - 1] = False
+        self._next = np.zeros(max(0, len(self._goes_on) - 1), bool)
+        self._losses = losses
+
+    def compare_next(self, values: pa.Array, following: pa.Array) -> None:
+        """Compare next values with those of the next row; an observation has several such columns."""
+        self._next |= _differ(following.slice(0, len(self._next)), values.slice(1)) & self._goes_on[:-1]
+
+    def count_next(self) -> None:
+        """Count the rows whose next observation is not that of the next row, which is the one kept."""
+        self._losses.add(DIFFERING, int(self._next.sum()))
+
+    def count_changes(self, name: str, values: pa.Array) -> None:
+        """Count the rows with another value than the first of their episode, which is the one kept."""
+        differ = _differ(values, values.take(pa.array(self._owners)))
+        self._losses.add(f"values of {name} that differ from the first of their episode", int(differ.sum()))
+
+
+def _differ(left: pa.Array, right: pa.Array) -> np.ndarray:
+    """Return which values differ; NULL at the left states nothing, and NaN is NaN."""
+    stated = left.is_valid().to_numpy(zero_copy_only=False)
+    try:
+        differ = pl.Series(left).ne_missing(pl.Series(right)).to_numpy()
+    except pl.exceptions.PolarsError:  # types without a common one
+        pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+        differ = np.array([one != other for one, other in pairs], bool)
+    return stated & differ
 
 
 @dataclass(frozen=True)
@@ -90,8 +133,8 @@ def convert(
     names = pa.array([span.name for span in spans], pa.string())
     steps: dict[str, pa.Array] = {EPISODE: names.take(layout.numbers)}
     for leaf in leaves(mapping.observation):
-        now = _column(leaf, rows)
-        after = _next_of(leaf, mapping.following, rows) if layout.follows.any() else None
+        now = _column(leaf, rows, spans)
+        after = _next_of(leaf, mapping.following, rows, spans) if layout.follows.any() else None
         if after is not None:
             differing.compare_next(now, after)
         steps[leaf.name] = layout.observed(now, after)
@@ -99,25 +142,41 @@ def convert(
     _check_last(steps[next(leaves(mapping.observation)).name], spans, endings, layout)
     layout.mark_missing(steps[next(leaves(mapping.observation)).name])
     for leaf in leaves(mapping.action):
-        steps[leaf.name] = layout.acted(_column(leaf, rows))
+        steps[leaf.name] = layout.acted(_column(leaf, rows, spans))
     if mapping.reward is None:
         steps[REWARD] = layout.acted(pa.array(np.full(rows.num_rows, np.nan)))
     else:
         (leaf,) = leaves(mapping.reward)
-        steps[REWARD] = layout.acted(_rewards(_column(leaf, rows)))
+        steps[REWARD] = layout.acted(_rewards(_column(leaf, rows, spans), leaf, spans))
     flags = [endings.flags(span, mapping) for span in spans]
     for name, values in zip(FLAGS, zip(*flags, strict=True), strict=True):
         steps[name] = layout.flags(np.array(values, bool))
     _check_flags(rows, spans, mapping, endings)
     for name, column in mapping.passed.items():
-        values = _column(Leaf(name, (column,)), rows)
-        after = _column(Leaf(name, (following[name],)), rows) if name in following else None
+        values = values_of(Leaf(name, (column,)), rows)
+        after = values_of(Leaf(name, (following[name],)), rows) if name in following else None
         steps[name] = layout.passed(values, after)
-    return ForeignTable(pa.table(steps), _episodes(rows, spans, mapping, layout, differing))
+    episodes = _episodes(rows, spans, mapping, layout, differing)
+    return ForeignTable(_with_kinds(steps, mapping.passed, rows), episodes)
 
 
-def _column(leaf: Leaf, rows: pa.Table) -> pa.Array:
-    """Return the values of a leaf: those of its column, or of its columns as vectors."""
+def _with_kinds(columns: Mapping[str, Any], origins: Mapping[str, str], rows: pa.Table) -> pa.Table:
+    """Return columns as a table, with the kinds that the columns of `rows` they come from are marked with."""
+    found = pa.table(dict(columns))
+    fields = [
+        marked(field, rows.schema.field(origins[field.name]) if field.name in origins else None)
+        for field in found.schema
+    ]
+    return pa.Table.from_arrays(found.columns, schema=pa.schema(fields))
+
+
+def _column(leaf: Leaf, rows: pa.Table, spans: Sequence[Span]) -> pa.Array:
+    """Return the values of a leaf: those of its column, or of its columns as vectors.
+
+    Raises:
+        DatasetError: columns are no numbers, have NULL in different rows, or have an integer that the
+            common type of the columns cannot hold.
+    """
     if not leaf.vector:
         return values_of(leaf, rows)
     parts = [values_of(Leaf(leaf.name, (column,)), rows) for column in leaf.columns]
@@ -131,18 +190,46 @@ def _column(leaf: Leaf, rows: pa.Table) -> pa.Array:
             raise DatasetError(
                 f"The column `{column}` of `{leaf.name}` has type {part.type}; expected numbers."
             )
-    filled = [part.fill_null(False if pa.types.is_boolean(part.type) else 0) for part in parts]
-    stacked = np.stack([part.to_numpy(zero_copy_only=False) for part in filled], axis=1)
+    filled = [
+        part.fill_null(False if pa.types.is_boolean(part.type) else 0).to_numpy(zero_copy_only=False)
+        for part in parts
+    ]
+    stacked = np.stack(filled, axis=1)
+    for index, (column, part) in enumerate(zip(leaf.columns, filled, strict=True)):
+        _check_exact(part, stacked[:, index], f"the column `{column}` of `{leaf.name}`", spans)
     values = pa.array(stacked.reshape(-1))
     return pa.FixedSizeListArray.from_arrays(
         values, len(parts), mask=None if valid.all() else pa.array(~valid)
     )
 
 
-def _next_of(leaf: Leaf, following: Tree | None, rows: pa.Table) -> pa.Array:
+def _check_exact(integers: np.ndarray, floats: np.ndarray, name: str, spans: Sequence[Span]) -> None:
+    """Refuse an integer that a float would round."""
+    if not may_round(integers.dtype, floats.dtype):
+        return
+    limit = 2 ** (np.finfo(floats.dtype).nmant + 1)
+    for row in np.flatnonzero((integers > limit) | (integers < -limit)).tolist():
+        if int(floats[row]) != int(integers[row]):
+            episode, place = _place(spans, row)
+            raise DatasetError(
+                f"Episode {episode}, row {place}: {name} has the integer {integers[row]}, which "
+                f"{floats.dtype} would round to {int(floats[row])}. Give integers a column of their own, "
+                "as a part of a Dict space or an extra; or cast the column to floats, if they mean the "
+                "rounded number."
+            )
+
+
+def _place(spans: Sequence[Span], row: int) -> tuple[str, int]:
+    """Return the name of the episode of a row, and the row in it."""
+    starts = [span.start - spans[0].start for span in spans]
+    index = int(np.searchsorted(starts, row, side="right")) - 1
+    return spans[index].name, row - starts[index]
+
+
+def _next_of(leaf: Leaf, following: Tree | None, rows: pa.Table, spans: Sequence[Span]) -> pa.Array:
     assert following is not None
     found = next(each for each in leaves(following) if each.name == f"next_{leaf.name}")
-    return _column(found, rows)
+    return _column(found, rows, spans)
 
 
 def _seeds(values: pa.Array, column: str) -> pa.Array:
@@ -167,13 +254,21 @@ def _check_last(observations: pa.Array, spans: Sequence[Span], endings: Endings,
             )
 
 
-def _rewards(values: pa.Array) -> pa.Array:
-    if pa.types.is_nested(values.type) or values.type == pa.float64():
+def _rewards(values: pa.Array, leaf: Leaf, spans: Sequence[Span]) -> pa.Array:
+    kind = values.type
+    if pa.types.is_nested(kind) or kind == pa.float64():
         return values
-    try:
-        return values.cast(pa.float64())
-    except pa.ArrowException as error:
-        raise DatasetError(f"The reward has type {values.type}; expected numbers.") from error
+    if not (is_number(kind) or pa.types.is_decimal(kind)):
+        raise DatasetError(f"The reward `{leaf}` has type {kind}; expected numbers.")
+    found = values.cast(pa.int8() if pa.types.is_boolean(kind) else kind).cast(pa.float64(), safe=False)
+    if pa.types.is_integer(kind):
+        given, floats = (each.fill_null(0).to_numpy(zero_copy_only=False) for each in (values, found))
+        _check_exact(given, floats, f"the reward `{leaf}`", spans)
+    if pa.types.is_decimal(kind) and found.cast(kind, safe=False) != values:
+        raise DatasetError(
+            f"The reward `{leaf}` has type {kind}, with more digits than float64 holds. Cast it to floats."
+        )
+    return found
 
 
 def _check_flags(rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, endings: Endings) -> None:
@@ -187,11 +282,10 @@ def _check_flags(rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping
         values[last] = False
         if values.any():
             row = int(values.argmax())
-            starts = [span.start - spans[0].start for span in spans]
-            index = int(np.searchsorted(starts, row, side="right")) - 1
+            episode, place = _place(spans, row)
             raise DatasetError(
-                f"Episode {spans[index].name}: `{name}` is set in its row {row - starts[index]}, before the "
-                "last transition. Give each episode an id of its own."
+                f"Episode {episode}: `{name}` is set in its row {place}, before the last transition. Give "
+                "each episode an id of its own."
             )
 
 
@@ -214,4 +308,5 @@ def _episodes(
         found["last_observation"] = pa.array(
             ["missing" if each else None for each in layout.missing], pa.string()
         )
-    return pa.table(found)
+    origins = {f"metadata.{key}": column for key, column in mapping.metadata.items()}
+    return _with_kinds(found, origins, rows)

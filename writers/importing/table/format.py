@@ -1,4 +1,4 @@
-"""Tables of any kind: Parquet, CSV, Arrow and Delta files, and data frames, by an `el.ColumnMapping`.
+"""Tables of any kind: files, data frames, and arrays in dicts, by an `el.ColumnMapping`.
 
 The rule for the end of an episode: `terminated` and `truncated` are the columns of the mapping. `done` with
 one of them gives the other; `done` alone does not tell the two apart, so such an episode is "cut", and so is
@@ -12,45 +12,86 @@ decides. A row without a reward column has the reward NaN.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as ds
 
+from ....store.common.losses import Losses
 from ....store.errors import DatasetError
-from ....store.losses import Losses
-from ....store.names import SPACES_KEY
+from ....store.names import CARD_KEY, SPACES_KEY
 from ....store.spaces import space_from_json
-from ..dataset import NO_REWARDS, ForeignDataset, ForeignTable, ImportOptions, Match, Part, fingerprint
+from ..boundary import Files, check_bytes, closed_on_error
+from ..formats import NO_REWARDS, ForeignDataset, ForeignTable, ImportOptions, Match, Part
+from .arrays import is_dicts
 from .convert import Endings, convert
-from .images import ImageColumns
+from .files import EXPECTED, columns_of_files, kind_of_files
 from .mapping import default_mapping, leaves, resolve
-from .rows import EXPECTED, TableRows, columns_of
-from .spaces import LeafRanges, infer_space, kind_of_leaf
+from .opening import delta_table, is_delta, is_huggingface, is_pandas, table_files
+from .rows import TableRows
+from .spaces import ImageColumns, LeafRanges, infer_space, kind_of_leaf, shape_of
 from .spans import Span, find_spans
+
+
+def columns_of(source: Any) -> tuple[list[str], int] | None:
+    """Return the columns of a table without reading its rows, and how many files it has; None if it is no
+    table.
+    """
+    if isinstance(source, pl.LazyFrame):
+        return source.collect_schema().names(), 1
+    if isinstance(source, pa.RecordBatchReader):
+        return source.schema.names, 1
+    if isinstance(source, duckdb.DuckDBPyRelation):
+        return source.columns, 1
+    files = source if isinstance(source, Files) else None
+    if isinstance(source, str | Path):
+        path = Path(source)
+        if is_delta(path):
+            return [field.name for field in delta_table(path).schema().fields], 1
+        files = table_files(path)
+        if files is None:
+            return None
+    kind = None if files is None else kind_of_files(files)
+    if files is not None and kind not in ("parquet", "ipc"):
+        return (columns_of_files(files), len(files.paths)) if kind else None
+    dicts = isinstance(source, Mapping) or is_dicts(source)
+    table = pl.DataFrame | pa.Table | pa.RecordBatch | ds.Dataset
+    known = dicts or isinstance(source, table) or is_huggingface(source) or is_pandas(source)
+    if files is None and not known and not hasattr(source, "to_pyarrow_dataset"):
+        return None
+    rows = TableRows(source, looking=True)
+    try:
+        return rows.names, 1 if files is None else len(files.paths)
+    finally:
+        rows.close()
+
 
 _PART_BYTES = 8 << 20
 _MOST_ROWS = 1 << 16
-_FINGERPRINTED_ROWS = 64
 
 
 class _Format:
     name = "table"
     extra = None
-    rule = "a table with the columns of `steps` or obvious names; others with mapping=el.ColumnMapping(...)"
+    rule = (
+        "a table, files or dicts of arrays with the columns of `steps` or obvious names; others with "
+        "mapping=el.ColumnMapping(...)"
+    )
 
     def detect(self, source: Any) -> Match:
         """Compare the columns with those of the default mapping."""
-        try:
-            columns = columns_of(source)
-        except Exception as error:  # a damaged file of whatever library
-            return Match(f"it cannot be read as a table: {error!s:.200}", 3)
-        if columns is None:
+        found = columns_of(source)
+        if found is None:
             return Match("it is no table", 9, related=False)
-        mapping, lacking = default_mapping(columns)
+        columns, files = found
+        mapping, lacking = default_mapping(columns, many=files > 1)
         if mapping is None:
             return Match(f"it has no column for {', '.join(lacking)}", len(lacking))
         return Match(f"it has the columns {', '.join(columns[:8])}")
@@ -60,18 +101,16 @@ class _Format:
         if isinstance(source, str | Path) and not Path(source).exists():
             raise DatasetError(f"{source} does not exist. {EXPECTED}")
         rows = TableRows(source)
-        try:
+        with closed_on_error(rows):
             return _Table(rows, options)
-        except BaseException:
-            rows.close()
-            raise
 
 
 class _Table(ForeignDataset):
     def __init__(self, rows: TableRows, options: ImportOptions) -> None:
         super().__init__()
         self._rows = rows
-        self._map = resolve(options.mapping, rows.schema, rows.name)
+        self._map = resolve(options.mapping, rows.schema, rows.name, many=rows.many)
+        self.card = json.loads((rows.schema.metadata or {}).get(CARD_KEY, b"{}"))
         options = _with_spaces(options, rows.schema)
         names = rows.schema.names
         self._columns = _following_columns(self._map.passed, names)
@@ -95,21 +134,17 @@ class _Table(ForeignDataset):
         self.mapping = self._map.described()
         self.settings = [self.mapping, options.last_observation]
         self._reader = _Reader(rows, self._read)
-        self.identity = f"table:{self._fingerprint(spans)}"
         self._count_losses(spans, names)
-
-    def _fingerprint(self, spans: Sequence[Span]) -> str:
-        head = self._reader.read(0, min(spans[0].rows, _FINGERPRINTED_ROWS)) if spans else pa.table({})
-        return fingerprint([{name: row[name] for name in self._map.columns} for row in head.to_pylist()])
 
     def _count_losses(self, spans: Sequence[Span], names: Sequence[str]) -> None:
         losses = self.losses
         for name in names:
-            if name not in self._read:
+            if name not in self._read and name not in self._rows.added:
                 losses.add(
                     f"the column {name}, which the mapping leaves out", sum(span.rows for span in spans)
                 )
         self._endings.count(spans, losses)
+        losses.add("a source_key that is no text, or that others have too", _drop_unusable_keys(spans))
         if self._map.reward is None:
             losses.add(NO_REWARDS, sum(map(self._endings.length, self._spans)))
         _count_flags(self._map, self._spans, self._endings, losses)
@@ -135,7 +170,8 @@ class _Table(ForeignDataset):
         def singles() -> Iterator[Part]:
             return (self._part([span]) for span in spans)
 
-        return Part(tuple(span.name for span in spans), partial(self._load, spans), singles)
+        names = tuple(span.name for span in spans)
+        return Part(names, partial(self._load, spans), singles, tuple(span.source_key for span in spans))
 
     def _load(self, spans: Sequence[Span]) -> ForeignTable:
         if spans[0].fault:
@@ -143,6 +179,9 @@ class _Table(ForeignDataset):
                 f"{spans[0].fault} Repair the table, or pass on_error='skip' (--skip-errors) to leave out "
                 "such episodes."
             )
+        longest = max(spans, key=lambda span: span.rows)
+        size = self._rows.bytes_of(longest.rows, self._read)
+        check_bytes(f"{self._rows.name}: episode {longest.name}", size)
         rows = self._reader.read(spans[0].start, _end(spans[-1]))
         lasts = [_end(span) - 1 - spans[0].start for span in spans]
         rows = self._images.decode(rows, lasts, self.losses)
@@ -161,7 +200,7 @@ class _Reader:
         self._rows = rows
         self._columns = columns
         self._batches: Iterator[pa.RecordBatch] = iter(())
-        # Rows in hand, and where they begin.
+        # Buffered rows, and where they begin.
         self._held: list[pa.RecordBatch] = []
         self._start = self._stop = 0
         self._begun = False
@@ -201,6 +240,15 @@ def _with_spaces(options: ImportOptions, schema: pa.Schema) -> ImportOptions:
     )
 
 
+def _drop_unusable_keys(spans: Sequence[Span]) -> int:
+    """Take away source keys that are no text, or that several episodes have; return how many."""
+    counts = Counter(span.source_key for span in spans if isinstance(span.source_key, str))
+    unusable = [span for span in spans if span.source_key is not None and counts[span.source_key] != 1]
+    for span in unusable:
+        span.source_key = None
+    return len(unusable)
+
+
 def _end(span: Span) -> int:
     return span.start + span.rows
 
@@ -219,10 +267,7 @@ def _reward_shape(tree: Any, rows: TableRows) -> tuple[int, ...]:
     if leaf.vector:
         return (len(leaf.columns),)
     kind = kind_of_leaf(leaf, rows.schema)
-    if pa.types.is_nested(kind):
-        found = rows.head(leaf.columns).column(0)
-        return (len(found[0].as_py()),) if len(found) else ()
-    return ()
+    return shape_of(leaf, kind, rows)[0][:1]
 
 
 def _count_flags(mapping: Any, spans: Sequence[Span], endings: Endings, losses: Losses) -> None:

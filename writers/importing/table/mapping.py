@@ -11,18 +11,30 @@ from typing import Any
 import pyarrow as pa
 
 from ....store import names as column_names
-from ....store.dynamic.column_groups import EXTRA, check_extra
+from ....store.common.suggestions import suggest
+from ....store.dynamic.column_groups import EXTRA
 from ....store.errors import DatasetError, InvalidArgumentError
 from ....store.names import EXTRA_KEY
-from ....store.reserved import ACTION, GROUPS, NEXT_OBSERVATION, OBSERVATION, TERMINATED, TRUNCATED
-from ....store.suggestions import suggest
+from ....store.reserved import (
+    ACTION,
+    GROUPS,
+    NEXT_OBSERVATION,
+    OBSERVATION,
+    TERMINATED,
+    TRUNCATED,
+    check_name,
+)
 
 #: One column; several that make a vector; or columns by the keys of a Dict space.
 Columns = str | Sequence[str] | Mapping[str, Any]
 #: Columns by name, or a list of columns that keep theirs.
 NamedColumns = Mapping[str, str] | Sequence[str]
 
-_OBVIOUS = {
+#: The column with the name of the file of a row, of tables in files; as the `episode` of a mapping, each file
+#: is an episode.
+FILE = "filename"
+#: The names of columns by their role, for tables without a mapping.
+OBVIOUS = {
     OBSERVATION: (OBSERVATION, "observations", "obs"),
     NEXT_OBSERVATION: (NEXT_OBSERVATION, "next_observations", "next_obs"),
     ACTION: (ACTION, "actions"),
@@ -51,6 +63,7 @@ class ColumnMapping:
         observation: the observation before the action of a row.
         action: the action.
         episode: the column, or columns, whose values name the episode of a row; neither NULL nor NaN.
+            `el.FILE`: the column `filename`, which tables in files have for it; each file is an episode.
         reward: the reward; a list, or several columns, for several objectives. None: rewards are NaN.
         terminated, truncated: the flags: booleans, or 0 and 1.
         done: set where an episode ends for either reason. With one of the flags it gives the other; alone it
@@ -177,18 +190,23 @@ def leaves(tree: Tree) -> Iterator[Leaf]:
             yield from leaves(part)
 
 
-def default_mapping(columns: Sequence[str]) -> tuple[ColumnMapping | None, list[str]]:
+def default_mapping(columns: Sequence[str], *, many: bool = False) -> tuple[ColumnMapping | None, list[str]]:
     """Return the mapping of a table with the columns of `steps`, or obvious names.
+
+    Args:
+        many: whether it has several files; each is an episode then if no column names these.
 
     Returns:
         The mapping, or None; and what is lacking, each with the names that would do.
     """
     found: dict[str, Any] = {}
-    for role, names in _OBVIOUS.items():
+    for role, names in OBVIOUS.items():
         chosen = next((name for name in names if _family(name, columns) is not None), None)
         if chosen is not None:
             found[role] = chosen
-    lacking = [f"{role} ({' or '.join(_OBVIOUS[role])})" for role in _NEEDED if role not in found]
+    if many and FILE in columns:
+        found.setdefault("episode", FILE)
+    lacking = [f"{role} ({' or '.join(OBVIOUS[role])})" for role in _NEEDED if role not in found]
     if lacking:
         return None, lacking
     if TERMINATED in found and TRUNCATED in found:
@@ -201,19 +219,20 @@ def default_mapping(columns: Sequence[str]) -> tuple[ColumnMapping | None, list[
     return ColumnMapping(**found), []
 
 
-def resolve(mapping: Any, schema: pa.Schema, place: str) -> ResolvedMapping:
+def resolve(mapping: Any, schema: pa.Schema, place: str, *, many: bool = False) -> ResolvedMapping:
     """Find the columns of a mapping in a table.
 
     Args:
         mapping: a `ColumnMapping`; None for the default.
         place: the table, for errors.
+        many: as for `default_mapping`.
 
     Raises:
         InvalidArgumentError: `mapping` is something else, or one of its arguments is.
         DatasetError: a column is not there, or there is no default mapping for these columns.
     """
     if mapping is None:
-        mapping, lacking = default_mapping(schema.names)
+        mapping, lacking = default_mapping(schema.names, many=many)
         if mapping is None:
             raise DatasetError(
                 f"{place} has no column for {', '.join(lacking)}; it has {_listed(schema.names)}. "
@@ -236,7 +255,8 @@ def resolve(mapping: Any, schema: pa.Schema, place: str) -> ResolvedMapping:
     episode = [mapping.episode] if isinstance(mapping.episode, str) else [*mapping.episode]
     episode += [mapping.agent] if mapping.agent is not None else []
     extra = find.named("extra", mapping.extra)
-    check_extra({name: column for name, column in extra.items() if name != EXTRA.json_column})
+    for name in extra.keys() - {EXTRA.json_column}:
+        check_name(name, {})
     passed = find.named("info", mapping.info, "info.") | find.named("policy", mapping.policy, "policy.")
     return ResolvedMapping(
         observation=find.tree(mapping.observation, OBSERVATION),

@@ -1,11 +1,17 @@
-"""The spaces that the columns of a table suggest: those of `importing/spaces.py`, and Dict and Text.
+"""The spaces that the columns of a table suggest, and columns of images.
 
-Texts make a Text of the lengths and characters found.
+The spaces are those of `importing/columns.py`, and Dict and Text. Texts make a Text of the lengths and
+characters in them. Images are structs of the bytes of a file and its path, as Hugging Face's `datasets` keep
+them; they are decoded when the rows of an episode are read, next observations only where these are the last.
 """
 
 from __future__ import annotations
 
+import io
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,15 +19,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from gymnasium import Space, spaces
 
+from ....store.common.losses import Losses
+from ....store.common.optional_packages import EXPLORE, require
 from ....store.errors import DatasetError
-from ....store.spaces.arrow import LISTS
-from ..columns import column_of
-from ..spaces import array_space, discrete_space
-from .images import image_shape
+from ....store.spaces import SpaceCodec
+from ....store.spaces.arrow import LISTS, equal_binaries
+from ..boundary import IMAGE_FORMATS, check_bytes, reading
+from ..columns import array_space, column_of, discrete_space
 from .mapping import Leaf, ResolvedMapping, Tree, is_image, leaves
 from .rows import TableRows
 
-_TEXTS = (pa.string(), pa.large_string(), pa.string_view())
+_TEXTS = (pa.string(), pa.large_string())
 
 
 @dataclass
@@ -98,7 +106,7 @@ def kind_of_leaf(leaf: Leaf, schema: pa.Schema) -> pa.DataType:
         kind = kind.field(key).type
     if isinstance(kind, pa.ExtensionType):  # of `datasets`, whose lists have all that is needed
         kind = kind.storage_type
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    return kind
 
 
 def values_of(leaf: Leaf, rows: pa.RecordBatch | pa.Table) -> pa.Array:
@@ -108,7 +116,7 @@ def values_of(leaf: Leaf, rows: pa.RecordBatch | pa.Table) -> pa.Array:
         found = pc.struct_field(found, key)  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(found.type, pa.BaseExtensionType):
         found = found.storage
-    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+    return found
 
 
 def infer_space(tree: Tree, rows: TableRows, ranges: LeafRanges, role: str) -> Space:
@@ -135,7 +143,7 @@ def infer_space(tree: Tree, rows: TableRows, ranges: LeafRanges, role: str) -> S
     if is_image(kind) and not tree.path:
         shape = image_shape(rows.head(tree.columns).column(0), f"{rows.name}: `{tree}`")
         return spaces.Box(0, 255, shape, np.uint8)
-    shape, inner = _shape(tree, kind, rows)
+    shape, inner = shape_of(tree, kind, rows)
     return array_space(_dtype(rows, str(tree), inner, role), shape)
 
 
@@ -157,17 +165,123 @@ def _unclear(rows: TableRows, column: str, kind: pa.DataType, role: str) -> Data
     )
 
 
-def _shape(leaf: Leaf, kind: pa.DataType, rows: TableRows) -> tuple[tuple[int, ...], pa.DataType]:
+def shape_of(leaf: Leaf, kind: pa.DataType, rows: TableRows) -> tuple[tuple[int, ...], pa.DataType]:
     """Return the shape of the values, by the first of them where the type does not tell, and their type."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return tuple(kind.shape), kind.value_type
     shape: list[int] = []
     first: Any = None
     if isinstance(kind, LISTS):
-        first = next((value for value in values_of(leaf, rows.head(leaf.columns)).to_pylist() if value), None)
+        first = rows.first(leaf.columns[0], partial(values_of, leaf))
     while isinstance(kind, LISTS):
         size = kind.list_size if isinstance(kind, pa.FixedSizeListType) else len(first or ())
         shape.append(size)
         first = first[0] if first else None
         kind = kind.value_type
     return tuple(shape), kind
+
+
+#: Bytes of the frames that are decoded at a time.
+_FRAME_BYTES = 64 << 20
+
+
+def image_shape(column: pa.ChunkedArray, place: str) -> tuple[int, ...]:
+    """Return the shape of the first image of a column: (H, W, C).
+
+    Raises:
+        DatasetError: there is none, or it does not decode.
+        MissingPackageError: Pillow is not installed.
+    """
+    first = next((value for value in column.to_pylist() if value is not None), None)
+    if first is None:
+        raise DatasetError(f"{place} has no image in its first rows. State the spaces.")
+    frame, _ = _decoded(first["bytes"], place)
+    return frame.shape
+
+
+class ImageColumns:
+    """The images among the columns of observations.
+
+    Args:
+        mapping: the columns.
+        space: of observations.
+        place: the table, for errors.
+
+    Raises:
+        DatasetError: an image stands where the space has no array of uint8.
+    """
+
+    def __init__(self, mapping: ResolvedMapping, schema: pa.Schema, space: Space, place: str) -> None:
+        self._place = place
+        now = [leaf for leaf in leaves(mapping.observation) if _is_image(leaf, schema)]
+        shapes = {leaf.column: leaf.shape for leaf in SpaceCodec(space, "observation").leaves if leaf.binary}
+        for leaf in now:
+            if leaf.name not in shapes:
+                raise DatasetError(
+                    f"{place}: the column `{leaf}` has images, and the space of `{leaf.name}` is no Box of "
+                    "uint8 with two or more dimensions."
+                )
+        after = [] if mapping.following is None else list(leaves(mapping.following))
+        self._now = {leaf.columns[0]: shapes[leaf.name] for leaf in now}
+        self._after = {
+            leaf.columns[0]: shapes[leaf.name.removeprefix("next_")]
+            for leaf in after
+            if _is_image(leaf, schema)
+        }
+        size = sum(int(np.prod(shape)) for shape in self._now.values())
+        #: The most rows to decode at a time.
+        self.rows = max(1, _FRAME_BYTES // size) if size else None
+
+    def decode(self, rows: pa.Table, lasts: Sequence[int], losses: Losses) -> pa.Table:
+        """Return rows with frames in the place of images; count those that are JPEG.
+
+        Args:
+            lasts: the last rows of episodes, the only ones whose next observations are decoded.
+
+        Raises:
+            DatasetError: an image does not decode, or has another shape than the space.
+        """
+        last = np.zeros(rows.num_rows, bool)
+        last[list(lasts)] = True
+        for columns, chosen in ((self._now, None), (self._after, last)):
+            for name, shape in columns.items():
+                index = rows.column_names.index(name)
+                frames = self._frames(name, rows, chosen, shape, losses)
+                rows = rows.set_column(index, name, frames)
+        return rows
+
+    def _frames(
+        self, name: str, rows: pa.Table, chosen: np.ndarray | None, shape: tuple[int, ...], losses: Losses
+    ) -> pa.Array:
+        place, column = f"{self._place}: `{name}`", rows.column(name)
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        valid = valid if chosen is None else valid & chosen
+        check_bytes(f"{place} of an episode", int(valid.sum()) * math.prod(shape))
+        found = np.empty((int(valid.sum()), *shape), np.uint8)
+        for index, value in enumerate(column.filter(pa.array(valid)).to_pylist()):
+            frame, jpeg = _decoded(value["bytes"], place)
+            if frame.shape not in (shape, (*shape, 1)):
+                raise DatasetError(f"{place} has an image of shape {frame.shape}; expected {shape}.")
+            found[index] = frame.reshape(shape)
+            losses.add("frames of lossy JPEG", int(jpeg))
+        return equal_binaries(found.reshape(-1), int(np.prod(shape)), len(column), valid)
+
+
+def _decoded(data: Any, place: str) -> tuple[np.ndarray, bool]:
+    """Return an image as uint8 (H, W, C), and whether it is a JPEG."""
+    images: Any = require("PIL.Image", "Reading images", EXPLORE)
+    if not isinstance(data, bytes):
+        raise DatasetError(f"{place} has an image without its bytes. Store the images in the table.")
+    problem = "has an image that does not decode"
+    with reading(place, problem), images.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
+        check_bytes(f"{place}: an image", image.height * image.width * len(image.getbands()))
+        if image.mode not in ("L", "RGB", "RGBA"):
+            raise DatasetError(
+                f"{place} has an image of the mode {image.mode!r}; expected L, RGB or RGBA. Convert it."
+            )
+        frame = np.asarray(image)
+        return frame.reshape(*frame.shape[:2], -1), image.format == "JPEG"
+
+
+def _is_image(leaf: Leaf, schema: pa.Schema) -> bool:
+    return not leaf.vector and not leaf.path and is_image(schema.field(leaf.columns[0]).type)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ....store.errors import DatasetError
+from ...episodes.source_keys import SOURCE_KEY
 from ..columns import check_present, flags_of
 from .mapping import Leaf, ResolvedMapping, leaves
 from .rows import TableRows
@@ -31,6 +32,7 @@ class Span:
         terminated, truncated, done: whether a row has the flag set.
         acted: whether the last row has an action and a reward.
         followed: whether the last row has a next observation.
+        source_key: what its first row gives as the metadata `source_key`.
     """
 
     key: tuple[Any, ...]
@@ -43,6 +45,7 @@ class Span:
     done: bool = False
     acted: bool = True
     followed: bool = False
+    source_key: Any = None
 
     @property
     def name(self) -> str:
@@ -93,7 +96,8 @@ class _SpanFinder:
         # The last row of an episode may be that of the last observation alone: it has no action.
         self._acted = _nullable_leaf(rows, mapping.reward) or _nullable_leaf(rows, mapping.action)
         flags = (mapping.terminated, mapping.truncated, mapping.done)
-        single = [name for name in (mapping.step, *flags) if name is not None]
+        self._source_key = mapping.metadata.get(SOURCE_KEY)
+        single = [name for name in (mapping.step, *flags, self._source_key) if name is not None]
         columns = [leaf.columns[0] for leaf in (self._next, self._acted) if leaf is not None]
         self.columns = list(dict.fromkeys([*mapping.episode, *single, *columns]))
         self.spans: list[Span] = []
@@ -105,7 +109,7 @@ class _SpanFinder:
             return
         mapping = self._mapping
         check_present(batch, mapping.episode, "names the episode of each row", self._place, self._count)
-        ids = [_plain(batch.column(name)) for name in mapping.episode]
+        ids = [batch.column(name) for name in mapping.episode]
         starts = _starts(ids)
         first = tuple(each[0].as_py() for each in ids)
         goes_on = bool(self.spans) and self.spans[-1].key == first
@@ -117,6 +121,8 @@ class _SpanFinder:
         for index, (start, stop) in enumerate(pairwise(edges)):
             if index or not goes_on:
                 self._begin(tuple(each[start].as_py() for each in ids), self._count + start)
+                if self._source_key is not None:
+                    self.spans[-1].source_key = batch.column(self._source_key)[start].as_py()
             span = self.spans[-1]
             if steps is not None and faults is not None:
                 self._check_steps(span, steps, faults, start, stop)
@@ -182,10 +188,6 @@ def _starts(ids: Sequence[pa.Array]) -> np.ndarray:
         found = pc.call_function("not_equal", [each.slice(1), each.slice(0, len(each) - 1)])
         changes |= found.to_numpy(zero_copy_only=False)
     return np.flatnonzero(changes) + 1
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _any(batch: pa.RecordBatch, name: str | None, edges: Sequence[int]) -> np.ndarray:

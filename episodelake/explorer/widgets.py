@@ -1,0 +1,124 @@
+"""Parts of the page that several panes share: icon buttons, drawings of Altair, and the page as parts see it.
+
+Vega, which draws the charts, is bundled out of vl-convert.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from nicegui import ui
+from nicegui.events import GenericEventArguments
+
+from ..readers.episode import Episode
+from ..store.common.optional_packages import EXPLORE, require
+from .listing import Shown, Watch
+
+
+def icon_button(icon: str, name: str, on_click: Callable[..., Any] | None = None) -> ui.button:
+    """Return a round button.
+
+    Args:
+        icon: of Material Icons.
+        name: what it does, in a few words without quotes.
+        on_click: called when it is clicked.
+    """
+    button = ui.button(icon=icon, on_click=on_click).props("flat dense round")
+    button.props["aria-label"] = name
+    with button:
+        ui.tooltip(name)
+    return button
+
+
+BUNDLE_PATH = "/vega.js"
+
+
+@functools.cache
+def vega_bundle() -> bytes:
+    """Return the JavaScript of Vega, Vega-Lite and vega-embed. The first call takes a second.
+
+    Raises:
+        MissingPackageError: vl-convert-python is not installed.
+    """
+    return require("vl_convert", "The explorer", EXPLORE).javascript_bundle().encode()
+
+
+class Drawing(ui.element, component="vega.js"):
+    """A chart as wide as the room for it.
+
+    Args:
+        on_brush: called with the interval of a brush by field of the chart's data; empty for none.
+    """
+
+    def __init__(self, on_brush: Any = None) -> None:
+        super().__init__()
+        self._props["bundle"] = BUNDLE_PATH.removeprefix("/")
+        self._props["spec"] = None
+        self._props["cursor"] = None
+        self.classes("w-full")
+        if on_brush is not None:
+            self.on("brush", lambda event: on_brush(_chosen(event)))
+
+    def show(self, specification: dict[str, Any] | None) -> None:
+        """Draw a specification; None for nothing."""
+        self._props["spec"] = specification
+        self.update()
+
+    def point_at(self, t: int) -> None:
+        """Move the cursor of a chart over time."""
+        # A changed property would send the whole specification and draw the chart again.
+        with self._props.suspend_updates():
+            self._props["cursor"] = t
+        self.run_method("pointAt", t)
+
+
+def _chosen(event: GenericEventArguments) -> dict[str, tuple[float, float]]:
+    """Return the intervals of numbers of a brush."""
+    found = {}
+    for name, value in (event.args or {}).items():
+        if isinstance(value, list) and len(value) == 2 and all(isinstance(end, int | float) for end in value):
+            found[name] = (float(min(value)), float(max(value)))
+    return found
+
+
+class PageOwner(Protocol):
+    """The page of one browser tab.
+
+    Attributes:
+        watch: the store.
+        shown: the version that the page shows.
+        exports: the folder below which new stores may be written.
+        is_dark: whether its colours are dark.
+    """
+
+    watch: Watch
+    shown: Shown
+    exports: Path
+    is_dark: bool
+
+    def open_episode(self, position: int, *, beside: bool = False) -> None:
+        """Show an episode of the list, alone or beside the one that is shown."""
+        ...
+
+    def closed_episode(self) -> None:
+        """Take note that the player has closed an episode."""
+        ...
+
+    def reopened(self, episode_id: str) -> Episode | None:
+        """Return an episode of the version that is shown now; None if it is gone."""
+        ...
+
+    def look_at_player(self) -> None:
+        """Scroll a narrow page to the player, which stands below the list there."""
+        ...
+
+    def show_list(self) -> None:
+        """Open the tab with the list."""
+        ...
+
+    def show_ids(self, ids: Sequence[str]) -> None:
+        """Let the list show some episodes, by id."""
+        ...

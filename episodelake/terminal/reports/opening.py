@@ -1,0 +1,272 @@
+"""Open the store of a command, and continue where files are damaged or the user presses Ctrl-C.
+
+Commands compute their whole output before they print, so `explored` can retry without the files that turn
+out to be damaged, and names these on standard error. It leaves out damaged files of episodes and runs.
+`explored_steps` also leaves out damaged files of steps, for commands that read all steps; their result is
+then incomplete, and they end with status 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import duckdb
+import numpy as np
+import polars as pl
+import polars.exceptions
+import pyarrow as pa
+import typer
+
+from ..._store import EpisodeStore, open_store
+from ...readers.amounts import counted
+from ...readers.view import EpisodeView
+from ...store.common.suggestions import suggest
+from ...store.errors import CorruptStoreError, EpisodeNotFoundError
+from ...store.files.locks import is_held
+from ...store.journal.run_journal import journal_folders, lock_path
+from ...store.layout import Layout
+from ...store.snapshot import Snapshot
+from ..command import FAILED, INTERRUPTED
+from ..output.page import report_error, report_warning
+
+_VERSIONED = re.compile(r"(?P<path>.+)@(?P<version>[A-Za-z0-9_.-]+)")
+
+
+def storage_options(given: Sequence[str] | None) -> dict[str, str] | None:
+    """Return the repeated `--storage-option KEY=VALUE` as one dictionary; None where there is none."""
+    options = {}
+    for each in given or ():
+        key, separator, value = each.partition("=")
+        if not key or not separator:
+            # The text may hold a secret, so the message leaves it out.
+            raise typer.BadParameter("expected KEY=VALUE.", param_hint="--storage-option")
+        options[key] = value
+    return options or None
+
+
+def open_store_at(
+    path: str, storage: Sequence[str] | None = None, version: str | None = None
+) -> EpisodeStore:
+    """Open what a PATH names.
+
+    Args:
+        path: a folder or a URL; `@` and a version or a tag may follow it.
+        storage: the `--storage-option`s.
+        version: a version or a tag that was given apart.
+
+    Raises:
+        StoreNotFoundError, VersionNotFoundError: there is none.
+    """
+    place, found = split_version(path)
+    chosen = version if version is not None else found
+    number: int | str | None = int(chosen) if chosen is not None and chosen.isdigit() else chosen
+    return open_store(place, number, storage_options=storage_options(storage))
+
+
+def split_version(path: str) -> tuple[str, str | None]:
+    """Return a path and the version behind its last `@`; a folder that exists is taken as it is.
+
+    >>> split_version("data/cartpole@12"), split_version("s3://user@host/store")
+    (('data/cartpole', '12'), ('s3://user@host/store', None))
+    """
+    scheme, separator, rest = path.rpartition("://")
+    found = _VERSIONED.fullmatch(rest)
+    if found is None or (separator and "/" not in found["path"]):
+        return path, None
+    if not separator and Path(path).exists():
+        return path, None
+    return scheme + separator + found["path"], found["version"]
+
+
+Result = TypeVar("Result")
+
+#: The most live runs that are named.
+LIVE_SHOWN = 3
+#: Errors of reading a damaged file, from all engines.
+READING_ERRORS = (CorruptStoreError, duckdb.Error, pa.ArrowException, polars.exceptions.PolarsError)
+
+
+@dataclass(frozen=True)
+class Explored:
+    """An open store without its damaged files.
+
+    Positions are those of the whole store, so they mean the same in every command.
+
+    Attributes:
+        store: the store, without its damaged files.
+        damaged: the error of each file that was left out.
+        whole: int64, of each episode that is left its position in the whole store; None if all are.
+        count: number of episodes of the whole store.
+    """
+
+    store: EpisodeStore
+    damaged: tuple[str, ...] = ()
+    whole: np.ndarray | None = None
+    count: int = 0
+
+    def chosen(self, condition: str | None) -> EpisodeView:
+        """Return the episodes that fulfil a condition; None for all."""
+        return self.store if condition is None else self.store.filter(condition)
+
+    def here(self, key: int | str) -> int | str:
+        """Return the position of an episode among the remaining ones, from that in the whole store; ids stay.
+
+        Raises:
+            EpisodeNotFoundError: its row is in a damaged file.
+        """
+        if self.whole is None or isinstance(key, str) or not -self.count <= key < self.count:
+            return key
+        found = np.flatnonzero(self.whole == key % self.count)
+        if not len(found):
+            raise EpisodeNotFoundError(
+                f"The episode at position {key} is in a damaged file of episodes, which is left out."
+            )
+        return int(found[0])
+
+    def position(self, here: int) -> int:
+        """Return the position in the whole store of an episode among the remaining ones."""
+        return here if self.whole is None else int(self.whole[here])
+
+
+def explored(
+    path: str, storage: Sequence[str] | None, work: Callable[[Explored], Result], *, tell_live: bool = True
+) -> Result:
+    """Open a store and work on it; retry without the damaged files of its small tables, if there are any.
+
+    Args:
+        path, storage: the store, and how to reach it.
+        work: a function of the open store.
+        tell_live: for a store without episodes, name the runs that are being recorded.
+
+    Raises:
+        CorruptStoreError: a file that the work needs is damaged.
+    """
+    store = open_store_at(path, storage)
+    if tell_live:
+        _tell_live(store)
+    return _explored(store, work, steps=False)[0]
+
+
+def explored_steps(
+    path: str, storage: Sequence[str] | None, work: Callable[[Explored], Result]
+) -> tuple[Result, bool]:
+    """Return the same for work that reads steps of any episode: damaged files of steps are left out too.
+
+    Returns:
+        The result, and whether it has all steps; see `end`.
+    """
+    store = open_store_at(path, storage)
+    _tell_live(store)
+    return _explored(store, work, steps=True)
+
+
+def live_told(runs: Sequence[str]) -> str:
+    """Return the message that names the live runs."""
+    listed = ", ".join(runs[:LIVE_SHOWN]) + (" and others" if len(runs) > LIVE_SHOWN else "")
+    when = "Episodes show once they are sealed, about a minute after they ended."
+    return f"{counted(len(runs), 'live run')}: {listed}. {when}"
+
+
+def live_runs(layout: Layout) -> list[str]:
+    """Return the runs that a live writer records, in this process or another."""
+    return [folder.name for folder in journal_folders(*layout.journal_places) if is_held(lock_path(folder))]
+
+
+def meant(name: str, known: Sequence[str]) -> str:
+    """Return the end of a message about an unknown name: the nearest names, and all that exist."""
+    return f"{suggest(name, known)} There are: {', '.join(known)}."
+
+
+def _tell_live(store: EpisodeStore) -> None:
+    snapshot = store.selection().snapshot
+    if snapshot.newest and not snapshot.episode_count:
+        runs = live_runs(snapshot.layout)
+        if runs:
+            report_warning(live_told(runs))
+
+
+def end(complete: bool) -> None:
+    """End a command whose result is incomplete with status 1."""
+    if not complete:
+        raise typer.Exit(FAILED)
+
+
+def _explored(store: EpisodeStore, work: Callable[[Explored], Result], *, steps: bool) -> tuple[Result, bool]:
+    try:
+        return work(Explored(store)), True
+    except READING_ERRORS:
+        before = store.selection().snapshot
+        damaged = tuple(store.leave_out_damaged(steps=steps))
+        if not damaged:
+            raise
+    for each in damaged:
+        report_warning(each)
+    after = store.selection().snapshot
+    result = work(Explored(store, damaged, _whole(before, after), before.episode_count))
+    return result, not after.lost_segments
+
+
+def _whole(before: Snapshot, after: Snapshot) -> np.ndarray | None:
+    """Positions in the whole store of the episodes in the files that are left; None if that is all files."""
+    kept = {file.name for file in after.episode_files}
+    if len(kept) == len(before.episode_files):
+        return None
+    left = [np.full(file.rows, file.name in kept) for file in before.episode_files]
+    return np.flatnonzero(np.concatenate(left))
+
+
+@contextlib.contextmanager
+def interruptible(told: Callable[[], str]) -> Iterator[None]:
+    """After Ctrl-C, report the condition of the store in one line, and end with status 130."""
+    # Polars restarts system calls after Ctrl-C, so waiting for a lock or the terminal would not end.
+    if hasattr(signal, "siginterrupt"):
+        signal.siginterrupt(signal.SIGINT, True)
+    try:
+        yield
+    except KeyboardInterrupt:
+        report_error(f"Interrupted. {told()}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def unchanged() -> str:
+    """Return the message of a command that has changed nothing."""
+    return "The store is as it was."
+
+
+@dataclass
+class Change:
+    """An operation of one commit; after Ctrl-C it reports whether the commit was made.
+
+    Attributes:
+        path: the store.
+        storage: how to reach it.
+        operation: the name of the commit in the history.
+        before: the version before the change; None until the store is open.
+    """
+
+    path: str
+    storage: dict[str, str] | None
+    operation: str
+    before: int | None = None
+
+    def open(self) -> EpisodeStore:
+        """Open the store, and note its version."""
+        store = open_store(self.path, storage_options=self.storage)
+        self.before = store.version
+        return store
+
+    def told(self) -> str:
+        """Return whether the commit was made."""
+        if self.before is None:
+            return unchanged()
+        history = open_store(self.path, storage_options=self.storage).history()
+        made = history.filter((pl.col("version") > self.before) & (pl.col("operation") == self.operation))
+        if made.height:
+            return f"The change was committed before that, as version {made['version'].min()}."
+        return unchanged()

@@ -1,0 +1,308 @@
+"""The prompt of `episodelake sql`: queries over several lines until a semicolon, completed and remembered.
+
+Ctrl-C at the prompt drops what was typed; while a query runs it stops the query, and the prompt stays. All
+candidates of completion come from the connection, so a query can use each of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import duckdb
+import platformdirs
+from prompt_toolkit import PromptSession
+from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition as When
+from prompt_toolkit.filters import completion_is_selected
+from prompt_toolkit.formatted_text import FormattedText
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.lexers import PygmentsLexer
+from pygments.lexers.sql import SqlLexer
+
+from ..._store import EpisodeStore
+from ...readers.amounts import counted
+from ...readers.sql.session import QuerySession
+from ...readers.sql.text import quote
+from ...store.errors import EpisodelakeError
+from ..output.exporting import FORMATS, Export, write_result
+from ..output.grid import Grid
+from ..output.page import Page, report_error, report_warning
+from .opening import READING_ERRORS
+
+HELP = (
+    ("QUERY ;", "run a query; it may have several lines"),
+    (".tables", "list the tables"),
+    (".columns [TABLE]", "list columns with their types"),
+    (".save FILE", "write all rows of the last query to a .csv, .json or .parquet file"),
+    (".refresh", "go to the newest version of the store"),
+    (".exit", "leave; so does Ctrl-D"),
+)
+
+
+def run_prompt(page: Page, store: EpisodeStore, limit: int) -> None:
+    """Ask for queries and write their results until the user leaves.
+
+    Args:
+        page: the output.
+        store: the store that queries read.
+        limit: the most rows of a result to show; 0 for all.
+    """
+    prompt = Prompt(page, store, limit)
+    page.line(f"{store.url}, version {store.version}, {counted(len(store), 'episode')}.", "bold")
+    page.note("End a query with a semicolon. Tab completes, .help tells more, Ctrl-D leaves.")
+    session: PromptSession[str] = PromptSession(
+        history=_history(),
+        lexer=PygmentsLexer(SqlLexer),
+        completer=prompt.completer,
+        complete_while_typing=True,
+        auto_suggest=AutoSuggestFromHistory(),
+        multiline=True,
+        key_bindings=_keys(),
+        prompt_continuation=_continuation,
+        enable_open_in_editor=True,
+    )
+    while True:
+        try:
+            text = session.prompt(FormattedText([("bold ansicyan", "sql> ")])).strip()
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        if not prompt.answer(text):
+            return
+
+
+class Prompt:
+    """Answers the lines of a prompt."""
+
+    def __init__(self, page: Page, store: EpisodeStore, limit: int) -> None:
+        self._page, self._store, self._limit = page, store, limit
+        self._last = ""
+        self._session = QuerySession(store.context)
+        self.completer = SqlCompleter(self._session.connection)
+        self._commands: dict[str, Callable[[str], None]] = {
+            ".help": self._help,
+            "help": self._help,
+            ".tables": self._tables,
+            ".columns": self._columns,
+            ".save": self._save,
+            ".refresh": self._refresh,
+        }
+
+    def answer(self, text: str) -> bool:
+        """Run a line; return False if the user leaves."""
+        name, _, rest = text.rstrip(";").partition(" ")
+        if name.lower() in (".exit", ".quit", "exit", "quit"):
+            return False
+        if not text.strip("; \n"):
+            return True
+        try:
+            if text.startswith(".") or name.lower() == "help":
+                self._command(name.lower(), rest.strip())
+            else:
+                self._query(text)
+        except KeyboardInterrupt:
+            report_error("Interrupted.")
+        except (EpisodelakeError, OSError) as error:
+            report_error(str(error))
+        except duckdb.Error as error:
+            report_error(f"The query failed while it ran: {error}")
+        return True
+
+    def _query(self, text: str) -> None:
+        start = time.perf_counter()
+        try:
+            write_result(self._page, self._session, text, self._limit)
+        except READING_ERRORS:
+            # Retry without the damaged files, which stay left out until `.refresh`.
+            damaged = self._store.leave_out_damaged(steps=True)
+            if not damaged:
+                raise
+            for each in damaged:
+                report_warning(each)
+            self._reconnect()
+            write_result(self._page, self._session, text, self._limit)
+        self._last = text
+        self._page.note(f"{time.perf_counter() - start:.3f} s")
+
+    def _command(self, name: str, rest: str) -> None:
+        if name in self._commands:
+            self._commands[name](rest)
+        else:
+            known = [each for each in self._commands if each.startswith(".")]
+            report_error(f"There is no {name}; there are {', '.join(known)} and .exit.")
+
+    def _help(self, _: str) -> None:
+        self._page.pairs(HELP)
+
+    def _tables(self, _: str) -> None:
+        tables = self.completer.tables
+        self._page.table(
+            Grid.of(("table", "columns"), [(name, len(tables[name])) for name in tables], (False, True))
+        )
+
+    def _columns(self, table: str) -> None:
+        tables = self.completer.tables
+        if table and table not in tables:
+            report_error(f"There is no table {table!r}; there are {', '.join(tables)}.")
+            return
+        rows = [
+            (name, column, kind)
+            for name in ([table] if table else tables)
+            for column, kind in tables[name].items()
+        ]
+        self._page.table(Grid.of(("table", "column", "type"), rows))
+
+    def _save(self, file: str) -> None:
+        path = Path(file).expanduser()
+        found = path.suffix.removeprefix(".").lower()
+        if not self._last or found not in FORMATS:
+            report_error(
+                "There is no result yet."
+                if not self._last
+                else f"{file!r}: expected a name that ends in .csv, .json or .parquet."
+            )
+            return
+        relation = self._session.bind(self._last)
+        rows = self._session.carry_out(lambda: Export(found, path).write(self._page, relation))
+        self._page.note(f"{counted(rows, 'row')} in {path}.")
+
+    def _refresh(self, _: str) -> None:
+        self._store.refresh()
+        self._reconnect()
+        self._page.note(f"Version {self._store.version}, {counted(len(self._store), 'episode')}.")
+
+    def _reconnect(self) -> None:
+        self._session.close()
+        self._session = QuerySession(self._store.context)
+        self.completer.look_up(self._session.connection)
+
+
+def _history() -> History:
+    """Kept in the user's data folder; where that cannot be written, only in memory."""
+    folder = Path(os.environ.get("EPISODELAKE_DATA") or platformdirs.user_data_dir("episodelake"))
+    file = folder / "sql_history"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file.touch(mode=0o600)
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(str(file))
+
+
+def _keys() -> KeyBindings:
+    """Enter runs what is complete: it ends with a semicolon, or is a command."""
+    keys = KeyBindings()
+
+    @keys.add("enter", filter=When(_is_complete) & ~completion_is_selected)
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    return keys
+
+
+def _is_complete() -> bool:
+    # The application of the prompt that is shown.
+    from prompt_toolkit.application import get_app
+
+    text = get_app().current_buffer.text.strip()
+    return not text or text.endswith(";") or text.startswith(".") or text.lower() in ("exit", "quit", "help")
+
+
+def _continuation(width: int, line: int, wrapped: int) -> FormattedText:
+    return FormattedText([("ansibrightblack", "...> ".rjust(width))])
+
+
+_WORD = re.compile(r'(?:(?P<owner>\w+)\.)?(?P<start>"[^"]*|\w*)$')
+_NAMED = re.compile(r"\b(?:from|join)\s+(?P<table>\w+)(?:\s+(?:as\s+)?(?P<alias>\w+))?", re.IGNORECASE)
+_AFTER_TABLE = re.compile(r"\b(?:from|join|describe|summarize)\s+\w*$", re.IGNORECASE)
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
+
+_COLUMNS = """SELECT table_name, column_name, data_type FROM duckdb_columns()
+    WHERE NOT internal AND table_name NOT LIKE '\\_%' ESCAPE '\\' ORDER BY table_name, column_index"""
+_FUNCTIONS = """SELECT function_name, any_value(parameters), bool_and(internal) FROM duckdb_functions()
+    WHERE regexp_full_match(function_name, '[a-z][a-z0-9_]*') GROUP BY 1 ORDER BY 3, 1"""
+
+
+class SqlCompleter(Completer):
+    """Offers candidates for the cursor's place.
+
+    Args:
+        connection: the source of tables, functions and keywords.
+
+    Attributes:
+        tables: columns and their types by table.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self.tables: dict[str, dict[str, str]] = {}
+        self._functions: dict[str, str] = {}
+        self._keywords: list[str] = []
+        self.look_up(connection)
+
+    def look_up(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Read the names of a connection."""
+        tables: dict[str, dict[str, str]] = {}
+        for table, column, kind in connection.execute(_COLUMNS).fetchall():
+            tables.setdefault(table, {})[column] = kind
+        self.tables = tables
+        self._functions = {
+            name: "function" if internal else f"macro({', '.join(parameters or ())})"
+            for name, parameters, internal in connection.execute(_FUNCTIONS).fetchall()
+        }
+        rows = connection.execute("SELECT keyword_name FROM duckdb_keywords() ORDER BY 1").fetchall()
+        self._keywords = [name.upper() for (name,) in rows]
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+        """Yield candidates for the cursor's place: columns first, then tables, functions and keywords."""
+        before = document.text_before_cursor
+        found = _WORD.search(before)
+        assert found is not None
+        owner, start = found["owner"], found["start"]
+        if owner:
+            yield from _matching(self.columns_of(document.text, owner), start)
+        elif start or complete_event.completion_requested:
+            if _AFTER_TABLE.search(before):
+                yield from _matching(dict.fromkeys(self.tables, "table"), start)
+                return
+            yield from _matching(self.columns_of(document.text), start)
+            yield from _matching(dict.fromkeys(self.tables, "table"), start)
+            if start and not start.startswith('"'):
+                yield from _matching(self._functions, start, call=True)
+                yield from self._keywords_matching(start)
+
+    def columns_of(self, text: str, owner: str | None = None) -> dict[str, str]:
+        """Columns of the tables that a query names (else of all), or of one table or alias in it."""
+        named = {}
+        for found in _NAMED.finditer(text):
+            named[found["table"].lower()] = found["table"].lower()
+            if found["alias"]:
+                named[found["alias"].lower()] = found["table"].lower()
+        if owner is not None:
+            return self.tables.get(named.get(owner.lower(), owner.lower()), {})
+        chosen = [self.tables[table] for table in dict.fromkeys(named.values()) if table in self.tables]
+        merged: dict[str, str] = {}
+        for columns in chosen or self.tables.values():
+            merged |= columns
+        return merged
+
+    def _keywords_matching(self, start: str) -> Iterator[Completion]:
+        for keyword in self._keywords:
+            if keyword.startswith(start.upper()):
+                text = keyword.lower() if start.islower() else keyword
+                yield Completion(text, -len(start), display_meta="keyword")
+
+
+def _matching(names: dict[str, str], start: str, *, call: bool = False) -> Iterator[Completion]:
+    wanted = start.removeprefix('"').lower()
+    for name, told in names.items():
+        if name.lower().startswith(wanted):
+            text = name if _PLAIN.fullmatch(name) and not start.startswith('"') else quote(name)
+            yield Completion(f"{text}(" if call else text, -len(start), display=name, display_meta=told)

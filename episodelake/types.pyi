@@ -1,0 +1,69 @@
+"""The names of `episodelake.types`, for type checkers; `types.py` loads them on first use."""
+
+from ._importing import ImportReport
+from ._saved import Artifacts
+from .readers.columns.column_stats import ColumnStats, Stats
+from .readers.exporting.export import ExportReport
+from .readers.loading.following.loader import FollowingLoader
+from .readers.loading.loader import PrioritizedLoader
+from .readers.loading.mixing import MixedLoader
+from .readers.namespaces import EpisodeExpr, EpisodeFrame, EpisodeLazyFrame
+from .readers.replaying.comparison import Difference
+from .readers.replaying.replay import ReplayReport
+from .store.environments.records import SavedEnvironment
+from .store.maintenance.compaction import CompactReport
+from .store.maintenance.merging import MergeReport
+from .store.maintenance.recovery import RecoveredRun
+from .store.maintenance.rewriting import DeleteReport
+from .store.maintenance.vacuum import VacuumReport
+from .store.maintenance.verification import Fault, VerifyReport
+from .writers.collecting.display import CollectProgress
+from .writers.collecting.loop import CollectStep
+from .writers.collecting.stats import CollectStats, WorkerReport
+from .writers.episodes.open_episode import EpisodeRow, ReopenedEpisode
+from .writers.episodes.team_writer import OpenTeam
+from .writers.recorders.callbacks import EpisodeSummary, StepData
+from .writers.recorders.pettingzoo_recorders import AECRecorder, ParallelRecorder
+from .writers.recorders.pool_recorder import PoolRecorder
+from .writers.recorders.recorder import Recorder
+from .writers.recorders.vector_recorder import VectorRecorder
+from .writers.session.run import SessionOptions
+
+__all__ = [
+    "AECRecorder",
+    "Artifacts",
+    "CollectProgress",
+    "CollectStats",
+    "CollectStep",
+    "ColumnStats",
+    "CompactReport",
+    "DeleteReport",
+    "Difference",
+    "EpisodeExpr",
+    "EpisodeFrame",
+    "EpisodeLazyFrame",
+    "EpisodeRow",
+    "EpisodeSummary",
+    "ExportReport",
+    "Fault",
+    "FollowingLoader",
+    "ImportReport",
+    "MergeReport",
+    "MixedLoader",
+    "OpenTeam",
+    "ParallelRecorder",
+    "PoolRecorder",
+    "PrioritizedLoader",
+    "Recorder",
+    "RecoveredRun",
+    "ReopenedEpisode",
+    "ReplayReport",
+    "SavedEnvironment",
+    "SessionOptions",
+    "Stats",
+    "StepData",
+    "VacuumReport",
+    "VectorRecorder",
+    "VerifyReport",
+    "WorkerReport",
+]

@@ -1,0 +1,360 @@
+"""A cache folder on this machine: shared by processes, bounded in size, cleaned.
+
+A file is written under a temporary name, made durable, and renamed atomically, so that no process sees a
+partial file. A mapped file has a shared lock for as long as the mapping lives; the least recently used files
+are removed to make room, except locked ones. A file under construction is locked by its builder; an unlocked
+one is a leftover of a killed builder, and is removed too.
+
+Files hold rows of stores, so only their user may read them. `forget` removes those of vacuumed versions.
+
+A file ends with a description of its content, in JSON, and with checksums of parts of the content.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import mmap
+import os
+import secrets
+import shutil
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import platformdirs
+
+from ...store.checksums import CACHE_MARKS, checksum
+from ...store.errors import EpisodelakeError, InvalidArgumentError, StoreAccessError
+from ...store.files import sync_path, user_path
+from ...store.files.system import (
+    allocate,
+    check_locks,
+    has_name,
+    open_plain,
+    pread,
+    try_lock,
+    unlock,
+    wait_for_lock,
+)
+from ...store.manifest import check_outside_stores
+
+#: Names the cache folder, where no other is given.
+VARIABLE = "EPISODELAKE_CACHE"
+#: A cache folder without a limit of its own holds at most this, and at most half of what the disk could give.
+DEFAULT_BYTES = 50 << 30
+
+_ENDING, _UNFINISHED, _LOCK = ".column", ".building", ".lock"
+_END = struct.Struct("<QI4s")
+_PARTS, _PART_BYTES = 16, 64 << 10
+
+
+def chosen_folder(folder: str | os.PathLike[str] | None) -> Path:
+    """Return where the cache is: the folder, or `EPISODELAKE_CACHE`, or the user's folder for caches.
+
+    Raises:
+        InvalidArgumentError: it is no path, or lies in a store.
+    """
+    if folder is not None and (not isinstance(folder, str | os.PathLike) or not os.fspath(folder)):
+        raise InvalidArgumentError(f"The cache folder {folder!r} is no path; expected one, or None.")
+    named = folder or os.environ.get(VARIABLE)
+    if named and "\0" in os.fspath(named):
+        raise InvalidArgumentError(f"The cache folder {os.fspath(named)!r} holds a null byte; no path may.")
+    path = user_path(named or platformdirs.user_cache_dir("episodelake", appauthor=False)).absolute()
+    check_outside_stores(path)
+    return path
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """A file of the cache.
+
+    Attributes:
+        path: the file.
+        bytes: its size.
+        used: when it was last opened, seconds since 1970.
+        facts: describe the content; empty if the file is damaged.
+        in_use: whether a process has it open.
+    """
+
+    path: Path
+    bytes: int
+    used: float
+    facts: Mapping[str, Any]
+    in_use: bool
+
+
+@dataclass(frozen=True)
+class CacheFolder:
+    """A cache.
+
+    Attributes:
+        path: the folder; it is made when something is to be written.
+        limit: most bytes of all files; None for `DEFAULT_BYTES` or half of the disk, whichever is less.
+    """
+
+    path: Path
+    limit: int | None = None
+
+    def open(self, key: str, facts: Mapping[str, Any]) -> mmap.mmap | None:
+        """Map a file for reading; it stays, and stays locked, until the mapping is gone.
+
+        Args:
+            key: its name.
+            facts: the expected description.
+
+        Returns:
+            None if there is none, or if it is damaged.
+
+        Raises:
+            StoreAccessError: it may not be read.
+        """
+        path = self.path / (key + _ENDING)
+        with self._guarded("read"), contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+            wait_for_lock(file, shared=True)
+            content = _mapped(file, facts) if has_name(file.fileno(), path) else None
+            if content is not None:
+                with contextlib.suppress(OSError):  # a folder that may only be read has no order of use
+                    os.utime(path)
+            return content
+        return None
+
+    @contextlib.contextmanager
+    def building(self, name: str) -> Iterator[None]:
+        """Be the only process that builds the files of this name; others wait here.
+
+        Raises:
+            StoreAccessError: the folder cannot be written.
+        """
+        check_locks()
+        path = self.path / (name + _LOCK)
+        with self._guarded("write"):
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = _owned(path)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            file.close()
+
+    def drafts(self, sizes: Mapping[str, int], kept: frozenset[str]) -> dict[str, Draft]:
+        """Begin files of given sizes, after making room for all of them.
+
+        Args:
+            sizes: bytes by key.
+            kept: keys of files that must not go to make room.
+
+        Raises:
+            StoreAccessError: the disk is full, the folder may not be written, or the limit is too low.
+        """
+        drafts: dict[str, Draft] = {}
+        with self.building("room"), contextlib.ExitStack() as undo, self._guarded("write"):
+            self._make_room(sum(sizes.values()), kept | sizes.keys())
+            for key, size in sizes.items():
+                drafts[key] = draft = Draft(self, key, size)
+                undo.callback(draft.close)
+                draft.allocate()
+            undo.pop_all()
+        return drafts
+
+    def entries(self) -> list[CacheEntry]:
+        """Return the files in the folder, the least recently used first, without leftovers."""
+        entries = []
+        for path in self._files(_ENDING):
+            # Another user's files in a shared folder are neither ours to read nor to remove.
+            gone = (FileNotFoundError, PermissionError)
+            with contextlib.suppress(*gone), self._guarded("read", *gone), open(path, "rb") as file:
+                state = os.fstat(file.fileno())
+                facts = _read_end(file)[0].get("facts", {})
+                in_use = not try_lock(file)
+                entries.append(CacheEntry(path, state.st_size, state.st_mtime, facts, in_use))
+        return sorted(entries, key=lambda entry: entry.used)
+
+    def clear(self) -> list[CacheEntry]:
+        """Remove all files that are not in use, leftovers too; return the removed ones."""
+        return self._remove(lambda entry: _removed(entry.path))
+
+    def forget(self, store: str, kept: Callable[[int], bool]) -> list[CacheEntry]:
+        """Remove the files of a store's versions that must not be kept, also those in use; return them.
+
+        A process that has a file mapped can read it until it closes the mapping.
+
+        Args:
+            store: the store's id.
+            kept: whether the files of a version may stay.
+        """
+
+        def remove(entry: CacheEntry) -> bool:
+            gone = entry.facts.get("store") == store and not kept(entry.facts["version"])
+            if gone:
+                entry.path.unlink(missing_ok=True)
+            return gone
+
+        return self._remove(remove)
+
+    def _remove(self, remove: Callable[[CacheEntry], bool]) -> list[CacheEntry]:
+        """Remove leftovers, and entries by a function that returns whether it removed one."""
+        if not self.path.is_dir():
+            return []
+        with self.building("room"), self._guarded("write"):
+            self._remove_leftovers()
+            return [entry for entry in self.entries() if remove(entry)]
+
+    def _make_room(self, needed: int, kept: frozenset[str]) -> None:
+        """Remove the least recently used files until `needed` bytes fit."""
+        self._remove_leftovers()
+        entries = [entry for entry in self.entries() if entry.path.name.removesuffix(_ENDING) not in kept]
+        used = sum(path.stat().st_size for path in (*self._files(_ENDING), *self._files(_UNFINISHED)))
+        free = shutil.disk_usage(self.path).free
+        limit = min(DEFAULT_BYTES, (used + free) // 2) if self.limit is None else self.limit
+        for entry in entries:
+            if used + needed <= limit and needed <= free:
+                return
+            if _removed(entry.path):
+                used, free = used - entry.bytes, free + entry.bytes
+        if used + needed > limit:
+            raise StoreAccessError(
+                f"The cache folder {self.path} may hold {limit} bytes; {needed} more are needed, and {used} "
+                "are in use or belong to this loader. Raise el.Cache('mmap', max_bytes=...), load "
+                "fewer columns or episodes, "
+                "or use cache='stream' or cache='memory'."
+            )
+
+    def _remove_leftovers(self) -> None:
+        for path in self._files(_UNFINISHED):
+            _removed(path)
+
+    def _files(self, ending: str) -> list[Path]:
+        with self._guarded("read"), contextlib.suppress(FileNotFoundError):
+            return [
+                path
+                for path in self.path.iterdir()
+                if path.name.endswith(ending) and path.is_file() and not path.is_symlink()
+            ]
+        return []
+
+    @contextlib.contextmanager
+    def _guarded(self, action: str, *passed: type[OSError]) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, (EpisodelakeError, *passed)):
+                raise
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise StoreAccessError(
+                f"Could not {action} the cache folder {self.path}: {error.strerror or error}. "
+                f"{'Free some space, choose' if full else 'Choose'} another folder with "
+                f"el.Cache('mmap', folder=...) or the environment variable {VARIABLE}, or load with "
+                "cache='memory' or cache='stream'."
+            ) from error
+
+
+class Draft:
+    """A file of the cache under construction; see `CacheFolder.drafts`.
+
+    Attributes:
+        content: its bytes, mapped for writing.
+    """
+
+    content: mmap.mmap
+
+    def __init__(self, folder: CacheFolder, key: str, size: int) -> None:
+        self._folder = folder
+        self._key = key
+        self._size = size
+        self._path = folder.path / f"{key}.{secrets.token_hex(4)}{_UNFINISHED}"
+        self._file: BinaryIO = open(self._path, "x+b", opener=_private)  # noqa: SIM115 - closed by close()
+        wait_for_lock(self._file)
+
+    def allocate(self) -> None:
+        """Allocate disk space: writing to a mapping on a full disk would kill the process."""
+        allocate(self._file.fileno(), self._size)
+        self.content = mmap.mmap(self._file.fileno(), self._size)
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Make it durable under its name, in place of an older file of that name.
+
+        It stays locked, so that it can be opened before it can be removed, until `close`.
+
+        Raises:
+            StoreAccessError: it could not be written.
+        """
+        text = json.dumps({"facts": facts, "sums": _sums(self.content, self._size)}).encode()
+        with self._folder._guarded("write"):
+            self.content.flush()
+            self._file.seek(self._size)
+            self._file.write(text + _END.pack(len(text), checksum(text), CACHE_MARKS[0]))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            os.replace(self._path, self._folder.path / (self._key + _ENDING))
+            sync_path(self._folder.path)
+            wait_for_lock(self._file, shared=True)
+
+    def close(self) -> None:
+        """Close the file, and remove it unless it was finished."""
+        self._path.unlink(missing_ok=True)
+        # The mapping would hold the lock for as long as a part of it is referenced.
+        unlock(self._file)
+        self._file.close()
+
+
+def _mapped(file: BinaryIO, facts: Mapping[str, Any]) -> mmap.mmap | None:
+    """Return the file's content, if it is intact and has these facts."""
+    end, size = _read_end(file)
+    if end.get("facts") != facts:
+        return None
+    # The mapping keeps a copy of the descriptor, and with it the lock.
+    content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return content if _sums(content, size) == end.get("sums") else None
+
+
+def _read_end(file: BinaryIO) -> tuple[dict[str, Any], int]:
+    """Return the description of a file and the size of its content; an empty dict if it is damaged."""
+    size = os.fstat(file.fileno()).st_size
+    try:
+        end = pread(file.fileno(), _END.size, size - _END.size)
+        length, expected, magic = _END.unpack(end)
+        if magic not in CACHE_MARKS or length > size - _END.size:
+            return {}, 0
+        text = pread(file.fileno(), length, size - _END.size - length)
+        if checksum(text) != expected:
+            return {}, 0
+        return json.loads(text), size - _END.size - length
+    except (OSError, struct.error, ValueError):
+        return {}, 0
+
+
+def _sums(content: mmap.mmap, size: int) -> list[int]:
+    """CRC-32 of parts of the content, the first and the last among them; of all of it if it is small."""
+    part = min(_PART_BYTES, size)
+    last = size - part
+    starts = sorted({last * number // (_PARTS - 1) for number in range(_PARTS)})
+    with memoryview(content) as view:
+        return [checksum(view[start : start + part]) for start in starts]
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file of the folder, made for its user alone; a link would lead elsewhere."""
+    return open_plain(path, flags, 0o600)
+
+
+def _removed(path: Path) -> bool:
+    """Remove a file unless it is locked."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb", opener=_private) as file:
+        if try_lock(file):
+            path.unlink(missing_ok=True)
+            return True
+    return False
+
+
+def _owned(path: Path) -> BinaryIO:
+    """Create and lock a lock file, which its owner removes."""
+    while True:
+        file = open(path, "ab", opener=_private)  # noqa: SIM115 - the caller closes it
+        wait_for_lock(file)
+        if has_name(file.fileno(), path):
+            return file
+        file.close()

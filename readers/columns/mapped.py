@@ -1,0 +1,235 @@
+"""Columns that are decoded once into files of a cache folder and mapped: `cache="mmap"`.
+
+Each column of a choice of episodes is one file, so that loaders with other columns share it. What is missing
+is decoded in one go, by one process. A file belongs to a version of a store in its place, to the content
+of the store's files, and to the rows of the episodes in them, so it never goes out of date.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from ...store.common.arguments import whole_number
+from ...store.errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, VersionNotFoundError
+from ...store.snapshot import Snapshot
+from .cache_folder import CacheFolder, chosen_folder
+from .selection import rows_digest
+from .specs import Column
+from .step_arrays import ColumnSource, StepArrays, read_arrays
+from .tree import Tree, lay_out, leaves, map_leaves, unpack
+
+CacheKind = Literal["memory", "mmap", "stream"]
+_OPTIONS = {"memory": (), "mmap": ("folder", "max_bytes"), "stream": ("buffer_bytes",)}
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The place of a loader's columns; `store.loader(256, cache=el.Cache("mmap", folder="/scratch"))`.
+
+    Args:
+        kind: "memory", decoded; "mmap", decoded once into files of this machine that processes share;
+            "stream", read again each epoch, in groups of row groups.
+        folder: of "mmap"; None for `EPISODELAKE_CACHE`, or the user's folder for caches.
+        max_bytes: of "mmap": most bytes of that folder; None for 50 GiB, or half of the disk if that is less.
+        buffer_bytes: of "stream": most bytes of decoded values at a time; None for 1 GiB.
+
+    Raises:
+        InvalidArgumentError: there is no such kind, an option is not one of this kind, or a value makes no
+            sense.
+    """
+
+    kind: CacheKind = "memory"
+    _: KW_ONLY
+    folder: str | os.PathLike[str] | None = None
+    max_bytes: int | None = None
+    buffer_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, str) or self.kind not in _OPTIONS:
+            raise InvalidArgumentError(
+                f"cache={self.kind!r}: expected 'memory', 'mmap', 'stream' or el.Cache(...)."
+            )
+        for kind, names in _OPTIONS.items():
+            given = [name for name in names if getattr(self, name) is not None]
+            if given and kind != self.kind:
+                raise InvalidArgumentError(
+                    f"{' and '.join(given)} belong to Cache({kind!r}), not to Cache({self.kind!r}). Leave "
+                    f"them out, or write Cache({kind!r}, ...)."
+                )
+        for name in ("max_bytes", "buffer_bytes"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name), 1)
+        if self.kind == "mmap":
+            chosen_folder(self.folder)
+
+    @staticmethod
+    def of(value: Any) -> Cache:
+        """Return the argument `cache` of a loader as an object."""
+        return value if isinstance(value, Cache) else Cache(value)
+
+
+#: Part of a file's facts: files of another format are made again.
+_FORMAT = 2
+
+
+@dataclass(frozen=True)
+class MappedArrays(StepArrays):
+    """Columns in files of a cache; read-only. Unpickling maps them again.
+
+    Attributes:
+        source: the columns in the store.
+        folder: the cache.
+    """
+
+    source: ColumnSource
+    folder: CacheFolder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the source instead of the arrays."""
+        return map_arrays, (self.source, self.folder)
+
+
+@dataclass(frozen=True)
+class ColumnFile:
+    """The file of a column: its leaves one after the other.
+
+    Attributes:
+        column: the column.
+        rows: the number of rows.
+        facts: describe the content, at the end of the file.
+    """
+
+    column: Column
+    rows: int
+    facts: Mapping[str, Any]
+
+    @staticmethod
+    def of(source: ColumnSource, selection: str, column: Column) -> ColumnFile:
+        """Return the file of a column; `selection` as `_selection` returns it."""
+        snapshot, rows = source.blocks.snapshot, source.index.rows
+        facts = {
+            **column.facts(snapshot, source.selection.pointers),
+            "format": _FORMAT,
+            "store": snapshot.manifest.store_id,
+            "version": snapshot.version,
+            "selection": selection,
+            "episodes": len(source.index),
+            "rows": rows,
+            "leaves": [
+                [name, leaf.dtype.str, list(leaf.shape[1:])] for name, leaf in leaves(column.template, "")
+            ],
+        }
+        return ColumnFile(column, rows, facts)
+
+    @cached_property
+    def key(self) -> str:
+        """Its name in the cache."""
+        return hashlib.sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()[:40]
+
+    @cached_property
+    def _layout(self) -> tuple[Tree, int]:
+        def full(leaf: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(np.empty((), leaf.dtype), (self.rows, *leaf.shape[1:]))
+
+        return lay_out(map_leaves(full, self.column.template))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all leaves, at least 1: an empty file cannot be mapped."""
+        return max(self._layout[1], 1)
+
+    def arrays(self, content: mmap.mmap) -> Tree:
+        """Return the leaves as arrays that share the mapping's memory."""
+        return unpack(self._layout[0], np.frombuffer(content, np.uint8))
+
+
+def _selection(source: ColumnSource) -> str:
+    """Return a hash of the rows that are decoded: where they are, and how their episodes end."""
+    snapshot = source.blocks.snapshot
+    rows = rows_digest(snapshot, source.selection.pointers)
+    digest = hashlib.sha256(json.dumps([snapshot.manifest.store_id, snapshot.version, rows]).encode())
+    digest.update(source.index.end_reasons.astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def map_arrays(source: ColumnSource, folder: CacheFolder) -> MappedArrays:
+    """Map columns from the cache, after decoding those that it lacks.
+
+    Raises:
+        CorruptStoreError: a file of the store is damaged.
+        StoreAccessError: the cache folder cannot be written, is full, or may not hold that much.
+    """
+    selection = _selection(source)
+    files = [ColumnFile.of(source, selection, column) for column in source.columns]
+    contents = {file.key: content for file in files if (content := folder.open(file.key, file.facts))}
+    if len(contents) < len(files):
+        with folder.building(selection[:40]):
+            # Another process may have built them while this one waited.
+            missing = [file for file in files if file.key not in contents]
+            contents |= {
+                file.key: content for file in missing if (content := folder.open(file.key, file.facts))
+            }
+            forget_vacuumed(source.blocks.snapshot, folder)
+            missing = [file for file in missing if file.key not in contents]
+            contents |= _build(source, folder, missing, frozenset(file.key for file in files))
+    columns = {file.column.name: file.arrays(contents[file.key]) for file in files}
+    return MappedArrays(source.index, columns, source, folder)
+
+
+def forget_vacuumed(snapshot: Snapshot, folder: CacheFolder) -> None:
+    """Remove columns of versions that were vacuumed, here or on another machine, from a cache.
+
+    Args:
+        snapshot: any version of the store.
+        folder: the cache.
+
+    Raises:
+        StoreAccessError: the cache folder cannot be read or written.
+    """
+
+    @lru_cache
+    def kept(version: int) -> bool:
+        try:
+            Snapshot(snapshot.layout, snapshot.manifest, version).check_retained()
+        except (CorruptStoreError, VersionNotFoundError):
+            return False
+        return True
+
+    folder.forget(snapshot.manifest.store_id, kept)
+
+
+def _build(
+    source: ColumnSource, folder: CacheFolder, missing: Sequence[ColumnFile], kept: frozenset[str]
+) -> dict[str, mmap.mmap]:
+    """Decode columns into new files, and map these."""
+    if not missing:
+        return {}
+    drafts = folder.drafts({file.key: file.size for file in missing}, kept)
+    try:
+        into = {file.column.name: file.arrays(drafts[file.key].content) for file in missing}
+        read_arrays(replace(source, columns=tuple(file.column for file in missing)), into)
+        for file in missing:
+            drafts[file.key].finish(file.facts)
+        return {file.key: _opened(folder, file) for file in missing}
+    finally:
+        for draft in drafts.values():
+            draft.close()
+
+
+def _opened(folder: CacheFolder, file: ColumnFile) -> mmap.mmap:
+    content = folder.open(file.key, file.facts)
+    if content is None:
+        raise StoreAccessError(
+            f"A file of the cache folder {folder.path} was damaged or removed while it was made. Choose "
+            "another folder with el.Cache('mmap', folder=...), or load with cache='memory'."
+        )
+    return content

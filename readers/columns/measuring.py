@@ -1,0 +1,311 @@
+"""Exact statistics of columns, one column at a time: counts, means, deviations, extremes and true quantiles.
+
+Numbers are measured element by element from sorted copies; frames from a count of each of the 256 values of a
+channel, some episodes at a time. Results are kept on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import isqrt
+from os import PathLike
+
+import numpy as np
+
+from ...store.common.arguments import real_number
+from ...store.errors import InvalidArgumentError
+from ...store.reserved import is_observation
+from ...store.schema import ACTION, OBSERVATION, REWARD
+from ...store.snapshot import Snapshot
+from ..context import ReadContext
+from .column_stats import ColumnStats, Stats, StatsCache, cache_key
+from .selection import EpisodeIndex, Selection, select
+from .specs import Column, DynamicColumn, ObservedColumn, check_names, choose_columns, dynamic_fields
+from .step_arrays import ColumnSource, StepArrays, read_arrays
+from .tree import leaves, row_bytes
+
+_CHANNELS = (1, 3, 4)
+#: Pixels are counted so many at a time, since numpy widens them to 64 bits on the way.
+_AT_ONCE = 1 << 20
+
+
+def channel_axis(shape: tuple[int, ...]) -> int | None:
+    """Return the axis of a frame's channels: the last, or else the first, of size 1, 3 or 4; or None."""
+    if len(shape) == 3 and shape[-1] in _CHANNELS:
+        return 2
+    return 0 if len(shape) == 3 and shape[0] in _CHANNELS else None
+
+
+class Histograms:
+    """A histogram for each channel of some frames.
+
+    Args:
+        shape: of a frame.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._shape = shape
+        self._axis = channel_axis(shape)
+        self._counts = np.zeros((1 if self._axis is None else shape[self._axis], 256), np.int64)
+
+    def add(self, frames: np.ndarray) -> None:
+        """Count frames; uint8, shape (n, *shape)."""
+        if self._axis is None:
+            self._counts[0] += _counted(frames.reshape(-1))
+            return
+        for channel, counts in enumerate(self._counts):
+            counts += _counted(frames.take(channel, axis=self._axis + 1).reshape(-1))
+
+    def stats(self, name: str, present: np.ndarray, quantiles: Sequence[float]) -> ColumnStats:
+        """Return the statistics of all frames.
+
+        Args:
+            name: of the column.
+            present: bool, one per row: whether it was added.
+            quantiles: probabilities.
+        """
+        numbers = np.array([_histogram_numbers(counts, quantiles) for counts in self._counts], np.float64).T
+        shape = {None: (), 0: (len(self._counts), 1, 1), 2: (len(self._counts),)}[self._axis]
+        return ColumnStats.of(name, np.empty((0, *self._shape), np.uint8), present, numbers, shape, quantiles)
+
+
+def _counted(values: np.ndarray) -> np.ndarray:
+    """Return the number of occurrences of each value in a vector of bytes."""
+    total = np.zeros(256, np.int64)
+    if len(values) % 2:
+        total[values[-1]] += 1
+        values = values[:-1]
+    # Two bytes at a time: half as many numbers to count.
+    pairs = np.ascontiguousarray(values).view(np.uint16)
+    for first in range(0, len(pairs), _AT_ONCE):
+        counts = np.bincount(pairs[first : first + _AT_ONCE], minlength=1 << 16).reshape(256, 256)
+        total += counts.sum(axis=0) + counts.sum(axis=1)
+    return total
+
+
+def _histogram_numbers(counts: np.ndarray, quantiles: Sequence[float]) -> list[float]:
+    """Return count, NaN (0), mean, deviation, minimum, maximum and quantiles, from exact sums."""
+    numbers = [int(number) for number in counts]
+    count = sum(numbers)
+    if not count:
+        return [0, 0, *[np.nan] * (4 + len(quantiles))]
+    summed = sum(value * number for value, number in enumerate(numbers))
+    squared = sum(value * value * number for value, number in enumerate(numbers))
+    spread = count * squared - summed * summed
+    upto = np.cumsum(counts)
+
+    def value_at(place: int) -> int:
+        return int(np.searchsorted(upto, place, side="right"))
+
+    present = np.flatnonzero(counts)
+    return [
+        count,
+        0,
+        float(Fraction(summed, count)),
+        _root(spread) / count,
+        int(present[0]),
+        int(present[-1]),
+        *(_quantile(count, value_at, probability) for probability in quantiles),
+    ]
+
+
+def _root(number: int) -> float:
+    """Return the square root of a whole number that may be too long for a float."""
+    return isqrt(number << 64) / 2**32
+
+
+#: Frames are read in parts of about so many bytes.
+_PART = 1 << 27
+
+
+def measure(source: ColumnSource, column: Column, quantiles: Sequence[float]) -> list[ColumnStats]:
+    """Measure a column of the episodes of a source; each part of a nested one by itself.
+
+    Memory: the column, decoded, and a copy of one of its elements; of frames about 128 MB.
+
+    Raises:
+        CorruptStoreError: a file is damaged.
+    """
+    source = replace(source, columns=_with_presence(source, column))
+    if any(_is_frame(leaf) for _, leaf in leaves(column.template)):
+        return _measured_in_parts(source, column, quantiles)
+    arrays = read_arrays(source)
+    present = _present(arrays, column)
+    return [
+        _measured(name, leaf, present, quantiles)
+        for name, leaf in leaves(arrays.columns[column.name], column.name)
+    ]
+
+
+def _with_presence(source: ColumnSource, column: Column) -> tuple[Column, ...]:
+    """Return the column, and one that tells where it has values."""
+    if source.index.missing is not None and is_observation(column.name):
+        observed = ObservedColumn.of(source.selection.schema.observation)
+        return column, replace(observed, name=_PRESENCE)
+    if isinstance(column, DynamicColumn) and not column.presence:
+        return column, replace(column, name=_PRESENCE, template=np.zeros(0, bool), presence=True)
+    return (column,)
+
+
+_PRESENCE = " present"
+
+
+def _present(arrays: StepArrays, column: Column) -> np.ndarray:
+    """Return which rows have a value: bool, one per row."""
+    if _PRESENCE in arrays.columns:
+        return arrays.columns[_PRESENCE]
+    index = arrays.index
+    return index.stepped if column.of_transitions else np.ones(index.rows, bool)
+
+
+def _is_frame(leaf: np.ndarray) -> bool:
+    return leaf.dtype == np.uint8 and leaf.ndim > 2
+
+
+def _measured(name: str, values: np.ndarray, present: np.ndarray, quantiles: Sequence[float]) -> ColumnStats:
+    """Measure a column element by element."""
+    flat = values.reshape(len(values), -1)
+    measured = np.empty((6 + len(quantiles), flat.shape[1]))
+    for element in range(flat.shape[1]):
+        measured[:, element] = _numbers(flat[present, element], quantiles)
+    return ColumnStats.of(name, values, present, measured, values.shape[1:], quantiles)
+
+
+def _numbers(values: np.ndarray, quantiles: Sequence[float]) -> np.ndarray:
+    """Return count, NaN, mean, deviation, minimum, maximum, quantiles of a vector; sort it in place."""
+    values.sort()
+    count = len(values)
+    if values.dtype.kind == "f":
+        count -= int(np.count_nonzero(np.isnan(values)))
+    nan = len(values) - count
+    values = values[:count]  # NaN is sorted to the end
+    if not count:
+        return np.array([0, nan, *[np.nan] * (4 + len(quantiles))])
+    wide = values.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = _mean(wide)
+        std = _deviation(wide, mean) if np.isfinite(mean) else np.nan
+    between = [_quantile(count, values.item, probability) for probability in quantiles]
+    return np.array([count, nan, mean, std, values[0], values[-1], *between])
+
+
+def _mean(values: np.ndarray) -> float:
+    """Return the mean of sorted numbers, whose sum may be too large for a float64."""
+    mean = float(values.mean())
+    if not np.isfinite(mean) and np.isfinite(values[0]) and np.isfinite(values[-1]):
+        mean = float((values / len(values)).sum())
+    return min(max(mean, values[0]), values[-1]) if np.isfinite(mean) else mean
+
+
+def _deviation(values: np.ndarray, mean: float) -> float:
+    """Return the standard deviation of float64 numbers, which are overwritten."""
+    values -= mean
+    # Their squares may be too large or too small for a float64.
+    peak = max(-values[0], values[-1])
+    if not 0 < peak < np.inf:
+        return abs(float(peak))
+    values /= peak
+    # Two passes: subtract the rounding error of the mean from the sum of squares.
+    rest = values.mean()
+    np.square(values, out=values)
+    return float(peak * np.sqrt(max(values.mean() - rest * rest, 0.0)))
+
+
+def _quantile(count: int, value_at: Callable[[int], float], probability: float) -> float:
+    """Interpolate between the two neighbouring values of `count` sorted ones."""
+    place = (count - 1) * probability
+    below = int(place)
+    low, high = float(value_at(below)), float(value_at(min(below + 1, count - 1)))
+    part = place - below
+    # Not by their difference, which may be too large for a float64, or NaN.
+    return low if low == high or not part else low * (1 - part) + high * part
+
+
+def _measured_in_parts(source: ColumnSource, column: Column, quantiles: Sequence[float]) -> list[ColumnStats]:
+    """Measure a column with frames some episodes at a time; keep the values beside the frames."""
+    named = dict(leaves(column.template, column.name))
+    counted = {name: Histograms(leaf.shape[1:]) for name, leaf in named.items() if _is_frame(leaf)}
+    kept: dict[str, list[np.ndarray]] = {name: [] for name in named if name not in counted}
+    presence = []
+    for some in _parts(source.index, row_bytes(column.template)):
+        arrays = read_arrays(source.part(some))
+        present = _present(arrays, column)
+        presence.append(present)
+        for name, leaf in leaves(arrays.columns[column.name], column.name):
+            if name in counted:
+                counted[name].add(leaf if present.all() else leaf[present])
+            else:
+                kept[name].append(leaf)
+    everywhere = np.concatenate(presence)
+    return [
+        counted[name].stats(name, everywhere, quantiles)
+        if name in counted
+        else _measured(name, np.concatenate(kept[name]), everywhere, quantiles)
+        for name in named
+    ]
+
+
+def _parts(index: EpisodeIndex, bytes_of_row: int) -> Iterator[slice]:
+    """Yield slices of episodes that together have about `_PART` bytes, at least one episode each."""
+    most = max(_PART // max(bytes_of_row, 1), 1)
+    first = 0
+    while first < len(index):
+        limit = index.starts[first] + most
+        stop = max(int(np.searchsorted(index.starts, limit, side="right")) - 1, first + 1)
+        yield slice(first, stop)
+        first = stop
+
+
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+
+
+def compute_stats(
+    context: ReadContext,
+    columns: Sequence[str] | None = None,
+    quantiles: Sequence[float] = QUANTILES,
+    cache_folder: str | PathLike[str] | None = None,
+    agent: str | None = None,
+    group: str | None = None,
+) -> Stats:
+    """Return exact statistics of columns; see `EpisodeView.stats`."""
+    snapshot, positions = context.snapshot, context.all_positions
+    asked = _checked(quantiles)
+    if not len(positions):
+        raise InvalidArgumentError("There is no episode to measure: the view is empty. Check the filter.")
+    selection = select(snapshot, positions, agent, group)
+    cache, source = StatsCache(cache_folder), ColumnSource(context.blocks, selection, ())
+    stats = {}
+    for column in _columns(snapshot, selection, columns):
+        key = cache_key(snapshot, selection.pointers, column, asked)
+        measured = cache.load(key)
+        if measured is None:
+            measured = measure(source, column, asked)
+            cache.save(key, measured)
+        stats.update((each.name, each) for each in measured)
+    return Stats(stats)
+
+
+def _columns(snapshot: Snapshot, selection: Selection, names: Sequence[str] | None) -> list[Column]:
+    if names is not None:
+        check_names(names)
+        return list(choose_columns(snapshot, selection, names))
+    columns: list[Column] = []
+    for name in (OBSERVATION, ACTION, REWARD, *dynamic_fields(snapshot)):
+        try:
+            columns += choose_columns(snapshot, selection, [name])
+        except InvalidArgumentError:
+            # Without named columns, leave out values that have no fixed shape.
+            continue
+    return columns
+
+
+def _checked(quantiles: Sequence[float]) -> tuple[float, ...]:
+    try:
+        probabilities = tuple(sorted({real_number("quantile", each, 1.0) for each in quantiles}))
+    except (TypeError, ValueError):
+        probabilities = (-1.0,)
+    if not all(0 <= probability <= 1 for probability in probabilities):
+        raise InvalidArgumentError(f"quantiles={quantiles!r}: expected probabilities from 0 to 1.")
+    return probabilities

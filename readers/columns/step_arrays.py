@@ -1,0 +1,286 @@
+"""Decoded columns in contiguous arrays, row after row, and how they are read from a snapshot.
+
+A forked process shares the arrays of its parent. A spawned one gets its arguments by pickle, which would copy
+every array into every process. So the columns are then written once into a temporary file without a name,
+whose descriptor is handed on; all processes map the same pages, and the file goes when the last of them ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from multiprocessing import reduction
+from multiprocessing.context import get_spawning_popen
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...store.errors import StoreAccessError
+from ...store.reserved import TERMINATED, TRUNCATED
+from ...store.tables.pointers import POINTERS
+from ..blocks import Block, BlockPart, BlockReader
+from .selection import END_REASONS, EpisodeIndex, Selection
+from .specs import Column
+from .tree import Slot, Tree, lay_out, leaves, map_leaves, row_bytes, unpack
+
+
+def is_spawning() -> bool:
+    """Return whether this thread is pickling the arguments of a process that is being spawned."""
+    return get_spawning_popen() is not None
+
+
+@dataclass(frozen=True)
+class SharedColumns:
+    """Columns in a file without a name; only a process that is being spawned can unpickle it.
+
+    Attributes:
+        file: holds them.
+        slots: by name, the place of each array in the file.
+    """
+
+    file: IO[bytes]
+    slots: dict[str, Tree]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (reduction.DupFd(self.file.fileno()), self.slots)
+
+    def columns(self) -> dict[str, Tree]:
+        """Return the columns, read-only, in pages that all processes share."""
+        content = mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ)
+        return unpack(self.slots, np.frombuffer(content, np.uint8))
+
+
+def share(columns: Mapping[str, Tree]) -> SharedColumns:
+    """Write columns to a file.
+
+    Args:
+        columns: by name, C-contiguous arrays or trees of those.
+
+    Raises:
+        StoreAccessError: the folder for temporary files is full.
+    """
+    slots, size = lay_out(dict(columns))
+    try:
+        file = tempfile.TemporaryFile(prefix="episodelake-")  # noqa: SIM115 - it stays open with its owner
+
+        def write(slot: Slot, leaf: np.ndarray) -> None:
+            file.seek(slot.start)
+            file.write(leaf.reshape(-1).view(np.uint8).data)
+
+        map_leaves(write, slots, columns)
+        file.truncate(max(size, 1))  # an empty file cannot be mapped
+        file.flush()
+    except OSError as error:
+        raise StoreAccessError(
+            f"The columns cannot be shared with a process that is spawned: {error}. They are written to "
+            f"{tempfile.gettempdir()!r}; name a larger folder by TMPDIR, or fork the process."
+        ) from error
+    return SharedColumns(file, slots)
+
+
+def _opened(descriptor: Any, slots: dict[str, Tree]) -> SharedColumns:
+    return SharedColumns(os.fdopen(descriptor.detach(), "rb"), slots)
+
+
+_LARGE = 4 << 20
+
+#: Makes memory of so many bytes.
+Allocate = Callable[[int], Any]
+
+
+@dataclass(frozen=True)
+class StepArrays:
+    """Columns of some episodes.
+
+    Attributes:
+        index: where each episode's rows are.
+        columns: by name, an array of shape (rows, ...) or a tree of those. C-contiguous.
+    """
+
+    index: EpisodeIndex
+    columns: Mapping[str, Tree]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(leaf.nbytes for tree in self.columns.values() for _, leaf in leaves(tree))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arrays; for a process that is being spawned, a file that it shares."""
+        if is_spawning():
+            return _from_shared, (self.index, self._shared)
+        return StepArrays, (self.index, self.columns)
+
+    @cached_property
+    def _shared(self) -> SharedColumns:
+        return share(self.columns)
+
+
+def _from_shared(index: EpisodeIndex, shared: SharedColumns) -> StepArrays:
+    return StepArrays(index, shared.columns())
+
+
+@dataclass(frozen=True)
+class ColumnSource:
+    """Columns of some episodes in the files of a store.
+
+    Attributes:
+        blocks: opens the files.
+        selection: the episodes.
+        columns: the columns to read.
+    """
+
+    blocks: BlockReader
+    selection: Selection
+    columns: tuple[Column, ...]
+
+    @property
+    def index(self) -> EpisodeIndex:
+        """The index of the episodes."""
+        return self.selection.index
+
+    def part(self, episodes: slice | np.ndarray) -> ColumnSource:
+        """Return the same columns of some of the episodes."""
+        return replace(self, selection=self.selection.part(episodes))
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a decoded row."""
+        return sum(row_bytes(column.template) for column in self.columns)
+
+    def fill(self, arrays: Mapping[str, Tree], pool: Executor) -> None:
+        """Read the columns into arrays; `pool` decodes the row groups.
+
+        Raises:
+            CorruptStoreError: a file is damaged.
+        """
+        blocks, index, columns = self.blocks, self.index, self.columns
+        fields = {name for column in columns for name in column.fields}
+        pieces = list(_pieces(self))
+        # Few row groups leave threads free, which then decode columns in parallel.
+        threads = len(pieces) < (os.cpu_count() or 1)
+        grouped = len(blocks.snapshot.schema.groups) > 1
+
+        def read(piece: _Piece) -> None:
+            file = blocks.file(piece.segment)
+            first, stop = int(file.starts[piece.group]), int(file.starts[piece.group + 1])
+            block = Block(file, range(piece.group, piece.group + 1), first, stop - first)
+            block.load(fields, threads=threads)
+            rows = piece.rows
+            if grouped:
+                # Columns of a group are NULL on the rows of other groups, so leave these out.
+                block, rows = _only(block, rows)
+            for column in columns:
+                column.write(block, blocks.snapshot, arrays[column.name], rows)
+
+        for _ in pool.map(read, pieces):
+            pass
+        if TRUNCATED in arrays and len(index):
+            # To a learner an episode that did not terminate counts as truncated; an agent that never acted
+            # has no transition to mark.
+            acted = index.lengths > 0
+            ended = index.end_reasons[acted] == END_REASONS.index(TERMINATED)
+            arrays[TRUNCATED][index.last_transitions[acted]] |= ~ended
+
+
+@dataclass
+class _Piece:
+    """A row group of a segment, and the wanted rows of it: first row, how many, where they go."""
+
+    segment: str
+    group: int
+    rows: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+def empty_arrays(columns: Sequence[Column], rows: int, allocate: Allocate) -> dict[str, Tree]:
+    """Return uninitialised arrays for some columns, by name."""
+
+    def empty(leaf: np.ndarray) -> np.ndarray:
+        shape = (rows, *leaf.shape[1:])
+        size = rows * row_bytes(leaf)
+        if size < _LARGE:
+            return np.empty(shape, leaf.dtype)
+        return np.frombuffer(allocate(size), leaf.dtype, size // leaf.itemsize).reshape(shape)
+
+    return {column.name: map_leaves(empty, column.template) for column in columns}
+
+
+def large_pages(size: int) -> Any:
+    """Allocate long-lived memory: mapping small pages would take longer than decoding into them."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):  # macOS and Windows
+        return mmap.mmap(-1, size)
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+def pooled(size: int) -> Any:
+    """Allocate short-lived memory from a pool, which reuses it without clearing."""
+    return pa.allocate_buffer(size)
+
+
+def read_arrays(
+    source: ColumnSource, into: Mapping[str, Tree] | None = None, pool: Executor | None = None
+) -> StepArrays:
+    """Read columns; each row group is read and decoded once.
+
+    Args:
+        source: the columns and episodes.
+        into: C-contiguous arrays to read into, by column; None for new ones in memory.
+        pool: decodes the row groups; None for one thread per processor.
+
+    Raises:
+        CorruptStoreError: a file is damaged.
+    """
+    if pool is None:
+        with ThreadPoolExecutor(os.cpu_count() or 1, "episodelake loading") as own:
+            return read_arrays(source, into, own)
+    arrays = empty_arrays(source.columns, source.index.rows, large_pages) if into is None else dict(into)
+    source.fill(arrays, pool)
+    return StepArrays(source.index, arrays)
+
+
+def _only(block: Block, rows: list[tuple[int, int, int]]) -> tuple[Block, list[tuple[int, int, int]]]:
+    """Return the part of a block that has some stretches of rows, and where these are in it."""
+    chosen = np.zeros(block.count, bool)
+    for start, count, _ in rows:
+        chosen[start : start + count] = True
+    before = np.cumsum(chosen) - chosen
+    return BlockPart(block, chosen), [(int(before[start]), count, place) for start, count, place in rows]
+
+
+def _pieces(source: ColumnSource) -> Iterator[_Piece]:
+    """Yield the row groups that hold the episodes, in the order of first use."""
+    blocks, pointers = source.blocks, source.selection.pointers
+    pieces: dict[tuple[int, int], _Piece] = {}
+    for segment, start, count, place in _runs(source):
+        name = pointers.segments[segment]
+        file = blocks.file(name)
+        for group in file.groups_of(start, count):
+            first, stop = int(file.starts[group]), int(file.starts[group + 1])
+            low, high = max(start, first), min(start + count, stop)
+            piece = pieces.setdefault((segment, group), _Piece(name, group))
+            piece.rows.append((low - first, high - low, place + low - start))
+    yield from pieces.values()
+
+
+def _runs(source: ColumnSource) -> Iterator[tuple[int, int, int, int]]:
+    """Yield contiguous rows, in a file and in the arrays: segment, start, count, place."""
+    if not len(source.index):
+        return
+    segment, start, count = (getattr(source.selection.pointers, name) for name in POINTERS)
+    joined = (segment[1:] == segment[:-1]) & (start[1:] == start[:-1] + count[:-1])
+    first = np.flatnonzero(np.concatenate([[True], ~joined]))
+    places = source.index.starts[:-1]
+    counts = np.add.reduceat(count, first)
+    yield from zip(
+        segment[first].tolist(), start[first].tolist(), counts.tolist(), places[first].tolist(), strict=True
+    )

@@ -1,0 +1,269 @@
+"""Episodes of a context: by position, by id, drawn at random, one after the other, or replayed.
+
+Iterating reads each row group once, and the next ones ahead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from ..store.common.arguments import whole_number
+from ..store.errors import CorruptStoreError, EpisodeNotFoundError, InvalidArgumentError
+from ..store.snapshot import Selection
+from .agents import make_episode
+from .amounts import counted
+from .blocks import Block, BlockReader
+from .context import ReadContext, refresh_hint
+from .episode import Episode
+from .frames import POSITION, collect_episodes, episodes_frame, positioned_episodes
+from .replaying.environment import remake_env
+from .replaying.replay import ReplayReport
+from .replaying.run_envs import chosen_run, run_envs_of
+
+
+def find_episode(context: ReadContext, key: int | str) -> Episode:
+    """Return the episode at a position of the context (negative: from the end), or of an id.
+
+    Raises:
+        EpisodeNotFoundError: there is no such position or id.
+        InvalidArgumentError: the key is of another kind.
+    """
+    position = _position_of(context, key)
+    block, start = context.blocks.single(position)
+    return make_episode(context.rows, position, block, start, context.blocks.place(position)[2])
+
+
+class _LostBlock:
+    """Placeholder for the rows of a file that cannot be read; any access raises the reason."""
+
+    def __init__(self, error: CorruptStoreError) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise the error."""
+        raise self._error
+
+
+def describe_episode(context: ReadContext, key: int | str) -> Episode:
+    """Return the same, also where its steps cannot be read; what needs them raises `CorruptStoreError`.
+
+    Raises:
+        as for `find_episode`.
+    """
+    try:
+        return find_episode(context, key)
+    except CorruptStoreError as error:
+        position = _position_of(context, key)
+        count = int(context.snapshot.pointers.row_count[position])
+        return make_episode(context.rows, position, cast(Block, _LostBlock(error)), 0, count)
+
+
+def has_episode(context: ReadContext, key: object) -> bool:
+    """Return whether an id is that of an episode of the context."""
+    try:
+        return isinstance(key, str) and _position_of(context, key) >= 0
+    except EpisodeNotFoundError:
+        return False
+
+
+def _position_of(context: ReadContext, key: int | str) -> int:
+    """Return where an episode stands in the snapshot."""
+    if isinstance(key, str):
+        return _position_of_id(context, key)
+    if isinstance(key, bool) or not isinstance(key, int | np.integer):
+        raise InvalidArgumentError(
+            f"{key!r:.200} is no position; expected an int, a slice or an episode id; or a list or array of "
+            "positions, or a mask with True for each episode to keep."
+        )
+    index, count = int(key), len(context)
+    if not -count <= index < count:
+        raise EpisodeNotFoundError(
+            f"There is no episode at position {index}: the view has {counted(count, 'episode')}. "
+            f"Positions go from {-count} to {count - 1}."
+            if count
+            else f"There is no episode at position {index}: the view is empty."
+            + refresh_hint(context.snapshot)
+        )
+    index %= count
+    return index if context.positions is None else int(context.positions[index])
+
+
+def _position_of_id(context: ReadContext, episode_id: str) -> int:
+    frame = positioned_episodes(context.snapshot, None).filter(pl.col("episode_id") == episode_id)
+    positions = collect_episodes(context.snapshot, frame.select(POSITION))[POSITION].to_list()
+    if context.positions is not None:
+        positions = [position for position in positions if (context.positions == position).any()]
+    if not positions:
+        first = [find_episode(context, index) for index in range(min(3, len(context)))]
+        raise EpisodeNotFoundError(
+            f"There is no episode {episode_id!r} among these {len(context)}. "
+            f"Ids look like: {', '.join(repr(each.id) for each in first) or 'none'}."
+            + refresh_hint(context.snapshot)
+        )
+    return int(positions[0])
+
+
+def sample_episodes(context: ReadContext, n: int, seed: int | None, *, replace: bool) -> list[Episode]:
+    """Draw episodes; see `EpisodeView.sample_episodes`."""
+    count = len(context)
+    n = whole_number("n", n, 0)
+    if n > count and not (replace and count):
+        raise InvalidArgumentError(
+            f"Cannot draw {counted(n, 'episode')} from {count:,}. Draw fewer, or draw with replace=True."
+        )
+    seed = None if seed is None else whole_number("seed", seed, 0)
+    drawn = np.random.default_rng(seed).choice(count, n, replace) if n else []
+    return [find_episode(context, int(index)) for index in drawn]
+
+
+def checked_slice(key: slice) -> slice:
+    """Return a slice of positions, as it is.
+
+    Raises:
+        InvalidArgumentError: it has other parts than whole numbers, or a step of 0.
+    """
+    parts = (key.start, key.stop, key.step)
+    if not all(part is None or isinstance(part, int | np.integer) for part in parts):
+        raise InvalidArgumentError(f"{key!r} is no slice of positions; expected whole numbers, as [10:20].")
+    if key.step is not None and not key.step:
+        raise InvalidArgumentError(f"{key!r} has the step 0; expected another number, as in [::2].")
+    return key
+
+
+def checked_positions(given: Sequence[int] | np.ndarray | pl.Series, count: int) -> np.ndarray:
+    """Positions among `count` episodes, those from the end as others, or those where a mask is true.
+
+    Raises:
+        InvalidArgumentError: it holds other things than positions, or one of them twice; a mask has another
+            length.
+        EpisodeNotFoundError: there is no such position.
+    """
+    try:
+        key = np.asarray(given)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{given!r:.200} is no list of positions: {error}") from error
+    if (
+        key.dtype != bool
+        and isinstance(given, list)
+        and any(isinstance(each, bool | np.bool_) for each in given)
+    ):
+        raise InvalidArgumentError(
+            f"{given!r:.200} has flags among positions; expected positions only, or a mask of flags only."
+        )
+    if key.dtype == bool:
+        if key.shape != (count,):
+            raise InvalidArgumentError(
+                f"A mask of shape {key.shape} was given; expected ({count},): one for each episode."
+            )
+        return np.flatnonzero(key)
+    if key.ndim != 1 or not (np.issubdtype(key.dtype, np.integer) or not key.size):
+        raise InvalidArgumentError(
+            f"An array of dtype {key.dtype} and shape {key.shape} is no list of positions; expected whole "
+            "numbers in one dimension."
+        )
+    wrong = key[(key < -count) | (key >= count)]
+    if len(wrong):
+        raise EpisodeNotFoundError(
+            f"There is no episode at position {wrong[0]}: the view has {counted(count, 'episode')}."
+        )
+    chosen = key.astype(np.int64) % max(count, 1)
+    # A view holds an episode once; sorted ones, as of a filter, are checked without sorting them again.
+    if (np.diff(chosen) <= 0).any() and len(np.unique(chosen)) < len(chosen):
+        raise InvalidArgumentError("The positions name an episode twice; expected each at most once.")
+    return chosen
+
+
+def selection_of(context: ReadContext) -> Selection:
+    """Return the episodes as a merge takes them."""
+    if context.positions is None:
+        return Selection(context.snapshot)
+    frame = episodes_frame(context.snapshot, context.positions).select("episode_id")
+    ids = collect_episodes(context.snapshot, frame)
+    return Selection(context.snapshot, pa.array(ids["episode_id"].to_list(), pa.string()))
+
+
+_READ_AHEAD = 2
+
+
+#: A block, and the position, first row and number of rows of each consecutive episode in it.
+_Stretch = tuple[Block, list[tuple[int, int, int]]]
+
+
+def iterate(context: ReadContext) -> Iterator[Episode]:
+    """Yield the episodes in their order.
+
+    While one row group is looked at, the columns that were used of the ones before are read of the next ones,
+    in background threads.
+    """
+    stretches = _stretches(context.blocks, context.all_positions)
+    ahead: deque[tuple[_Stretch, Future[None] | None]] = deque()
+    used: frozenset[str] = frozenset()
+    with ThreadPoolExecutor(_READ_AHEAD, "episodelake read ahead") as pool:
+        while True:
+            depth = _READ_AHEAD if used else 0
+            while len(ahead) <= depth and (following := next(stretches, None)) is not None:
+                reading = pool.submit(following[0].load, used, threads=False) if used else None
+                ahead.append((following, reading))
+            if not ahead:
+                return
+            (block, members), reading = ahead.popleft()
+            if reading is not None:
+                reading.result()
+            # A shared block may have columns that others asked for.
+            before = frozenset(block.touched)
+            for position, start, count in members:
+                yield make_episode(context.rows, position, block, start, count)
+            used |= block.touched - before
+
+
+def iterate_blocks(context: ReadContext) -> Iterator[_Stretch]:
+    """Yield blocks of rows in the order of the episodes, none of them read yet.
+
+    Each comes with the position, first row in the block and number of rows of its episodes.
+    """
+    return _stretches(context.blocks, context.all_positions)
+
+
+def _stretches(blocks: BlockReader, positions: np.ndarray) -> Iterator[_Stretch]:
+    # In the order of the store no row group comes again, so none is kept.
+    ascending = bool((np.diff(positions) > 0).all())
+    current: _Stretch | None = None
+    for position in positions.tolist():
+        name, start, count = blocks.place(position)
+        if current is None or not _holds(current[0], blocks.file(name).path, start, count):
+            if current is not None:
+                yield current
+            current = (blocks.fresh(position) if ascending else blocks.shared(position))[0], []
+        current[1].append((position, start - current[0].first, count))
+    if current is not None:
+        yield current
+
+
+def _holds(block: Block, path: object, start: int, count: int) -> bool:
+    return block.file.path == path and block.first <= start and start + count <= block.first + block.count
+
+
+def replay_all(context: ReadContext, env: Any, rtol: float, atol: float) -> list[ReplayReport]:
+    """Replay every episode; see `EpisodeView.replay`."""
+    if env is not None:
+        return [episode.replay(env, rtol=rtol, atol=atol) for episode in iterate(context)]
+    envs = run_envs_of(context)
+    made: dict[str, gymnasium.Env] = {}
+    reports = []
+    with contextlib.ExitStack() as stack:
+        for episode in iterate(context):
+            run_id = episode.run_id
+            if run_id not in made:
+                again = remake_env(context.snapshot, chosen_run(envs, run_id), stacklevel=3)
+                made[run_id] = stack.enter_context(contextlib.closing(again))
+            reports.append(episode.replay(made[run_id], rtol=rtol, atol=atol))
+    return reports

@@ -1,1 +1,0 @@
-"""WebDataset: `format.py` makes the samples, `tar_files.py` writes them."""

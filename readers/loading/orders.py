@@ -1,0 +1,212 @@
+"""Orders: the unit at each place of an epoch, as a pure function of the seed and the epoch.
+
+A permutation of 0 ... n-1 needs no memory: each entry is worked out from a key when it is asked for. A
+Feistel network permutes the numbers of some bits, whatever its round function; numbers that fall outside are
+sent through again until they fall inside ("cycle walking", Black and Rogaway 2002: Ciphers with arbitrary
+finite domains). Four rounds are enough if the rounds mix well (Luby and Rackoff 1988); these use the
+multiplications of MurmurHash3's finalizer. Only integer arithmetic is used, so the order depends neither on
+numpy's version nor on the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Protocol
+
+import numpy as np
+
+_ROUNDS = 4
+#: Below, the keys of all entries are sorted instead: a network of few bits knows few permutations.
+_SORTED = 1 << 12
+
+
+@lru_cache(256)
+def hash_words(*words: int) -> int:
+    """Mix integers that are not negative, of any size, into 64 bits; the same ones give the same for ever."""
+    state = np.zeros(1, np.uint64)
+    for word in words:
+        parts = [word >> shift & _ALL for shift in range(0, max(word.bit_length(), 1), 64)]
+        # Their number keeps two small words and a large one apart.
+        for part in (*parts, len(parts)):
+            state = mix64(state ^ np.uint64(part))
+    return int(state[0])
+
+
+def mix64(values: np.ndarray) -> np.ndarray:
+    """Mix uint64 values one to one (SplitMix64: Steele, Lea and Flood 2014)."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def uniforms(key: int, counters: np.ndarray) -> np.ndarray:
+    """Return numbers in [0, 1), float64, one for each counter: the same key and counter give the same
+    number.
+    """
+    mixed = mix64(mix64(counters.astype(np.uint64)) ^ np.uint64(key))
+    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """A permutation of `size` numbers.
+
+    Attributes:
+        size: how many.
+        key: chooses the permutation; 64 bits.
+    """
+
+    size: int
+    key: int
+
+    def __call__(self, places: np.ndarray) -> np.ndarray:
+        """Return the numbers at some places.
+
+        Args:
+            places: int64, each in [0, size).
+
+        Returns:
+            int64, of the same shape.
+        """
+        if self.size <= _SORTED:
+            return self._table[places]
+        numbers = self._network(places)
+        outside = np.flatnonzero(numbers >= self.size)
+        while len(outside):
+            again = self._network(numbers[outside])
+            numbers[outside] = again
+            outside = outside[again >= self.size]
+        return numbers.astype(np.int64)
+
+    @cached_property
+    def _table(self) -> np.ndarray:
+        keys = mix64(mix64(np.arange(self.size, dtype=np.uint64)) ^ np.uint64(self.key))
+        return np.argsort(keys, kind="stable")
+
+    @cached_property
+    def _halves(self) -> tuple[int, int]:
+        """Bits of the left and the right half."""
+        bits = (self.size - 1).bit_length()
+        return bits // 2, bits - bits // 2
+
+    @cached_property
+    def _keys(self) -> list[int]:
+        return [
+            int(mixed) & _HALF for mixed in mix64(np.arange(_ROUNDS, dtype=np.uint64) ^ np.uint64(self.key))
+        ]
+
+    def _network(self, places: np.ndarray) -> np.ndarray:
+        left_bits, right_bits = self._halves
+        wide = np.uint64 if left_bits + right_bits > 32 else np.uint32
+        values = places.astype(wide)
+        left, right = values >> wide(right_bits), values & wide((1 << right_bits) - 1)
+        mixed, shifted = np.empty_like(values, np.uint32), np.empty_like(values, np.uint32)
+        for key in self._keys:
+            _mix32(right, key, left_bits, mixed, shifted)
+            left ^= mixed
+            # The halves change places, and their sizes with them.
+            left, right = right, left
+            left_bits, right_bits = right_bits, left_bits
+        return left << wide(right_bits) | right
+
+
+def _mix32(values: np.ndarray, key: int, bits: int, mixed: np.ndarray, shifted: np.ndarray) -> None:
+    """Write `bits` well mixed bits of each value and the key to `mixed`; `shifted` is room for work."""
+    np.add(values, np.uint32(key), out=mixed, casting="unsafe")
+    for shift, factor in _MIXING:
+        np.right_shift(mixed, shift, out=shifted)
+        mixed ^= shifted
+        mixed *= factor
+    # The upper bits of a product depend on all bits of its factors.
+    np.right_shift(mixed, np.uint32(32 - bits), out=mixed)
+
+
+_MIXING = ((np.uint32(16), np.uint32(0x85EBCA6B)), (np.uint32(13), np.uint32(0xC2B2AE35)))
+_ALL, _HALF = (1 << 64) - 1, (1 << 32) - 1
+
+
+_SHUFFLE, _DRAW, _UNIT = 1, 2, 3
+
+
+class Order(Protocol):
+    """An order of units."""
+
+    @property
+    def length(self) -> int:
+        """Places of an epoch."""
+        ...
+
+    def units(self, epoch: int, places: np.ndarray) -> np.ndarray:
+        """Return the units at some places, int64; `places` lie in [0, length)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """One unit after the other."""
+
+    length: int
+
+    def units(self, epoch: int, places: np.ndarray) -> np.ndarray:
+        """See `Order`."""
+        return places
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Each unit once an epoch, in an order of that epoch's own."""
+
+    length: int
+    seed: int
+
+    def units(self, epoch: int, places: np.ndarray) -> np.ndarray:
+        """See `Order`."""
+        return _permutation(self.length, self.seed, epoch)(places)
+
+
+@lru_cache(8)
+def _permutation(length: int, seed: int, epoch: int) -> Permutation:
+    return Permutation(length, hash_words(seed, epoch, _SHUFFLE))
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Units drawn independently: an episode by its weight, then one of its units, all alike.
+
+    Attributes:
+        length: draws of an epoch.
+        seed: of the draws.
+        edges: int64, shape (E + 1,): the first unit of each episode.
+        weights: float64, shape (E,): not negative, not all zero; None to draw all units alike.
+    """
+
+    length: int
+    seed: int
+    edges: np.ndarray
+    weights: np.ndarray | None = field(default=None)
+
+    def units(self, epoch: int, places: np.ndarray) -> np.ndarray:
+        """See `Order`."""
+        first = uniforms(hash_words(self.seed, epoch, _DRAW), places)
+        if self.weights is None:
+            return _scaled(first, self.edges[-1])
+        reached = self._reached
+        # The product may be rounded up to the whole sum, which belongs to no episode.
+        wanted = np.minimum(first * reached[-1], np.nextafter(reached[-1], 0.0))
+        episodes = np.searchsorted(reached, wanted, side="right")
+        second = uniforms(hash_words(self.seed, epoch, _UNIT), places)
+        counts = self.edges[episodes + 1] - self.edges[episodes]
+        return self.edges[episodes] + _scaled(second, counts)
+
+    @cached_property
+    def _reached(self) -> np.ndarray:
+        """The sum of the weights up to each episode; those without a unit have none."""
+        assert self.weights is not None
+        return np.cumsum(np.where(np.diff(self.edges) > 0, self.weights, 0.0))
+
+
+def _scaled(fractions: np.ndarray, counts: np.ndarray | int) -> np.ndarray:
+    # The product may be rounded up to the count itself.
+    return np.minimum((fractions * counts).astype(np.int64), np.asarray(counts) - 1)

@@ -1,1 +1,0 @@
-"""Batches as numpy, torch or JAX arrays."""

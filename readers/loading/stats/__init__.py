@@ -1,1 +1,0 @@
-"""Exact statistics of columns, cached on disk."""

@@ -1,0 +1,259 @@
+"""Transforms of some keys of a batch: `Cast`, `Clip`, `OneHot`, `Flatten`, `SelectKeys`, `RenameKeys`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import gymnasium
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ....store.common.arguments import is_integer, is_real, whole_number
+from ....store.errors import InvalidArgumentError
+from ....store.reserved import MASK
+from ....store.spaces.batches import check_flattened, flatten_values
+from ...columns.tree import Tree, map_leaves
+from ..unit import Batch
+from .keys import change, key_tuple, numeric_dtype, part_of, real_values
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Gives arrays another dtype, as `ndarray.astype` does.
+
+    Args:
+        keys: a key of the batch or several, or parts of nested values by dotted names. `observation` stands
+            for `next_observation` too.
+        dtype: of numbers; what numpy takes for one.
+    """
+
+    keys: str | Sequence[str]
+    dtype: DTypeLike
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        object.__setattr__(self, "keys", key_tuple(self.keys))
+        object.__setattr__(self, "dtype", numeric_dtype(self.dtype))
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return a batch with other arrays under these keys.
+
+        Raises:
+            InvalidArgumentError: there is no such key, or NaN (a missing value) or infinity would become an
+                integer.
+        """
+        return change(batch, key_tuple(self.keys), _each_leaf(self._cast))
+
+    def _cast(self, leaf: np.ndarray) -> np.ndarray:
+        if np.dtype(self.dtype).kind in "iu" and leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+            raise InvalidArgumentError(
+                f"{self!r} meets NaN, as which a missing value is loaded, or infinity; integers have neither."
+                " Load the key as a float, or choose episodes in which each step has it."
+            )
+        return leaf.astype(self.dtype, copy=False)
+
+
+def _each_leaf(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[Tree, str, str], Tree]:
+    return lambda values, name, key: map_leaves(function, values)
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Moves values outside [low, high] to the nearer bound; the dtype stays, NaN stays.
+
+    Args:
+        keys: a key of the batch or several, or parts of nested values by dotted names. `observation` stands
+            for `next_observation` too.
+        low, high: numbers; None for no bound.
+    """
+
+    keys: str | Sequence[str]
+    low: float | None
+    high: float | None
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        object.__setattr__(self, "keys", key_tuple(self.keys))
+        for name, bound in (("low", self.low), ("high", self.high)):
+            if bound is not None and not is_real(bound):
+                raise InvalidArgumentError(f"{name}={bound!r}: expected a number or None.")
+            # A scalar of numpy would give the batch its own dtype.
+            object.__setattr__(self, name, bound.item() if isinstance(bound, np.generic) else bound)
+        low = -math.inf if self.low is None else self.low
+        high = math.inf if self.high is None else self.high
+        if not low <= high or (self.low is None and self.high is None):
+            raise InvalidArgumentError(f"low={self.low}, high={self.high}: expected low <= high.")
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return a batch with clipped arrays under these keys.
+
+        Raises:
+            InvalidArgumentError: there is no such key, or no number of its dtype within the bounds.
+        """
+        return change(batch, key_tuple(self.keys), _each_leaf(self._clipped))
+
+    def _clipped(self, leaf: np.ndarray) -> np.ndarray:
+        if leaf.dtype.kind not in "iub":
+            return np.clip(leaf, self.low, self.high)
+        least, most = (0, 1) if leaf.dtype == bool else (np.iinfo(leaf.dtype).min, np.iinfo(leaf.dtype).max)
+        low = least if self.low is None or self.low < least else math.ceil(self.low)
+        high = most if self.high is None or self.high > most else math.floor(self.high)
+        if low > high:
+            raise InvalidArgumentError(f"{self!r}: no {leaf.dtype} lies between {self.low} and {self.high}.")
+        return np.clip(leaf, low, high).astype(leaf.dtype, copy=False)
+
+
+@dataclass(frozen=True)
+class OneHot:
+    """Gives whole numbers an axis of n, 1 at the number and 0 elsewhere.
+
+    What the batch's mask leaves out is all zeros.
+
+    Args:
+        keys: a key of the batch or several, or parts of nested values by dotted names. `observation` stands
+            for `next_observation` too.
+        n: how many numbers there are.
+        start: the least of them, as a Discrete space has it.
+        dtype: of the result.
+    """
+
+    keys: str | Sequence[str]
+    n: int
+    start: int = 0
+    dtype: DTypeLike = "float32"
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        object.__setattr__(self, "keys", key_tuple(self.keys))
+        object.__setattr__(self, "n", whole_number("n", self.n, 1))
+        if not is_integer(self.start):
+            raise InvalidArgumentError(f"start={self.start!r}: expected a whole number.")
+        object.__setattr__(self, "start", int(self.start))
+        object.__setattr__(self, "dtype", numeric_dtype(self.dtype))
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return a batch with vectors under these keys: (b, ...) becomes (b, ..., n).
+
+        Raises:
+            InvalidArgumentError: there is no such key, or a value is no whole number from `start` to
+                `start + n - 1`.
+        """
+        return change(batch, key_tuple(self.keys), partial(self._vectors, mask=batch.get(MASK)))
+
+    def _vectors(self, values: np.ndarray, name: str, key: str, mask: np.ndarray | None) -> np.ndarray:
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in "iub":
+            raise InvalidArgumentError(
+                f"OneHot needs whole numbers; {name!r} is {getattr(values, 'dtype', 'a nested value')}."
+            )
+        real = real_values(values, mask)
+        places = np.where(real, values.astype(np.int64) - self.start, 0)
+        wrong = (places < 0) | (places >= self.n)
+        if wrong.any():
+            raise InvalidArgumentError(
+                f"{name!r} has the value {values[wrong][0]}; OneHot expects {self.start} to "
+                f"{self.start + self.n - 1}. Check n and start."
+            )
+        vectors = np.zeros((*values.shape, self.n), self.dtype)
+        np.put_along_axis(vectors, places[..., None], real[..., None], -1)
+        return vectors
+
+
+@dataclass(frozen=True)
+class Flatten:
+    """Gives Dict and Tuple values as one vector, as `gymnasium.spaces.utils.flatten` orders and types it.
+
+    Parts follow in the order of the space, arrays in C order; numbers of Discrete and MultiDiscrete spaces
+    become one-hot vectors. What the batch's mask leaves out of these is all zeros.
+
+    Args:
+        key: a key of the batch, or a part of nested values by its dotted name. `observation` stands for
+            `next_observation` too.
+        space: the space of its values, such as `store.observation_space`.
+
+    Raises:
+        InvalidArgumentError: `space` is no space, or has a part without a fixed shape (Text, Sequence, Graph,
+            OneOf).
+    """
+
+    key: str
+    space: gymnasium.Space
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        if not isinstance(self.key, str):
+            raise InvalidArgumentError(f"key={self.key!r}: expected the name of a key.")
+        if not isinstance(self.space, gymnasium.Space):
+            raise InvalidArgumentError(
+                f"space={self.space!r}: expected a space, such as store.observation_space."
+            )
+        check_flattened(self.space, self.key)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return a batch with vectors under the key: shape (b, n), (b, length, n) in windows.
+
+        Raises:
+            InvalidArgumentError: there is no such key, or its values are not those of the space.
+        """
+        real = partial(real_values, mask=batch.get(MASK))
+        return change(
+            batch, [self.key], lambda values, name, key: flatten_values(self.space, values, name, real)
+        )
+
+
+@dataclass(frozen=True)
+class SelectKeys:
+    """Keeps some keys, in the order given, and drops all others.
+
+    Args:
+        keys: keys of the batch, each by itself (`next_observation` is not meant by `observation`). A part of
+            a nested value is taken out under its dotted name: "observation.image".
+    """
+
+    keys: str | Sequence[str]
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        object.__setattr__(self, "keys", key_tuple(self.keys))
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return a batch of these keys.
+
+        Raises:
+            InvalidArgumentError: there is no such key.
+        """
+        return {key: part_of(batch, key) for key in key_tuple(self.keys)}
+
+
+@dataclass(frozen=True)
+class RenameKeys:
+    """Gives keys of a batch other names; the order stays.
+
+    Args:
+        names: new names by old ones. Each key by itself; for parts of nested values see `SelectKeys`.
+    """
+
+    names: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        """Check the arguments."""
+        names = dict(self.names)
+        if len(set(names.values())) < len(names):
+            raise InvalidArgumentError(f"{names}: two keys would get the same name.")
+        object.__setattr__(self, "names", names)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return a batch with other keys.
+
+        Raises:
+            InvalidArgumentError: there is no such key, or two would have the same name.
+        """
+        lost = [key for key in self.names if key not in batch]
+        if lost:
+            raise InvalidArgumentError(f"There is no {lost[0]!r} to rename. There are: {', '.join(batch)}.")
+        renamed = {self.names.get(key, key): value for key, value in batch.items()}
+        if len(renamed) < len(batch):
+            raise InvalidArgumentError(f"{self!r}: a new name is that of another key: {', '.join(batch)}.")
+        return renamed

@@ -1,0 +1,256 @@
+"""Returns and lengths of episodes: over the course of runs, and as histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from ...store.common.arguments import one_of, whole_number
+from ..amounts import counted
+from ..context import ReadContext
+from .chart import AnyChart, color_channel, finished, only, stacked, title_of, tooltip_of, values_of
+from .series import Bins, Series, Workbench, count_bins, episode_bench, episode_series, means_over
+from .theme import HEIGHT, WIDTH
+
+MOST_POINTS = 2_000
+MOST_STRETCHES = 120
+_SMALLEST_BIN = 4
+#: What the x axis may count: the column of `drawn`, and its title with a unit.
+OVER = {
+    "episodes": ("number", "episode of its run (number)"),
+    "steps": ("steps", "steps of its run so far"),
+    "time": ("epoch_ms(ended_at)", "end of the episode (UTC)"),
+}
+_UNITS = {"return": "return (sum of rewards)", "length": "length (steps)"}
+
+
+def draw_over_time(context: ReadContext, what: str, over: str, by: str | None) -> AnyChart:
+    """Return the chart; see `Plots.returns` and `Plots.lengths`."""
+    one_of("over", over, OVER)
+    with episode_bench(context) as bench:
+        series = episode_series(bench, what, by)
+        many = series.largest > 2 * _SMALLEST_BIN
+        bins = min(MOST_STRETCHES, series.largest // _SMALLEST_BIN) if many else 0
+        # Of a few episodes, the episodes themselves.
+        stretches = (
+            f"CASE WHEN n > {2 * _SMALLEST_BIN} THEN least(n // {_SMALLEST_BIN}, {MOST_STRETCHES}) END"
+        )
+        lines = means_over(bench, OVER[over][0], stretches)
+        points = _points(bench, over)
+    return _drawn(series, what, over, lines, points, bins)
+
+
+def _points(bench: Workbench, over: str) -> list[dict[str, Any]]:
+    """Single episodes: all, or a sample that is the same every time."""
+    return bench.rows(
+        f"SELECT series, panel, {OVER[over][0]}::DOUBLE AS x, value, episode_id AS episode, run, length, "
+        "end_reason, seed::VARCHAR AS seed FROM drawn "
+        f"ORDER BY hash(episode_id), episode_id, series, panel LIMIT {MOST_POINTS}"
+    )
+
+
+def _drawn(
+    series: Series, what: str, over: str, lines: list[dict[str, Any]], points: list[dict[str, Any]], bins: int
+) -> AnyChart:
+    legend = alt.selection_point(fields=["series"], bind="legend", name="legend")
+    panels = [
+        _line_panel(_Axes(series, what, over, panel, bins), legend, only(lines, panel), only(points, panel))
+        for panel in series.panels
+    ]
+    values = "value" if len(series.panels) > 1 else "episode"
+    subtitle = [
+        counted(series.count, values)
+        + (f"; line: mean of {_stretches(series, bins)}, band: 10 % to 90 %" if bins else ""),
+        f"points: {len(points):,} of them, drawn by hash of the episode id"
+        if len(points) < series.count
+        else "",
+        *series.notes,
+    ]
+    return finished(
+        stacked(panels), f"{what.capitalize()} of each episode by {title_of(series.by)}", subtitle
+    )
+
+
+def _stretches(series: Series, bins: int) -> str:
+    if len(series.names) == 1:
+        return f"{bins:,} stretches"
+    return f"up to {bins:,} stretches of each {title_of(series.by)}"
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """Channels that the layers of a panel share."""
+
+    series: Series
+    what: str
+    over: str
+    panel: str
+    bins: int
+
+    @property
+    def x(self) -> alt.X:
+        """The horizontal channel."""
+        title = OVER[self.over][1]
+        if self.over == "time":
+            return alt.X("x:T", title=title, scale=alt.Scale(type="utc", padding=6), axis=alt.Axis())
+        scale = alt.Scale(nice=False, zero=False, padding=6)
+        return alt.X("x:Q", title=title, scale=scale, axis=alt.Axis(tickMinStep=1))
+
+    def y(self, field: str) -> alt.Y:
+        """Return the vertical channel of a field."""
+        title = _UNITS[self.what] + (f", {self.panel}" if self.panel else "")
+        return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False, padding=4))
+
+    @property
+    def color(self) -> Any:
+        """The colour of the series."""
+        return color_channel("series", title_of(self.series.by), self.series.names)
+
+
+def _line_panel(axes: _Axes, legend: Any, lines: list[dict[str, Any]], points: list[dict[str, Any]]) -> Any:
+    seen = alt.when(legend)
+    what, by = axes.what, title_of(axes.series.by)
+    single = alt.Chart(values_of(points)).mark_circle(size=22, clip=True)
+    single = single.encode(
+        axes.x,
+        axes.y("value"),
+        axes.color,
+        opacity=seen.then(alt.value(0.45 if axes.bins else 0.9)).otherwise(alt.value(0.04)),
+        tooltip=tooltip_of(
+            *(("episode", "episode"), ("series", by), ("value", what), ("length", "length (steps)")),
+            *(("end_reason", "end reason"), ("seed", "seed")),
+        ),
+    ).add_params(legend, alt.selection_interval(bind="scales", name="zoom"))
+    means = alt.Chart(values_of(lines))
+    line = means.mark_line(strokeWidth=2, clip=True).encode(
+        axes.x,
+        axes.y("value"),
+        axes.color,
+        opacity=seen.then(alt.value(1)).otherwise(alt.value(0.08)),
+        tooltip=tooltip_of(("series", by), ("value", f"mean {what}"), ("episodes", "episodes")),
+    )
+    if not axes.bins:
+        return alt.layer(single, line).properties(width=WIDTH, height=HEIGHT)
+    band = means.mark_area(clip=True).encode(
+        axes.x,
+        axes.y("low"),
+        alt.Y2("high:Q"),
+        axes.color,
+        opacity=seen.then(alt.value(0.16)).otherwise(alt.value(0.02)),
+    )
+    return alt.layer(band, single, line).properties(width=WIDTH, height=HEIGHT)
+
+
+BINS = 40
+MOST_BINS = 1_000
+#: Bars stand side by side where there are no more than these; beyond, series are outlines over each other.
+_MOST_BESIDE = 60
+_MOST_TICKS = 20
+_SCALE = alt.Scale(zero=False, nice=False, padding=6)
+
+
+def draw_distribution(context: ReadContext, what: str, by: str | None, bins: int | None) -> AnyChart:
+    """Return the chart; see `Plots.return_histogram` and `Plots.lengths`."""
+    about = BINS if bins is None else whole_number("bins", bins, 1, MOST_BINS)
+    with episode_bench(context) as bench:
+        series = episode_series(bench, what, by)
+        counts = {panel: count_bins(bench, panel, about) for panel in series.panels}
+    panels = [_bar_panel(series, what, panel, bins, rows) for panel, (bins, _, rows) in counts.items()]
+    values = "value" if len(series.panels) > 1 else "episode"
+    subtitle = [counted(series.count, values), *series.notes]
+    return finished(stacked(panels), f"{what.capitalize()} of episodes by {title_of(series.by)}", subtitle)
+
+
+def beside(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows of bars over each other as bars side by side: each series has its part of the room of a bin."""
+    ranks = {name: rank for rank, name in enumerate(names)}
+    found = []
+    for row in rows:
+        each = (row["to"] - row["from"]) / len(names)
+        start = row["from"] + ranks[row["series"]] * each
+        found.append({**row, "from": start, "to": start + each * 0.94})
+    return found
+
+
+def edges_of(bins: Bins, index: int) -> dict[str, Any]:
+    """Return where the bar of a bin stands; bars of whole numbers leave a gap."""
+    low, high = bins.edges(index)
+    inset = bins.width * (0.1 if bins.whole else 0.02)
+    return {"from": low + inset, "to": high - inset, "label": bins.label(index)}
+
+
+def _bar_panel(series: Series, what: str, panel: str, bins: Bins, counts: list[dict[str, Any]]) -> Any:
+    rows = [{**row, **edges_of(bins, row["bin"])} for row in counts]
+    legend = alt.selection_point(fields=["series"], bind="legend", name="legend")
+    # End reasons are parts of one whole; series of other kinds are compared.
+    parts = series.by == "end_reason"
+    several = len(series.names) > 1 and not parts
+    outlined = several and not (bins.whole and bins.count * len(series.names) <= _MOST_BESIDE)
+    if several and not outlined:
+        rows = beside(rows, series.names)
+    x = alt.X("from:Q", title=_UNITS[what] + (f", {panel}" if panel else ""), scale=_SCALE, axis=_axis(bins))
+    color = color_channel("series", title_of(series.by), series.names)
+    bars = alt.Chart(values_of(heights(rows, "episodes", series.names if parts else ()))).mark_rect(clip=True)
+    bars = bars.encode(
+        x,
+        alt.X2("to:Q"),
+        alt.Y("bottom:Q", title="episodes", axis=alt.Axis(tickMinStep=1)),
+        alt.Y2("top:Q"),
+        color,
+        opacity=alt.when(legend).then(alt.value(0.12 if outlined else 0.9)).otherwise(alt.value(0.03)),
+        tooltip=tooltip_of(
+            *(("series", title_of(series.by)), ("label", what), ("episodes", "episodes")),
+            ("share", f"share of its {title_of(series.by)}"),
+        ),
+    )
+    zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
+    bars = bars.add_params(legend, zoom)
+    if not outlined:
+        return bars.properties(width=WIDTH, height=HEIGHT)
+    edges = alt.Chart(values_of(_outline(bins, rows, series.names)))
+    edges = edges.mark_line(interpolate="step-after", strokeWidth=1.8, clip=True).encode(
+        x,
+        alt.Y("episodes:Q", title="episodes"),
+        color,
+        opacity=alt.when(legend).then(alt.value(1)).otherwise(alt.value(0.06)),
+    )
+    return alt.layer(bars, edges).properties(width=WIDTH, height=HEIGHT)
+
+
+def _axis(bins: Bins) -> alt.Axis:
+    """Ticks; of a small range of whole numbers, one for each."""
+    if bins.whole and bins.count <= _MOST_TICKS:
+        return alt.Axis(values=[round(bins.start + 0.5) + index for index in range(bins.count)], format="d")
+    return alt.Axis(tickMinStep=1) if bins.whole else alt.Axis()
+
+
+def _outline(bins: Bins, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the upper edge of the bars of each series, from the ground to the ground."""
+    found = []
+    for name in names:
+        counts = {row["bin"]: row["episodes"] for row in rows if row["series"] == name}
+        if not counts:
+            continue
+        first, last = min(counts), max(counts)
+        found.append({"series": name, "from": bins.edges(first)[0], "episodes": 0})
+        found += [
+            {"series": name, "from": bins.edges(index)[0], "episodes": counts.get(index, 0)}
+            for index in range(first, last + 1)
+        ]
+        found.append({"series": name, "from": bins.edges(last)[1], "episodes": 0})
+    return found
+
+
+def heights(rows: Sequence[dict[str, Any]], field: str, order: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows with where their bar begins and ends: each from 0; of series in an order, one upon the other."""
+    tops: dict[Any, float] = {}
+    found = []
+    ranks = {name: rank for rank, name in enumerate(order)}
+    for row in sorted(rows, key=lambda row: ranks.get(row["series"], 0)):
+        bottom = tops.get(row["bin"], 0) if order else 0
+        tops[row["bin"]] = bottom + row[field]
+        found.append({**row, "bottom": bottom, "top": bottom + row[field]})
+    return found

@@ -1,0 +1,305 @@
+"""Messages for queries that failed: wrong calls of macros, locked files, unknown names, the engine's reason.
+
+An unknown name comes with the nearest names of its kind, and with all of them where none is near or they are
+few.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...store.common.suggestions import near_names
+from ...store.layout import EPISODES, RUNS, STEPS, TABLES
+from ...store.snapshot import Snapshot
+from ..context import refresh_hint
+from .elements import INDEXED, without_elements
+from .macros import TRANSITIONS, WITH_NEXT, Macro, next_columns
+from .text import named_words, quote
+
+_SUPPLIED = re.compile(r"Macro (\w+)\(\) does not support the supplied arguments")
+_NAMED = re.compile(r"(\w+)\s*:=")
+#: DuckDB's messages for an index that is not a number.
+_NO_INDEX = re.compile(r"argument types 'array_extract\(|function call \"\+\(STRING_LITERAL, INTEGER")
+_FROM_ROWS = "Correlated columns not supported in LIMIT/OFFSET"
+_LOCKED = re.compile(r'Permission Error: Cannot access \w+ "([^"]*)"')
+
+
+def misuse(text: str, reason: str, macros: Sequence[Macro]) -> str | None:
+    """Return the message for a wrong call or a locked file; None for any other error.
+
+    Args:
+        text: the query.
+        reason: the engine's message.
+        macros: those that the query could have used.
+    """
+    locked = _LOCKED.search(reason)
+    if locked is not None:
+        return (
+            f"{locked[1]!r} is no part of the store, and this connection, read_only=True, sees nothing else. "
+            f"Without read_only a query may read other files too.\n{reason}"
+        )
+    if _FROM_ROWS in reason and "episode_at" in named_words(text):
+        return (
+            "episode_at takes one position, and not one for each row. For several, number the episodes: "
+            f"SELECT row_number() OVER () - 1 AS place, episode_id FROM episodes.\n{reason}"
+        )
+    supplied = _SUPPLIED.search(reason)
+    if supplied is not None:
+        return _arguments(text, supplied[1], macros)
+    indexed = [name for name in INDEXED if name in named_words(text)]
+    if indexed and _NO_INDEX.search(reason):
+        forms = ", ".join(macro.signature for macro in macros if macro.name in indexed)
+        return (
+            f"{' and '.join(indexed)} takes whole numbers as indices, which count from 0, such as "
+            f"{indexed[0]}({'observation, ' if indexed[0] == 'nth' else ''}0): {forms}.\n"
+            f"{reason.partition(chr(10))[0]}"
+        )
+    return None
+
+
+def _arguments(text: str, name: str, macros: Sequence[Macro]) -> str:
+    """Return the message for arguments that a macro does not take."""
+    forms = [macro for macro in macros if macro.name == name]
+    known = {
+        part.partition(" := ")[0]
+        for macro in forms
+        for part in macro.parameters.split(", ")
+        if not part.startswith("_")
+    }
+    wrong = [given for given in _NAMED.findall(text) if given.casefold() not in known]
+    problem = f"{name} has no parameter {wrong[0]!r}" if wrong else f"{name} does not take these arguments"
+    return f"{problem}. It is called as {' or '.join(macro.signature for macro in forms)}."
+
+
+#: Up to so many names are all listed, even if some are near.
+_FEW = 8
+#: Macros whose arguments are expressions over the columns of steps.
+_OF_STEPS = ("first_hit", "step_percentiles", "step_histogram", "obs", "next_obs", "act")
+#: Messages of DuckDB for an unknown name, with the kind of the name.
+_MISSING = (
+    ("column", re.compile(r'Referenced column "([^"]+)" (?:was )?not found')),
+    ("column", re.compile(r'does not have a column named "([^"]+)"')),
+    ("column", re.compile(r"Cannot extract field '([^']+)' from expression")),
+    ("table", re.compile(r'Referenced table "([^"]+)" not found')),
+    ("table", re.compile(r"Table with name (\S+) does not exist")),
+    ("function", re.compile(r"Function with name (\S+) does not exist")),
+)
+_GUESS = re.compile(r'\nDid you mean "([^"\n]*)"\??')
+#: These may be internal names.
+_CANDIDATES = re.compile(r"\nCandidate (?:bindings|tables): [^\n]*")
+_DOTTED = re.compile(r'(?<![\w".])([A-Za-z_]\w*(?:\.\w+)+)')
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A query that failed, and what it could have named.
+
+    Attributes:
+        snapshot: the version that was queried.
+        text: the query.
+        reason: the engine's message.
+        macros: those that the query could have used.
+        tables: the tables that it could have used.
+    """
+
+    snapshot: Snapshot
+    text: str
+    reason: str
+    macros: Sequence[Macro]
+    tables: Collection[str]
+
+    @property
+    def columns(self) -> dict[str, list[str]]:
+        """The columns of each table."""
+        return {name: list(self.snapshot.shown_schema(name).names) for name in self.tables}
+
+    @property
+    def columns_anywhere(self) -> dict[str, list[str]]:
+        """The columns of each table and of runs, which a query over episodes may read in a subquery."""
+        return {**self.columns, RUNS: list(self.snapshot.shown_schema(RUNS).names)}
+
+    @property
+    def views(self) -> list[str]:
+        """The names that may follow FROM, without macros."""
+        return [*self.tables, TRANSITIONS, WITH_NEXT] if len(self.tables) > 1 else list(self.tables)
+
+    @property
+    def functions(self) -> list[str]:
+        """The names of the macros."""
+        return list(dict.fromkeys(macro.name for macro in self.macros))
+
+    @property
+    def of_steps(self) -> str | None:
+        """A macro in the text whose brackets see the columns of steps alone."""
+        words = named_words(self.text)
+        return next((name for name in _OF_STEPS if name in words), None)
+
+    @property
+    def columns_named(self) -> dict[str, list[str]]:
+        """The columns of the tables that the text names; of all, where it names none."""
+        words = named_words(self.text)
+        reads_steps = not words.isdisjoint({TRANSITIONS, WITH_NEXT}) or self.of_steps
+        named = {name for name in self.tables if name in words} | ({STEPS} if reads_steps else set())
+        columns = {name: names for name, names in self.columns.items() if name in named} or self.columns
+        if not words.isdisjoint({TRANSITIONS, WITH_NEXT}):
+            columns[WITH_NEXT] = [*next_columns(self.columns[STEPS]).values()]
+        return columns
+
+
+def advice(
+    snapshot: Snapshot, text: str, reason: str, macros: Sequence[Macro], tables: Collection[str] = TABLES
+) -> str:
+    """Return the message for a query that failed: suggestions, if a name is unknown, and the reason.
+
+    Args:
+        snapshot: the version that was queried.
+        text: the query.
+        reason: the engine's message.
+        macros: those that the query could have used.
+        tables: the tables that it could have used.
+    """
+    asked = _Asked(snapshot, text, reason.replace("\t", "  "), macros, tables)
+    message = misuse(text, asked.reason, macros)
+    if message is not None:
+        return message
+    meant = _meant(asked)
+    if meant is None:
+        return asked.reason
+    # The engine's own guess knows neither macros nor columns of other tables.
+    lines = [*meant, _CANDIDATES.sub("", _GUESS.sub("", asked.reason))]
+    return "\n".join([*lines, *filter(None, [refresh_hint(snapshot).strip()])])
+
+
+def _meant(asked: _Asked) -> list[str] | None:
+    """Return suggestions for an unknown name; None if no name is missing."""
+    for kind, pattern in _MISSING:
+        match = pattern.search(asked.reason)
+        if match is not None:
+            wrong = match[1].strip("!\"'").removeprefix("main.")
+            message = _of_others(asked, wrong) or (_misplaced(asked, wrong) if kind == "column" else None)
+            message = message or _unquoted(asked, wrong)
+            return [message] if message else _NEAREST[kind](asked, wrong)
+    return None
+
+
+def _of_others(asked: _Asked, wrong: str) -> str | None:
+    """Return the message for a column of runs or steps in a query that sees only episodes."""
+    for table, key in ((RUNS, "run_id"), (STEPS, "episode_id")):
+        if table in asked.tables:
+            continue
+        names = asked.snapshot.shown_schema(table).names
+        behind = re.search(rf"\b{table}\.(\w+)", asked.text) if wrong == table else None
+        plain = behind[1] if behind else wrong
+        name = plain if plain in names else _meant_as_one(asked.text, wrong, {table: names})
+        if name is not None:
+            return (
+                f"{name} is a column of {table}; write {key} IN (SELECT {key} FROM {table} WHERE "
+                f"{quote(name)} ...)."
+            )
+    return None
+
+
+def _unquoted(asked: _Asked, wrong: str) -> str | None:
+    """Return the message for a name with a dot that lacks quotes."""
+    known = {**asked.columns, **asked.columns_named}
+    name = _meant_as_one(asked.text, wrong, known)
+    if name is None:
+        return None
+    misplaced = name not in (each for names in asked.columns_named.values() for each in names)
+    elsewhere = _misplaced(asked, name) if misplaced else None
+    return " ".join(
+        filter(None, [f"{name} is one name: write it in double quotes, as {quote(name)}.", elsewhere])
+    )
+
+
+def _misplaced(asked: _Asked, wrong: str) -> str | None:
+    """Return the message for a column that exists in another table than the query reads."""
+    if wrong in next_columns(asked.snapshot.shown_schema(STEPS).names).values():
+        return f"{wrong} is a column of the view {WITH_NEXT}; write FROM {WITH_NEXT}."
+    elsewhere = [name for name, names in asked.columns.items() if wrong in names]
+    if elsewhere:
+        of_steps = asked.of_steps
+        if of_steps and STEPS not in elsewhere:
+            key = "run_id" if EPISODES not in elsewhere else "episode_id"
+            return (
+                f"{wrong} is a column of {elsewhere[0]}, and {of_steps}(...) works on steps, whose columns "
+                f"are {', '.join(asked.columns[STEPS])}. JOIN {elsewhere[0]} USING ({key}) to ask for both."
+            )
+        hint = " obs(...) and act(...) read such columns." if elsewhere == [STEPS] else ""
+        return (
+            f"{wrong} is a column of {' and '.join(elsewhere)}, and not of what stands there.{hint} "
+            f"{_way_to(asked, elsewhere[0])}"
+        )
+    return None
+
+
+def _way_to(asked: _Asked, table: str) -> str:
+    """Return advice on reading another table: with a JOIN, where its rows match, or instead."""
+    named = named_words(asked.text)
+    if table == RUNS and EPISODES in named:
+        return "JOIN runs USING (run_id) to ask for both."
+    if table == EPISODES and not named.isdisjoint({STEPS, TRANSITIONS, WITH_NEXT}):
+        return "JOIN episodes USING (episode_id) to ask for both."
+    return f"Write FROM {table}."
+
+
+def _column(asked: _Asked, wrong: str) -> list[str]:
+    named = asked.columns_named
+    names = [name for of_table in named.values() for name in of_table]
+    near = near_names(wrong, names)
+    if not near:
+        others = {name: table for table, of_table in asked.columns_anywhere.items() for name in of_table}
+        near = [f"{name} (of {others[name]})" for name in near_names(wrong, list(others))]
+    lists = [f"Columns of {table}: {', '.join(of_table)}." for table, of_table in named.items()]
+    if any("." in name for name in names):
+        lists.append('Names with a dot need double quotes, as in "info.x".')
+    return [_no("column", wrong, near), *(lists if not near or len(names) <= _FEW else [])]
+
+
+def _table(asked: _Asked, wrong: str) -> list[str]:
+    behind = re.search(rf"\b{re.escape(wrong)}((?:\.\w+)+)", asked.text)
+    known = (name for names in asked.columns_anywhere.values() for name in names)
+    begun = any(name.startswith(f"{wrong}.") for name in known)
+    if behind and begun:
+        # A name with a dot, misspelt behind it, and without the quotes that it needs.
+        return _column(asked, wrong + behind[1])
+    near = near_names(wrong, asked.views)
+    lists = [] if len(asked.views) > _FEW else [f"Tables: {', '.join(asked.views)}."]
+    return [_no("table", wrong, near), *lists]
+
+
+def _function(asked: _Asked, wrong: str) -> list[str]:
+    single = without_elements(asked.snapshot.schema).get(wrong.casefold())
+    if single is not None:
+        return [f"{single} is a single number here, without elements: write {single}."]
+    near = near_names(wrong, asked.functions)
+    if near:
+        return [_no("macro", wrong, near)]
+    # It guesses whatever the name.
+    guessed = near_names(wrong, _GUESS.findall(asked.reason))
+    lists = [f"Macros: {', '.join(macro.signature for macro in asked.macros)}."] if asked.macros else []
+    return [_no("function", wrong, guessed), *([] if guessed else lists)]
+
+
+_NEAREST = {"column": _column, "table": _table, "function": _function}
+
+
+def _no(kind: str, wrong: str, near: Sequence[str]) -> str:
+    """Return the sentence for a name that is not there."""
+    return f"There is no {kind} {wrong!r}" + (
+        f". Nearest: {', '.join(near)}." if near else ", nor any name like it."
+    )
+
+
+def _meant_as_one(text: str, wrong: str, columns: Mapping[str, list[str]]) -> str | None:
+    """Return a column whose name has a dot, written without quotes: `info.clock`."""
+    known = {name.casefold(): name for names in columns.values() for name in names if "." in name}
+    for written in _DOTTED.findall(text):
+        parts = written.split(".")
+        for stop in range(len(parts), 1, -1):
+            name = known.get(".".join(parts[:stop]).casefold())
+            if name is not None and wrong.casefold() in (part.casefold() for part in parts):
+                return name
+    return None

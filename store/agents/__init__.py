@@ -1,1 +1,0 @@
-"""Agents of multi-agent stores and their columns."""

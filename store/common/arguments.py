@@ -1,0 +1,117 @@
+"""Checks of single arguments, for all public functions; scalars of numpy count as Python's."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidArgumentError
+
+#: No episode is as long; beyond it, sums of steps would no longer fit into 64 bits.
+MOST_STEPS = 2**40
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return an option that is on or off.
+
+    Raises:
+        InvalidArgumentError: it is neither True nor False.
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise InvalidArgumentError(f"{name}={value!r:.200}: expected True or False.")
+
+
+def integer(value: Any) -> int:
+    """Return an integer, of whatever class but that of booleans.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(value, bool | np.bool_):
+        raise TypeError("a boolean is no integer")
+    return operator.index(value)
+
+
+def is_integer(value: Any) -> bool:
+    """Return whether it is a Python or numpy integer; booleans are none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def is_real(value: Any) -> bool:
+    """Return whether it is a Python or numpy number that is real; booleans are none."""
+    return isinstance(value, float | np.floating) or is_integer(value)
+
+
+def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """Return a whole number of at least `least`, and at most `most` unless that is None.
+
+    Raises:
+        InvalidArgumentError: it is something else.
+    """
+    if not is_integer(value) or value < least or (most is not None and value > most):
+        span = f"from {least} on" if most is None else f"from {least} to {most}"
+        raise InvalidArgumentError(f"{name}={value!r:.200}: expected a whole number {span}.")
+    return int(value)
+
+
+def step_count(name: str, value: Any, least: int) -> int:
+    """Return a number of steps from `least` to `MOST_STEPS`.
+
+    Raises:
+        InvalidArgumentError: it is something else.
+    """
+    return whole_number(name, value, least, MOST_STEPS)
+
+
+def real_number(name: str, value: Any, most: float = math.inf, least: float = 0) -> float:
+    """Return a finite number from `least` to `most`.
+
+    Raises:
+        InvalidArgumentError: it is something else.
+    """
+    if not is_real(value) or not least <= value <= most or math.isinf(value):
+        span = (
+            "" if math.isinf(least) else f" from {least:g} " + ("on" if math.isinf(most) else f"to {most:g}")
+        )
+        raise InvalidArgumentError(f"{name}={value!r:.200}: expected a finite number{span}.")
+    return float(value)
+
+
+def positive_number(name: str, value: Any, most: float = math.inf) -> float:
+    """Return a number above 0, which may be infinite unless `most` is less.
+
+    Raises:
+        InvalidArgumentError: it is something else.
+    """
+    if not is_real(value) or not 0 < value <= most:
+        limit = "" if math.isinf(most) else f" of at most {most:g}"
+        raise InvalidArgumentError(f"{name}={value!r:.200}: expected a positive number{limit}.")
+    return float(value)
+
+
+def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
+    """Return a text that is one of some.
+
+    Raises:
+        InvalidArgumentError: it is something else.
+    """
+    choices = tuple(choices)
+    if isinstance(value, str) and value in choices:
+        return str(value)
+    shown = [*map(repr, choices)]
+    expected = " or ".join(shown) if len(shown) < 3 else f"one of {', '.join(shown)}"
+    raise InvalidArgumentError(f"{name}={value!r:.200} is unknown; expected {expected}.")
+
+
+def discount_factor(name: str, value: Any) -> float:
+    """Return a number from 0 to 1.
+
+    Raises:
+        InvalidArgumentError: it is something else.
+    """
+    return real_number(name, value, 1.0)

@@ -1,0 +1,171 @@
+"""Checkpoints of a table's log, and the deletion of commits that a later checkpoint replaces.
+
+The table library makes a checkpoint of a copy of the log in a temporary folder; it gets a checksum and
+appears in the log as a whole, under a name that is created once. A crash leaves the log without it.
+
+The writer of a checkpoint of `runs` or `steps` cleans up to the one before it, since no reader opens an old
+version of these; `vacuum` cleans all three logs, up to the oldest version that it retains. Three rules keep
+processes safe that slept meanwhile, with a version in mind that is gone:
+
+- Files go in the order of their versions. While a commit is there, so are all later ones.
+- The commit before the checkpoint stays. A commit whose predecessor is gone is therefore part of a
+  checkpoint, or not part of the table at all, and may be deleted in either case.
+- A writer looks after each commit whether the one before it is still there, and a reader after it read a
+  commit (see `follow_log`). So a commit under a number that cleaning freed counts for neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from ..errors import StoreAccessError
+from ..files import Entry, Place, is_absent
+from .log import (
+    HINT,
+    checkpoint_name,
+    checkpoints_of,
+    commit_actions,
+    commit_name,
+    read_checkpoint,
+    read_commit,
+    summed_checkpoint,
+)
+
+#: How long a replaced version of `runs` and `steps` stays, in seconds.
+_RETENTION_SECONDS = 24 * 3600.0
+#: How many files one checkpoint deletes; on object stores each takes a request.
+_MOST = 5_000
+_REMOTE_MOST = 30
+_CLEANED = re.compile(r"[0-9]{20}\.(json|checkpoint\.parquet)")
+
+
+def write_checkpoint(table: Place, version: int, *, summed: bool) -> int | None:
+    """Write a checkpoint of a table's log at a version; one that is there already stays.
+
+    Args:
+        table: the table's folder.
+        version: a commit that is there.
+        summed: whether the files of the log must have checksums that match.
+
+    Returns:
+        The checkpoint before, which was read and is whole; None if there is none, or nothing was written.
+
+    Raises:
+        CorruptStoreError: a part of the log is damaged.
+        OSError, DeltaError: the log cannot be read, or the checkpoint not be written.
+    """
+    log = table / "_delta_log"
+    earlier = [each for each in checkpoints_of(log.names()) if each <= version]
+    if version in earlier:
+        return None
+    # The commit of a checkpoint itself is copied too: the library looks for it.
+    start = earlier[-1] if earlier else 0
+    files = {commit_name(n): read_commit(table, n, summed=summed) for n in range(start, version + 1)}
+    if earlier:
+        files[checkpoint_name(start)] = read_checkpoint(table, start, summed=summed)
+    checkpoint, hint = _made(files, version)
+    data = summed_checkpoint(table.name, version, checkpoint)
+    with contextlib.suppress(FileExistsError):
+        (log / checkpoint_name(version)).write(data, exclusive=True)
+    # A hint for readers; with an older hint, or none, they find the same checkpoint by listing.
+    (log / HINT).write(json.dumps({**json.loads(hint), "sizeInBytes": len(data)}).encode())
+    return earlier[-1] if earlier else None
+
+
+def _made(files: Mapping[str, bytes], version: int) -> tuple[bytes, bytes]:
+    """Return the checkpoint that the table library makes of the files of a log, and its hint where to look
+    first.
+    """
+    with tempfile.TemporaryDirectory(prefix="episodelake-") as folder:
+        log = Path(folder) / "_delta_log"
+        log.mkdir()
+        for name, data in files.items():
+            (log / name).write_bytes(data)
+        DeltaTable(folder, version=version).create_checkpoint()
+        return (log / checkpoint_name(version)).read_bytes(), (log / HINT).read_bytes()
+
+
+def clean_log(table: Place, before: int, newest: int) -> None:
+    """Delete some old files of a log, oldest first, up to a checkpoint.
+
+    Args:
+        table: the table's folder.
+        before: the checkpoint before the newest one, known to be whole.
+        newest: the newest checkpoint, written just now: its file has the date of the file system's clock.
+
+    Raises:
+        CorruptStoreError: a commit is damaged; nothing was deleted.
+        OSError: the log cannot be listed, or a file not be deleted.
+    """
+    log = table / "_delta_log"
+    entries = {entry.name: entry for entry in log.entries()}
+    written = entries.get(checkpoint_name(newest))
+    if written is None:
+        return
+    now = min(time.time(), written.modified)
+    doomed = replaced_files(entries.values(), before)[: _MOST if log.local is not None else _REMOTE_MOST]
+    dates: dict[int, float] = {}
+    for entry in doomed:
+        version = int(entry.name[:20])
+        dates[version] = max(dates.get(version, 0.0), entry.modified)
+    old = set(older_versions(table, dates, now - _RETENTION_SECONDS))
+    for entry in doomed:
+        if int(entry.name[:20]) in old:
+            (log / entry.name).remove()
+
+
+def replaced_files(entries: Iterable[Entry], checkpoint: int) -> list[Entry]:
+    """Return the files of a log that a checkpoint replaces, in the order in which they may be deleted."""
+    replaced = [
+        entry
+        for entry in entries
+        if _CLEANED.fullmatch(entry.name) and int(entry.name[:20]) < checkpoint - entry.name.endswith(".json")
+    ]
+    # By version, and there the checkpoint first: it is of use as long as the commits behind it are there.
+    return sorted(replaced, key=lambda entry: entry.name)
+
+
+def older_versions(table: Place, dates: Mapping[int, float], moment: float) -> list[int]:
+    """Return the first versions of a log, up to the last one that is older than a moment.
+
+    A file may be dated too early, by a wrong clock or a copy: no commit is older than those before it, nor
+    than the time that its writer wrote into it.
+
+    Args:
+        table: the table's folder.
+        dates: when the files of each version were written, in seconds since 1970.
+        moment: in seconds since 1970.
+
+    Raises:
+        CorruptStoreError, StoreAccessError: a commit is damaged, or cannot be read.
+    """
+    older = []
+    for version in sorted(dates):
+        if dates[version] >= moment:
+            break
+        older.append(version)
+    while older and _written_at(table, older[-1]) >= moment:
+        older.pop()
+    return older
+
+
+def _written_at(table: Place, version: int) -> float:
+    """Return a commit's time by its writer's clock, in seconds since 1970; 0 if it was cleaned."""
+    try:
+        data = read_commit(table, version, summed=False)
+    except StoreAccessError as error:
+        if not is_absent(error):
+            raise
+        return 0.0
+    actions = commit_actions(table, version, data)
+    entries = [action["commitInfo"] for action in actions if "commitInfo" in action]
+    times = [each["timestamp"] for each in entries if isinstance(each, dict) and "timestamp" in each]
+    return max((time / 1000 for time in times if isinstance(time, int)), default=0.0)

@@ -1,0 +1,434 @@
+"""The state of a table at a version, replayed from its log.
+
+Readers and writers open a table here, and follow the commits that others add. A log that is listed beside
+commits may show a gap, or files that are cleaned before they are read; such reads are repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import Schema
+
+from ..checksums import CHECKPOINT_MARK, checksum_of_end
+from ..errors import CorruptStoreError, FormatVersionError, StoreAccessError, VersionNotFoundError
+from ..files import Place, guard_access, is_absent, oversized_error
+from ..files.system import is_link
+from .files import TableFile
+from .log import (
+    HINT,
+    LARGEST,
+    PROPERTY,
+    changed_error,
+    checkpoint_fits,
+    checkpoint_name,
+    checkpoints_of,
+    commit_actions,
+    commit_fits,
+    commit_name,
+    commit_place,
+    commits_of,
+    find_commit,
+    first_version,
+    read_checkpoint,
+    read_commit,
+    reading_commit,
+)
+
+#: The newest version of the Delta protocol for writers that Episodelake follows.
+_WRITER_VERSION = 2
+_APPEND_ONLY = "delta.appendOnly"
+_CONSTRAINTS = "delta.constraints."
+#: Commits after which opening a table again costs less than following each.
+_MOST_FOLLOWED = 100
+_LARGEST_HINT = 1 << 20
+_PAUSE_SECONDS = 0.02
+_LOOKS = 10
+_READERS = 8
+_FILE = ("path", "size", "modificationTime", "stats")
+_CHECKPOINT_COLUMNS = ["protocol", "metaData", "txn", *(f"add.{name}" for name in _FILE)]
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Columns and properties of a table.
+
+    Attributes:
+        content: the log's entry.
+    """
+
+    content: Mapping[str, Any]
+
+    @property
+    def id(self) -> str:
+        """The table's id, a UUID that no other table has."""
+        return str(self.content["id"])
+
+    @cached_property
+    def properties(self) -> dict[str, str]:
+        """Properties of the table."""
+        properties = dict(self.content.get("configuration") or {})
+        return {key: value for key, value in properties.items() if value is not None}
+
+    @cached_property
+    def delta_schema(self) -> Schema:
+        """Columns as the log has them."""
+        return Schema.from_json(self.content["schemaString"])
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Columns with their metadata."""
+        return pa.schema(self.delta_schema)
+
+
+@dataclass
+class LogState:
+    """A table at a version.
+
+    Attributes:
+        table: the table's folder.
+        version: the number of the last commit.
+        last: its bytes; None if a checkpoint alone has it.
+        protocol: versions that readers and writers of the table need.
+        metadata: columns and properties.
+        files: the listed files, by name.
+        transactions: the last transaction of each application.
+        moment: the latest moment of a file; later commits count from there, whatever the clock shows.
+    """
+
+    table: Place
+    version: int = -1
+    last: bytes | None = None
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Metadata = field(default_factory=lambda: Metadata({}))
+    files: dict[str, TableFile] = field(default_factory=dict)
+    transactions: dict[str, int] = field(default_factory=dict)
+    moment: int = 0
+
+    @property
+    def summed(self) -> bool:
+        """Whether commits and checkpoints must have checksums; object stores check their objects."""
+        return self.table.local is not None and PROPERTY in self.metadata.properties
+
+    def add_commit(self, data: bytes) -> None:
+        """Apply the commit after the version.
+
+        Raises:
+            CorruptStoreError: its actions cannot be read.
+        """
+        with reading_commit(self.table, self.version + 1):
+            for action in commit_actions(self.table, self.version + 1, data):
+                for kind, content in action.items():
+                    self.apply(kind, content)
+        self.version += 1
+        self.last = data
+
+    def apply(self, kind: str, content: Mapping[str, Any]) -> None:
+        """Apply one action of a commit or of a checkpoint.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: its content is none of an action.
+        """
+        if kind == "add":
+            self.add_file(TableFile.of(*(content.get(name) for name in _FILE)))
+        elif kind == "remove":
+            self.files.pop(unquote(content["path"]), None)
+        elif kind == "txn":
+            self.transactions[content["appId"]] = int(content["version"])
+        elif kind == "metaData":
+            self.metadata = Metadata(dict(content))
+        elif kind == "protocol":
+            self.protocol = dict(content)
+
+    def add_file(self, file: TableFile) -> None:
+        """List a file."""
+        self.files[file.name] = file
+        self.moment = max(self.moment, file.moment)
+
+    def check_readable(self) -> None:
+        """Refuse a table that another program gave features which readers of it must heed.
+
+        Raises:
+            CorruptStoreError: the log has no columns or no protocol, or damaged ones.
+            FormatVersionError: it has such features.
+        """
+        try:
+            needed = int(self.protocol["minReaderVersion"]), int(self.protocol["minWriterVersion"])
+            partitions = list(self.metadata.content["partitionColumns"])
+            _ = self.metadata.id, self.metadata.properties
+            if needed[0] <= 1:
+                _ = self.metadata.schema
+        except MemoryError:
+            raise
+        except Exception as error:
+            # The table library has its own exceptions for columns that it cannot read.
+            raise CorruptStoreError(
+                f"The log of the table {self.table} cannot be read: its protocol or columns are damaged "
+                f"({type(error).__name__}: {error}). Restore {self.table / '_delta_log'} from a copy."
+            ) from error
+        if needed[0] > 1 or partitions:
+            raise FormatVersionError(
+                f"The table {self.table} needs version {needed[0]} of the Delta protocol or has partitions: "
+                "another program changed it. Episodelake reads version 1 without partitions. Read it with "
+                "that program, or restore the table from a copy."
+            )
+
+    def check_writable(self) -> None:
+        """Refuse to write to a table that asks more of writers than Episodelake does.
+
+        Version 2 of the protocol asks for two things besides: append-only tables and invariants.
+
+        Raises:
+            FormatVersionError: another program gave the table such features.
+        """
+        properties = self.metadata.properties
+        asked = [name for name in properties if name.startswith(_CONSTRAINTS)]
+        if str(properties.get(_APPEND_ONLY)).lower() == "true":
+            asked.append(_APPEND_ONLY)
+        for column in self.metadata.delta_schema.fields:
+            asked += [f"{name} of {column.name!r}" for name in column.metadata if name.startswith("delta.")]
+        version = int(self.protocol["minWriterVersion"])
+        if version > _WRITER_VERSION or asked:
+            named = f" with {', '.join(asked)}" if asked else ""
+            raise FormatVersionError(
+                f"The table {self.table} needs a writer of version {version} of the Delta protocol{named}: "
+                f"another program changed it. Episodelake writes version {_WRITER_VERSION} without such "
+                "features. To write, copy the episodes into a new store with EpisodeStore.copy."
+            )
+
+
+def open_log(table: Place, version: int | None = None) -> tuple[LogState, bool]:
+    """Return the state of a table at a version, and whether that is the newest.
+
+    Raises:
+        CorruptStoreError: the log is damaged.
+        FormatVersionError: another program gave the table features that Episodelake does not read.
+        StoreAccessError: the log cannot be read.
+        VersionNotFoundError: there is no such version.
+    """
+    check_process()
+    return retry_log_read(table, partial(_open_log, table, version))
+
+
+def follow_log(state: LogState) -> LogState | None:
+    """Return the newest state, at the cost of what was committed since.
+
+    Returns:
+        The state, or the same one if it is the newest. None if so many commits follow that opening the table
+        costs less, or if the log was cleaned or replaced meanwhile.
+
+    Raises:
+        LogGapError: a commit is missing.
+        CorruptStoreError: a commit is damaged.
+        FormatVersionError: another program gave the table features that Episodelake does not read.
+        StoreAccessError: a commit cannot be read.
+    """
+    check_process()
+    return retry_log_read(state.table, partial(_follow_log, state))
+
+
+class LogGapError(CorruptStoreError):
+    """A commit is missing although a later one is there; `state` is the newest before it.
+
+    A file system that caches absence may hide a commit for some seconds, so readers keep that state, and
+    opening the table reports a gap that stays. Writers do not commit into a gap.
+    """
+
+    def __init__(self, table: Place, version: int, state: LogState) -> None:
+        super().__init__(*_gap_error(table, version).args)
+        self.state = state
+
+
+def _follow_log(state: LogState) -> LogState | None:
+    newer = state
+    for version in range(state.version + 1, state.version + 2 + _MOST_FOLLOWED):
+        data = find_commit(state.table, version, summed=state.summed)
+        if data is None:
+            # In this order: while the version is there, no later one was cleaned.
+            if find_commit(state.table, state.version) != state.last:
+                return None
+            if newer is not state:
+                newer.check_readable()
+            if state.table.local is not None and commit_place(state.table, version + 1).exists():
+                raise LogGapError(state.table, version, newer)
+            return newer
+        if newer is state:
+            newer = replace(state, files=dict(state.files), transactions=dict(state.transactions))
+        newer.add_commit(data)
+    return None
+
+
+def _open_log(table: Place, version: int | None) -> tuple[LogState, bool]:
+    names = _check_log(table)
+    first, commits, checkpoints = first_version(names), commits_of(names), checkpoints_of(names)
+    newest = max(commits[-1:] + checkpoints[-1:])
+    wanted = newest if version is None else version
+    if not first <= wanted <= newest:
+        cleaned = " Older ones were vacuumed." if 0 <= wanted < first else ""
+        raise VersionNotFoundError(
+            f"There is no version {wanted} of {table.parent}; there are {first} to {newest}.{cleaned}"
+        )
+    start = max((each for each in checkpoints if each <= wanted), default=-1)
+    expected = start + 1
+    for number in commits:
+        if number > expected:
+            break
+        expected = max(expected, number + 1)
+    if expected <= newest:
+        raise _gap_error(table, expected)
+    state = LogState(table)
+    unsummed = [] if start < 0 else _add_checkpoint(state, start)
+    for number, data in zip(
+        range(start + 1, wanted + 1), read_commits(table, range(start + 1, wanted + 1)), strict=True
+    ):
+        if not commit_fits(table.name, number, data):
+            unsummed.append(commit_place(table, number))
+        state.add_commit(data)
+    # A table that another program upgraded has commits without our checksums.
+    state.check_readable()
+    if unsummed and state.summed:
+        raise changed_error(unsummed[0])
+    if wanted == start:
+        state.last = find_commit(table, wanted)
+    return state, wanted == newest
+
+
+def _gap_error(table: Place, version: int) -> CorruptStoreError:
+    return CorruptStoreError(
+        f"The log of the table {table} cannot be read: it has a gap, {commit_place(table, version)} is "
+        "missing. Restore it from a copy."
+    )
+
+
+def read_commits(table: Place, versions: Sequence[int], *, summed: bool = False) -> Iterable[bytes]:
+    """Return the bytes of commits, in order; those of object stores are read several at a time.
+
+    Raises:
+        CorruptStoreError, StoreAccessError: see `read_commit`.
+    """
+    read = partial(read_commit, table, summed=summed)
+    if table.local is not None:
+        return map(read, versions)
+    with ThreadPoolExecutor(_READERS, "episodelake log") as pool:
+        return list(pool.map(read, versions))
+
+
+def _add_checkpoint(state: LogState, version: int) -> list[Place]:
+    """Apply a checkpoint; return its file if its checksum does not match."""
+    table = state.table
+    place = table / "_delta_log" / checkpoint_name(version)
+    data = read_checkpoint(table, version, summed=False)
+    fits = checkpoint_fits(table.name, version, data)
+    if not fits and table.local is not None and checksum_of_end(data, CHECKPOINT_MARK) is not None:
+        raise changed_error(place)
+    try:
+        rows = pq.ParquetFile(pa.BufferReader(data)).read(_CHECKPOINT_COLUMNS)
+        for kind in ("protocol", "metaData", "txn"):
+            for content in rows.column(kind).drop_null().to_pylist():
+                state.apply(kind, content)
+        added = pa.concat_arrays([chunk.drop_null() for chunk in rows.column("add").chunks])
+        for values in zip(*(added.field(name).to_pylist() for name in _FILE), strict=True):
+            state.add_file(TableFile.of(*values))
+        _ = state.metadata.id
+    except MemoryError:
+        # The file is not to blame; pyarrow's own error of memory is one, too.
+        raise
+    except (pa.ArrowException, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise CorruptStoreError(
+            f"The checkpoint {place} is damaged ({type(error).__name__}: {error}). Restore it from a copy; "
+            "nothing was changed."
+        ) from error
+    state.version = version
+    return [] if fits else [place]
+
+
+def _check_log(table: Place) -> list[str]:
+    """Return the names of the files of a log, after a check of the folders and of the files' sizes.
+
+    Raises:
+        CorruptStoreError: there are no commits, a link is in the place of a folder, or a file is empty or
+            too large to read.
+    """
+    log = table / "_delta_log"
+    with guard_access("read", log):
+        for folder in (table, log):
+            if folder.local is not None and is_link(folder.local):
+                raise CorruptStoreError(f"{folder} is a link; a store has folders of its own only.")
+        # Listing objects tells their sizes; those of a folder's files are looked up one by one.
+        sizes = {} if log.local is not None else {entry.name: entry.size for entry in log.entries()}
+        try:
+            names = log.names() if log.local is not None else sorted(sizes)
+        except NotADirectoryError:
+            names = []
+        commits = {commit_name(version) for version in commits_of(names)}
+        if not commits:
+            raise CorruptStoreError(
+                f"The table {table} is missing: its log has no commits. If its disk is not mounted or it was "
+                "moved, bring it back; else restore it from a copy of the store. Nothing was changed."
+            )
+        summed_up = max((name for name in names if ".checkpoint" in name), default="")[:20]
+        for name in names:
+            # Other readers read these files whole.
+            if name >= summed_up and (name[:20].isdigit() or name == HINT):
+                size = sizes[name] if name in sizes else (log / name).size()
+                most = _LARGEST_HINT if name == HINT else LARGEST
+                if size > most:
+                    raise oversized_error(log / name, size, most)
+                if not size and name in commits:
+                    raise CorruptStoreError(f"The log of the table {table} is damaged: {name} is empty.")
+        return names
+
+
+def retry_log_read(table: Place, look: Callable[[], _Result]) -> _Result:
+    """Return the result of reading a table's log; changes that others make meanwhile are no damage.
+
+    A folder that is listed beside commits may show a gap that is none, and a listed file may be cleaned
+    before it is read. Damage counts when a second look confirms it.
+    """
+    for number in range(_LOOKS - 1):
+        try:
+            return look()
+        except (OSError, CorruptStoreError) as error:
+            if number and "gap" not in str(error) and not _was_cleaned(table, error):
+                raise
+            time.sleep(_PAUSE_SECONDS * (1 + random.random()))
+    return look()
+
+
+def _was_cleaned(table: Place, error: Exception) -> bool:
+    """Return whether an error may come from a file that cleaning deleted meanwhile."""
+    if isinstance(error.__cause__ or error, OSError) and not is_absent(error):
+        return False
+    with guard_access("read", table):
+        return first_version((table / "_delta_log").names()) > 0
+
+
+#: The process that has used a store; threads of the libraries do not live on in a forked child.
+_process: list[int] = []
+
+
+def check_process() -> None:
+    """Refuse to go on in a child that was forked from a process which has used a store.
+
+    Raises:
+        StoreAccessError: it was; the message says what to do instead.
+    """
+    if not _process:
+        _process.append(os.getpid())
+    if _process[0] != os.getpid():
+        raise StoreAccessError(
+            "This process was forked from one that has used a store, and threads that reading and writing "
+            "need do not survive a fork. Start processes with multiprocessing.get_context('spawn') or "
+            "'forkserver', and open the store in each."
+        )

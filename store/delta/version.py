@@ -1,0 +1,112 @@
+"""One version of a Delta table: its columns, files, properties and history.
+
+Snapshots read tables here; `table` adds commits. Moving to a newer version costs what was committed since.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import CorruptStoreError
+from ..files import Place, guard_access
+from .files import TableFile
+from .log import commit_actions, first_version
+from .state import LogGapError, follow_log, open_log, read_commits, retry_log_read
+
+#: The year 10000, in milliseconds.
+_LATEST = 253_402_300_800_000
+
+
+class TableVersion:
+    """One version of a Delta table of a store.
+
+    Args:
+        path: directory of the table.
+        version: the version; None for the newest.
+
+    Attributes:
+        newest: whether the version was the newest when it was read.
+
+    Raises:
+        CorruptStoreError, VersionNotFoundError
+    """
+
+    def __init__(self, path: Place, version: int | None = None) -> None:
+        self.path = path
+        self._state, self.newest = open_log(path, version)
+
+    @property
+    def version(self) -> int:
+        """The number of the version."""
+        return self._state.version
+
+    def check_writable(self) -> None:
+        """Refuse to write to a table that another program gave features which writers must heed.
+
+        Raises:
+            FormatVersionError: it has some.
+        """
+        self._state.check_writable()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names, types and kinds of the columns."""
+        return self._state.metadata.schema
+
+    def properties(self) -> dict[str, str]:
+        """Return the properties of the table."""
+        return dict(self._state.metadata.properties)
+
+    def advanced(self) -> TableVersion:
+        """Return the newest version for reading, at the cost of what was committed since this one.
+
+        Raises:
+            CorruptStoreError: a commit is damaged.
+            StoreAccessError: the log cannot be read.
+        """
+        try:
+            state = follow_log(self._state)
+        except LogGapError as gap:
+            state = gap.state
+        if state is None:
+            return TableVersion(self.path)
+        newest = copy.copy(self)
+        newest.newest, newest._state = True, state
+        return newest
+
+    def files(self) -> list[TableFile]:
+        """Return the files, in the order in which they were committed.
+
+        Raises:
+            CorruptStoreError: a name leads out of the table's folder, or its statistics are impossible.
+        """
+        files = sorted(self._state.files.values(), key=lambda file: (file.moment, file.name))
+        for file in files:
+            file.check(self.path)
+        return files
+
+    def history(self) -> list[dict[str, Any]]:
+        """Return one entry per commit up to this version, newest first, as far back as the log goes."""
+        return retry_log_read(self.path, self._history)
+
+    def _history(self) -> list[dict[str, Any]]:
+        with guard_access("read", self.path):
+            first = first_version((self.path / "_delta_log").names())
+        versions = range(first, self.version + 1)
+        entries = []
+        commits = read_commits(self.path, versions, summed=self._state.summed)
+        for version, data in zip(versions, commits, strict=True):
+            for action in commit_actions(self.path, version, data):
+                if "commitInfo" in action:
+                    entries.append({**dict(action["commitInfo"]), "version": version})
+        for entry in entries:
+            moment = entry.get("timestamp")
+            if type(moment) is not int or not 0 <= moment < _LATEST:
+                raise CorruptStoreError(
+                    f"The log of the table {self.path} is damaged: commit {entry['version']} has the time "
+                    f"{moment!r}; expected milliseconds since 1970."
+                )
+        return entries[::-1]

@@ -1,0 +1,240 @@
+"""File operations: errors of our tree and their classification, files replaced as a whole, durable names.
+
+Only bytes that were read and contradict their checksum or format are damage. Arrow, Polars, DuckDB, delta-rs
+and obstore wrap the operating system's errors in their own, some with its number and some with its words
+only; their messages are read here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import EpisodelakeError, InvalidArgumentError, StoreAccessError, StoreUnavailableError
+
+try:
+    import grp
+    import pwd
+except ImportError:  # Windows
+    grp = pwd = None  # type: ignore[assignment]
+
+#: Errors of the operating system that say nothing about the file and may be gone with the next call.
+_PASSING_NAMES = """
+    EMFILE ENFILE ENOMEM EIO EAGAIN EBUSY EINTR ESTALE ETIMEDOUT ENOBUFS ENOLCK EREMOTEIO ENODEV ENXIO
+    ENOTCONN ESHUTDOWN ECONNREFUSED ECONNRESET ECONNABORTED EHOSTDOWN EHOSTUNREACH ENETDOWN ENETUNREACH
+    ENETRESET
+"""
+_PASSING = frozenset(getattr(errno, name) for name in _PASSING_NAMES.split() if hasattr(errno, name))
+_DENIED = frozenset((errno.EACCES, errno.EPERM))
+_NUMBER = re.compile(r"\(os error (\d+)\)|\[errno (\d+)\]", re.IGNORECASE)
+_ESCAPES = re.compile("\x1b\\[[0-9;]*m")
+_BRANCH = re.compile(r"\s*↳\s*")
+_STATUS = re.compile(r"(?:\bstatus(?: code)?:? |\(HTTP )(408|429|50[0234]|401|403)\b", re.IGNORECASE)
+_WORDS = {os.strerror(number).lower(): number for number in sorted(_PASSING | _DENIED)}
+_ENDS = re.compile(f"(?:^|: )({'|'.join(map(re.escape, _WORDS))})", re.IGNORECASE)
+#: Timeouts and lost connections; and what Arrow says where it drops the system's error.
+_LOST = re.compile(
+    r"\btimed out|\bconnection (?:reset|refused|closed)|error sending request|error stat\(\)ing file|"
+    r"lseek failed",
+    re.IGNORECASE,
+)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return whether an error may be gone with the next call: no descriptors or memory, a disk, server or
+    connection in trouble, a busy service. It says nothing about the file.
+    """
+    return _number(error) in _PASSING
+
+
+def is_denied(error: BaseException) -> bool:
+    """Return whether this user may not do what failed."""
+    return _number(error) in _DENIED
+
+
+def is_absent(error: BaseException) -> bool:
+    """Return whether an error, or the one that it was raised from, means that there is no such file."""
+    return any(isinstance(each, FileNotFoundError | NotADirectoryError) for each in (error, error.__cause__))
+
+
+def _number(error: BaseException) -> int | None:
+    """Return the number of the operating system's error behind an error, None where there is none."""
+    for each in _causes(error):
+        if isinstance(each, MemoryError):
+            return errno.ENOMEM
+        if isinstance(each, OSError) and each.errno:
+            return each.errno
+        if isinstance(each, TimeoutError):
+            return errno.ETIMEDOUT
+        if (number := _quoted(str(each))) is not None:
+            return number
+    return None
+
+
+def error_text(error: BaseException) -> str:
+    """Return what an error says first, on one line; a page of internals may follow."""
+    return _flat(str(error)).strip().partition("\n")[0][:500]
+
+
+def _flat(text: str) -> str:
+    """Return a message without colours, with the causes that delta-rs puts below each other in one line."""
+    return _BRANCH.sub(": ", _ESCAPES.sub("", text))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _quoted(text: str) -> int | None:
+    """Return the number of the system's error that another library's message quotes."""
+    text = _flat(text)
+    if found := _NUMBER.search(text):
+        return int(found[1] or found[2])
+    if found := _STATUS.search(text):
+        return errno.EACCES if found[1] in ("401", "403") else errno.EIO
+    if found := _ENDS.search(text):
+        return _WORDS[found[1].lower()]
+    return errno.EIO if _LOST.search(text) else None
+
+
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path with the user's folder for `~`; as in a shell, `~name` stays if there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+@contextlib.contextmanager
+def guard_access(action: str, path: object) -> Iterator[None]:
+    """Turn an `OSError` of the operating system into a `StoreAccessError` that names the path.
+
+    Args:
+        action: what was being done, as in "write the journal".
+        path: the file or folder concerned, shown as text.
+
+    Raises:
+        StoreUnavailableError: the system could not, for now.
+        StoreAccessError: the system refused.
+        InvalidArgumentError: the path holds a null byte.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, EpisodelakeError):
+            raise
+        raise access_error(f"Could not {action} at {path}", error, path) from error
+    except ValueError as error:
+        # How Python refuses such a path before the system sees it.
+        if str(error) != "embedded null byte":
+            raise
+        raise InvalidArgumentError(
+            f"Could not {action}: {str(path)!r} holds a null byte, which no path may. Choose another path."
+        ) from error
+
+
+def access_error(problem: str, error: BaseException, path: object) -> StoreAccessError:
+    """Return the error for what the system, or a library on its behalf, could not do.
+
+    Args:
+        problem: the first part of the message, as in "Could not read data/pong".
+        error: what was raised.
+        path: the file or folder concerned.
+    """
+    reason = (isinstance(error, OSError) and error.strerror) or error_text(error)
+    return access_class(error)(f"{problem}: {reason}. {_hint(error, path)}")
+
+
+def access_class(error: BaseException) -> type[StoreAccessError]:
+    """Return the class of an error that reports another one: whether that passes by itself stays known."""
+    return StoreUnavailableError if is_passing(error) else StoreAccessError
+
+
+def _hint(error: BaseException, path: object) -> str:
+    number = getattr(error, "errno", None)
+    if number in (errno.EMFILE, errno.ENFILE):
+        return "No file descriptor is free: close files, or raise the limit (ulimit -n), and call again."
+    if is_passing(error) and "://" not in str(path):
+        return "Nothing is known to be damaged: call again, and check the disk or file server if this stays."
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "The disk is full: free some space and try again; what was journalled before stays."
+    if is_denied(error):
+        return f"{_owner(path)}Check that you may write there, or choose another folder."
+    if number == errno.EROFS:
+        return "The file system is mounted for reading only: choose another folder."
+    if number in (errno.ENOTDIR, errno.EEXIST):
+        return "A file stands where a folder is needed: choose another path."
+    if "://" in str(path):
+        return "Check the address, the storage_options and that the object store is reachable."
+    return "Check the path and the file system."
+
+
+def _owner(path: object) -> str:
+    """Describe the owner of the file, or of the nearest folder above it that can be seen."""
+    if pwd is None or grp is None:
+        return ""
+    found = Path(str(path))
+    for place in (found, *found.parents):
+        try:
+            state = place.lstat()
+        except OSError:
+            continue
+        return (
+            f"{place} belongs to the user {_name(pwd.getpwuid, state.st_uid)} and the group "
+            f"{_name(grp.getgrgid, state.st_gid)}, with the mode {stat.S_IMODE(state.st_mode):04o}; this "
+            f"process runs as {_name(pwd.getpwuid, os.geteuid())}. To share a store with a group, use a "
+            "folder with the setgid bit (chmod g+ws) and record with umask 002; for files that exist, its "
+            "owner can use chmod -R g+rwX. "
+        )
+    return ""
+
+
+def _name(look_up: Callable[[int], Sequence[Any]], number: int) -> str:
+    try:
+        return f"{look_up(number)[0]} ({number})"
+    except KeyError:
+        return str(number)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, ending: str = ".tmp", *, exclusive: bool = False) -> Iterator[Path]:
+    """Yield a new path beside `path`; the file written there takes its name in one step.
+
+    If anything fails the new file is removed, and `path` is as it was. A caller that promises durability
+    syncs the file first and the folder afterwards.
+
+    Args:
+        path: the file to replace.
+        ending: of the new file's name, for writers that choose a format by it.
+        exclusive: do not replace a file that is there.
+
+    Raises:
+        FileExistsError: there is one already, and `exclusive` is set.
+    """
+    draft = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}{ending}")
+    try:
+        yield draft
+        if exclusive:
+            os.link(draft, path)
+        else:
+            os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def sync_path(path: Path) -> None:
+    """Make a file, or the names in a folder, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

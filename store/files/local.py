@@ -1,0 +1,248 @@
+"""A path of this machine's file system."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs
+
+from ..errors import CorruptStoreError
+from .access import replacing, sync_path
+from .place import CHUNK_BYTES, Entry, Place, oversized_error
+from .system import check_locks, is_folder, is_link, open_plain, pread, state_of
+
+
+class LocalPlace(Place):
+    """A file or folder below an absolute path.
+
+    Whatever changes files refuses to go through a link below the root, which may lead out of the store. The
+    root itself may be a link, or lie behind one.
+
+    Args:
+        path: the file or folder.
+        root: the folder above it that the place was reached from; None if it is the root itself.
+    """
+
+    def __init__(self, path: Path, root: Path | None = None) -> None:
+        self._path = path
+        self._root = path if root is None else root
+
+    def __truediv__(self, name: str) -> LocalPlace:
+        """See `Place`."""
+        return LocalPlace(self._path / name, self._root)
+
+    def __str__(self) -> str:
+        """Return the absolute path."""
+        return str(self._path)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both name the same path."""
+        return isinstance(other, LocalPlace) and self._path == other._path
+
+    def __hash__(self) -> int:
+        """By the path."""
+        return hash(self._path)
+
+    @property
+    def name(self) -> str:
+        """See `Place`."""
+        return self._path.name
+
+    @property
+    def parent(self) -> LocalPlace:
+        """See `Place`."""
+        inside = self._path != self._root
+        return LocalPlace(self._path.parent, self._root if inside else None)
+
+    @property
+    def local(self) -> Path:
+        """The path."""
+        return self._path
+
+    def exists(self) -> bool:
+        """See `Place`."""
+        return state_of(self._path) is not None
+
+    def size(self) -> int:
+        """See `Place`."""
+        return os.path.getsize(self._path)
+
+    def _check_inside(self) -> None:
+        """Refuse to write below a folder that is a link, or where files cannot be locked."""
+        check_locks()
+        folder = self._path
+        while folder != self._root and folder != folder.parent:
+            folder = folder.parent
+            if folder != self._root and is_link(folder):
+                raise CorruptStoreError(
+                    f"{folder} is a link; a store has folders of its own only. Nothing behind it was changed."
+                )
+
+    def check_plain(self) -> None:
+        """See `Place`."""
+        try:
+            mode = os.lstat(self._path).st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise CorruptStoreError(f"{self._path} is a link or a pipe; a store has files of its own only.")
+
+    def read(self, most: int | None = None) -> bytes:
+        """See `Place`."""
+        with open(_open_plain(self._path), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if most is not None and size > most:
+                raise oversized_error(self, size, most)
+            return file.read()
+
+    def chunks(self) -> Iterator[bytes]:
+        """See `Place`."""
+        with open(_open_plain(self._path), "rb") as file:
+            while data := file.read(CHUNK_BYTES):
+                yield data
+
+    def read_tail(self, count: int) -> tuple[bytes, int]:
+        """See `Place`."""
+        descriptor = _open_plain(self._path)
+        try:
+            size = os.fstat(descriptor).st_size
+            start = max(0, size - count)
+            return pread(descriptor, size - start, start), size
+        finally:
+            os.close(descriptor)
+
+    def write(self, data: bytes | Iterator[bytes], *, exclusive: bool = False) -> None:
+        """See `Place`: the data goes to a temporary neighbour, is synced, and takes its name in one step."""
+        self._check_inside()
+        with replacing(self._path, exclusive=exclusive) as temporary, open(temporary, "xb") as file:
+            file.writelines([data] if isinstance(data, bytes) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        self.parent.sync()
+
+    def check_exclusive(self) -> None:
+        """See `Place`; of several hard links with one name, one is made."""
+
+    @contextlib.contextmanager
+    def written(self) -> Iterator[Path]:
+        """See `Place`."""
+        self._check_inside()
+        self.check_plain()
+        yield self._path
+        sync_path(self._path)
+        self.parent.sync()
+
+    def copy_from(self, source: Place, *, link: bool = False) -> None:
+        """See `Place`; a link is made where both lie on one file system."""
+        if source.local is None:
+            self.write(source.chunks())
+            return
+        self._check_inside()
+        if link and _linked(source.local, self._path):
+            self.parent.sync()
+            return
+        with self.written() as path:
+            shutil.copyfile(source.local, path)
+
+    def remove(self) -> None:
+        """See `Place`."""
+        self._check_inside()
+        self._path.unlink(missing_ok=True)
+
+    def make_folder(self) -> None:
+        """See `Place`."""
+        self._check_inside()
+        if self._path != self._root:
+            self.check_plain()
+        if not is_folder(self._path):
+            self._path.mkdir(parents=True, exist_ok=True)
+            self.parent.sync()
+
+    def remove_folder(self) -> None:
+        """See `Place`."""
+        self._check_inside()
+        try:
+            self._path.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
+                raise
+
+    def entries(self, *, deep: bool = False) -> Iterator[Entry]:
+        """See `Place`."""
+        if self._path != self._root:
+            self.check_plain()
+        for folder, folders, files in os.walk(self._path, onerror=_raise_unless_absent):
+            if not deep:
+                folders.clear()
+            within = Path(folder).relative_to(self._path).as_posix()
+            before = "" if within == "." else f"{within}/"
+            for name in files:
+                with contextlib.suppress(FileNotFoundError):
+                    found = os.lstat(os.path.join(folder, name))
+                    yield Entry(before + name, found.st_size, found.st_mtime)
+
+    def names(self) -> list[str]:
+        """See `Place`."""
+        try:
+            return sorted(os.listdir(self._path))
+        except FileNotFoundError:
+            return []
+
+    def sync(self) -> None:
+        """See `Place`."""
+        sync_path(self._path)
+
+    def parquet_source(self) -> str:
+        """See `Place`."""
+        return str(self._path)
+
+    def filesystem(self) -> tuple[Any, str]:
+        """See `Place`."""
+        return pyarrow.fs.LocalFileSystem(), str(self._path)
+
+
+def _raise_unless_absent(error: OSError) -> None:
+    """Let a folder that cannot be listed be no empty one; one that is gone meanwhile is."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+def _open_plain(path: Path) -> int:
+    """Open a file for reading; a link, which may lead out of the store, or a pipe is none."""
+    try:
+        descriptor = open_plain(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise CorruptStoreError(f"{path} is a link; a store has files of its own only.") from error
+        raise
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise CorruptStoreError(f"{path} is neither a file nor a folder.")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _linked(source: Path, target: Path) -> bool:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        if not os.path.samefile(source, target):
+            raise
+    except OSError as error:
+        # Another file system, or one without links: the caller copies.
+        if error.errno in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+            return False
+        raise
+    return True

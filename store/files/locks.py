@@ -1,0 +1,290 @@
+"""Locks of a local store: `flock` on a file, whose content names the owner.
+
+The journal of each writer and maintenance are held under such locks. The operating system drops a lock when
+its owner ends in whatever way. Where hosts share a file system whose locks do not reach from one to the
+other, `flock` grants what a live process elsewhere holds. A lock whose content names such an owner is
+therefore refused, unless the user says that no other host uses the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import time
+import weakref
+from pathlib import Path
+
+from ..errors import CorruptStoreError, StoreAccessError
+from .access import access_error, guard_access
+from .file_systems import file_system
+from .lock_owner import OWNER_BYTES, Owner
+from .system import check_locks, has_locks, has_name, open_plain, pread, state_of, try_lock
+
+LOCK_SUFFIX = ".lock"
+MAINTENANCE_LOCK = "maintenance.lock"
+_POLL_SECONDS = 0.02
+_MODE = 0o666
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+
+
+class OtherHostError(StoreAccessError):
+    """A lock names an owner on a host whose locks do not reach this one.
+
+    Args:
+        problem: what belongs to the owner, as the beginning of a sentence.
+        owner: the owner.
+    """
+
+    def __init__(self, problem: str, owner: Owner) -> None:
+        self.owner = owner
+        super().__init__(
+            f"{problem} {owner}, whose locks do not reach this host, so it may still run. If it has ended, "
+            "call episodelake.recover(path, other_hosts=True) or `episodelake recover --other-hosts`."
+        )
+
+
+class FileLock:
+    """Exclusive ownership of a lock's file, for as long as this process lives; see `acquire`.
+
+    Attributes:
+        path: the file.
+    """
+
+    _descriptor = -1
+    _writable = False
+    _token = ""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        _locks.add(self)
+
+    @staticmethod
+    def acquire(path: Path, *, read_only: bool = False, other_hosts: bool = False) -> FileLock | None:
+        """Take a lock; None if a live process holds it.
+
+        Args:
+            path: its file; it is created if it is missing.
+            read_only: be content with a file that may only be read, which cannot name this process.
+            other_hosts: take it also from a process of a host whose locks do not reach this one.
+
+        Raises:
+            CorruptStoreError: the file is a link or not a file.
+            OtherHostError: such a process may hold it.
+            StoreAccessError: it cannot be made, opened or locked.
+        """
+        lock = FileLock(path)
+        try:
+            if lock._take(read_only, other_hosts):
+                return lock
+            lock._close()
+        except BaseException:
+            # The traceback keeps it alive, perhaps until the caller has tried again.
+            lock._close()
+            raise
+        return None
+
+    def _take(self, read_only: bool, other_hosts: bool) -> bool:
+        self._descriptor, self._writable = _opened(self.path)
+        if not _locked(self.path, self._descriptor):
+            return False
+        with guard_access("take the lock", self.path):
+            if not (self._writable or read_only):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.path))
+            owner = Owner.from_bytes(pread(self._descriptor, OWNER_BYTES, 0))
+            if owner is not None and not other_hosts and not owner.is_told_by_flock(self.path):
+                raise OtherHostError(f"The lock {self.path} belongs to", owner)
+            if self._writable:
+                self._name_owner()
+        return True
+
+    def _name_owner(self) -> None:
+        owner = Owner.of_this_process(self.path, self._descriptor)
+        try:
+            os.pwrite(self._descriptor, owner.to_bytes(), 0)
+            if not file_system(self.path.parent).is_local:
+                os.fsync(self._descriptor)
+        except OSError:
+            # The disk is full, say. Processes of this host need no name.
+            os.ftruncate(self._descriptor, 0)
+            if not file_system(self.path.parent).is_local:
+                raise
+        self._token = owner.token
+
+    def is_ours(self) -> bool:
+        """Return whether the file is still there and names no other owner.
+
+        A file that cannot be read for now, for example with a stale handle (ESTALE), still counts as ours.
+        """
+        try:
+            # Opened anew each time: network file systems ask the server only then.
+            descriptor = open_plain(self.path)
+            try:
+                owner = Owner.from_bytes(pread(descriptor, OWNER_BYTES, 0))
+                if owner is not None:
+                    return owner.token == self._token
+                return os.path.samestat(os.fstat(descriptor), os.fstat(self._descriptor))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EBADF)
+
+    def release(self, *, remove: bool) -> None:
+        """Release the lock; a second call does nothing.
+
+        Args:
+            remove: remove the file; it stays if another process has taken the lock over.
+
+        Raises:
+            StoreAccessError: the file cannot be removed; the lock is still held, so call again.
+        """
+        if self._descriptor >= 0:
+            if not self._writable or self.is_ours():
+                if remove:
+                    with guard_access("remove the lock", self.path):
+                        self.path.unlink(missing_ok=True)
+                elif self._writable:
+                    # Where this fails the file names an owner that has ended.
+                    with contextlib.suppress(OSError):
+                        os.ftruncate(self._descriptor, 0)
+            self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+    def __del__(self) -> None:
+        """Release a lock that was dropped."""
+        self.release(remove=False)
+
+
+def wait_for(
+    path: Path, seconds: float, *, read_only: bool = False, other_hosts: bool = False
+) -> FileLock | None:
+    """Take a lock, waiting for it; None if another process holds it all the time.
+
+    Raises:
+        CorruptStoreError, StoreAccessError: see `FileLock.acquire`.
+    """
+    # Asked again and again instead of waiting: some libraries have the system call go on after Ctrl-C.
+    until = time.monotonic() + seconds
+    lock = None
+    try:
+        while True:
+            lock = FileLock.acquire(path, read_only=read_only, other_hosts=other_hosts)
+            if lock is not None or time.monotonic() >= until:
+                return lock
+            time.sleep(_POLL_SECONDS)
+    except BaseException:
+        if lock is not None:
+            lock._close()
+        raise
+
+
+def is_held(path: Path) -> bool:
+    """Return whether a live process holds a lock, without changing it; an unreadable lock counts as held."""
+    return _sight(path)[0]
+
+
+def other_host(path: Path) -> Owner | None:
+    """Return the owner of a lock on a host whose locks do not reach this one; None if there is none."""
+    held, owner = _sight(path)
+    if held or owner is None:
+        return None
+    with guard_access("look at the lock", path):
+        return None if owner.is_told_by_flock(path) else owner
+
+
+def _sight(path: Path) -> tuple[bool, Owner | None]:
+    """Return whether `flock` shows that a lock is held, and the owner that its file names."""
+    with guard_access("look at the lock", path):
+        try:
+            descriptor = open_plain(path)
+        except FileNotFoundError:
+            return False, None
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM, errno.ELOOP):
+                return error.errno != errno.ELOOP, None
+            raise
+        try:
+            # Shared, so that two who look do not take each other for an owner.
+            held = has_locks() and not try_lock(descriptor, shared=True)
+            return held, Owner.from_bytes(pread(descriptor, OWNER_BYTES, 0))
+        finally:
+            os.close(descriptor)
+
+
+def is_stray_lock(path: Path) -> bool:
+    """Return whether a file without a journal is a lock that its owner, if it has one, no longer needs.
+
+    A writer makes its lock before its journal. Where `flock` may not reach this host, an empty file may be
+    that of a writer that has just begun.
+    """
+    try:
+        descriptor = open_plain(path)
+    except OSError:
+        return False
+    try:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode) or state.st_size > OWNER_BYTES:
+            return False
+        owner = Owner.from_bytes(pread(descriptor, OWNER_BYTES, 0))
+    finally:
+        os.close(descriptor)
+    system = file_system(path.parent)
+    if owner is None:
+        return state.st_size == 0 and (system.is_local or system.shares_locks)
+    return owner.is_told_by_flock(path)
+
+
+def _opened(path: Path) -> tuple[int, bool]:
+    """Open a lock's file, and return whether it may be written."""
+    check_locks()
+    with guard_access("take the lock", path):
+        try:
+            try:
+                descriptor, writable = open_plain(path, os.O_RDWR | os.O_CREAT, _MODE), True
+            except PermissionError:
+                if state_of(path, follow=False) is None:
+                    raise
+                descriptor, writable = open_plain(path), False
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise CorruptStoreError(
+                    f"The lock {path} is a link, which may lead out of the store. Remove it."
+                ) from error
+            raise
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise CorruptStoreError(f"The lock {path} is not a file. Remove it.")
+    return descriptor, writable
+
+
+def _locked(path: Path, descriptor: int) -> bool:
+    """Lock an open file; False if it is locked, or was removed by its owner between opening and locking."""
+    try:
+        return try_lock(descriptor) and has_name(descriptor, path)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            raise StoreAccessError(
+                f"Could not lock {path}: the file system has no locks ({error.strerror}). A store needs them "
+                "for writing: mount the file system with locks, or choose another folder."
+            ) from error
+        raise access_error(f"Could not lock {path}", error, path) from error
+
+
+#: Weak: a lock that an interrupt separated from its user is released with the object.
+_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    """Close the locks in a forked child, which shares none of them."""
+    for lock in list(_locks):
+        lock._close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,210 @@
+"""Episodes of a dead writer's journal, collected row by row and event by event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..dynamic.values import load_json
+from ..errors import CorruptStoreError
+from ..journal.episodes import (
+    AgentRecord,
+    Continued,
+    EndReason,
+    EpisodeFacts,
+    EpisodeRecord,
+    add_in_order,
+    end_reason_of,
+    team_flags,
+    team_return,
+)
+from ..journal.row_index import RowSpans
+from ..schema import ENV_STEP, FLAGS, JOURNAL_KIND, LAST_OBSERVATION, MISSING, REWARD, STEP_ROW, StepSchema
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Rewards and flags of the transitions of a batch, rows of one lane together.
+
+    Attributes:
+        stepped: bool: which rows have a transition.
+        rewards: float64, shape (n,) or (n, k).
+        terminated, truncated: bool.
+        env_step: int64, steps of the environment, in a multi-agent store.
+    """
+
+    stepped: np.ndarray
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    env_step: np.ndarray | None = None
+
+    @staticmethod
+    def of(runs: RowSpans, schema: StepSchema) -> Outcomes:
+        """Read them; a row without a transition has zeros."""
+        rows = runs.rows(0, runs.batch.num_rows).rows
+        stepped = rows.column(JOURNAL_KIND.name).to_numpy() == STEP_ROW
+        rewards = np.zeros((len(stepped), *schema.reward_shape))
+        rewards[stepped] = schema.reward.decode([rows.column(REWARD).filter(pa.array(stepped))])
+        terminated, truncated = (
+            rows.column(name).fill_null(False).to_numpy(zero_copy_only=False) for name in FLAGS
+        )
+        counted = rows.column(ENV_STEP).fill_null(0).to_numpy() if schema.groups else None
+        return Outcomes(stepped, rewards, terminated, truncated, counted)
+
+
+@dataclass
+class RecoveredEpisode:
+    """An episode as of its journal rows and events, up to the row last read."""
+
+    begin: dict[str, Any]
+    end: dict[str, Any] | None = None
+    steps: int = 0
+    episode_return: float | list[float] = 0.0
+    terminated: bool = False
+    truncated: bool = False
+
+    @property
+    def continues(self) -> Continued | None:
+        """The episode of the store that it continues."""
+        found = self.begin.get("continues")
+        return None if found is None else Continued(found, self.begin.get("continued_steps") or 0)
+
+    @property
+    def grew(self) -> bool:
+        """Whether it has a step that no segment has."""
+        return self.steps > (0 if self.continues is None else self.continues.length)
+
+    def introduce(self, event: dict[str, Any]) -> None:
+        """Refuse the event that says who an agent is: only multi-agent stores have it."""
+        raise CorruptStoreError(f"A journal of a store without agents has an event of one: {event}.")
+
+    def add(self, outcomes: Outcomes, start: int, stop: int, agent: int = 0) -> None:
+        """Add the rows `[start, stop)` of a batch."""
+        stepped = start + np.flatnonzero(outcomes.stepped[start:stop])
+        if not len(stepped):
+            return
+        self.episode_return = add_in_order(self.episode_return, outcomes.rewards[stepped])
+        self.steps += len(stepped)
+        self.terminated = bool(outcomes.terminated[stepped[-1]])
+        self.truncated = bool(outcomes.truncated[stepped[-1]])
+
+    def record(self, number: int, now: int) -> EpisodeRecord:
+        """Return the episode's row."""
+        flags = (self.terminated, self.truncated)
+        reason = (self.end or {}).get("reason") or end_reason_of(*flags, "interrupted")
+        return self.as_record(number, now, (), self.episode_return, flags, reason)
+
+    def as_record(
+        self,
+        number: int,
+        now: int,
+        agents: tuple[AgentRecord, ...],
+        episode_return: float | list[float],
+        flags: tuple[bool, bool],
+        reason: EndReason,
+    ) -> EpisodeRecord:
+        """Return a row from the episode's events and the sums of its rows."""
+        end = self.end or {}
+        metadata = (self.end or self.begin).get("metadata")
+        return EpisodeRecord(
+            number=number,
+            env_index=self.begin.get("env_index"),
+            started_at=self.begin.get("started_at", now),
+            ended_at=end.get("ended_at", now),
+            length=self.steps,
+            episode_return=episode_return,
+            terminated=flags[0],
+            truncated=flags[1],
+            end_reason=reason,
+            facts=EpisodeFacts(
+                self.begin.get("seed"),
+                self.begin.get("options"),
+                load_json(metadata, "the journal") if metadata else {},
+                self.continues,
+                end.get(LAST_OBSERVATION.name) == MISSING,
+            ),
+            agents=agents,
+        )
+
+
+@dataclass
+class RecoveredTeam(RecoveredEpisode):
+    """A multi-agent episode as its journal rows and events tell it, up to the row last read.
+
+    Attributes:
+        schema: the store's.
+        introductions: the events that introduced its agents, by index.
+        lanes: the part of each agent.
+        env_step: steps of the environment at the last row.
+    """
+
+    schema: StepSchema | None = None
+    introductions: dict[int, dict[str, Any]] = field(default_factory=dict)
+    lanes: dict[int, RecoveredEpisode] = field(default_factory=dict)
+    env_step: int = 0
+
+    def introduce(self, event: dict[str, Any]) -> None:
+        """Read the event that says who an agent is.
+
+        Raises:
+            CorruptStoreError: it names no agent, or a group that the store does not have.
+        """
+        groups = 0 if self.schema is None else len(self.schema.groups)
+        agent, name, group = (event.get(key) for key in ("agent", "agent_id", "group"))
+        if agent is None or agent < 0 or name is None or group is None or not 0 <= group < groups:
+            raise CorruptStoreError(f"A journal has an agent that is not in the store: {event}.")
+        # A batch may stand in the journal twice, so the same agent may be introduced again.
+        known = {other["agent_id"]: index for index, other in self.introductions.items()}
+        if known.get(name, agent) != agent:
+            raise CorruptStoreError(f"A journal has one agent under two numbers: {event}.")
+        self.introductions.setdefault(agent, event)
+
+    def add(self, outcomes: Outcomes, start: int, stop: int, agent: int = 0) -> None:
+        """Count the rows of one agent; rows of one that was never introduced do not count."""
+        if agent not in self.introductions:
+            return
+        self.lanes.setdefault(agent, RecoveredEpisode(self.begin)).add(outcomes, start, stop)
+        if outcomes.env_step is not None:
+            self.env_step = max(self.env_step, int(outcomes.env_step[start:stop].max()))
+        self.steps = self.env_step if any(lane.steps for lane in self.lanes.values()) else 0
+
+    def record(self, number: int, now: int) -> EpisodeRecord:
+        """Return the episode's row."""
+        said = (self.end or {}).get("flags") or []
+        agents: list[AgentRecord] = []
+        for index in range(len(self.lanes)):
+            if index not in self.lanes:
+                break
+            lane, known = self.lanes[index], self.introductions[index]
+            flags = (lane.terminated, lane.truncated)
+            if not lane.steps and index < len(said):
+                # Flags of an agent that never acted stand on no row.
+                flags = _flags(said[index])
+            agents.append(
+                AgentRecord(known["agent_id"], known["group"], lane.steps, self._return_of(lane), *flags)
+            )
+        flags = team_flags(agents)
+        reason = (self.end or {}).get("reason") or end_reason_of(*flags, "interrupted")
+        total = team_return([agent.episode_return for agent in agents], self._objectives)
+        return self.as_record(number, now, tuple(agents), total, flags, reason)
+
+    @property
+    def _objectives(self) -> int | None:
+        shape = () if self.schema is None else self.schema.reward_shape
+        return shape[0] if shape else None
+
+    def _return_of(self, lane: RecoveredEpisode) -> float | list[float]:
+        if lane.steps or self._objectives is None:
+            return lane.episode_return
+        return [0.0] * self._objectives
+
+
+def _flags(said: Any) -> tuple[bool, bool]:
+    """Return an agent's flags in an event; unset if they are none."""
+    if not isinstance(said, list) or len(said) != 2:
+        return False, False
+    return said[0] is True, said[1] is True

@@ -1,0 +1,5 @@
+"""Parquet files: written with checksums, read with checks.
+
+They use files and checksums only; tables, segments and readers use them. Begin with `files`; `page_checks`
+compares the checksums of pages, which engines skip.
+"""

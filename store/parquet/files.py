@@ -1,0 +1,283 @@
+"""How the store writes and opens Parquet: codecs, encodings, pages, statistics, checksums.
+
+zstd everywhere; BYTE_STREAM_SPLIT for floating-point leaves; delta encoding for `t`; dictionaries only where
+values repeat (ids, texts, integers). Pages of 1 MiB let zstd see many frames at once and stay in the
+processor's caches.
+Pages carry the checksums that Parquet has. The footer gets one of ours: its CRC-32 stands behind it, inside
+the length that the file gives for it, where readers that do not know it pass over it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..checksums import FOOTER_MARK, PARQUET_END, checked_end, checksum, checksum_of_end
+from ..errors import CorruptStoreError, EpisodelakeError
+from ..files import Place, access_error, guard_access, is_denied, is_passing
+
+_PAGE_BYTES = 1 << 20
+_COMPRESSION_LEVEL = 1
+_TAIL_BYTES = 64 << 10
+#: Row groups that we write hold some 32 MiB, or one row.
+_LARGEST_GROUP = 1 << 30
+_MAGIC = b"PAR1"
+
+
+def _leaf(column: pa.Field) -> tuple[str, pa.DataType]:
+    """Return the Parquet path and type of the one leaf of a column."""
+    path, kind = column.name, column.type
+    while pa.types.is_list(kind):
+        path, kind = f"{path}.list.element", kind.value_type
+    return path, kind
+
+
+def writer_options(schema: pa.Schema, row_bytes: int) -> dict[str, Any]:
+    """Keyword arguments for `pyarrow.parquet.ParquetWriter`.
+
+    Args:
+        schema: what is written.
+        row_bytes: about how many bytes a row takes; decides how many rows a page takes.
+    """
+    leaves = [_leaf(column) for column in schema]
+    delta = [path for path, _ in leaves if path == "t"]
+    split = [path for path, kind in leaves if pa.types.is_floating(kind)]
+    return {
+        "compression": "zstd",
+        "compression_level": _COMPRESSION_LEVEL,
+        "use_dictionary": [
+            path for path, kind in leaves if path not in (*delta, *split) and not pa.types.is_binary(kind)
+        ],
+        "use_byte_stream_split": split,
+        "column_encoding": dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
+        "data_page_size": _PAGE_BYTES,
+        "write_batch_size": max(1, min(1024, _PAGE_BYTES // max(1, row_bytes))),
+        "write_statistics": [
+            path for path, kind in leaves if "." not in path and not pa.types.is_binary(kind)
+        ],
+        "store_schema": False,
+        "write_page_checksum": True,
+    }
+
+
+@contextlib.contextmanager
+def parquet_writer(place: Place, schema: pa.Schema, row_bytes: int) -> Iterator[pq.ParquetWriter]:
+    """Write a Parquet file of the store; when the block ends it is complete, checked and durable.
+
+    Args:
+        place: where; an older file of that name is replaced.
+        schema: what is written.
+        row_bytes: about how many bytes a row takes.
+
+    Raises:
+        StoreAccessError: the file could not be written; what is there is listed by no table.
+    """
+    with guard_access("write", place), place.written() as path:
+        with pq.ParquetWriter(str(path), schema, **writer_options(schema, row_bytes)) as writer:
+            yield writer
+        _add_checksum(path)
+
+
+def _add_checksum(path: Path) -> None:
+    """Put the CRC-32 of the footer behind it."""
+    with open(path, "r+b") as file:
+        stop = file.seek(0, os.SEEK_END) - PARQUET_END.size
+        file.seek(stop)
+        end = file.read(PARQUET_END.size)
+        length, _ = PARQUET_END.unpack(end)
+        file.seek(stop - length)
+        footer = file.read(length)
+        file.write(checked_end(end, FOOTER_MARK, checksum(footer)))
+
+
+def file_key(place: Place, *more: object) -> object:
+    """Return the identity of a file, to remember a check by; None if it cannot be had, as reading will
+    explain.
+    """
+    if place.local is None:
+        return (str(place), *more)
+    try:
+        found = os.stat(place.local)
+    except OSError:
+        return None
+    return (str(place), found.st_ino, found.st_size, found.st_mtime_ns, *more)
+
+
+def read_footer(place: Place) -> pq.FileMetaData:
+    """Read and check the footer of a Parquet file of the store.
+
+    Raises:
+        CorruptStoreError: the file is missing, truncated, damaged or no Parquet file; the message names it.
+        StoreAccessError: it may not be read, or cannot be reached.
+    """
+    return read_checked_footer(place)[0]
+
+
+def read_checked_footer(place: Place) -> tuple[pq.FileMetaData, bool]:
+    """Read and check a footer as `read_footer` does, and say whether it carries our checksum."""
+    try:
+        footer, ours = _footer(place)
+        found = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
+        sizes = (found.row_group(index).total_byte_size for index in range(found.num_row_groups))
+        if max(sizes, default=0) > _LARGEST_GROUP:
+            raise ValueError(f"a row group unpacks to more than {_LARGEST_GROUP} bytes")
+        return found, ours
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise reading_error(place, error) from error
+
+
+def _footer(place: Place) -> tuple[bytes, bool]:
+    """Return the bytes of a file's footer, with length and magic, and whether they carry our checksum."""
+    tail, size = place.read_tail(_TAIL_BYTES)
+    needed = _footer_bytes(tail, size)
+    if needed > len(tail):
+        tail, _ = place.read_tail(needed)
+    footer = tail[-needed:]
+    return footer, _verify(footer)
+
+
+def footer_digest(place: Place) -> str:
+    """Return the SHA-256 of a file's footer: where its pages lie, how large they are, and their statistics.
+
+    Raises:
+        CorruptStoreError, StoreAccessError: see `read_footer`.
+    """
+    try:
+        return hashlib.sha256(_footer(place)[0]).hexdigest()
+    except (OSError, ValueError) as error:
+        raise reading_error(place, error) from error
+
+
+def text_bounds(footer: pq.FileMetaData, name: str) -> tuple[str, str] | None:
+    """Return the smallest and the largest text of a column, as the statistics of a file's row groups have
+    them.
+
+    Returns:
+        None where there are none: no such column, no value, or another writer.
+    """
+    schema = footer.schema
+    # Names are looked at first: a path is made anew each time, and there may be many columns and files.
+    found = [
+        footer.row_group(group).column(index).statistics
+        for index, leaf in enumerate(schema.names)
+        if leaf == name and schema.column(index).path == name
+        for group in range(footer.num_row_groups)
+    ]
+    known = [each for each in found if each is not None and each.has_min_max]
+    if not known:
+        return None
+    return min(each.min for each in known), max(each.max for each in known)
+
+
+def reading_error(place: Place, error: Exception) -> EpisodelakeError:
+    """Return the error for a file of the store that is damaged, missing or out of reach.
+
+    Raises:
+        MemoryError: `error` is one, from Arrow perhaps; the file is not to blame.
+    """
+    if isinstance(error, MemoryError):
+        raise error
+    if isinstance(error, EpisodelakeError):
+        return error
+    if isinstance(error, FileNotFoundError):
+        return CorruptStoreError(
+            f"The file {place} is missing. Either it was vacuumed after this version was opened (refresh the "
+            "store), or it was deleted by hand: restore it from a copy."
+        )
+    number = error.errno if isinstance(error, OSError) else None
+    if number not in (None, errno.EISDIR) or is_passing(error) or is_denied(error):
+        return access_error(f"Could not read {place}", error, place)
+    return CorruptStoreError(
+        f"The file {place} cannot be read: {error}. It is damaged; the other files of the store are not "
+        "affected."
+    )
+
+
+def _footer_bytes(tail: bytes, size: int) -> int:
+    """Return how many bytes at the end of a file its footer takes, with length and magic."""
+    if len(tail) < PARQUET_END.size:
+        raise ValueError(f"it has {size} bytes, too few for a Parquet file")
+    length, magic = PARQUET_END.unpack(tail[-PARQUET_END.size :])
+    if magic != _MAGIC or length + PARQUET_END.size + len(_MAGIC) > size:
+        raise ValueError("it does not end as a Parquet file does")
+    return length + PARQUET_END.size
+
+
+def _verify(footer: bytes) -> bool:
+    """Compare the checksum behind the footer; False if it has none, as in files of other writers."""
+    found = checksum_of_end(footer, FOOTER_MARK)
+    if found is not None and checksum(footer[: found[0]]) != found[1]:
+        raise ValueError("its footer does not have the checksum that it was written with")
+    return found is not None
+
+
+def read_parquet(
+    place: Place,
+    columns: Sequence[str] | None = None,
+    *,
+    dictionaries: Sequence[str] = (),
+    rows: int | None = None,
+) -> pa.Table:
+    """Read columns of a whole Parquet file of the store.
+
+    Args:
+        place: the file.
+        columns: the columns to read; None for all.
+        dictionaries: columns to read dictionary-encoded.
+        rows: how many rows were committed; None if that is not known.
+
+    Raises:
+        CorruptStoreError: the file is damaged, missing, or has another number of rows; the message names it.
+        StoreAccessError: it may not be read, or cannot be reached.
+    """
+    try:
+        found = open_parquet(place, dictionaries=dictionaries).read(columns and list(columns))
+        if rows not in (None, found.num_rows):
+            raise ValueError(f"it has {found.num_rows} rows, {rows} were committed")
+        return found
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise reading_error(place, error) from error
+
+
+def open_parquet(
+    place: Place, metadata: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()
+) -> pq.ParquetFile:
+    """Open a Parquet file of the store.
+
+    Args:
+        place: the file.
+        metadata: its footer, if it was read before.
+        dictionaries: columns to read dictionary-encoded.
+
+    Raises:
+        CorruptStoreError, StoreAccessError: see `read_footer`.
+    """
+    footer = read_footer(place) if metadata is None else metadata
+    try:
+        return pq.ParquetFile(
+            place.parquet_source(),
+            metadata=footer,
+            read_dictionary=list(dictionaries) or None,
+            page_checksum_verification=True,
+            pre_buffer=place.local is None,
+        )
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise reading_error(place, error) from error
+
+
+def make_first_array() -> None:
+    """Have pyarrow look for pandas now, which takes half a second where it is installed.
+
+    It does so when it makes its first array. In a thread that writes a journal, the first steps would reach
+    the disk late; beside a thread that draws, Altair would meet a pandas of which only a part is loaded.
+    """
+    pa.array(np.empty(0))

@@ -1,0 +1,110 @@
+"""Every long call of the library, one after the other and each without end: only Ctrl-C stops it.
+
+Run as a program with a folder, it prints the name of a call before it runs it again and again until it raises
+KeyboardInterrupt, and the name once more. A call that swallows Ctrl-C never ends.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import polars as pl
+from gymnasium.vector import SyncVectorEnv
+
+import episodelake as el
+from nasty_environments import SmallEnv
+
+WHOLE = {
+    "observations": np.zeros((51, 3), np.float32),
+    "actions": np.zeros((50, 2), np.float32),
+    "rewards": np.ones(50),
+    "terminations": True,
+    "truncations": False,
+}
+
+
+def calls(folder: Path) -> dict[str, Callable[[], Any]]:
+    """Name the calls; each may be repeated."""
+    store = el.create(folder / "store", SmallEnv())
+    with store.writer() as writer:
+        for _ in range(40):
+            writer.write_episode(**WHOLE)
+    store.refresh()
+    store.export(folder / "source.parquet", format="parquet")
+    rows = store.steps.collect().to_arrow()
+    ids = store.episodes.select("episode_id").collect()
+
+    def new() -> str:
+        return tempfile.mktemp(dir=folder)
+
+    def writing(write: Callable[[el.EpisodeWriter], Any]) -> None:
+        with store.writer() as own:
+            write(own)
+
+    def record(env: Any) -> None:
+        with store.record(env) as recorder:
+            recorder.reset()
+            for _ in range(200):
+                recorder.step(recorder.action_space.sample())
+
+    return {
+        "collect": lambda: el.collect(SmallEnv(), None, store, steps=200),
+        "collect a batch": lambda: el.collect(SyncVectorEnv([SmallEnv] * 2), None, store, steps=200),
+        "record": lambda: record(gym.wrappers.Autoreset(SmallEnv())),
+        "record a batch": lambda: record(SyncVectorEnv([SmallEnv] * 2)),
+        "write_episode": lambda: writing(lambda writer: writer.write_episode(**WHOLE)),
+        "write_episodes": lambda: writing(lambda writer: writer.write_episodes(rows)),
+        "import_dataset": lambda: el.import_dataset(folder / "source.parquet", new()),
+        "import_dataset, skipping": lambda: el.import_dataset(
+            folder / "source.parquet", new(), on_error="skip"
+        ),
+        "export": lambda: store.export(new(), format="parquet"),
+        "export to files": lambda: store.export(new(), format="webdataset"),
+        "to.pandas": store.to.pandas,
+        "loader": lambda: sum(len(batch["reward"]) for batch in store.loader(16, shuffle=True)),
+        "streaming loader": lambda: sum(len(batch["reward"]) for batch in store.loader(16, cache="stream")),
+        "stats": store.stats,
+        "quality": store.quality,
+        "query": lambda: store.query("select sum(sin(x)) from range(1000000000) r(x)"),
+        "filter": lambda: len(store.filter("length > 3 and episode_return < 1e9")),
+        "frames": lambda: store.steps.collect(),
+        "episodes": lambda: [episode.observations for episode in store],
+        "verify": store.verify,
+        "annotate": lambda: store.annotate(ids.with_columns(mark=pl.lit(1))),
+        "split": lambda: store.split({"train": 0.5, "test": 0.5}),
+        "copy": lambda: store.copy(new()),
+        "merge": lambda: el.merge([store], new()),
+        "compact": store.compact,
+        "vacuum": store.vacuum,
+        "recover": lambda: el.recover(folder / "store"),
+    }
+
+
+def main(folder: Path) -> None:
+    """Run them."""
+    for name, call in calls(folder).items():
+        try:
+            try:
+                print(name, flush=True)
+                while True:
+                    call()
+            finally:
+                # Polars has a handler of its own, so one signal may raise twice.
+                time.sleep(0.01)
+        except BaseException as interrupt:
+            # Polars makes a panic or a TypeError of a signal that comes while it converts types: not ours.
+            if "KeyboardInterrupt" not in "".join(traceback.format_exception(interrupt)):
+                raise
+        print(name, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,338 @@
+"""Errors of the system during an import, and the reasons why sources are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import episodelake as el
+from episodelake.terminal.app import app
+from episodelake.writers.importing.boundary import reading
+from test_import_boundary import folder_of
+
+h5py = pytest.importorskip("h5py")
+
+#: A file of which every read fails with EIO.
+UNREADABLE = Path("/proc/self/mem")
+SOURCES = [
+    "d3rlpy_continuous.h5",
+    "robomimic.hdf5",
+    "tianshou.hdf5",
+    "ogbench-navigate.npz",
+    "lerobot-v3",
+    "lerobot-v21",
+    "rlds/walk",
+    "dopamine-ring",
+    "imitation",
+    "torchrl-dumps",
+    "rllib/rows",
+    "rllib/json",
+    "rllib/episodes",
+    "csv",
+    "jsonl",
+    "parquet",
+    "npz",
+]
+
+
+def source_of(kind: str, folder: Path) -> Path:
+    """The path of a dataset; a table is written first."""
+    if kind not in ("csv", "jsonl", "parquet", "npz"):
+        return folder_of(kind)
+    rows = {"episode": [0, 0, 0], "t": [0, 1, 2], "observation": [1.0, 2.0, 3.0], "action": [0, 1, 0]}
+    table = pl.DataFrame(rows | {"reward": [1.0, 0.0, 2.0], "terminated": [False, False, True]})
+    path = folder / f"rows.{kind}"
+    if kind == "csv":
+        table.write_csv(path)
+    elif kind == "jsonl":
+        table.write_ndjson(path)
+    elif kind == "parquet":
+        table.write_parquet(path)
+    else:
+        np.savez(path, **{name: table[name].to_numpy() for name in table.columns})
+    return path
+
+
+@contextlib.contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """Let the process open so many files more, and no others."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, limits[0]), limits[1]))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(count):
+            os.close(taken.pop())
+        yield
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.filterwarnings("ignore:The run .* could not be closed")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_want_of_descriptors_is_no_damage_of_the_source(tmp_path: Path, kind: str) -> None:
+    """Whichever open fails with EMFILE, in Python or in a library, the import asks to be called again."""
+    source = source_of(kind, tmp_path)
+
+    def rehearse() -> None:
+        el.import_dataset(source, tmp_path / "store", dry_run=True, last_observation="missing")
+
+    rehearse()
+    failures = 0
+    for count in range(40):
+        try:
+            with free_descriptors(count):
+                rehearse()
+        except OSError as error:
+            assert isinstance(error, el.errors.StoreUnavailableError) or error.errno == errno.EMFILE, count
+            failures += 1
+        else:
+            break
+    assert 0 < failures < 40
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(errno.EIO, os.strerror(errno.EIO)), el.errors.StoreUnavailableError),
+        (OSError("Unable to read (file read failed) [Errno 5]"), el.errors.StoreUnavailableError),
+        (pa.ArrowInvalid("Could not read: [errno 24] Too many open files"), el.errors.StoreUnavailableError),
+        (
+            duckdb.IOException('IO Error: Could not read from file "x": Input/output error'),
+            el.errors.StoreUnavailableError,
+        ),
+        (TimeoutError(), el.errors.StoreUnavailableError),
+        (PermissionError(errno.EACCES, os.strerror(errno.EACCES)), el.errors.StoreAccessError),
+        (OSError("Truncated file"), el.errors.DatasetError),
+        (pa.ArrowInvalid("Parquet magic bytes not found in footer"), el.errors.DatasetError),
+        (RecursionError("too deep"), el.errors.DatasetError),
+        (MemoryError("Unable to allocate 1.00 TiB"), el.errors.DatasetError),
+    ],
+    ids=str,
+)
+def test_errors_are_passing_denied_or_damage(error: Exception, expected: type[Exception]) -> None:
+    """An error of a library becomes one of ours that names the place."""
+    with pytest.raises(expected, match=r"rows\.csv cannot be read") as raised, reading("rows.csv"):
+        raise error
+    assert type(raised.value) is expected
+
+
+@pytest.mark.skipif(not UNREADABLE.exists(), reason="there is no /proc")
+def test_errors_of_the_disk_below_hdf5_are_passing() -> None:
+    """HDF5 reads by itself, and quotes the number of the system's error."""
+    with pytest.raises(el.errors.StoreUnavailableError, match="mem cannot be read"), reading(UNREADABLE):
+        h5py.File(UNREADABLE)
+
+
+def test_recognition_does_not_hide_why_a_source_is_refused(tmp_path: Path) -> None:
+    """A limit that a file exceeds is the error itself, whole, not a remark of "no known format"."""
+    with h5py.File(tmp_path / "big.hdf5", "w") as file:
+        file.create_dataset("observations", (1 << 40,), "f8", chunks=(1 << 10,))
+    np.savez(tmp_path / "big.npz", **{"episode": np.zeros(9_000_000), "observation": np.zeros(9_000_000)})
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(el.errors.DatasetError, match=r"observations claims .* pass max_bytes= ") as error:
+        el.import_dataset(tmp_path / "big.hdf5", tmp_path / "store")
+    assert "no known format" not in str(error.value)
+    with pytest.raises(
+        el.errors.DatasetError, match=r"takes 72,000,000 bytes .* max_bytes=72000000 .* or more"
+    ):
+        el.import_dataset(tmp_path / "big.npz", tmp_path / "store", max_bytes=1 << 20)
+    with pytest.raises(
+        el.errors.DatasetError, match=r"damaged\.parquet cannot be read as a table: ArrowInvalid"
+    ):
+        el.import_dataset(tmp_path / "damaged.parquet", tmp_path / "store")
+
+
+def rows(**changes: Any) -> pl.DataFrame:
+    """Two episodes of two transitions, `a` and `b`."""
+    table: dict[str, Any] = {
+        "episode": ["a", "a", "b", "b"],
+        "observation": [1.0, 2.0, 3.0, 4.0],
+        "action": [0, 1, 0, 1],
+        "reward": [0.5, 0.25, 0.0, 1.0],
+        "terminated": [False, True, False, True],
+    }
+    return pl.DataFrame(table | changes, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: [], "The source is an empty list"),
+        (lambda folder: {}, "The source is an empty dict"),
+        (lambda folder: "", "The source is an empty text"),
+        (lambda folder: folder / "zero.csv", "zero.csv is empty: it has 0 bytes"),
+        (lambda folder: folder / "some", "some/b.csv is empty: it has 0 bytes"),
+        (lambda folder: [folder / "some/a.csv", folder / "zero.csv"], "zero.csv is empty: it has 0 bytes"),
+        (lambda folder: str(folder / "some/*.csv"), "some/b.csv is empty: it has 0 bytes"),
+        (lambda folder: folder / "none", "none is an empty folder"),
+    ],
+)
+def test_empty_sources_are_named(tmp_path: Path, make: Callable[[Path], Any], message: str) -> None:
+    """Not taken for the working folder, nor for a table that lacks columns."""
+    (tmp_path / "some").mkdir()
+    (tmp_path / "none").mkdir()
+    rows().write_csv(tmp_path / "some" / "a.csv")
+    for name in ("zero.csv", "some/b.csv"):
+        (tmp_path / name).touch()
+    with pytest.raises(el.errors.DatasetError, match=message):
+        el.import_dataset(make(tmp_path), tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize("integer", [2**53 + 1, -(2**53) - 1, 2**60 + 1, 10**40])
+def test_integers_are_exact_or_refused(tmp_path: Path, suffix: str, integer: int) -> None:
+    """DuckDB reads a column with fractions as doubles, which hold no other integers beyond 53 bits."""
+    for exact, value in ((False, integer), (True, 2**53), (True, 2**60)):
+        table = rows().to_dicts()
+        for row, given in zip(table, [value, 1.5, 2, 3], strict=True):
+            row["id"] = given
+        path = tmp_path / f"{exact}-{value}.{suffix}"
+        lines = [",".join(table[0])] if suffix == "csv" else []
+        for row in table:
+            lines.append(",".join(map(str, row.values())) if suffix == "csv" else json.dumps(row))
+        path.write_text("\n".join(lines))
+        mapping = {name: name for name in rows().columns} | {"extra": ["id"]}
+        options: Any = {"mapping": mapping, "last_observation": "missing"}
+        if exact:
+            el.import_dataset(path, tmp_path / path.stem, **options)
+            assert el.open(tmp_path / path.stem).steps.collect()["id"][0] == value
+            continue
+        with pytest.raises(
+            el.errors.DatasetError, match=f"{path.stem}.*`id` has the integer {integer}, which would"
+        ):
+            el.import_dataset(path, tmp_path / path.stem, **options)
+
+
+def test_nested_integers_are_exact_or_refused(tmp_path: Path) -> None:
+    """Those in lists and objects too; digits within texts are none."""
+    mapping = {name: name for name in rows().columns} | {"extra": ["id"]}
+    for number, values in enumerate(
+        (
+            [[1.5, 2**60 + 1], [1.0], [], []],
+            [{"a": {"b": [0.5]}}, {"a": {"b": [2**53 + 1]}}, None, None],
+            [{"a": 1e300, "text": '9007199254740993" 9007199254740993'}, {"a": 0.5, "text": ""}, None, None],
+        )
+    ):
+        lines = [json.dumps(row | {"id": id}) for row, id in zip(rows().to_dicts(), values, strict=True)]
+        (tmp_path / f"{number}.jsonl").write_text("\n".join(lines))
+        expectation: Any = pytest.raises(el.errors.DatasetError, match="the column `id` has the integer")
+        with expectation if number < 2 else contextlib.nullcontext():
+            el.import_dataset(
+                tmp_path / f"{number}.jsonl",
+                tmp_path / str(number),
+                mapping=mapping,
+                last_observation="missing",
+            )
+
+
+def test_a_rehearsal_shows_what_becomes_of_changed_episodes(tmp_path: Path) -> None:
+    """With the counts, the skipped episodes and the errors of the import; nothing is written."""
+    path, into = tmp_path / "rows.csv", tmp_path / "store"
+    rows().write_csv(path)
+    options: Any = {"last_observation": "repeat"}
+    el.import_dataset(path, into, **options)
+    version = el.open(into).version
+    same = el.import_dataset(path, into, dry_run=True, **options)
+    assert (same.present, same.replaced, same.kept) == (2, 0, 0)
+    rows(observation=[1.0, 2.0, 3.0, 9.0]).write_csv(path)
+    with pytest.raises(el.errors.DatasetError, match=r"episodes with other values than in .*store \(1\)"):
+        el.import_dataset(path, into, dry_run=True, **options)
+    for choice, counts in (("keep", (1, 0, 1)), ("replace", (1, 1, 0))):
+        rehearsed = el.import_dataset(path, into, dry_run=True, on_changed=choice, **options)
+        assert (rehearsed.present, rehearsed.replaced, rehearsed.kept) == counts
+        assert (rehearsed.episodes, rehearsed.dry_run, rehearsed.preview is None) == (0, True, False)
+    assert el.open(into).version == version
+    done = el.import_dataset(path, into, on_changed="replace", **options)
+    assert (done.present, done.replaced, done.kept) == (1, 1, 0)
+    assert done.lost == rehearsed.lost
+
+
+def test_an_error_names_what_it_leaves_behind(tmp_path: Path) -> None:
+    """The folder with the episodes before it, from which the import goes on."""
+    el.import_dataset(rows(), tmp_path / "store", name="rows", last_observation="repeat")
+    changed = rows(observation=[1.0, 2.0, 3.0, 9.0])
+    with pytest.raises(el.errors.DatasetError) as error:
+        el.import_dataset(changed, tmp_path / "store", name="rows", last_observation="repeat")
+    (left,) = tmp_path.glob(".store.importing-*")
+    assert str(left) in error.value.__notes__[0]
+
+
+def test_errors_name_the_source_and_the_episode_by_one_name(tmp_path: Path) -> None:
+    """Alone or as one of the episodes that are left out."""
+    rows(terminated=[0, 2, 0, 1]).write_csv(tmp_path / "flags.csv")
+    with pytest.raises(el.errors.DatasetError, match="The flag `terminated` has the value 2") as error:
+        el.import_dataset(tmp_path / "flags.csv", tmp_path / "store")
+    assert any("flags.csv" in note for note in error.value.__notes__)
+    odd = rows(observation=[1.0, 2.0, None, 4.0])
+    options: Any = {"last_observation": "repeat"}
+    with pytest.raises(el.errors.SpaceMismatchError, match="Episode b, row 0"):
+        el.import_dataset(odd, tmp_path / "raised", **options)
+    report = el.import_dataset(odd, tmp_path / "skipped", on_error="skip", **options)
+    (skipped,) = report.skipped
+    assert skipped[0] == "b" and skipped[1].startswith("Episode b, row 0")
+
+
+def test_rows_of_a_list_are_cut_at_their_flags(tmp_path: Path) -> None:
+    """Where no key names the episode; without flags nothing tells the episodes apart."""
+    given = rows().drop("episode").to_dicts()
+    report = el.import_dataset(given, tmp_path / "store", last_observation="repeat")
+    assert (report.episodes, report.steps) == (2, 4)
+    assert [len(episode) for episode in el.open(tmp_path / "store")] == [2, 2]
+    unflagged = rows().drop("episode", "terminated").to_dicts()
+    with pytest.raises(el.errors.DatasetError, match="it has no column for episode"):
+        el.import_dataset(unflagged, tmp_path / "other")
+
+
+def test_the_command_takes_files_and_refuses_unknown_words(tmp_path: Path) -> None:
+    """Several files are one source; a word that an option does not know is an error of usage."""
+    runner = CliRunner()
+    for name in ("a", "b"):
+        rows().drop("episode").head(2).write_csv(tmp_path / f"{name}.csv")
+    files = [str(tmp_path / f"{name}.csv") for name in ("a", "b")]
+    done = runner.invoke(app, ["import", *files, str(tmp_path / "store"), "--last-observation", "repeat"])
+    assert done.exit_code == 0, done.output
+    assert len(el.open(tmp_path / "store")) == 2
+    for option in ("--on-changed", "--last-observation", "--cast"):
+        refused = runner.invoke(app, ["import", files[0], str(tmp_path / "other"), option, "nope"])
+        assert (refused.exit_code, "'nope' is unknown; expected" in refused.output) == (2, True)
+
+
+def test_an_unreadable_file_beside_a_table_hides_no_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A format whose files may not be read is out of the question; another one may match."""
+    rows = pl.DataFrame(
+        {"episode": [1, 1], "observation": [0.0, 1.0], "action": [0, 1], "reward": [1.0, 1.0]}
+    )
+    (tmp_path / "data").mkdir()
+    rows.write_parquet(tmp_path / "data" / "part.parquet")
+    (tmp_path / "data" / "a_notes.json").write_text("{}")
+    refused = Path.open
+
+    def open_most(path: Path, *args: Any, **options: Any) -> Any:
+        if path.name == "a_notes.json":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return refused(path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", open_most)
+    assert el.import_dataset(tmp_path / "data", tmp_path / "store", last_observation="missing").steps == 2

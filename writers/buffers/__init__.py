@@ -1,1 +1,0 @@
-"""Row buffers between recorders and the journal."""

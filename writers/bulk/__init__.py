@@ -1,1 +1,0 @@
-"""Whole episodes on their way from arrays and Arrow data to segments."""

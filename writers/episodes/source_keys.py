@@ -1,0 +1,171 @@
+"""Source keys: text that names an episode in the dataset it was imported from, so that it is written once.
+
+The key of an episode is its metadata `source_key`. `EpisodeWriter` asks here before it writes an episode.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from ...store.delta.version import TableVersion
+from ...store.dynamic.column_groups import METADATA
+from ...store.dynamic.values import load_object
+from ...store.errors import InvalidArgumentError
+from ...store.layout import EPISODES, Layout
+from ...store.names import has_utf8
+from ...store.parquet.files import read_parquet
+from ...store.reserved import SOURCE_DIGEST as SOURCE_DIGEST
+from ...store.reserved import SOURCE_KEY
+from ..rows.step_rows import StepRows
+
+OnDuplicate = Literal["error", "skip"]
+
+
+class SourceKeys:
+    """The source keys of a store's episodes, as one writer knows them.
+
+    Args:
+        layout: the store.
+        on_duplicate: "error": a key that is there already raises; "skip": its episode is left out.
+        rows: the writer's; the keys of its open episodes count.
+    """
+
+    def __init__(self, layout: Layout, on_duplicate: OnDuplicate, rows: StepRows) -> None:
+        self._rows = rows
+        self._layout = layout
+        self._on_duplicate = on_duplicate
+        # Read with the first key: writers without keys need none of them.
+        self._known: set[str] | None = None
+
+    def add(self, keys: Collection[str]) -> None:
+        """Remember the keys of episodes that were written, which `is_new` has looked at."""
+        # The episodes are recorded: reading the store now could fail, and the call would be repeated.
+        if keys:
+            self._all().update(keys)
+
+    def is_known(self, key: Any) -> bool:
+        """Return whether there is an episode with this key.
+
+        Raises:
+            InvalidArgumentError: the key is no text.
+        """
+        # An open episode that is discarded gives its key back.
+        return _checked(key) in self._all() or any(
+            live.facts.metadata.get(SOURCE_KEY) == key for live in self._rows.live
+        )
+
+    def is_new(self, key: Any, others: Collection[str] = ()) -> bool:
+        """Return whether to write an episode with this key; True without a key.
+
+        Args:
+            others: keys of episodes that are being written.
+
+        Raises:
+            InvalidArgumentError: the key is no text, or is there already and `on_duplicate` is "error".
+        """
+        if key is None:
+            return True
+        if not self.is_known(key) and key not in others:
+            return True
+        if self._on_duplicate == "error":
+            raise InvalidArgumentError(
+                f"source_key={key!r}: {self._layout.root} has an episode with this key already. Give each "
+                'episode a key of its own, or open the writer with on_duplicate="skip" to leave such '
+                "episodes out."
+            )
+        return False
+
+    def fresh(self, keys: Sequence[Any]) -> np.ndarray:
+        """Return which of some episodes to write, by their keys; raises as `is_new`.
+
+        Returns:
+            bool, one for each key.
+        """
+        chosen: set[str] = set()
+        fresh = np.ones(len(keys), bool)
+        for index, key in enumerate(keys):
+            fresh[index] = self.is_new(key, chosen)
+            if key is not None:
+                chosen.add(key)
+        return fresh
+
+    def _all(self) -> set[str]:
+        if self._known is None:
+            self._known = {source.key for source in committed_sources(self._layout)}
+        return self._known
+
+
+def check_on_duplicate(value: Any) -> None:
+    """Refuse an unknown `on_duplicate`.
+
+    Raises:
+        InvalidArgumentError: it is neither "error" nor "skip".
+    """
+    if not isinstance(value, str) or value not in get_args(OnDuplicate):
+        raise InvalidArgumentError(f"on_duplicate={value!r} is unknown; expected 'error' or 'skip'.")
+
+
+def with_source_key(metadata: Any, key: str | None) -> Any:
+    """Return an episode's metadata with its source key, if it has one.
+
+    Raises:
+        InvalidArgumentError: the metadata is no mapping, or has another key.
+    """
+    if key is None:
+        return metadata
+    if not isinstance(metadata, Mapping | None):
+        raise InvalidArgumentError(f"metadata is {type(metadata).__name__}; expected a mapping.")
+    found = (metadata or {}).get(SOURCE_KEY, key)
+    if found != key:
+        raise InvalidArgumentError(
+            f"source_key={key!r}, but the metadata have `{SOURCE_KEY}` {found!r}. Give one of them."
+        )
+    return {**(metadata or {}), SOURCE_KEY: key}
+
+
+def _checked(key: Any) -> str:
+    if type(key) is not str or not key or not has_utf8(key):
+        raise InvalidArgumentError(
+            f"source_key={key!r}: expected text, such as the path and number of an episode."
+        )
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where an episode of a store comes from.
+
+    Attributes:
+        id: of the episode.
+        key: its source key.
+        digest: of its content; None where it was written without one.
+    """
+
+    id: str
+    key: str
+    digest: str | None
+
+
+def committed_sources(layout: Layout) -> Iterator[Source]:
+    """Yield the sources of those episodes in the newest version of the store that have a key."""
+    table = layout.table(EPISODES)
+    columns = [METADATA.column((name,)) for name in (SOURCE_KEY, SOURCE_DIGEST)]
+    for file in TableVersion(table).files():
+        names = [name for name in (*columns, METADATA.json_column) if name in file.columns]
+        if not names:
+            continue
+        found = read_parquet(table / file.name, ["episode_id", *names]).to_pydict()
+        # A value is in the JSON column where its own has another type, or stands under another spelling.
+        texts = found.get(METADATA.json_column, itertools.repeat(None))
+        keys, digests = (found.get(name, itertools.repeat(None)) for name in columns)
+        for id, key, digest, text in zip(found["episode_id"], keys, digests, texts, strict=False):
+            if text is not None and SOURCE_KEY in text:
+                rest = load_object(text, f"the column {METADATA.json_column!r}")
+                key, digest = rest.get(SOURCE_KEY, key), rest.get(SOURCE_DIGEST, digest)
+            if isinstance(key, str):
+                yield Source(id, key, digest if isinstance(digest, str) else None)

@@ -1,0 +1,1 @@
+"""Rows as they arrive: buffers and row sources. Uses `session`; begin with `step_rows.py`."""

@@ -1,0 +1,357 @@
+"""Single rows: the row source of writers and recorders that take one step at a time.
+
+    begin / room().add_step / end -> row buffer -> session -> journal
+
+Appending a step touches only the row buffer. An episode is finished once it is among the session's finished
+ones and no longer open here, so an interrupted `end` can be repeated.
+
+`WholeRows` adds whole episodes, whose rows wait in memory until a segment takes them. They go to the journal
+like those of any other episode where no segment takes them within `flush_seconds`, or where a caller waits
+for `flush()`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from ...store.dynamic.column_groups import ColumnSet
+from ...store.errors import RecorderStateError, StoreAccessError
+from ...store.journal.episodes import EndReason, EpisodeFacts, EpisodeRecord, end_reason_of, timestamp_now
+from ...store.journal.events import begin_event, end_event
+from ...store.maintenance.reopening import UnfinishedEpisode
+from ..session.finished_episodes import BulkEpisodes
+from ..session.row_source import ArrivedRows, JournalRows, RowObserver, check_agents
+from ..session.session import RunSession
+from .agent_arrivals import arrival_buffer
+from .arrivals import ArrivalBuffer, LiveEpisode
+
+_FIRST_ROWS = 256
+
+
+class StepRows:
+    """The rows of a run that come one by one; several episodes may be open at once.
+
+    Args:
+        session: the session that takes the rows.
+
+    Raises:
+        InvalidArgumentError: the store is for several agents.
+    """
+
+    many_agents = False
+    #: The recording thread writes a full buffer itself.
+    full = False
+    #: An episode that ends is among the session's at once.
+    ended = False
+
+    def __init__(self, session: RunSession[Any]) -> None:
+        check_agents(session.store, many=self.many_agents)
+        self._session = session
+        self._schema = session.store.schema
+        self._flush_steps = session.options.flush_steps
+        self._buffer = self._new_buffer(_FIRST_ROWS)
+        self._events: list[dict[str, Any]] = []
+        self._live: dict[int, LiveEpisode] = {}
+        self.observer: RowObserver | None = None
+        # The episodes that ended since the observer pulled, with whether they were discarded.
+        self._observed_ends: list[tuple[int, bool]] = []
+
+    def begin(
+        self,
+        observation: Any,
+        info: Mapping | None,
+        *,
+        seed: int | None = None,
+        options: Mapping | None = None,
+        metadata: Mapping | None = None,
+        env_index: int | None = 0,
+        extra: Mapping | None = None,
+    ) -> LiveEpisode:
+        """Start an episode with its first observation.
+
+        Raises:
+            SpaceMismatchError: the observation does not fit; no episode was started.
+            StoreAccessError, ConcurrentCommitError: an earlier seal failed in the background; nothing is
+                lost.
+        """
+        self._session.check_usable()
+        if extra:
+            self._schema.check_extra(extra)
+        facts = EpisodeFacts.of(seed, options, metadata)
+        episode = LiveEpisode(self._session.take_numbers(), env_index, timestamp_now(), facts)
+        if self._schema.reward_shape:
+            episode.episode_return = [0.0] * self._schema.reward_shape[0]
+        begun = begin_event(episode.number, env_index, episode.started_at, facts)
+        with self._session.lock:
+            self.room().add_reset(episode, observation, info, extra)
+            self._live[episode.number] = episode
+            self._events.append(begun)
+        self._flush_by_count()
+        return episode
+
+    def resume(self, found: UnfinishedEpisode) -> LiveEpisode:
+        """Start an episode with the rows of one of the store, which go to the journal at once.
+
+        Raises:
+            StoreAccessError: the rows cannot be read, or the journal cannot be written; no episode was
+                started.
+            CorruptStoreError: the rows are damaged; no episode was started.
+        """
+        session, number = self._session, self._session.take_numbers()
+        episode = LiveEpisode(number, found.env_index, found.started_at, found.facts)
+        episode.length = episode.continued = found.length
+        episode.episode_return = found.episode_return
+        events = [begin_event(number, found.env_index, found.started_at, found.facts)]
+        numbers = {number}
+        with session.lock:
+            try:
+                for batch in found.arrivals(number):
+                    session.write([JournalRows([(batch, events)], numbers, lambda: None)])
+                    events = []
+                self._live[number] = episode
+            except BaseException:
+                self._live.pop(number, None)
+                session.give_up(numbers)
+                self._events.append({"event": "discard", "number": number})
+                raise
+        return episode
+
+    def choose_infos(self, owned_info: Callable[[Mapping], Mapping]) -> None:
+        """Store of each info what this function returns: entries that the caller cannot change later."""
+        self._buffer.owned_info = owned_info
+
+    def room(self, rows: int = 1) -> ArrivalBuffer:
+        """Return the row buffer, with room for this many more rows.
+
+        A step is recorded in two calls of it: `put_action` before the environment sees the action, and
+        `add_step` with what came back.
+        """
+        if self._buffer.count + rows > self._buffer.capacity:
+            self._session.check_process()
+            if self.observer is not None:
+                self.observer.pull()
+            with self._session.lock:
+                self._session.write_rows()
+                owned_info = self._buffer.owned_info
+                self._buffer = self._new_buffer(self._buffer.next_capacity, rows)
+                self._buffer.owned_info = owned_info
+        return self._buffer
+
+    def _new_buffer(self, capacity: int, rows: int = 0) -> ArrivalBuffer:
+        buffer = arrival_buffer(self._schema, capacity, rows)
+        if self._flush_steps is not None and not self.many_agents:
+            # Set here, so that a run without the option does nothing for it in any step.
+            buffer.add_step = partial(self._add_step, buffer.add_step)  # type: ignore[method-assign]
+        return buffer
+
+    def _add_step(self, add: Callable[..., None], *step: Any) -> None:
+        add(*step)
+        self._flush_by_count()
+
+    def _flush_by_count(self) -> None:
+        """Bring rows to the journal if `flush_steps` of them wait, or the end of an episode behind them."""
+        if self._flush_steps is None:
+            return
+        waiting = self._buffer.count - self._buffer.flushed
+        if waiting < self._flush_steps and (waiting or not self._events):
+            return
+        try:
+            with self._session.lock:
+                self._session.write_rows()
+        except StoreAccessError:
+            # The step is recorded. The next one finds no room, tries again, and raises before it is made.
+            self._buffer.capacity = self._buffer.count
+
+    def end(
+        self,
+        episode: LiveEpisode,
+        otherwise: EndReason = "cut",
+        metadata: Mapping | None = None,
+        late: Mapping | None = None,
+    ) -> EpisodeRecord | None:
+        """Finish an episode; one without a step of its own leaves nothing and gives None.
+
+        Args:
+            otherwise: the end reason if no flag is set.
+            metadata: added to the metadata given at the begin.
+            late: policy values that belong to the last observation.
+        """
+        self._session.check_process()
+        with self._session.lock:
+            if not self.is_live(episode):
+                raise RecorderStateError(
+                    f"Episode {self._session.episode_id(episode.number)} has ended already."
+                )
+            if episode.length == episode.continued or episode.discarded:
+                self.discard(episode)
+                return None
+            record = _record(episode, otherwise, episode.facts.with_metadata(metadata))
+            ended = end_event(record)
+            if late:
+                self.room().add_late(episode, late)
+            self._session.finished.add(record)
+            self._events.append(ended)
+            del self._live[episode.number]
+            if self.observer is not None:
+                self._observed_ends.append((episode.number, False))
+            self._session.seal_if_due()
+        self._flush_by_count()
+        return record
+
+    def recorded(self, number: int, rows: int, columns: Sequence[ColumnSet]) -> list[pa.RecordBatch]:
+        """Return the rows of the newest episode so far.
+
+        Args:
+            number: the episode.
+            rows: how many it has.
+            columns: as for `ArrivalBuffer.batch`.
+
+        Raises:
+            StoreAccessError: it is long, and the journal cannot be written or read; nothing is lost.
+        """
+        self._session.check_process()
+        with self._session.lock:
+            first = self._buffer.first_of(number)
+            if first is not None and self._buffer.count - first >= rows:
+                return [self._buffer.batch(first, self._buffer.count, columns)]
+            return self._session.journalled(number)
+
+    def is_live(self, episode: LiveEpisode) -> bool:
+        """Return whether an episode has begun and not ended."""
+        return episode.number in self._live
+
+    def discard(self, episode: LiveEpisode) -> None:
+        """Give up an episode, unless it has ended: none of its rows will be sealed.
+
+        A call that was interrupted may be repeated, and `end` then gives the episode up as well.
+        """
+        self._session.check_process()
+        with self._session.lock:
+            if self.is_live(episode):
+                episode.discarded = True
+            if episode.discarded:
+                self._session.finished.forget((episode.number,))
+                self._events.append({"event": "discard", "number": episode.number})
+                if self.observer is not None:
+                    self._observed_ends.append((episode.number, True))
+                self._live.pop(episode.number, None)
+
+    def complete(self) -> None:
+        """Do nothing: a single row counts at once."""
+
+    def arrived(self) -> Iterator[ArrivedRows]:
+        """Yield the rows that no observer has taken; see `ObservableRows`."""
+        # In this order: the rows of these episodes are complete.
+        ended = self._observed_ends[:]
+        del self._observed_ends[: len(ended)]
+        if ended or self._buffer.observed < self._buffer.count:
+            yield self._buffer.arrived(ended)
+
+    @property
+    def open(self) -> Collection[int]:
+        """The numbers of the episodes that have not ended."""
+        return self._live
+
+    @property
+    def live(self) -> Collection[LiveEpisode]:
+        """The episodes that have not ended."""
+        return self._live.values()
+
+    def pending(self, before: float) -> Iterator[JournalRows]:
+        """Yield all complete rows and events; see `RowSource`."""
+        buffer, events = self._buffer, self._events
+        stop, told = buffer.count, len(events)
+        if stop == buffer.flushed and not told:
+            return
+        batch = buffer.batch(buffer.flushed, stop, self._session.columns)
+        numbers = buffer.numbers(buffer.flushed, stop)
+        done = partial(self._written, buffer, stop, events, told)
+        yield JournalRows([(batch, events[:told])], numbers, done)
+
+    def _written(self, buffer: ArrivalBuffer, stop: int, events: list[dict[str, Any]], told: int) -> None:
+        buffer.flushed = stop
+        if self._events is events:
+            self._events = events[told:]
+
+    def end_all(self) -> None:
+        """End the open episodes, as `cut` if no flag is set."""
+        for episode in list(self._live.values()):
+            self.end(episode)
+
+
+def _record(episode: LiveEpisode, otherwise: EndReason, facts: EpisodeFacts) -> EpisodeRecord:
+    return EpisodeRecord(
+        number=episode.number,
+        env_index=episode.env_index,
+        started_at=episode.started_at,
+        ended_at=timestamp_now(),
+        length=episode.length,
+        episode_return=episode.episode_return,
+        terminated=episode.terminated,
+        truncated=episode.truncated,
+        end_reason=end_reason_of(episode.terminated, episode.truncated, otherwise),
+        facts=facts,
+        agents=episode.agent_records(),
+    )
+
+
+#: Segments of rows in memory: one being written, one that waits, one being filled.
+_MOST_BULK_SEALS = 1
+
+
+class WholeRows(StepRows):
+    """See `StepRows`; the session's finished episodes keep the rows of those that are in memory."""
+
+    #: Rows of whole episodes since all were last journalled by `flush_steps`.
+    _bulk_rows = 0
+
+    def add(self, bulk: BulkEpisodes) -> None:
+        """Record finished episodes with all of their rows.
+
+        Those of an episode larger than a segment, and those of a store on another machine, which takes
+        segments slowly, go to the journal at once.
+
+        Raises:
+            StoreAccessError: the journal could not be written; nothing was recorded.
+        """
+        session = self._session
+        session.check_usable()
+        session.await_seals(_MOST_BULK_SEALS)
+        local = session.store.layout.root.local is not None
+        flush_steps = session.options.flush_steps
+        fits = bulk.nbytes <= session.options.segment_bytes and session.backlog <= _MOST_BULK_SEALS
+        with session.lock:
+            try:
+                session.finished.add_bulk(bulk)
+                if not (local and fits):
+                    session.write_rows()
+                    session.write([self._rows_of(bulk)])
+                elif flush_steps is not None:
+                    self._bulk_rows += bulk.rows
+                    if self._bulk_rows >= flush_steps:
+                        session.write_rows(math.inf)
+                        self._bulk_rows = 0
+            except BaseException:
+                session.take_back(bulk)
+                raise
+            session.seal_if_due()
+
+    def pending(self, before: float) -> Iterator[JournalRows]:
+        """Yield all complete rows and events, and whole episodes that came before a moment."""
+        yield from super().pending(before)
+        if before == -math.inf:
+            return
+        for bulk in self._session.finished.bulk():
+            # A segment that is being written is about to take its rows.
+            about = before < math.inf and self._session.is_sealing(bulk.number)
+            if bulk.since < before and not about:
+                yield self._rows_of(bulk)
+
+    def _rows_of(self, bulk: BulkEpisodes) -> JournalRows:
+        done = partial(self._session.finished.journalled, bulk)
+        return JournalRows(list(bulk.journal_batches()), bulk.episodes.numbers, done)

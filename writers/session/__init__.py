@@ -1,0 +1,1 @@
+"""Run sessions: options, headers, journal parts, seals. Uses only the store; begin with `session.py`."""

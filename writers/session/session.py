@@ -1,0 +1,473 @@
+"""A run session: the one path from values that arrive to segments of the store.
+
+    recorder or writer -> row source -> journal part -> (background) seal -> tables
+
+Every writer of this package is a thin front for a session and its row source, `row_source.py`. Recording
+touches only the source; a background thread brings rows to the journal after `flush_seconds` at the latest,
+another seals finished episodes by size and by age. Whatever was not sealed when the process dies is in the
+journal and is recovered by the next writer.
+
+An interrupt may come between any two lines. An episode is finished once it is in `finished` and its source no
+longer names it as open; it stays there until the segment that contains it is committed, and only then does
+its journal go. The content of the next seal follows from these and from the queue, so an interrupted call can
+be repeated. Rows that come to the journal twice are recognised by their place in the run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from ...store.dynamic.column_groups import STEP_FAMILIES, ColumnSet
+from ...store.errors import RecorderStateError, StoreAccessError
+from ...store.handle import StoreHandle
+from ...store.journal.episodes import timestamp_now
+from ...store.journal.reading import RunHeader
+from ...store.journal.run_journal import remove_journal
+from ...store.layout import episode_id
+from ...store.manifest import check_identity
+from ...store.segments.seal import Seal, Tables, commit_run
+from ...store.tables.annotation_files import PROPERTY, parse_annotations
+from .finished_episodes import BulkEpisodes, FinishedEpisodes, columns_of
+from .journal_parts import JournalParts
+from .row_source import JournalRows, RowSource
+from .run import NotCopyable, SessionOptions, claim_run, recover_others
+from .seal_queue import SealQueue, join
+
+Rows = TypeVar("Rows", bound=RowSource)
+
+_FIRST_SEGMENT_BYTES = 16 << 20
+_PAUSE = 0.002
+
+
+class RunSession(NotCopyable, Generic[Rows]):
+    """One run of one writer.
+
+    Args:
+        store: the store.
+        header: the run.
+        options: how to treat the disk.
+        rows: makes the row source.
+        owner: the writer or recorder of the run. When it is garbage collected unclosed, the background thread
+            closes the run, which keeps everything recorded, and a `ResourceWarning` says so.
+
+    Attributes:
+        rows: the row source.
+        lock: held by any thread that changes what the background threads use.
+        finished: the episodes that ended, until they are committed.
+        columns: the run's columns of info, policy and extra.
+        closing: whether `close` has begun; nothing more is recorded then.
+
+    Raises:
+        InvalidArgumentError: the row source is not for a store of this kind.
+        StoreAccessError: the journal could not be created.
+    """
+
+    def __init__(
+        self,
+        store: StoreHandle,
+        header: RunHeader,
+        options: SessionOptions,
+        rows: Callable[[RunSession[Any]], Rows],
+        owner: object,
+    ) -> None:
+        self.header = header
+        self.options = options
+        store.layout.root.check_exclusive()
+        recover_others(store)
+        self.closed = False
+        self._process = os.getpid()
+        self._tables = Tables.open(store.layout)
+        self._tables.check_writable()
+        annotations = self._tables.episodes.properties().get(PROPERTY)
+        annotated = frozenset(parse_annotations(annotations, store.layout.root))
+        self.store = replace(store, cast=options.cast, annotated=annotated)
+        self.rows = rows(self)
+        committed = list(self._tables.steps.schema)
+        self.columns = [ColumnSet(family, committed) for family in STEP_FAMILIES]
+        self._directory = store.layout.journals / header.run_id
+        self._next_number = 0
+        self.finished = FinishedEpisodes()
+        # The first segments of a run are smaller: episodes show early, and sealing runs beside recording.
+        self._seal_at = min(_FIRST_SEGMENT_BYTES, options.segment_bytes)
+        self._last_seal = time.monotonic()
+        self.closing = self._stopping = self._abandoned = False
+        # A fork may copy it locked by a thread that the child lacks: callers check the process first.
+        self.lock = threading.RLock()
+        # Wakes the background thread. A simple queue may be used in a finalizer, whatever locks are held.
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._seals = SealQueue(store, self._tables, header, self.lock, self._sealed)
+        self._keeper = threading.Thread(target=self._keep, name=f"episodelake {header.run_id}", daemon=True)
+        self._journal_lock = claim_run(self._directory)
+        try:
+            self._parts = JournalParts(
+                self._directory,
+                header,
+                sync=options.durability == "fsync",
+                check=self._check_journal,
+            )
+            # Before the threads start: from then on only its close ends them.
+            weakref.finalize(owner, self._abandon).atexit = False
+            self._seals.start()
+            self._keeper.start()
+            atexit.register(self.close)
+        except BaseException:
+            self.closed = True
+            self._stop_threads()
+            self._journal_lock.release(remove=False)
+            raise
+
+    def _abandon(self) -> None:
+        if not self.closed and self.owned:
+            self._abandoned = True
+            self.wake()
+            message = f"The run {self.header.run_id!r} was never closed; it is closed in the background."
+            warnings.warn(message, ResourceWarning, stacklevel=2)
+
+    # For the row source and its front
+
+    def take_numbers(self, count: int = 1) -> int:
+        """Reserve the numbers of new episodes and return the first of them; one thread at a time."""
+        self._next_number += count
+        return self._next_number - count
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next episode."""
+        return self._next_number
+
+    def episode_id(self, number: int) -> str:
+        """Return the id of an episode of this run."""
+        return episode_id(self.header.run_id, number)
+
+    @property
+    def owned(self) -> bool:
+        """Whether this process made it; a forked one must leave it alone."""
+        return os.getpid() == self._process
+
+    def check_usable(self) -> None:
+        """Raise if nothing more can be recorded now.
+
+        Raises:
+            RecorderStateError: the session is closed or belongs to another process.
+            StoreAccessError, ConcurrentCommitError: a background thread failed; nothing is lost, go on or
+                close.
+        """
+        if self.closed:
+            raise RecorderStateError(
+                f"The run {self.header.run_id!r} is closed. Open a new writer to record more."
+            )
+        if self.closing:
+            raise RecorderStateError(
+                f"The run {self.header.run_id!r} is closing: close() failed or was interrupted. "
+                "Call it again, and open a new writer to record more."
+            )
+        self.check_process()
+        self._seals.raise_failure()
+
+    def check_process(self) -> None:
+        """Raise `RecorderStateError` in a process that was forked from the one of the session."""
+        if not self.owned:
+            raise RecorderStateError(
+                f"The run {self.header.run_id!r} belongs to the process {self._process}, not to "
+                f"this one, which was "
+                "forked from it. Open a writer in each process, and start processes with 'spawn'."
+            )
+
+    def wake(self) -> None:
+        """Have the background thread bring rows to the journal now."""
+        if self._bell.empty():
+            self._bell.put(None)
+
+    @property
+    def backlog(self) -> int:
+        """How many seals are not committed yet."""
+        return self._seals.backlog
+
+    def is_sealing(self, number: int) -> bool:
+        """Return whether a segment with this episode is being written, and no other waits behind it."""
+        return self._seals.waiting and self._seals.backlog == 1 and self._seals.holds(number)
+
+    def await_seals(self, most: int) -> None:
+        """Wait until at most this many seals are not committed, or one has failed; so memory is bounded."""
+        if self._seals.backlog > most:
+            # After a failure the thread sleeps.
+            self._seals.wake()
+        while self._seals.backlog > most and self._seals.waiting:
+            time.sleep(_PAUSE)
+
+    def seals_by_count(self, episodes: int, steps: int) -> bool:
+        """Return whether so many finished episodes with so many steps are to be sealed at once."""
+        most_episodes, most_steps = self.options.seal_episodes, self.options.seal_steps
+        return (most_episodes is not None and episodes >= most_episodes) or (
+            most_steps is not None and steps >= most_steps
+        )
+
+    def seal_if_due(self) -> None:
+        """Request a seal if enough has been recorded since the last; the caller holds the lock."""
+        finished = self.finished
+        due = self._parts.unsealed_bytes + finished.memory_bytes >= self._seal_at
+        # While a segment is written, episodes gather for the next.
+        if due or (self.seals_by_count(finished.episodes, finished.steps) and not self.backlog):
+            try:
+                self._request_seal()
+            except Exception as error:
+                # The episode is recorded; the error is raised where repeating the call does no harm.
+                self._seals.fail(error)
+
+    def take_back(self, bulk: BulkEpisodes) -> None:
+        """Give up whole episodes that could not be recorded; the caller holds the lock."""
+        if self.finished.take_back(bulk):
+            self.give_up(bulk.episodes.numbers)
+
+    def give_up(self, numbers: set[int]) -> None:
+        """Leave out the rest of `JournalRows` with these very numbers; the caller holds the lock."""
+        self._parts.give_up(numbers)
+
+    # Journal and seals
+
+    def confirm_discard(self, numbers: set[int]) -> None:
+        """Write the discard of these episodes to the journal if it has rows of them.
+
+        A recovery would otherwise bring them back as `interrupted`.
+
+        Raises:
+            StoreAccessError: the journal could not be written; the next flush writes the discard.
+        """
+        with self.lock:
+            if self._parts.holding(numbers):
+                self.flush()
+
+    def flush(self) -> None:
+        """Bring everything recorded so far to the journal, as durably as `durability` says.
+
+        With "fsync" it then survives the machine, otherwise the process.
+
+        Raises:
+            StoreAccessError: the journal could not be written; nothing is lost, call again.
+            RecorderStateError: the session is closed or belongs to another process.
+        """
+        if self.closed:
+            self.check_usable()
+        self.check_process()
+        with self.lock:
+            self.write_rows(math.inf)
+            self._check_journal()
+            self.seal_if_due()
+
+    def write_rows(self, before: float = -math.inf) -> None:
+        """Bring all complete rows and events to the journal; the caller holds the lock.
+
+        On failure they stay and are tried again, those being written exactly as they were.
+
+        Args:
+            before: the rows of whole episodes stay in memory unless they came before this moment of
+                `time.monotonic`.
+        """
+        self.write(self.rows.pending(before))
+
+    def journalled(self, number: int) -> list[pa.RecordBatch]:
+        """Bring all complete rows to the journal, and return those of one episode that is not sealed.
+
+        Raises:
+            StoreAccessError: the journal cannot be written or read; nothing is lost.
+        """
+        self.check_process()
+        with self.lock:
+            self.write_rows(math.inf)
+            return list(self._parts.rows_of(number))
+
+    def write(self, found: Iterable[JournalRows]) -> None:
+        """Bring these rows to the journal, behind all that are there; the caller holds the lock."""
+        self.check_process()
+        try:
+            self._parts.finish_write()
+            for rows in found:
+                self._parts.write(rows)
+        except StoreAccessError:
+            # The journal of a local store goes with the store.
+            check_identity(self.store.layout)
+            raise
+
+    def seal(self) -> None:
+        """Seal all finished episodes now, and wait until readers can see them.
+
+        Raises:
+            StoreAccessError, ConcurrentCommitError: it failed; the journal keeps everything, call again.
+            RecorderStateError: the session is closed or belongs to another process.
+        """
+        if self.closed:
+            self.check_usable()
+        self.check_process()
+        with self.lock:
+            self._request_seal()
+        try:
+            self._seals.finish()
+        except BaseException:
+            # The process may end before the next attempt.
+            with self.lock, contextlib.suppress(Exception):
+                self.write_rows(math.inf)
+            raise
+
+    def _request_seal(self) -> None:
+        self.write_rows()
+        self._check_journal()
+        # Those that are open still are about to finish; those in the queue wait for their commits.
+        finished = self.finished.without(lambda number: number in self.rows.open or self._seals.holds(number))
+        if not finished:
+            return
+        self._parts.close_part()
+        records = columns_of(finished)
+        bulk = [batch for each in finished if isinstance(each, BulkEpisodes) for batch in each.batches]
+        self._seals.add(records, self._directory, self._parts.holding(records.numbers), bulk)
+        self.finished.taken()
+        self._seal_at = min(2 * self._seal_at, self.options.segment_bytes)
+        self._last_seal = time.monotonic()
+
+    def _sealed(self, job: Seal) -> None:
+        """Let go of committed episodes; the queue holds the lock."""
+        # A recovery that took the journal before the commits has used the segment's number.
+        self._check_journal()
+        self.finished.forget(job.records.numbers)
+        self._parts.forget(job.records.numbers)
+        # Episodes that ended since the seal began had no seal requested: it was in the queue until now.
+        if self.options.seals_by_count and (self.finished or self.rows.ended):
+            self.wake()
+
+    def _keep(self) -> None:
+        """Flush on request and by age, seal by age, close abandoned runs; runs in the background thread."""
+        pause = min(self.options.flush_seconds, self.options.seal_seconds, threading.TIMEOUT_MAX)
+        while not self._stopping and not self._abandoned:
+            try:
+                with contextlib.suppress(Empty):
+                    self._bell.get(timeout=pause)
+                with self.lock:
+                    self._tick()
+            except BaseException as error:  # whatever it is, it must reach the recording thread
+                self._seals.fail(error)
+        if self._abandoned:
+            self._close_abandoned()
+
+    def _tick(self) -> None:
+        if self._stopping or self._abandoned:
+            return
+        now = time.monotonic()
+        if self.options.durability != "none":
+            overdue = now - self.options.flush_seconds
+            finished = self.finished
+            if finished.memory_bytes >= _FIRST_SEGMENT_BYTES and finished.memory_since < overdue:
+                # They make a segment: the journal is needed only if that takes long.
+                self._request_seal()
+            else:
+                self.write_rows(overdue)
+                finished.memory_since = max(finished.memory_since, overdue)
+        elif self.rows.full or (self.options.seals_by_count and self.rows.ended):
+            self.write_rows()
+        self.seal_if_due()
+        if self._seals.waiting:
+            self._seals.wake()
+        # While a segment is written, episodes gather for the next.
+        due = now - self._last_seal >= self.options.seal_seconds and not self._seals.waiting
+        if due and (self.finished or self.rows.ended):
+            self._request_seal()
+
+    def _check_journal(self) -> None:
+        """Refuse to go on with a journal that was removed, or recovered by `recover(other_hosts=True)`.
+
+        Raises:
+            StoreNotFoundError: it went with the store.
+            StoreAccessError: it alone is gone.
+        """
+        if not self._journal_lock.is_ours():
+            check_identity(self.store.layout)
+            raise StoreAccessError(
+                f"The journal {self._directory} of the run {self.header.run_id!r} was removed, or recovered "
+                "on another host although this writer lives. Nothing more of this run is recorded; what it "
+                "recorded before may be in the store. Close it, and open a new writer."
+            )
+
+    # Closing
+
+    def close(self) -> None:
+        """End what is open (`cut` if no flag is set), seal everything, and finish the run.
+
+        A second call does nothing. If sealing fails or is interrupted the session stays open: the journal
+        keeps everything and `close` may be called again. If the journal is no longer this run's, the session
+        is closed and the error says so.
+
+        Raises:
+            StoreAccessError, ConcurrentCommitError
+        """
+        if self._abandoned:
+            join(self._keeper)
+        if self.closed or not self.owned:
+            return
+        self.closing = True
+        try:
+            self._finish()
+        except StoreAccessError:
+            if not self._journal_lock.is_ours():
+                self._stop_threads()
+                self._leave_journal()
+                self._check_journal()
+            raise
+
+    def _finish(self) -> None:
+        self.rows.end_all()
+        self.seal()
+        if self._seals.committed >= 0:
+            commit_run(self._tables, self.header, timestamp_now())
+        # As late as can be: the background thread closes what an interrupt leaves behind here.
+        self._stop_threads()
+        with self.lock:
+            self._check_all_sealed()
+            self._check_journal()
+            self._parts.close_part()
+            remove_journal(self._directory)
+            self._journal_lock.release(remove=True)
+            self.closed = True
+        atexit.unregister(self.close)
+
+    def _check_all_sealed(self) -> None:
+        left = len(self.rows.open) + len(self.finished) + self.rows.ended
+        if left:
+            raise RecorderStateError(
+                f"{left} episodes of the run {self.header.run_id!r} are not in a segment yet, so its journal "
+                f"{self._directory} stays. Call close() again, or episodelake.recover(path) once this "
+                "process has ended."
+            )
+
+    def _stop_threads(self) -> None:
+        self._stopping = True
+        self.wake()
+        join(self._keeper)
+        self._seals.stop()
+
+    def _close_abandoned(self) -> None:
+        """Close for a writer that is gone; where that fails, leave the journal to the next writer."""
+        try:
+            self.close()
+        except BaseException as error:
+            self._leave_journal()
+            message = f"The run {self.header.run_id!r} could not be closed: {error} Its journal stays."
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+    def _leave_journal(self) -> None:
+        with self.lock, contextlib.suppress(Exception):
+            self.closed = True
+            self._parts.close_part()
+        self._seals.stop()
+        self._journal_lock.release(remove=False)
+        atexit.unregister(self.close)
