@@ -37,9 +37,9 @@ _FILES = [
     for name in (
         "delta/log",
         "delta/table",
-        "files",
+        "files/access",
+        "files/local",
         "json_files",
-        "places/local",
         "segments/seal",
         "tables/annotation_files",
         "tables/table_files",

@@ -97,7 +97,7 @@ def orphans(layout: Layout, runs: Iterable[pa.Table], alive: set[str], before: f
 
     Args:
         layout: of the store.
-        runs: rows of all retained versions of `runs`.
+        runs: rows of the newest version of `runs`, which has those of all versions.
         alive: ids of runs that have journals.
         before: seconds since 1970.
     """

@@ -36,8 +36,8 @@ from ..delta.log import (
 )
 from ..delta.state import retry_log_read
 from ..delta.version import TableVersion
-from ..errors import InvalidArgumentError, StoreAccessError
-from ..files import Entry, guard_access
+from ..errors import CorruptStoreError, InvalidArgumentError, StoreAccessError
+from ..files import Entry, Place, guard_access
 from ..handle import StoreHandle
 from ..journal.run_journal import journal_folders
 from ..layout import ANNOTATIONS, ARTIFACTS, EPISODES, RUNS, STEPS, TABLES, Layout
@@ -113,21 +113,26 @@ def vacuum(
         ]
         for name in TABLES:
             doomed += _replaced_log(store.layout, name, needed.oldest[name])
-        doomed += _orphans(
-            store.layout, needed.newest[RUNS], alive, now - max(older_than, _GRACE).total_seconds()
-        )
+        doomed += _orphans(store.layout, alive, now - max(older_than, _GRACE).total_seconds())
         if not dry_run:
             _delete(store.layout, doomed, progress or (lambda done, total: None))
     names = sorted(f"{table}/{entry.name}" for table, entry in doomed)
     return VacuumReport(tuple(names), sum(entry.size for _, entry in doomed))
 
 
-def _orphans(layout: Layout, newest: int, alive: set[str], before: float) -> list[tuple[str, Entry]]:
+def _orphans(layout: Layout, alive: set[str], before: float) -> list[tuple[str, Entry]]:
     """Return the artifacts that nothing refers to any more."""
-    # The newest version of `runs` has the rows of all versions.
-    files = TableVersion(layout.table(RUNS), newest).files()
-    rows = (read_parquet(layout.table(RUNS) / file.name) for file in files)
+    # The newest version of `runs` has the rows of all versions. Another vacuum may clean the version that was
+    # the newest a moment ago, and delete its files.
+    try:
+        rows = retry_log_read(layout.table(RUNS), partial(_rows_of_newest, layout.table(RUNS)))
+    except CorruptStoreError:  # `verify` reports it
+        return []
     return [(ARTIFACTS, entry) for entry in orphans(layout, rows, alive, before)]
+
+
+def _rows_of_newest(table: Place) -> list[pa.Table]:
+    return [read_parquet(table / file.name) for file in TableVersion(table).files()]
 
 
 def _was_committed(operation: Operation, table: str, name: str, needed: _Needed) -> bool:
