@@ -62,7 +62,7 @@ from .writers.importing.importer import (
     source_identity,
     write_loaded,
 )
-from .writers.importing.table.mapping import names_columns
+from .writers.importing.table.mapping import NEEDED, OPTIONAL, names_columns
 
 _PREVIEWED_ROWS = 5
 _SOURCE_KEY = "metadata.source_key"
@@ -247,6 +247,20 @@ def _named(source: Any, shown: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _mapping_named(mapping: Any) -> Iterator[None]:
+    """Add the keys of a mapping that names no columns to the error that no format fits."""
+    try:
+        yield
+    except DatasetError as error:
+        if isinstance(mapping, Mapping) and not names_columns(mapping):
+            error.add_note(
+                f"mapping (--map) has the keys {', '.join(map(str, mapping)) or 'of an empty dict'}; for a table "
+                f"it needs {', '.join(NEEDED)} and may have {', '.join(OPTIONAL)}."
+            )
+        raise
+
+
 def _imported(
     source: Any,
     shown: str,
@@ -260,7 +274,8 @@ def _imported(
     # A mapping for TorchRL names observations too.
     if format is None and names_columns(options.mapping) and source_formats()["torchrl"].detect(source).lacks:
         format = "table"
-    chosen, reason = chosen_format(source, format)
+    with _mapping_named(options.mapping):
+        chosen, reason = chosen_format(source, format)
     if target.store is None:
         check_free_for_copy(Layout.at(target.into, target.storage_options))
     with reading(shown):

@@ -336,3 +336,14 @@ def test_an_unreadable_file_beside_a_table_hides_no_format(
 
     monkeypatch.setattr(Path, "open", open_most)
     assert el.import_dataset(tmp_path / "data", tmp_path / "store", last_observation="missing").steps == 2
+
+
+def test_a_mapping_with_other_keys_is_named() -> None:
+    """A mapping none of whose keys is known says which keys a table's mapping has."""
+    with pytest.raises(el.errors.DatasetError, match="no known format") as caught:
+        el.import_dataset(
+            {"x": [1.0], "y": [2.0]}, "memory://misspelt", mapping={"obsrvation": "x", "acton": "y"}
+        )
+    note = " ".join(caught.value.__notes__)
+    assert "has the keys obsrvation, acton" in note
+    assert "needs observation, action, episode" in note

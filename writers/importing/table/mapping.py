@@ -98,6 +98,11 @@ class ColumnMapping:
     seed: str | None = None
 
 
+#: The arguments of a `ColumnMapping` that must be there, and the others.
+NEEDED = tuple(each.name for each in fields(ColumnMapping) if each.default is MISSING)
+OPTIONAL = tuple(each.name for each in fields(ColumnMapping) if each.default is not MISSING)
+
+
 @dataclass(frozen=True)
 class Leaf:
     """A column of ours, and where its values come from.
@@ -285,19 +290,18 @@ def _from_mapping(given: Mapping[str, Any]) -> ColumnMapping:
     Raises:
         InvalidArgumentError: a key is unknown, or one that is needed is missing.
     """
-    known = [each.name for each in fields(ColumnMapping)]
+    known = [*NEEDED, *OPTIONAL]
     for key in given:
         if key not in known:
             raise InvalidArgumentError(
                 f"mapping (--map) has the unknown key {key!r}.{suggest(str(key), known)} "
                 f"Keys: {', '.join(known)}."
             )
-    needed = [each.name for each in fields(ColumnMapping) if each.default is MISSING]
-    lacking = [name for name in needed if name not in given]
+    lacking = [name for name in NEEDED if name not in given]
     if lacking:
         raise InvalidArgumentError(
             f"mapping (--map) lacks {' and '.join(lacking)}; it has {', '.join(given) or 'no keys'}. "
-            f"It must name the columns of {', '.join(needed)}."
+            f"It must name the columns of {', '.join(NEEDED)}."
         )
     return ColumnMapping(**given)
 
