@@ -254,9 +254,10 @@ def _mapping_named(mapping: Any) -> Iterator[None]:
         yield
     except DatasetError as error:
         if isinstance(mapping, Mapping) and not names_columns(mapping):
+            keys = ", ".join(map(str, mapping)) or "of an empty dict"
             error.add_note(
-                f"mapping (--map) has the keys {', '.join(map(str, mapping)) or 'of an empty dict'}; for a table "
-                f"it needs {', '.join(NEEDED)} and may have {', '.join(OPTIONAL)}."
+                f"mapping (--map) has the keys {keys}; for a table it needs {', '.join(NEEDED)} and may have "
+                f"{', '.join(OPTIONAL)}."
             )
         raise
 
