@@ -24,6 +24,7 @@ from episodelake.store.delta.cleaning import write_checkpoint
 from episodelake.store.delta.log import commit_name
 from episodelake.store.files import locate
 from episodelake.store.files.local import LocalPlace
+from episodelake.store.maintenance import vacuum
 from independent_checks import assert_agree
 from independent_tables import Refused, read_table
 from object_server import shared_server
@@ -640,6 +641,34 @@ def test_many_writers_and_cleaners(tmp_path: Path, seals: int, cleaned: int) -> 
     assert_whole(path, said)
     assert versions(path, "steps")[0] > cleaned
     assert el.open(path).runs.collect().height == seals
+
+
+@pytest.mark.further
+@pytest.mark.usefixtures("eager")
+def test_a_vacuum_while_writers_clean_the_log_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vacuum that has chosen its versions goes on when writers clean these from the log of runs."""
+    path = tmp_path / "store"
+    store = el.create(path, **NUMBERED_SPACES)
+    fill(store, [0])
+    replaced = vacuum._replaced_log
+    cleaned: list[int] = []
+
+    def with_writers(layout: Any, table: str, oldest: int) -> list[Any]:
+        if not cleaned:
+            before = versions(path, "runs")[-1]
+            for value in range(1, 16):
+                fill(store, [value])
+            cleaned.append(before)
+            assert versions(path, "runs")[0] > before
+        return replaced(layout, table, oldest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(vacuum, "_replaced_log", with_writers)
+        el.open(path).vacuum(NOW)
+    assert cleaned
+    assert_whole(path, list(range(16)))
 
 
 @pytest.mark.further
