@@ -88,10 +88,21 @@ def pages(built: Path) -> dict[str, Page]:
 
 @pytest.mark.further
 def test_every_page_is_there_and_can_be_reached(pages: dict[str, Page]) -> None:
-    """Each file of docs/ is a page, and the list of contents on the first page leads to all of them."""
+    """Each file of docs/ is a page, and the contents on the first page lead to all of them.
+
+    Decisions are for developers: their list, which contributors start from, leads to each.
+    """
     assert {f"{page}.html" for page in PAGES} <= pages.keys()
     linked = {unquote(urlsplit(link).path) for link in pages["index.html"].links}
-    assert {f"{page}.html" for page in PAGES if page != "index"} <= linked
+    listed = {unquote(urlsplit(link).path) for link in pages["decisions/README.html"].links}
+    assert any(link.startswith("decisions/README") for link in pages["contributing.html"].links)
+    for page in PAGES:
+        folder, _, name = page.rpartition("/")
+        assert (
+            (f"{name}.html" in listed)
+            if folder == "decisions"
+            else page == "index" or f"{page}.html" in linked
+        )
 
 
 @pytest.mark.further
