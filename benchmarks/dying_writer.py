@@ -1,7 +1,6 @@
 """Record into a store and kill the process: `python dying_writer.py STORE EPISODES LENGTH`.
 
-Writes whole episodes that are never sealed, half of a last one, and kills itself when all of it is in the
-journal.
+Writes episodes that stay open, so that none is sealed, and kills itself when all of it is in the journal.
 """
 
 from __future__ import annotations
@@ -19,21 +18,13 @@ FLUSH_SECONDS = 0.05
 
 
 def main() -> None:
-    """Record all but the last episode in bulk and the last one step by step, then die."""
+    """Record all episodes step by step, then die."""
     path, episodes, length = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    writer = el.open(path).writer(flush_seconds=FLUSH_SECONDS, seal_seconds=1e6, segment_bytes=1 << 40)
-    *whole, last = control(episodes, length)
-    for episode in whole:
-        writer.write_episode(
-            observations=episode.observations,
-            actions=episode.actions,
-            rewards=episode.rewards,
-            terminations=episode.terminations,
-            truncations=episode.truncations,
-        )
-    live = writer.begin(last.observations[0])
-    for t in range(length // 2):
-        live.append(last.actions[t], last.rewards[t], last.observations[t + 1])
+    writer = el.open(path).writer(flush_seconds=FLUSH_SECONDS)
+    for episode in control(episodes, length):
+        live = writer.begin(episode.observations[0])
+        for t in range(length):
+            live.append(episode.actions[t], episode.rewards[t], episode.observations[t + 1])
     # The rows reach the journal by themselves; a file that no longer grows has them all.
     before, now = -1, _size(path)
     while now != before:
