@@ -19,7 +19,7 @@ from episodelake.store.common import compatibility
 def test_constraints_are_the_bounds() -> None:
     """`make test-lowest` installs exactly the lower bounds of pyproject.toml."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
-    bounds = [re.fullmatch(r"([a-z-]+)>=([\d.]+)", each) for each in project["dependencies"]]
+    bounds = [re.fullmatch(r"([a-z0-9-]+)>=([\d.]+)", each) for each in project["dependencies"]]
     pinned = (REPOSITORY / "tests" / "lowest.txt").read_text("utf-8").splitlines()
     assert pinned == [f"{bound[1]}=={bound[2]}" for bound in bounds if bound]
     assert all(bounds)

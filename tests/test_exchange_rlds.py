@@ -129,21 +129,9 @@ def test_truncated_files_and_other_formats_are_told(tmp_path: Path) -> None:
 
 
 def test_checksums_are_those_of_the_standard() -> None:
-    """Known values of RFC 3720, every length around the lanes, and records that TensorFlow wrote."""
+    """Known values of RFC 3720, and records that TensorFlow wrote."""
     known = {b"123456789": 0xE3069283, bytes(32): 0x8A9136AA, b"\xff" * 32: 0x62A8AB43, b"": 0}
     assert {data: crc32c(data) for data in known} == known
-    random = np.random.default_rng(0).integers(0, 256, 5000, np.uint8).tobytes()
-    table = [0] * 256
-    for byte in range(256):
-        value = byte
-        for _ in range(8):
-            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
-        table[byte] = value
-    for length in (63, 64, 65, 100, 255, 256, 257, 1023, 4999):
-        crc = 0xFFFFFFFF
-        for byte in random[:length]:
-            crc = table[(crc ^ byte) & 255] ^ (crc >> 8)
-        assert crc32c(random[:length]) == crc ^ 0xFFFFFFFF
     data = (DATA / "rlds/walk/1.0.0/walk-val.tfrecord-00000-of-00001").read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     assert struct.unpack("<I", data[8:12])[0] == masked_crc(data[:8])
