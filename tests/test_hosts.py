@@ -21,7 +21,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from episodelake.store.files import file_systems, lock_owner, locks
+from episodelake.store.files import file_systems, locks
 from episodelake.store.files.locks import FileLock, OtherHostError, is_held, other_host
 from waiting import PATIENCE, line_of
 
@@ -30,15 +30,15 @@ HOST = """
 import fcntl, os, sys, time, warnings
 import numpy as np
 import episodelake as el
-from episodelake.store.files import file_systems, lock_owner
+from episodelake.store.files import file_systems, locks
 
 path, host, kind, *options = sys.argv[1:]
 system = file_systems.FileSystem(kind, tuple(options))
 if not (system.shares_locks or system.is_local):
     fcntl.flock = lambda descriptor, operation: None
 if host != "-":
-    lock_owner._this_host = lambda: (host, host, host)
-lock_owner.file_system = lambda path: system
+    locks._this_host = lambda: (host, host, host)
+locks.file_system = lambda path: system
 
 
 def episode(writer, value):
@@ -235,7 +235,7 @@ def test_maintenance_of_another_host_is_not_joined(path: Path, started: list) ->
 
 
 #: Owners as their locks name them, and whether `flock` on the host "a" of boot "1" tells if they live.
-_OWNER = lock_owner.Owner("a", "m", "1", 7, "t", 5)
+_OWNER = locks.Owner("a", "m", "1", 7, "t", 5)
 OWNERS = {
     "this boot and mount": (_OWNER, KEPT, True),
     "this boot, of an earlier version": (dataclasses.replace(_OWNER, device=0), KEPT, True),
@@ -258,8 +258,8 @@ def test_who_is_told_by_flock(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "run.lock"
     device = os.stat(tmp_path).st_dev if owner.device == 5 else owner.device
     path.write_bytes(dataclasses.replace(owner, device=device).to_bytes())
-    monkeypatch.setattr(lock_owner, "_this_host", lambda: ("a", "m", "1"))
-    monkeypatch.setattr(lock_owner, "file_system", lambda _: file_systems.FileSystem(mount[0], mount[1:]))
+    monkeypatch.setattr(locks, "_this_host", lambda: ("a", "m", "1"))
+    monkeypatch.setattr(locks, "file_system", lambda _: file_systems.FileSystem(mount[0], mount[1:]))
     assert not is_held(path)
     assert (other_host(path) is None) == told
     if not told:
@@ -274,7 +274,7 @@ def test_who_is_told_by_flock(name: str, tmp_path: Path, monkeypatch: pytest.Mon
 def test_locks_of_earlier_versions_are_understood(path: Path, reused: bool) -> None:
     """A dead writer's lock with a heartbeat is free on its boot, also if its process id is used again."""
     pid = os.getpid() if reused else 1
-    host, machine, boot = lock_owner._this_host()
+    host, machine, boot = locks._this_host()
     earlier = dict(host=host, machine=machine, boot=boot, namespace="pid:[1]", pid=pid, started=0)
     content = json.dumps({**earlier, "inode": 1, "token": "0" * 16, "beat": 9}).encode().ljust(511) + b"\n"
     stray, maintenance = path / "journal" / "old-0.lock", path / "journal" / "maintenance.lock"
@@ -312,7 +312,7 @@ def test_a_full_disk_does_not_keep_a_lock_from_being_taken(
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "maintenance.lock"
-    path.write_bytes(_OWNER.to_bytes().replace(b'"1"', json.dumps(lock_owner._this_host()[2]).encode()))
+    path.write_bytes(_OWNER.to_bytes().replace(b'"1"', json.dumps(locks._this_host()[2]).encode()))
     monkeypatch.setattr(os, "pwrite", full)
     lock = FileLock.acquire(path, other_hosts=True)
     assert lock is not None and lock.is_ours() and path.stat().st_size == 0
@@ -346,10 +346,9 @@ def test_a_lock_without_its_journal_stays_where_its_writer_may_have_begun(
     """Where locks are not known to reach other hosts, a lock that has no owner yet may be another host's."""
     lock = path / "journal" / "b-0.lock"
     for mount, stays in ((UNKNOWN, True), (("ext4",), False)):
-        for module in (lock_owner, sys.modules[FileLock.__module__]):
-            monkeypatch.setattr(module, "file_system", lambda _, mount=mount: file_systems.FileSystem(*mount))
+        monkeypatch.setattr(locks, "file_system", lambda _, mount=mount: file_systems.FileSystem(*mount))
         lock.write_bytes(b"" if empty else dataclasses.replace(_OWNER, boot="0").to_bytes())
-        monkeypatch.setattr(lock_owner, "_this_host", lambda: ("a", "m", "1"))
+        monkeypatch.setattr(locks, "_this_host", lambda: ("a", "m", "1"))
         assert el.recover(path) == []
         assert lock.exists() == stays
 

@@ -28,7 +28,7 @@ from typer.testing import CliRunner
 
 import episodelake as el
 from conformance import FolderBackend, ObjectBackend, all_of, assert_numbered, fill
-from episodelake.store.files.arrow_files import arrow_files
+from episodelake.store.files.objects import arrow_files
 from episodelake.terminal.app import app
 from object_fixtures import backend, one_proxy, proxy, spool
 from object_server import BUCKET, FaultyProxy, ObjectServer, Rule, new_url, shared_server

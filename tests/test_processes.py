@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import episodelake as el
-from episodelake.store.files import memory
+from episodelake.store.files import locating
 from object_server import new_url, shared_server
 from real_environments import numbered_store
 from waiting import PATIENCE, await_end
@@ -99,9 +99,9 @@ def test_a_copy_to_the_same_kind_of_place_uses_the_stores_options(remote: el.Epi
 
 def test_a_fork_while_a_thread_asks_for_memory_has_a_folder_of_its_own() -> None:
     """A child that was forked while its parent held the lock of `memory://` gets another folder, at once."""
-    parent = memory.memory_place("forked")
-    with memory._guard:
-        found = in_fork(lambda: str(memory.memory_place("forked")))
+    parent = locating.memory_place("forked")
+    with locating._guard:
+        found = in_fork(lambda: str(locating.memory_place("forked")))
     assert found.startswith("'/") and "episodelake-memory-" in found
     assert found.strip("'") != str(parent)
     assert parent.parent.exists()

@@ -2,11 +2,10 @@
 
     access.py   errors of the system as ours; files replaced as a whole
     place.py    `Place`, what the rest of the library needs of a file or folder
-    locating.py `locate`, from a path or a URL to its place
+    locating.py `locate`, from a path, a URL or `memory://name` to its place
     local.py    a path of the file system; system.py, calls that an operating system may lack
-    memory.py   `memory://name`: a folder in memory that ends with the process
     remote.py   `s3://`, `gs://`, `az://`, by obstore
-    locks.py    `flock` on files that name their owner (lock_owner.py, file_systems.py)
+    locks.py    `flock` on files that name their owner (file_systems.py: how far locks reach)
 
 Uses the errors only. Every package above it takes a `Place`; the journal alone is always local.
 """

@@ -1,6 +1,6 @@
 """The file system of a folder, and how far its locks reach.
 
-`lock_owner` asks here. On a local file system one kernel sees every lock; some network file systems pass
+`locks` asks here. On a local file system one kernel sees every lock; some network file systems pass
 locks on to all hosts. Of the others that is not certain, so a lock that is granted there proves nothing about
 the processes of other hosts.
 """

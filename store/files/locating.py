@@ -1,9 +1,17 @@
-"""`locate`: from a path or a URL to its place."""
+"""`locate`: from a path or a URL to its place.
+
+`memory://name` is a real folder, in tmpfs where there is one, so that every engine reads it as any other. Its
+name is known to this process alone.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
+import tempfile
+import threading
 from collections.abc import Mapping
 from os import PathLike, fspath
 from pathlib import Path
@@ -11,13 +19,16 @@ from pathlib import Path
 from ..errors import InvalidArgumentError
 from .access import user_path
 from .local import LocalPlace
-from .memory import memory_place
 from .place import Place
 
 #: delta-rs decodes the first, refuses the second, and makes a slash of the third.
 _REFUSED = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]|\\")
 _URL = re.compile("^([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory", "file")
+_TMPFS = Path("/dev/shm")
+_guard = threading.Lock()
+#: The folder of this process, as soon as there is one.
+_folders: list[Path] = []
 
 
 def _plain(path: Path) -> Path:
@@ -77,3 +88,41 @@ def locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None 
             "sign before two hexadecimal digits."
         )
     return place
+
+
+def memory_place(name: str) -> LocalPlace:
+    """Return the folder behind `memory://name`; the same for the same name in one process.
+
+    Raises:
+        InvalidArgumentError: the name is empty or leads out of the folder.
+    """
+    parts = [part for part in name.split("/") if part]
+    if not parts or any(part in (".", "..") for part in parts):
+        raise InvalidArgumentError(f"'memory://{name}' has no name. Use memory://some-name.")
+    return LocalPlace(_folder().joinpath(*parts))
+
+
+def _folder() -> Path:
+    """Return this process's folder; a forked child gets one of its own."""
+    with _guard:
+        if not _folders:
+            base = str(_TMPFS) if os.access(_TMPFS, os.W_OK) else None
+            _folders.append(Path(tempfile.mkdtemp(prefix="episodelake-memory-", dir=base)))
+        return _folders[0]
+
+
+@atexit.register
+def _remove() -> None:
+    for folder in _folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _forget_in_child() -> None:
+    """Leave the folder to the parent of a forked child; a thread of the parent may have held the lock."""
+    global _guard
+    _guard = threading.Lock()
+    _folders.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

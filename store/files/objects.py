@@ -1,20 +1,54 @@
-"""Objects of an object store: errors of requests as the built-in ones, and files that read by ranges."""
+"""Objects of an object store: errors of requests as the built-in ones, and files that read by ranges.
+
+Arrow datasets read through pyarrow's own file systems, in threads of their own. A file system written in
+Python would be called from these threads; it deadlocks against the interpreter's lock now and then.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import io
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.fs
 
+from ..errors import InvalidArgumentError
 from .access import error_text
 
 #: Answers that repeating the request does not change.
 _REJECTED = re.compile(r"status code: (?!408|409|429)(4\d\d|501)\b")
+
+_PREFIXES = ("aws_", "google_", "azure_storage_", "azure_")
+_S3_NAMES = {
+    "access_key_id": "access_key",
+    "secret_access_key": "secret_key",
+    "session_token": "session_token",
+    "token": "session_token",
+    "region": "region",
+    "default_region": "region",
+}
+_AZURE_NAMES = {"account_name": "account_name", "account_key": "account_key", "sas_token": "sas_token"}
+#: Options of other parts than the credentials; these file systems have their own settings for them.
+_PASSED_OVER = frozenset(
+    {
+        "allow_http",
+        "conditional_put",
+        "connect_timeout",
+        "endpoint",
+        "endpoint_url",
+        "max_retries",
+        "retry_timeout",
+        "skip_signature",
+        "timeout",
+        "virtual_hosted_style_request",
+    }
+)
 
 
 @contextlib.contextmanager
@@ -99,3 +133,76 @@ def open_object(store: Any, key: str) -> pa.PythonFile:
     with as_os_errors(key):
         size = int(store.head(key)["size"])
     return pa.PythonFile(RangedFile(store, key, size), "r")
+
+
+def arrow_files(url: str, options: Mapping[str, str]) -> tuple[pyarrow.fs.FileSystem, str]:
+    """Return the file system behind a URL, and the URL's path in it.
+
+    Args:
+        url: `s3://`, `gs://`, `az://` or `abfs://`.
+        options: `storage_options`, keys in lower case; what is left out comes from the environment.
+
+    Raises:
+        InvalidArgumentError: an option has no counterpart.
+    """
+    scheme, _, path = url.partition("://")
+    bare = {bare_option(name): value for name, value in options.items()}
+    if scheme in ("s3", "s3a"):
+        return _s3(bare), path
+    if scheme == "gs":
+        _check(bare, {})
+        return pyarrow.fs.GcsFileSystem(anonymous=_truth(bare, "skip_signature")), path
+    return _azure(bare, url)
+
+
+def _azure(options: Mapping[str, str], url: str) -> tuple[pyarrow.fs.FileSystem, str]:
+    parts = urlsplit(url)
+    path = f"{parts.netloc}{parts.path}"
+    settings = _renamed(options, _AZURE_NAMES)
+    if "@" in parts.netloc:
+        container, _, host = parts.netloc.partition("@")
+        path = f"{container}{parts.path}"
+        settings.setdefault("account_name", host.partition(".")[0])
+    account = settings.setdefault("account_name", os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"))
+    if not account or options.get("endpoint"):
+        raise InvalidArgumentError(
+            f"SQL cannot reach {url}: it needs the storage option azure_storage_account_name, and knows no "
+            "azure_storage_endpoint. Read with Polars: episodes, steps and filter take every option."
+        )
+    return pyarrow.fs.AzureFileSystem(**settings), path
+
+
+def _truth(options: Mapping[str, str], name: str) -> bool:
+    return options.get(name, "").lower() in ("true", "1", "yes")
+
+
+def bare_option(name: str) -> str:
+    """Return the name of a storage option without the prefix of its service."""
+    return next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), name)
+
+
+def _s3(options: Mapping[str, str]) -> pyarrow.fs.FileSystem:
+    settings = _renamed(options, _S3_NAMES)
+    given = (options.get(name) for name in ("endpoint_url", "endpoint"))
+    known = (os.environ.get(name) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT"))
+    endpoint = next((each for each in (*given, *known) if each), None)
+    if endpoint:
+        parts = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
+        settings |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
+    if _truth(options, "skip_signature"):
+        settings["anonymous"] = True
+    return pyarrow.fs.S3FileSystem(**settings)
+
+
+def _renamed(options: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
+    _check(options, names)
+    return {names[name]: value for name, value in options.items() if name in names}
+
+
+def _check(options: Mapping[str, str], names: Mapping[str, str]) -> None:
+    unknown = sorted(set(options) - set(names) - _PASSED_OVER)
+    if unknown:
+        raise InvalidArgumentError(
+            f"SQL cannot reach this store with the storage option {unknown[0]!r}. Give the setting through "
+            "the environment instead, or read with Polars: episodes, steps and filter take every option."
+        )

@@ -22,8 +22,7 @@ from typing import Any
 
 from ..errors import InvalidArgumentError, StoreAccessError
 from .access import error_text, guard_access
-from .arrow_files import arrow_files, bare_option
-from .objects import as_os_errors, open_object
+from .objects import arrow_files, as_os_errors, bare_option, open_object
 from .place import CHUNK_BYTES, Entry, Place, oversized_error
 
 _FLAGS = ("allow_http", "allow_invalid_certificates")
