@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from .delta.files import TableFile
 from .delta.version import TableVersion
 from .dynamic import logical_types as kinds
-from .dynamic.origins import array_kinds, remember
+from .dynamic.columns import array_kinds, remember
 from .errors import CorruptStoreError, VersionNotFoundError
 from .files import Place, guard_access
 from .layout import EPISODES, RUNS, STEPS, Layout

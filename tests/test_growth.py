@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete
 import episodelake as el
 from episodelake.store.delta.table import Table
 from episodelake.store.errors import StoreAccessError
-from episodelake.store.tables import run_files
+from episodelake.store.tables import table_files
 from waiting import PATIENCE, wait_until
 
 
@@ -38,8 +38,8 @@ def play(writer: el.EpisodeWriter, episodes: int = 1) -> None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three files are many."""
-    monkeypatch.setattr(run_files, "_MANY", 3)
-    monkeypatch.setattr(run_files, "_EVERY", 1)
+    monkeypatch.setattr(table_files, "_MANY", 3)
+    monkeypatch.setattr(table_files, "_EVERY", 1)
 
 
 def listed(store: el.EpisodeStore) -> list[str]:
@@ -89,7 +89,7 @@ def test_compact_joins_all_files_of_runs(tmp_path: Path, monkeypatch: pytest.Mon
         long.seal()
         for number in range(20):
             if number == 10:
-                monkeypatch.setattr(run_files, "_MANY", 1000)
+                monkeypatch.setattr(table_files, "_MANY", 1000)
             with store.writer(run=f"run {number}") as writer:
                 play(writer)
         monkeypatch.setattr("episodelake.store.maintenance.compaction._FEW_RUNS", 4)

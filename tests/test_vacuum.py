@@ -20,7 +20,7 @@ from episodelake.store.delta.cleaning import write_checkpoint
 from episodelake.store.delta.table import Table
 from episodelake.store.files import locate
 from episodelake.store.maintenance import vacuum as vacuuming
-from episodelake.store.tables import run_files
+from episodelake.store.tables import table_files
 from maintenance_stores import (
     assert_contents,
     assert_faces_agree,
@@ -455,8 +455,8 @@ def test_a_vacuum_at_any_commit_takes_nothing_from_it(
 
     The commits are those of recording, closing and joining runs, which no lock keeps from a vacuum.
     """
-    monkeypatch.setattr(run_files, "_MANY", 2)
-    monkeypatch.setattr(run_files, "_EVERY", 1)
+    monkeypatch.setattr(table_files, "_MANY", 2)
+    monkeypatch.setattr(table_files, "_EVERY", 1)
     store = numbered_store(tmp_path / "store", [2])
     left: list[int] = []
     seen: list[str] = []

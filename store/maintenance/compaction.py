@@ -23,7 +23,7 @@ from ..handle import StoreHandle
 from ..journal.run_journal import journal_folders
 from ..layout import EPISODES, RUNS, STEPS
 from ..tables.overflow import overflow_of
-from ..tables.run_files import closed_files, join
+from ..tables.table_files import closed_files, join
 from .operation import Operation, Progress, reconcile
 from .rewriting import NewSegment, freed_segments, write_segments
 from .unifying import Unification

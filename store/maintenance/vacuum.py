@@ -43,7 +43,7 @@ from ..journal.run_journal import journal_folders
 from ..layout import ANNOTATIONS, ARTIFACTS, EPISODES, RUNS, STEPS, TABLES, Layout
 from ..parquet.files import read_parquet, reading_error
 from ..tables.annotation_files import MARKER, PROPERTY, parse_annotations
-from ..tables.run_files import join_id
+from ..tables.table_files import join_id
 from .artifacts import orphans
 from .operation import Operation, Progress, is_maintenance_file
 from .tags import read_tags

@@ -34,8 +34,7 @@ from ..layout import EPISODES, RUNS, STEPS, Layout, segment_name
 from ..manifest import check_identity
 from ..parquet.files import read_parquet
 from ..schema import ENV_BUNDLE, LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema
-from ..tables.run_files import LIVE, join_many
-from ..tables.table_files import write_table_file
+from ..tables.table_files import LIVE, join_many, write_table_file
 from .steps_file import StepsFile
 
 _LARGEST = 2**63 - 1

@@ -21,9 +21,8 @@ from .coerce import Cast
 from .composite import CompositeNode, DictNode, TupleNode
 from .fixed import FixedNode
 from .node import MAX_DEPTH, Node, ValueBuffer
-from .ragged import CustomNode, OneOfNode, TextNode
+from .ragged import CustomNode, GraphNode, OneOfNode, SequenceNode, TextNode
 from .registry import check_keys, find
-from .sequence import GraphNode, SequenceNode
 
 _SORTS = {
     "integer": pa.types.is_integer,

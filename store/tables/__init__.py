@@ -1,1 +1,1 @@
-"""The three Delta tables: their logs, checksums, checkpoints and files."""
+"""Files of the three Delta tables, and what their columns mean: row pointers, annotations, overflow."""

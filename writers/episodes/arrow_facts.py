@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ...store.dynamic import logical_types as kinds
 from ...store.dynamic.column_groups import METADATA
-from ...store.dynamic.origins import array_kinds, remembered
+from ...store.dynamic.columns import array_kinds, remembered
 from ...store.dynamic.values import load_object
 from ...store.errors import InvalidArgumentError
 from ...store.journal.episodes import NO_FACTS, EndReason, EpisodeFacts

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from ...store.dynamic import logical_types as kinds
 from ...store.dynamic.column_groups import EXTRA, INFO, POLICY, ColumnGroup, ColumnSet
+from ...store.dynamic.columns import array_kinds, remembered
 from ...store.dynamic.merge import family_of
-from ...store.dynamic.origins import array_kinds, remembered
 from ...store.dynamic.rows import DynamicRows
 from ...store.dynamic.values import load_object
 from ...store.errors import (
