@@ -2,7 +2,7 @@
 
 The description is strict JSON (infinity is the text "inf"), and gives back a space that equals the
 original, with every bound, dtype and key order. It is read from a file that anyone may have written, so
-it is measured before anything is built, and never names code to run: a custom space is only looked up
+it is measured while it is built, and never names code to run: a custom space is only looked up
 among the codecs that this process has registered.
 """
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Iterator
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,11 +22,19 @@ from gymnasium.spaces import Sequence as SequenceSpace
 from ..common.compatibility import discrete_space
 from ..errors import CorruptStoreError, EpisodelakeError, UnsupportedSpaceError
 from ..names import has_utf8
-from .measure import DTYPES, checked_dtype, checked_shape, measure, parts_of
+from .node import MAX_DEPTH
 from .registry import Codec, check_keys, find, find_named, qualified_name
 
 #: Of spaces of texts that state no length; longer texts are recorded too.
 _LONGEST_TEXT = 1000
+_MOST_BYTES = 2**31
+_SPACE_BYTES = _MOST_BYTES // 16_384
+_CHARACTER_BYTES = 256
+_LARGEST_SIZE = 2**63 - 1
+_NATIVE = [np.dtype(code) for code in "?bBhHiIqQefd"]
+_SWAPPED = [dtype.newbyteorder() for dtype in _NATIVE if dtype.itemsize > 1]
+#: The dtypes that a space can have, by their names in a description.
+_DTYPES = {dtype.name: dtype for dtype in _NATIVE} | {dtype.str: dtype for dtype in _SWAPPED}
 _WORDS = {"inf": np.inf, "-inf": -np.inf, "nan": np.nan}
 
 
@@ -37,7 +47,7 @@ def space_to_json(space: Space) -> dict[str, Any]:
     """
     try:
         description = _describe(space)
-        measure(description)
+        _Builder(codecs=False).build(description)
     except (CorruptStoreError, RecursionError) as error:
         raise UnsupportedSpaceError(
             f"space of class {type(space).__name__} cannot be described: {error} "
@@ -58,8 +68,7 @@ def space_from_json(description: dict[str, Any], source: str = "store.json") -> 
         UnsupportedSpaceError: it names a custom class for which no codec is registered in this process.
     """
     try:
-        measure(description)
-        return _build(description)
+        return _Builder().build(description)
     except EpisodelakeError as error:
         if isinstance(error, CorruptStoreError):
             raise CorruptStoreError(
@@ -188,47 +197,90 @@ def _describe_custom(space: Space, space_type: type, codec: Codec) -> dict[str, 
     return {"type": "custom", "name": qualified_name(space_type), "spec": again}
 
 
-def _build(description: dict[str, Any]) -> Space:
-    parts = [_build(part) for part in parts_of(description)]
-    match description["type"]:
-        case "Box":
-            return _build_box(description)
-        case "Discrete":
-            dtype = checked_dtype(description)
-            return discrete_space(_integer(description["n"]), _integer(description["start"]), dtype)
-        case "MultiDiscrete":
-            dtype, shape = checked_dtype(description), checked_shape(description)
-            nvec, start = (_array(description[name], dtype, shape) for name in ("nvec", "start"))
-            return MultiDiscrete(nvec, dtype=dtype.str, start=start)
-        case "MultiBinary":
-            n = description["n"]
-            return MultiBinary(list(map(_integer, n)) if isinstance(n, list) else _integer(n))
-        case "Text":
-            charset = description["charset"]
-            characters = charset if isinstance(charset, str) else "".join(map(chr, charset))
-            lengths = [_integer(description[name]) for name in ("min_length", "max_length")]
-            return Text(lengths[1], min_length=lengths[0], charset=characters)
-        case "custom":
-            return _build_custom(description)
-        case "Dict":
-            keys = [key for key, _ in description["spaces"]]
-            if not all(isinstance(key, str) for key in keys) or len(set(keys)) != len(keys):
-                raise CorruptStoreError("the keys of a Dict space are not distinct texts.")
-            return Dict(list(zip(keys, parts, strict=True)))
-        case "Tuple":
-            return Tuple(parts)
-        case "OneOf":
-            return OneOf(parts)
-        case "Sequence":
-            return SequenceSpace(parts[0], stack=description["stack"] is True)
-        case "Graph":
-            return Graph(parts[0], parts[1] if len(parts) > 1 else None)
-        case unknown:
-            raise CorruptStoreError(f"unknown type of space {unknown!r}.")
+class _Builder:
+    """Builds described spaces, and counts their bytes before it makes them.
+
+    A few bytes of JSON can ask for a Box of a trillion elements, or for a nest of stacked sequences each of
+    which doubles what it holds.
+
+    Args:
+        codecs: whether custom spaces come from their codecs; otherwise Discrete spaces replace them.
+    """
+
+    def __init__(self, *, codecs: bool = True) -> None:
+        self._codecs = codecs
+        self._left = _MOST_BYTES
+
+    def build(self, description: Any, depth: int = 0, copies: int = 1) -> Space:
+        """Return the space; `depth` spaces are around it, and Gymnasium keeps `copies` of it.
+
+        Raises:
+            CorruptStoreError: more than 64 levels or 2 GiB, or something that is no description.
+            KeyError, TypeError, ValueError, OverflowError, AttributeError, AssertionError: likewise.
+        """
+        if depth > MAX_DEPTH:
+            raise CorruptStoreError(f"the spaces are nested deeper than {MAX_DEPTH} levels.")
+        if not isinstance(description, dict):
+            kind = type(description).__name__
+            raise CorruptStoreError(f"a space is described by {kind}, expected an object with a type.")
+        if description["type"] == "Graph" or description.get("stack") is True:
+            copies *= 2  # Gymnasium keeps a batched copy of what is stacked
+        self._take(copies * _SPACE_BYTES)
+        match description["type"]:
+            case "Box" | "MultiDiscrete" | "MultiBinary" | "Discrete" | "Text":
+                return self._build_leaf(description, copies)
+            case "custom":
+                return _build_custom(description) if self._codecs else Discrete(1)
+        part = partial(self.build, depth=depth + 1, copies=copies)
+        match description["type"]:
+            case "Dict":
+                pairs = _items(description["spaces"])
+                keys = [key for key, _ in pairs]
+                if not all(isinstance(key, str) for key in keys) or len(set(keys)) != len(keys):
+                    raise CorruptStoreError("the keys of a Dict space are not distinct texts.")
+                return Dict([(key, part(child)) for key, child in pairs])
+            case "Tuple":
+                return Tuple(list(map(part, _items(description["spaces"]))))
+            case "OneOf":
+                return OneOf(list(map(part, _items(description["spaces"]))))
+            case "Sequence":
+                return SequenceSpace(part(description["space"]), stack=description["stack"] is True)
+            case "Graph":
+                edges = description["edge_space"]
+                return Graph(part(description["node_space"]), None if edges is None else part(edges))
+            case unknown:
+                raise CorruptStoreError(f"unknown type of space {unknown!r:.100}.")
+
+    def _take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise CorruptStoreError(f"the space would take more than {_MOST_BYTES} bytes.")
+
+    def _build_leaf(self, description: dict[str, Any], copies: int) -> Space:
+        match description["type"]:
+            case "Discrete":
+                n, start = _integer(description["n"]), _integer(description["start"])
+                return discrete_space(n, start, _DTYPES[description["dtype"]])
+            case "MultiBinary":
+                n = description["n"]
+                sizes = _sizes(n if isinstance(n, list) else [n])
+                self._take(copies * prod(sizes))
+                return MultiBinary(list(sizes) if isinstance(n, list) else n)
+            case "Text":
+                charset = description["charset"]
+                self._take(copies * _CHARACTER_BYTES * len(charset))
+                characters = charset if isinstance(charset, str) else "".join(map(chr, _items(charset)))
+                shortest, longest = _sizes([description["min_length"], description["max_length"]])
+                return Text(longest, min_length=shortest, charset=characters)
+        dtype, shape = _DTYPES[description["dtype"]], _sizes(description["shape"])
+        self._take(copies * prod(shape) * (2 * dtype.itemsize + 2))
+        if description["type"] == "Box":
+            return _build_box(description, dtype, shape)
+        nvec, start = (_array(description[name], dtype, shape) for name in ("nvec", "start"))
+        return MultiDiscrete(nvec, dtype=dtype.str, start=start)
 
 
-def _build_box(description: dict[str, Any]) -> Box:
-    dtype, shape = checked_dtype(description), checked_shape(description)
+def _build_box(description: dict[str, Any], dtype: np.dtype, shape: tuple[int, ...]) -> Box:
     low, high = (_array(description[name], dtype, shape) for name in ("low", "high"))
     if (low > high).any():
         raise CorruptStoreError("a Box has a lower bound above its upper bound.")
@@ -294,6 +346,19 @@ def _element(value: Any, dtype: np.dtype) -> Any:
     return value
 
 
+def _items(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise CorruptStoreError(f"a space has {type(value).__name__} where a list is expected.")
+    return value
+
+
+def _sizes(values: Any) -> tuple[int, ...]:
+    sizes = tuple(map(_integer, _items(values)))
+    if not all(0 <= size <= _LARGEST_SIZE for size in sizes):
+        raise CorruptStoreError("a space has a size or a length below 0 or above 2**63 - 1.")
+    return sizes
+
+
 def _integer(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise CorruptStoreError(f"{value!r} is not an integer.")
@@ -302,7 +367,7 @@ def _integer(value: Any) -> int:
 
 def _dtype_name(dtype: np.dtype) -> str:
     name = dtype.name if dtype.isnative else dtype.str
-    if name not in DTYPES:
+    if name not in _DTYPES:
         raise UnsupportedSpaceError(
             f"dtype {dtype} cannot be stored exactly. Expected a boolean, an integer or a float of at most "
             "64 bits. Hint: choose such a dtype, or register a codec with episodelake.register_codec()."
