@@ -320,8 +320,9 @@ def _is_numeric(field: pa.Field) -> bool:
 
 def _dynamic_type(field: pa.Field) -> tuple[np.dtype, tuple[int, ...]]:
     kind = kinds.field_kind(field)
-    if kind is not None and kind.startswith("array:"):
-        return kinds.array_parts(kind)
+    if kind is not None and (logical := kinds.LogicalType.of(kind)).family == "array":
+        assert logical.dtype is not None
+        return logical.dtype, logical.shape
     listed = pa.types.is_list(field.type)
     physical = field.type.value_type if listed else field.type
     return numpy_type(physical), (-1,) if listed else ()

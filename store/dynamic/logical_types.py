@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from functools import lru_cache, reduce
 from math import inf, prod
@@ -55,13 +56,67 @@ _SCALARS: dict[str, pa.DataType] = {
     "float": pa.float64(),
     "str": pa.string(),
 }
-_NUMBERS = ("bool", "int", "float")
+_NUMBERS = {"bool": np.dtype(bool), "int": np.dtype(np.int64), "float": np.dtype(float)}
 _SCALAR_OF_TYPE: dict[type, str] = {bool: "bool", int: "int", float: "float", str: "str", np.bool_: "bool"}
 _SCALAR_OF_TYPE |= {np.dtype(code).type: "int" for code in "bhilqBHIL"}
 _SCALAR_OF_TYPE |= {np.dtype(code).type: "float" for code in "efd"}
 _ARRAY_TYPES: dict[str, pa.DataType] = {
     name: pa.from_numpy_dtype(stored) for name, stored in STORED_DTYPES.items() if name != "uint64"
 }
+
+
+@dataclass(frozen=True)
+class LogicalType:
+    """A kind, parsed.
+
+    Attributes:
+        family: "json", "timestamp", "scalar", "list" or "array".
+        dtype: of the numbers in its values; None for texts and moments.
+        shape: of its values; (-1,) takes any length.
+        physical: the type of its columns on disk.
+    """
+
+    family: str
+    dtype: np.dtype | None
+    shape: tuple[int, ...]
+    physical: pa.DataType
+
+    @staticmethod
+    @lru_cache(1024)
+    def of(kind: str) -> LogicalType:
+        """Parse the text of a kind.
+
+        Raises:
+            CorruptStoreError: it is no kind of format 1.
+        """
+        if kind == JSON_KIND:
+            return LogicalType("json", None, (), pa.string())
+        if kind == TIMESTAMP_KIND:
+            return LogicalType("timestamp", None, (), pa.timestamp("us", "UTC"))
+        if kind in _SCALARS:
+            return LogicalType("scalar", _NUMBERS.get(kind), (), _SCALARS[kind])
+        scalar = kind.removeprefix("list:")
+        if scalar in _SCALARS:
+            return LogicalType("list", _NUMBERS.get(scalar), (-1,), pa.list_(_SCALARS[scalar]))
+        match = _ARRAY_KIND.fullmatch(kind)
+        if match is not None and match[1] in _ARRAY_TYPES:
+            shape = (-1,) if match[2] == "*" else tuple(int(size) for size in match[2].split(",") if size)
+            if prod(shape) <= _MOST_ELEMENTS:
+                stored = _ARRAY_TYPES[match[1]]
+                return LogicalType("array", np.dtype(match[1]), shape, pa.list_(stored) if shape else stored)
+        shown = kind if len(kind) < 100 else f"{kind[:97]}..."
+        raise CorruptStoreError(
+            f"A column is marked with the unknown kind {shown!r}; expected one of format 1."
+        )
+
+
+def physical_type(kind: str) -> pa.DataType:
+    """Return the column type on disk of a kind; `json` is a string column.
+
+    Raises:
+        CorruptStoreError: it is no kind of format 1.
+    """
+    return LogicalType.of(kind).physical
 
 
 def kind_of(value: Any) -> str | None:
@@ -113,7 +168,7 @@ def column_kind(value: Any) -> str | None:
         found = {_SCALAR_OF_TYPE.get(type(item)) for item in value}
         if found <= set(_NUMBERS):
             every = [column_kind(item) for item in value]
-            return f"list:{max(every, key=_NUMBERS.index)}"
+            return f"list:{max(every, key=list(_NUMBERS).index)}"
     if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
         native = value.dtype.newbyteorder("=").name
         return _array_kind(native if native in _ARRAY_TYPES else "float64", value.shape)
@@ -125,38 +180,21 @@ def joined(kind: str, other: str) -> str | None:
     """Return the kind of a column that shows the values of both kinds; None if there is none."""
     if kind == other:
         return kind
-    if JSON_KIND in (kind, other) or TIMESTAMP_KIND in (kind, other):
+    one, two = LogicalType.of(kind), LogicalType.of(other)
+    if {one.family, two.family} & {"json", "timestamp"} or one.shape != two.shape or two.dtype is None:
         return None
-    (shape, dtype), (other_shape, other_dtype) = _elements(kind), _elements(other)
-    if shape != other_shape or other_dtype is None:
-        return None
-    if dtype is None:
+    if one.dtype is None:
         return kind
-    both = np.promote_types(dtype, other_dtype)
-    if kind.startswith("array:") and other.startswith("array:"):
+    both = np.promote_types(one.dtype, two.dtype)
+    if one.family == two.family == "array":
         return f"array:{both.name}:{kind.rpartition(':')[2]}"
     number = {"b": "bool", "i": "int", "u": "int"}.get(both.kind, "float")
-    return number if shape == () else f"list:{number}"
+    return f"list:{number}" if one.shape else number
 
 
 def widen(kinds: dict[str, str], name: str, kind: str) -> None:
     """Note the kind in which a column shows values, joined with the kind that is noted already."""
     kinds[name] = joined(kinds.get(name, kind), kind) or kind
-
-
-def _elements(kind: str) -> tuple[tuple[int, ...], np.dtype | None]:
-    """Return the shape of a kind's values and the dtype of their numbers; None for text.
-
-    Raises:
-        CorruptStoreError: it is no kind of format 1.
-    """
-    family, _, rest = kind.partition(":")
-    if kind not in _SCALARS and not (family == "list" and rest in _SCALARS):
-        dtype, shape = array_parts(kind)
-        return shape, dtype
-    scalar = rest or family
-    dtype = None if scalar == "str" else np.dtype({"bool": bool, "int": np.int64, "float": float}[scalar])
-    return ((-1,) if rest else ()), dtype
 
 
 def shown_kind(kind: str, value: Any) -> str | None:
@@ -171,14 +209,13 @@ def show(kind: str, value: Any) -> Any:
     """Return a value as a column of this kind shows it; `shown_kind` gave that kind."""
     if isinstance(value, date):
         return _moment(value)
-    if kind.startswith("array:"):
-        dtype, shape = array_parts(kind)
+    logical = LogicalType.of(kind)
+    if logical.family == "array":
         with np.errstate(over="ignore"):
-            return np.asarray(value).astype(dtype).reshape(shape)
-    family, _, scalar = kind.partition(":")
-    if family == "list":
+            return np.asarray(value).astype(logical.dtype).reshape(logical.shape)
+    if logical.family == "list":
         items = value.tolist() if isinstance(value, np.ndarray) else value
-        return [show(scalar, item) for item in items]
+        return [show(kind.removeprefix("list:"), item) for item in items]
     number = value.item() if isinstance(value, np.ndarray | np.generic) else value
     if kind == "str":
         return str(number).lower() if isinstance(number, bool) else str(number)
@@ -204,42 +241,10 @@ def _moment(value: date) -> datetime:
     return value.replace(tzinfo=UTC)
 
 
-def physical_type(kind: str) -> pa.DataType:
-    """Return the column type on disk of a kind; `json` is a string column."""
-    family, _, rest = kind.partition(":")
-    if kind == JSON_KIND:
-        return pa.string()
-    if kind == TIMESTAMP_KIND:
-        return pa.timestamp("us", "UTC")
-    if kind in _SCALARS:
-        return _SCALARS[kind]
-    if family == "list" and rest in _SCALARS:
-        return pa.list_(_SCALARS[rest])
-    dtype, shape = array_parts(kind)
-    physical = _ARRAY_TYPES[dtype.name]
-    return physical if shape == () else pa.list_(physical)
-
-
-@lru_cache
-def array_parts(kind: str) -> tuple[np.dtype, tuple[int, ...]]:
-    """Return the dtype and shape of an array kind; a shape of (-1,) takes any length.
-
-    Raises:
-        CorruptStoreError: it is no kind of format 1.
-    """
-    found = _ARRAY_KIND.fullmatch(kind)
-    if found is not None and found[1] in _ARRAY_TYPES:
-        shape = (-1,) if found[2] == "*" else tuple(int(size) for size in found[2].split(",") if size)
-        if prod(shape) <= _MOST_ELEMENTS:
-            return np.dtype(found[1]), shape
-    shown = kind if len(kind) < 100 else f"{kind[:97]}..."
-    raise CorruptStoreError(f"A column is marked with the unknown kind {shown!r}; expected one of format 1.")
-
-
 def is_array(kind: str) -> bool:
     """Return whether this is a kind of arrays; False for what is no kind of format 1."""
     try:
-        return kind.startswith("array:") and bool(array_parts(kind))
+        return LogicalType.of(kind).family == "array"
     except CorruptStoreError:
         return False
 
@@ -345,8 +350,9 @@ def build(kind: str, values: Sequence[Any]) -> pa.Array:
     """Return the physical column of `values`, each of which the kind accepts, `show` gave, or is None
     (absent).
     """
-    physical = physical_type(kind)
-    if kind.startswith("array:"):
+    logical = LogicalType.of(kind)
+    physical = logical.physical
+    if logical.family == "array":
         if not pa.types.is_list(physical):
             values = [None if value is None else value.item() for value in values]
         else:
@@ -394,14 +400,14 @@ def reader(kind: str) -> Callable[[Any], Any]:
     Raises:
         CorruptStoreError: it is no kind of format 1.
     """
-    if not kind.startswith("array:"):
+    logical = LogicalType.of(kind)
+    if logical.family != "array":
         return lambda cell: cell
-    dtype, shape = array_parts(kind)
 
     def read(cell: Any) -> np.ndarray:
         if type(cell) is list and None in cell:
             raise ValueError("an element of an array is NULL")
-        return np.asarray(cell, dtype).reshape(shape)
+        return np.asarray(cell, logical.dtype).reshape(logical.shape)
 
     return read
 

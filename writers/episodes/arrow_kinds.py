@@ -44,12 +44,12 @@ def as_kind(array: pa.Array, declared: str | None = None) -> tuple[str, pa.Array
 
 def _as_declared(array: pa.Array, kind: str) -> pa.Array | None:
     """Return values as the column of a kind of arrays; None where they are not whole arrays of it."""
-    dtype, expected = kinds.array_parts(kind)
-    physical = kinds.physical_type(kind)
+    logical = kinds.LogicalType.of(kind)
+    expected, physical = logical.shape, logical.physical
     flat, shape = elements_of(array)
     stored = physical.value_type if expected else physical
     listed = isinstance(array.type, LISTS)
-    if flat.type not in (stored, pa.from_numpy_dtype(dtype)) or listed != bool(expected):
+    if flat.type not in (stored, pa.from_numpy_dtype(logical.dtype)) or listed != bool(expected):
         return None
     sized = listed and expected != (-1,)
     if sized and shape != expected and shape != (prod(expected),) and len(flat):
@@ -58,7 +58,7 @@ def _as_declared(array: pa.Array, kind: str) -> pa.Array | None:
         return None
     given = flat.drop_null().to_numpy(zero_copy_only=False)
     with np.errstate(all="ignore"):
-        narrow = given.astype(dtype)
+        narrow = given.astype(logical.dtype)
     if not np.array_equal(narrow.astype(given.dtype), given, equal_nan=given.dtype.kind == "f"):
         return None
     if not sized:
