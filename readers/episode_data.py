@@ -19,7 +19,7 @@ from ..store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnG
 from ..store.dynamic.values import load_json
 from ..store.errors import CorruptStoreError, InvalidArgumentError
 from ..store.layout import STEPS
-from ..store.reserved import ACTION, OBSERVATION, POSITIONAL
+from ..store.names import ACTION, OBSERVATION, POSITIONAL
 from ..store.schema import StepSchema
 from ..store.spaces import SpaceCodec
 from ..store.spaces.batches import check_flattened, flatten_values, slice_batch

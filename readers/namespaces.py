@@ -16,7 +16,7 @@ import polars as pl
 from ..store.common.arguments import discount_factor, is_real, whole_number
 from ..store.common.suggestions import suggest
 from ..store.errors import InvalidArgumentError, QueryError
-from ..store.reserved import next_name
+from ..store.names import next_name
 
 _FOLLOWED = "_followed"
 

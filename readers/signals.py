@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..store.dynamic.column_groups import EXTRA, INFO, POLICY, STEP_FAMILIES
-from ..store.reserved import is_observation
+from ..store.names import is_observation
 from ..store.schema import ACTION, OBSERVATION, REWARD
 from .episode_data import EpisodeData
 

@@ -18,6 +18,7 @@ import gymnasium
 
 from .agents import AgentGroup, check_groups, column_prefix, joint_spaces
 from .card import check_card
+from .checksums import CHECKSUM, checked_json, read_json
 from .errors import (
     CorruptStoreError,
     FormatVersionError,
@@ -28,7 +29,6 @@ from .errors import (
 )
 from .files import Place, guard_access, is_absent
 from .files.system import is_file
-from .json_files import CHECKSUM, checked_json, read_json
 from .layout import FORMAT_VERSION, MANIFEST, Layout
 from .spaces import SpaceCodec, plain_space, space_from_json, space_to_json
 

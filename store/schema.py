@@ -21,7 +21,7 @@ from .agents import AgentGroup, GroupedCodec, column_prefix
 from .dynamic.column_groups import POLICY
 from .errors import CorruptStoreError, SpaceMismatchError
 from .manifest import Manifest
-from .reserved import ACTION, AGENT_ID, ENV_STEP, FLAGS, OBSERVATION, REWARD, check_name
+from .names import ACTION, AGENT_ID, ENV_STEP, FLAGS, OBSERVATION, REWARD, check_name
 from .spaces import SpaceCodec
 from .spaces.arrow import STORED_TYPES, inner_type
 from .spaces.coerce import Cast

@@ -29,7 +29,7 @@ from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, check_st
 from .segments.file_checks import check_beside, check_listed, check_pages
 from .tables.annotation_files import PROPERTY, AnnotationFiles, parse_annotations
 from .tables.overflow import Overflow, overflow_of
-from .tables.pointers import Pointers, read_pointers
+from .tables.table_files import Pointers, read_pointers
 
 
 @dataclass(frozen=True)

@@ -35,11 +35,11 @@ STORE = f"{LIBRARY}/episodelake/store"
 _FILES = [
     f"{STORE}/{name}.py"
     for name in (
+        "checksums",
         "delta/log",
         "delta/table",
         "files/access",
         "files/local",
-        "json_files",
         "segments/seal",
         "tables/annotation_files",
         "tables/table_files",

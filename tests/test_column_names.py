@@ -24,7 +24,7 @@ from episodelake.explorer.queries import Queries
 from episodelake.readers.loading.transitions import Deltas, NSteps, Transitions
 from episodelake.readers.loading.windows import WholeEpisodes, Windows
 from episodelake.readers.sql.macros import macros_of
-from episodelake.store.reserved import RESERVED
+from episodelake.store.names import RESERVED
 from episodelake.store.schema import StepSchema
 from episodelake.terminal.app import app
 from plain_returns import returns_to_go

@@ -21,7 +21,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from episodelake.store.files import file_systems, locks
+from episodelake.store.files import locks, system
 from episodelake.store.files.locks import FileLock, OtherHostError, is_held, other_host
 from waiting import PATIENCE, line_of
 
@@ -30,10 +30,11 @@ HOST = """
 import fcntl, os, sys, time, warnings
 import numpy as np
 import episodelake as el
-from episodelake.store.files import file_systems, locks
+from episodelake.store.files import locks
+from episodelake.store.files.system import FileSystem
 
 path, host, kind, *options = sys.argv[1:]
-system = file_systems.FileSystem(kind, tuple(options))
+system = FileSystem(kind, tuple(options))
 if not (system.shares_locks or system.is_local):
     fcntl.flock = lambda descriptor, operation: None
 if host != "-":
@@ -259,7 +260,7 @@ def test_who_is_told_by_flock(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     device = os.stat(tmp_path).st_dev if owner.device == 5 else owner.device
     path.write_bytes(dataclasses.replace(owner, device=device).to_bytes())
     monkeypatch.setattr(locks, "_this_host", lambda: ("a", "m", "1"))
-    monkeypatch.setattr(locks, "file_system", lambda _: file_systems.FileSystem(mount[0], mount[1:]))
+    monkeypatch.setattr(locks, "file_system", lambda _: system.FileSystem(mount[0], mount[1:]))
     assert not is_held(path)
     assert (other_host(path) is None) == told
     if not told:
@@ -346,7 +347,7 @@ def test_a_lock_without_its_journal_stays_where_its_writer_may_have_begun(
     """Where locks are not known to reach other hosts, a lock that has no owner yet may be another host's."""
     lock = path / "journal" / "b-0.lock"
     for mount, stays in ((UNKNOWN, True), (("ext4",), False)):
-        monkeypatch.setattr(locks, "file_system", lambda _, mount=mount: file_systems.FileSystem(*mount))
+        monkeypatch.setattr(locks, "file_system", lambda _, mount=mount: system.FileSystem(*mount))
         lock.write_bytes(b"" if empty else dataclasses.replace(_OWNER, boot="0").to_bytes())
         monkeypatch.setattr(locks, "_this_host", lambda: ("a", "m", "1"))
         assert el.recover(path) == []
@@ -372,11 +373,11 @@ def test_how_far_locks_of_mounts_reach(
     """The type and the options of a mount tell whether its locks reach other hosts."""
     listed = tmp_path / "mountinfo"
     listed.write_text("0 0 8:0 / / rw - ext4 /dev/root rw\n" + mount + "\n")
-    monkeypatch.setattr(file_systems, "_MOUNTS", listed)
-    file_systems._mounted.cache_clear()
-    found = file_systems._mounted("/data/store/journal", -1)
+    monkeypatch.setattr(system, "_MOUNTS", listed)
+    system._mounted.cache_clear()
+    found = system._mounted("/data/store/journal", -1)
     assert (found.folder, found.is_local, found.shares_locks) == ("/data", local, shared)
-    file_systems._mounted.cache_clear()
+    system._mounted.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -388,8 +389,8 @@ def test_names_of_mounts_are_any_names(name: str, tmp_path: Path, monkeypatch: p
     shown = "".join(f"\\{ord(each):03o}" if each in " \t\n\\" else each for each in f"/mnt/{name}")
     lines = ("0 0 8:0 / / rw - ext4 /dev/root rw", f"1 1 0:9 / {shown} rw - nfs4 server:/x rw,nolock", "")
     listed.write_bytes(os.fsencode("\n".join(lines)))
-    monkeypatch.setattr(file_systems, "_MOUNTS", listed)
-    file_systems._mounted.cache_clear()
-    found = file_systems._mounted(f"/mnt/{name}/store", -1)
+    monkeypatch.setattr(system, "_MOUNTS", listed)
+    system._mounted.cache_clear()
+    found = system._mounted(f"/mnt/{name}/store", -1)
     assert (found.kind, found.folder) == ("nfs4", f"/mnt/{name}")
-    file_systems._mounted.cache_clear()
+    system._mounted.cache_clear()

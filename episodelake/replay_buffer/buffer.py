@@ -23,7 +23,7 @@ from ..readers.loading.unit import Batch
 from ..store.common.arguments import whole_number
 from ..store.errors import InvalidArgumentError, RecorderStateError
 from ..store.handle import StoreHandle
-from ..store.reserved import (
+from ..store.names import (
     ACTION,
     DISCOUNT,
     FLAGS,

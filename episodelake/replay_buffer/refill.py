@@ -8,7 +8,7 @@ import numpy as np
 
 from ..readers.columns.step_arrays import ColumnSource, StepArrays, read_arrays
 from ..readers.columns.tree import map_leaves
-from ..store.reserved import OBSERVATION
+from ..store.names import OBSERVATION
 from ..store.schema import LATE_ROW, RESET_ROW, STEP_ROW
 from ..writers.session.row_source import ArrivedRows
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..readers.columns.tree import Tree, map_leaves
-from ..store.reserved import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
+from ..store.names import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ..store.schema import LATE_ROW, STEP_ROW
 from ..writers.rows.vector_buffer import NO_EPISODE
 from ..writers.session.row_source import ArrivedRows, ObservableRows

@@ -26,7 +26,7 @@ from ...store.common.arguments import is_real
 from ...store.errors import InvalidArgumentError
 from ...store.files import replacing
 from ...store.snapshot import Snapshot
-from ...store.tables.pointers import Pointers
+from ...store.tables.table_files import Pointers
 from .cache_folder import VARIABLE, chosen_folder
 from .selection import rows_digest
 from .specs import Column

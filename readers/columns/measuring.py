@@ -16,7 +16,7 @@ import numpy as np
 
 from ...store.common.arguments import real_number
 from ...store.errors import InvalidArgumentError
-from ...store.reserved import is_observation
+from ...store.names import is_observation
 from ...store.schema import ACTION, OBSERVATION, REWARD
 from ...store.snapshot import Snapshot
 from ..context import ReadContext

@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 
 from ...store.agents import LANE_COLUMNS, RETURNS, Lanes, lanes_of
 from ...store.errors import CorruptStoreError, InvalidArgumentError
-from ...store.reserved import TERMINATED, TRUNCATED
+from ...store.names import TERMINATED, TRUNCATED
 from ...store.schema import StepSchema
 from ...store.segments.file_checks import content_digests
 from ...store.snapshot import Snapshot
-from ...store.tables.pointers import Pointers
+from ...store.tables.table_files import Pointers
 from ..frames import collect_episodes, positioned_episodes
 
 #: The end reasons by their code in a batch; 0 means that the episode goes on.

@@ -21,7 +21,7 @@ from ...store.dynamic import logical_types as kinds
 from ...store.dynamic.column_groups import STEP_FAMILIES
 from ...store.errors import CorruptStoreError, InvalidArgumentError
 from ...store.layout import STEPS
-from ...store.reserved import (
+from ...store.names import (
     ACTION,
     AGENT_ID,
     END_REASON,
@@ -38,7 +38,7 @@ from ...store.snapshot import Snapshot
 from ...store.spaces import SpaceCodec
 from ...store.tables.annotation_files import StepAnnotation
 from ...store.tables.overflow import Overflow
-from ...store.tables.pointers import Pointers
+from ...store.tables.table_files import Pointers
 from ..blocks import Block
 from ..frames import steps_frame
 from .selection import Selection

@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from ...store.errors import StoreAccessError
-from ...store.reserved import TERMINATED, TRUNCATED
-from ...store.tables.pointers import POINTERS
+from ...store.names import TERMINATED, TRUNCATED
+from ...store.tables.table_files import POINTERS
 from ..blocks import Block, BlockPart, BlockReader
 from .selection import END_REASONS, EpisodeIndex, Selection
 from .specs import Column

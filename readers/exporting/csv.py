@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from ...store.errors import DatasetError
-from ...store.reserved import next_name
+from ...store.names import next_name
 from .tables import BARE_TABLES, LAYOUT, TableExport
 from .target import Export, export_format
 

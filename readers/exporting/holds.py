@@ -24,8 +24,7 @@ from ...store.dynamic.values import load_json
 from ...store.environments.artifacts import EnvBundle
 from ...store.environments.records import NamedArtifact, Records, SavedEnvironment
 from ...store.layout import RUNS, STEPS
-from ...store.names import DEFAULT_RUN
-from ...store.reserved import SOURCE_DIGEST, SOURCE_KEY
+from ...store.names import DEFAULT_RUN, SOURCE_DIGEST, SOURCE_KEY
 from ...store.schema import ENV_BUNDLE, LAST_OBSERVATION
 from ...store.snapshot import Snapshot
 from ...store.tables.annotation_files import episode_annotations

@@ -20,7 +20,7 @@ from ...store.common.optional_packages import EXPLORE
 from ...store.common.suggestions import suggest
 from ...store.dynamic.column_groups import METADATA
 from ...store.errors import DatasetError, InvalidArgumentError
-from ...store.reserved import EPISODE, next_name
+from ...store.names import EPISODE, next_name
 from ...store.schema import StepSchema
 from ...store.spaces.arrow import LISTS
 from ...store.spaces.fixed import FixedNode

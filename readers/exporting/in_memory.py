@@ -33,7 +33,7 @@ from gymnasium import spaces
 
 from ...store.common.arguments import whole_number
 from ...store.errors import DatasetError, InvalidArgumentError
-from ...store.reserved import ACTION, EPISODE, FLAGS, NEXT_OBSERVATION, OBSERVATION, REWARD
+from ...store.names import ACTION, EPISODE, FLAGS, NEXT_OBSERVATION, OBSERVATION, REWARD
 from ...store.spaces.batches import slice_batch
 from ..columns.tree import map_leaves
 from ..context import ReadContext

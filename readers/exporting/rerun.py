@@ -25,8 +25,7 @@ from ...store.common.optional_packages import require
 from ...store.common.suggestions import suggest
 from ...store.dynamic.column_groups import METADATA
 from ...store.errors import DatasetError, InvalidArgumentError
-from ...store.names import split
-from ...store.reserved import EPISODE, REWARD, STEP
+from ...store.names import EPISODE, REWARD, STEP, split
 from ...store.spaces.arrow import LISTS
 from ..frames import episodes_frame
 from .shards import image_files, is_image

@@ -16,13 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnSet
+from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnSet, DynamicRows
 from ...store.dynamic.logical_types import marked
-from ...store.dynamic.rows import DynamicRows
 from ...store.dynamic.values import dump_json, load_object
 from ...store.layout import EPISODES, STEPS
-from ...store.names import CARD_KEY, EXTRA_KEY, SPACES_KEY
-from ...store.reserved import EPISODE, EPISODE_ID, next_name
+from ...store.names import CARD_KEY, EPISODE, EPISODE_ID, EXTRA_KEY, SPACES_KEY, next_name
 from ...store.spaces import space_to_json
 from ..blocks import Block
 from ..episodes import iterate_blocks

@@ -20,7 +20,7 @@ import numpy as np
 from ...store import names
 from ...store.dynamic.column_groups import EXTRA, INFO, POLICY
 from ...store.dynamic.values import dump_json
-from ...store.reserved import POSITIONAL
+from ...store.names import POSITIONAL
 from ...store.spaces import space_to_json
 from ..episode import Episode
 from ..episode_data import positional

@@ -14,7 +14,7 @@ import polars.exceptions
 
 from ...store.common.arguments import step_count
 from ...store.errors import InvalidArgumentError
-from ...store.reserved import OBSERVATION_PRESENT, UNIT, WEIGHT, free_name, next_name
+from ...store.names import OBSERVATION_PRESENT, UNIT, WEIGHT, free_name, next_name
 from ...store.snapshot import Snapshot
 from ..columns.mapped import Cache
 from ..columns.selection import EpisodeIndex, Selection

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...store.common.arguments import flag, whole_number
 from ...store.errors import InvalidArgumentError, LoaderStateError
-from ...store.reserved import UNIT, WEIGHT
+from ...store.names import UNIT, WEIGHT
 from ..columns.step_arrays import StepArrays
 from ..columns.tree import leaves, map_leaves
 from .orders import Order

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...store.common.arguments import flag, whole_number
 from ...store.errors import InvalidArgumentError
-from ...store.reserved import AGENT_ID
+from ...store.names import AGENT_ID
 from ..columns.cache_folder import CacheFolder, chosen_folder
 from ..columns.mapped import Cache, CacheKind, map_arrays
 from ..columns.selection import select

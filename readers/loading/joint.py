@@ -16,10 +16,10 @@ import polars as pl
 
 from ...store.agents import column_prefix
 from ...store.errors import CorruptStoreError, InvalidArgumentError
-from ...store.reserved import AGENT_MASK
+from ...store.names import AGENT_MASK
 from ...store.schema import ENV_STEP
 from ...store.snapshot import Snapshot
-from ...store.tables.pointers import Pointers
+from ...store.tables.table_files import Pointers
 from ..blocks import Block
 from ..columns.selection import END_TYPE, EpisodeIndex, Selection, check_chosen, select
 from ..columns.specs import Column, choose_columns

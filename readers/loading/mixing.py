@@ -20,7 +20,7 @@ import numpy as np
 
 from ...store.common.arguments import flag, whole_number
 from ...store.errors import InvalidArgumentError, LoaderStateError
-from ...store.reserved import SOURCE
+from ...store.names import SOURCE
 from ..columns.tree import leaves
 from .loader import Loader
 from .orders import hash_words, uniforms

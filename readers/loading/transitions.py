@@ -15,7 +15,7 @@ import numpy as np
 
 from ...store.common.arguments import MOST_STEPS, discount_factor, step_count
 from ...store.errors import InvalidArgumentError
-from ...store.reserved import (
+from ...store.names import (
     ACTION,
     AGENT_ID,
     DISCOUNT,

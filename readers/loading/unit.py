@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...store.reserved import AGENT_ID, END_REASON, EPISODE, STEP, is_observation
-from ...store.reserved import source_of as uncached_source_of
+from ...store.names import AGENT_ID, END_REASON, EPISODE, STEP, is_observation
+from ...store.names import source_of as uncached_source_of
 from ..columns.selection import EpisodeIndex
 from ..columns.step_arrays import StepArrays
 from ..columns.tree import Tree, map_leaves

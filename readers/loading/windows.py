@@ -10,7 +10,7 @@ import numpy as np
 
 from ...store.common.arguments import one_of, step_count
 from ...store.errors import InvalidArgumentError
-from ...store.reserved import (
+from ...store.names import (
     ACTION,
     AGENT_ID,
     END_REASON,

@@ -15,8 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from ...store.names import escape_distinct
-from ...store.reserved import next_name
+from ...store.names import escape_distinct, next_name
 from ...store.schema import ACTION, OBSERVATION, StepSchema
 from .text import literal, quote
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...store.layout import EPISODES, STEPS
-from ...store.reserved import next_name
+from ...store.names import next_name
 from ...store.schema import ACTION, StepSchema
 from .elements import HISTOGRAM_OF_STEPS, element_macros, histogram_of_actions, leaves_of
 from .text import is_whole, quote

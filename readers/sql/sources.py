@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from ...store.files import Place
 from ...store.layout import EPISODES, STEPS
-from ...store.reserved import STEP, next_name
+from ...store.names import STEP, next_name
 from ...store.snapshot import FileGroup, Snapshot
 from ...store.tables.overflow import Overflow
 from .text import literal, quote

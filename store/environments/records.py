@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import ClassVar, Generic, TypeVar
 
+from ..checksums import checked_json, read_json
 from ..errors import CorruptStoreError, InvalidArgumentError
 from ..files import guard_access
-from ..json_files import checked_json, read_json
 from ..layout import ARTIFACT_NAMES, ENVIRONMENTS, Layout
 from ..manifest import check_identity
 from .artifacts import EnvBundle, KeptFile, checked_file

@@ -5,7 +5,7 @@
     locating.py `locate`, from a path, a URL or `memory://name` to its place
     local.py    a path of the file system; system.py, calls that an operating system may lack
     remote.py   `s3://`, `gs://`, `az://`, by obstore
-    locks.py    `flock` on files that name their owner (file_systems.py: how far locks reach)
+    locks.py    `flock` on files that name their owner (system.py: how far locks reach)
 
 Uses the errors only. Every package above it takes a `Place`; the journal alone is always local.
 """

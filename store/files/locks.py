@@ -26,8 +26,7 @@ from pathlib import Path
 
 from ..errors import CorruptStoreError, StoreAccessError
 from .access import access_error, guard_access
-from .file_systems import file_system
-from .system import check_locks, has_locks, has_name, open_plain, pread, state_of, try_lock
+from .system import check_locks, file_system, has_locks, has_name, open_plain, pread, state_of, try_lock
 
 LOCK_SUFFIX = ".lock"
 MAINTENANCE_LOCK = "maintenance.lock"

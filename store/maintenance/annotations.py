@@ -23,8 +23,8 @@ from ..dynamic.columns import with_columns
 from ..errors import InvalidArgumentError
 from ..handle import StoreHandle
 from ..layout import EPISODES, STEPS
+from ..names import AGENT_ID, check_name
 from ..parquet.files import parquet_writer, read_parquet
-from ..reserved import AGENT_ID, check_name
 from ..schema import LAST_OBSERVATION
 from ..tables.annotation_files import (
     ANNOTATION_KEY,

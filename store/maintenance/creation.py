@@ -10,13 +10,13 @@ import contextlib
 import re
 from collections.abc import Iterator
 
+from ..checksums import checked_json
 from ..delta.table import Table
 from ..errors import CorruptStoreError, StoreExistsError
 from ..files import guard_access
 from ..files.local import LocalPlace
 from ..files.locks import MAINTENANCE_LOCK
 from ..handle import StoreHandle
-from ..json_files import checked_json
 from ..layout import (
     ANNOTATIONS,
     ARTIFACT_NAMES,

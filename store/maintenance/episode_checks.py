@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from ..agents import LANE_COLUMNS, RETURNS, Lanes, lanes_of
 from ..schema import FLAGS, LAST_OBSERVATION, MISSING, StepSchema
-from ..tables.pointers import is_file_name
+from ..tables.table_files import is_file_name
 from .checks import Findings, Listing, check_as_readers, check_columns, check_file, read_groups
 
 _COLUMNS = (

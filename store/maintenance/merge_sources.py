@@ -15,7 +15,7 @@ from ..files import Place
 from ..handle import StoreHandle
 from ..layout import EPISODES, STEPS, Layout
 from ..manifest import Manifest
-from ..reserved import check_name
+from ..names import check_name
 from ..snapshot import Snapshot
 from ..spaces import space_to_json
 from ..tables.annotation_files import StepAnnotation, episode_annotations

@@ -21,8 +21,7 @@ from ..delta.files import NewFile
 from ..delta.table import Table
 from ..dynamic import logical_types as kinds
 from ..dynamic.column_groups import METADATA
-from ..dynamic.columns import align_to_schema, with_columns
-from ..dynamic.merge import SegmentColumns
+from ..dynamic.columns import SegmentColumns, align_to_schema, with_columns
 from ..errors import CorruptStoreError, EpisodelakeError
 from ..files import Place, access_class, guard_access
 from ..handle import StoreHandle
@@ -36,8 +35,7 @@ from ..tables.annotation_files import (
     joined,
     write_marker,
 )
-from ..tables.pointers import pointers_of
-from ..tables.table_files import list_steps_file, write_table_file
+from ..tables.table_files import list_steps_file, pointers_of, write_table_file
 from .artifacts import carry_artifacts, carry_records, carry_records_content
 from .merge_sources import check_names, check_records, check_spaces, joined_annotations, widest_columns
 from .operation import Operation, Progress, reconcile

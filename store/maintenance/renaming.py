@@ -18,8 +18,8 @@ from ..dynamic.values import dump_json, load_object
 from ..errors import InvalidArgumentError
 from ..handle import StoreHandle
 from ..layout import EPISODES, STEPS
+from ..names import check_name
 from ..parquet.files import parquet_writer, read_parquet
-from ..reserved import check_name
 from ..tables.annotation_files import StepAnnotation, episode_annotations, write_marker
 from .annotations import check_free, check_plain
 from .operation import Operation, Progress, reconcile

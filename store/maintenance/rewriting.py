@@ -16,13 +16,12 @@ import pyarrow.compute as pc
 
 from ..agents import transitions_in
 from ..delta.files import NewFile, TableFile
-from ..dynamic.columns import with_columns
-from ..dynamic.merge import SegmentColumns
+from ..dynamic.columns import SegmentColumns, with_columns
 from ..files import Place
 from ..handle import StoreHandle
 from ..layout import STEPS
 from ..tables.annotation_files import AnnotationFiles
-from ..tables.pointers import Pointers, pointers_of
+from ..tables.table_files import Pointers, pointers_of
 from .operation import Operation, Progress, reconcile
 from .rows import AlignedFiles, Shuffled, counting, in_order, new_steps_file, write_rows
 

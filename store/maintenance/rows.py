@@ -28,7 +28,7 @@ from ..errors import CorruptStoreError
 from ..files import Place, guard_access
 from ..parquet.files import open_parquet, parquet_writer, read_footer, reading_error
 from ..segments.steps_file import GROUP_BYTES, GROUP_ROWS
-from ..tables.pointers import Pointers
+from ..tables.table_files import Pointers
 from .operation import Progress
 
 _RANK = "_rank"

@@ -13,7 +13,7 @@ from ..errors import CorruptStoreError, InvalidArgumentError
 from ..layout import STEPS
 from ..parquet.files import open_parquet
 from ..schema import AGENT_ID
-from ..tables.pointers import pointers_of
+from ..tables.table_files import pointers_of
 from .operation import Operation
 
 _ID = "episode_id"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from ..checksums import checked_json, read_json
 from ..errors import CorruptStoreError, InvalidArgumentError, StoreExistsError, VersionNotFoundError
 from ..files import guard_access
-from ..json_files import checked_json, read_json
 from ..layout import Layout
 from ..manifest import check_identity
 

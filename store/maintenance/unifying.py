@@ -13,10 +13,8 @@ import pyarrow as pa
 
 from ..delta.table import Table
 from ..dynamic import logical_types as kinds
-from ..dynamic.column_groups import METADATA, ColumnSet, merge_rows
-from ..dynamic.columns import align_to_schema
-from ..dynamic.merge import marked
-from ..dynamic.rows import DynamicRows
+from ..dynamic.column_groups import METADATA, ColumnSet, DynamicRows, merge_rows
+from ..dynamic.columns import align_to_schema, marked
 from ..errors import ConcurrentCommitError
 from ..tables.overflow import overflow_of
 

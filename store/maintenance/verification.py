@@ -30,7 +30,7 @@ from ..tables.annotation_files import (
     check_marker,
     parse_annotations,
 )
-from ..tables.pointers import is_file_name
+from ..tables.table_files import is_file_name
 from .artifacts import check_artifacts, check_bundles, check_records
 from .checks import (
     Fault,

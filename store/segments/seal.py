@@ -20,10 +20,9 @@ import pyarrow as pa
 from ..delta.files import NewFile
 from ..delta.table import Table, TableChangedError
 from ..dynamic import logical_types as kinds
-from ..dynamic.column_groups import METADATA, ColumnSet
+from ..dynamic.column_groups import METADATA, ColumnSet, DynamicRows
+from ..dynamic.columns import SegmentColumns, marked
 from ..dynamic.logical_types import field
-from ..dynamic.merge import SegmentColumns, marked
-from ..dynamic.rows import DynamicRows
 from ..dynamic.values import load_json
 from ..handle import StoreHandle
 from ..journal.episodes import EpisodeColumns, LaneColumns

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..common.prefetch import prefetch
-from ..dynamic.merge import SegmentColumns
+from ..dynamic.columns import SegmentColumns
 from ..files import Place
 from ..journal.episodes import LaneColumns
 from ..journal.packed_columns import Arena, has_packed

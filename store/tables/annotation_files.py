@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from ..checksums import checked_json, read_json
 from ..errors import CorruptStoreError
 from ..files import Place, guard_access
-from ..json_files import checked_json, read_json
 from ..layout import Layout
 
 PROPERTY = "episodelake.annotations"

@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
-from ...store.reserved import RAW_ACTION, STATE
+from ...store.names import RAW_ACTION, STATE
 from .memory import check_actions, check_rows, copied, detached, keyed, to_host
 
 Policy = Callable[[Any, Mapping[str, Any], Any], Any]

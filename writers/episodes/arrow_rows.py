@@ -15,10 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...store.dynamic import logical_types as kinds
-from ...store.dynamic.column_groups import EXTRA, INFO, POLICY, ColumnGroup, ColumnSet
-from ...store.dynamic.columns import array_kinds, remembered
-from ...store.dynamic.merge import family_of
-from ...store.dynamic.rows import DynamicRows
+from ...store.dynamic.column_groups import EXTRA, INFO, POLICY, ColumnGroup, ColumnSet, DynamicRows
+from ...store.dynamic.columns import array_kinds, family_of, remembered
 from ...store.dynamic.values import load_object
 from ...store.errors import (
     CorruptStoreError,
@@ -26,7 +24,7 @@ from ...store.errors import (
     InvalidArgumentError,
     SpaceMismatchError,
 )
-from ...store.reserved import EPISODE, EPISODE_ID, FLAGS, REWARD, STEP
+from ...store.names import EPISODE, EPISODE_ID, FLAGS, REWARD, STEP
 from ...store.schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
 from ...store.spaces.arrow import plain_array, plain_table
 from ...store.spaces.coerce import as_flags

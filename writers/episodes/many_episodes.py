@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...store.dynamic.column_groups import ColumnSet
-from ...store.dynamic.rows import DynamicRows
+from ...store.dynamic.column_groups import ColumnSet, DynamicRows
 from ...store.journal.episodes import (
     EpisodeColumns,
     EpisodeFacts,

@@ -17,10 +17,9 @@ from ...store.dynamic.column_groups import METADATA
 from ...store.dynamic.values import load_object
 from ...store.errors import InvalidArgumentError
 from ...store.layout import EPISODES, Layout
-from ...store.names import has_utf8
+from ...store.names import SOURCE_DIGEST as SOURCE_DIGEST
+from ...store.names import SOURCE_KEY, has_utf8
 from ...store.parquet.files import read_parquet
-from ...store.reserved import SOURCE_DIGEST as SOURCE_DIGEST
-from ...store.reserved import SOURCE_KEY
 from ..rows.step_rows import StepRows
 
 OnDuplicate = Literal["error", "skip"]

@@ -14,8 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
-from ...store.dynamic.column_groups import ColumnSet
-from ...store.dynamic.rows import DynamicRows
+from ...store.dynamic.column_groups import ColumnSet, DynamicRows
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.schema import LATE_ROW, MISSING, RESET_ROW, STEP_ROW, StepSchema
 from ...store.spaces.batches import single_value, slice_batch

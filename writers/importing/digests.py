@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...store.reserved import EPISODE
+from ...store.names import EPISODE
 from ...store.spaces.arrow import LISTS
 from ..episodes.source_keys import SOURCE_DIGEST, SOURCE_KEY
 from .formats import ForeignEpisode

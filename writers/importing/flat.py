@@ -20,8 +20,16 @@ from gymnasium import Space, spaces
 
 from ...store.dynamic.column_groups import EXTRA
 from ...store.errors import DatasetError
-from ...store.names import escape_distinct
-from ...store.reserved import ACTION, EPISODE, FLAGS, NEXT_OBSERVATION, OBSERVATION, RESERVED, REWARD
+from ...store.names import (
+    ACTION,
+    EPISODE,
+    FLAGS,
+    NEXT_OBSERVATION,
+    OBSERVATION,
+    RESERVED,
+    REWARD,
+    escape_distinct,
+)
 from .boundary import check_bytes, reading
 from .formats import ForeignDataset, ForeignTable, ImportOptions, Part
 from .hdf5 import discrete_of, is_discrete, space_of

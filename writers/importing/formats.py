@@ -30,7 +30,7 @@ from ...store.errors import (
     StoreAccessError,
     StoreUnavailableError,
 )
-from ...store.reserved import ACTION, OBSERVATION
+from ...store.names import ACTION, OBSERVATION
 from ..episodes.arrow_episodes import batches_of
 from .boundary import Files, check_access, check_not_empty, reading
 from .columns import numbered, numbered_columns

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from ...store.common.progress import Progress
 from ...store.dynamic.column_groups import METADATA
 from ...store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
-from ...store.reserved import EPISODE
+from ...store.names import EPISODE
 from ..episodes.arrow_episodes import batches_of
 from ..episodes.episode_writer import EpisodeWriter
 from ..episodes.source_keys import SOURCE_DIGEST, SOURCE_KEY

@@ -15,7 +15,7 @@ from gymnasium import Space, spaces
 from ...store import names
 from ...store.dynamic.values import load_object
 from ...store.errors import DatasetError, EpisodelakeError
-from ...store.reserved import GROUPS
+from ...store.names import GROUPS
 from ...store.spaces import space_from_json
 from ...store.spaces.batches import slice_batch
 from .formats import ForeignEpisode

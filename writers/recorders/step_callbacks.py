@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ...store.dynamic.column_groups import owned
 from ...store.dynamic.logical_types import nest
-from ...store.dynamic.rows import owned
 from ...store.journal.episodes import Ends
 from ...store.schema import RESET_ROW
 from ..rows.vector_buffer import NO_EPISODE, VectorBuffer

@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 
 from ...store.common.suggestions import suggest
-from ...store.dynamic.rows import owned
+from ...store.dynamic.column_groups import owned
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.spaces.coerce import as_flags, refuse_mask
 from ..rows.vector_buffer import DynamicEntry, VectorBuffer, owned_values

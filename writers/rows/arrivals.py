@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...store.dynamic.column_groups import ColumnSet
+from ...store.dynamic.column_groups import ColumnSet, DynamicRows, owned
 from ...store.dynamic.logical_types import field
-from ...store.dynamic.rows import DynamicRows, owned
 from ...store.journal.episodes import AgentRecord, EpisodeFacts
-from ...store.reserved import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
+from ...store.names import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ...store.schema import LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
 from ...store.spaces.coerce import as_flag
 from ...store.spaces.fixed import FixedBuffer

@@ -22,13 +22,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...store.dynamic.column_groups import ColumnSet
+from ...store.dynamic.column_groups import Cells, ColumnSet, DynamicRows
 from ...store.dynamic.columns import cells_column
 from ...store.dynamic.logical_types import batch_kind, flatten
-from ...store.dynamic.rows import Cells, DynamicRows
 from ...store.dynamic.values import freeze_value
 from ...store.journal.episodes import Begins, Ends
-from ...store.reserved import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
+from ...store.names import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ...store.schema import LATE_ROW, STEP_ROW, StepSchema
 from ...store.spaces.fixed import FixedBuffer
 from ..session.row_source import ArrivedRows

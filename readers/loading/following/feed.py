@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from ....store.errors import CorruptStoreError, EpisodeTimeoutError, LoaderStateError
-from ....store.reserved import EPISODE, UNIT, WEIGHT
+from ....store.names import EPISODE, UNIT, WEIGHT
 from ....store.snapshot import Snapshot
 from ...columns.specs import Column, choose_columns
 from ...columns.step_arrays import ColumnSource, StepArrays, read_arrays

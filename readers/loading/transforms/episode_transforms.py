@@ -10,7 +10,7 @@ import numpy as np
 
 from ....store.common.arguments import discount_factor, one_of, whole_number
 from ....store.errors import InvalidArgumentError
-from ....store.reserved import FLAGS, NEXT_OBSERVATION, OBSERVATION, REWARD, TERMINATED
+from ....store.names import FLAGS, NEXT_OBSERVATION, OBSERVATION, REWARD, TERMINATED
 from ...columns.gather import StackedRows, take_rows
 from ...columns.selection import EpisodeIndex
 from ...columns.specs import PRESENT

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from ....store.common.arguments import is_integer, is_real, whole_number
 from ....store.errors import InvalidArgumentError
-from ....store.reserved import MASK
+from ....store.names import MASK
 from ....store.spaces.batches import check_flattened, flatten_values
 from ...columns.tree import Tree, map_leaves
 from ..unit import Batch

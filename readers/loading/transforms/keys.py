@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ....store.errors import InvalidArgumentError
-from ....store.reserved import NEXT_OBSERVATION, is_observation, next_name
+from ....store.names import NEXT_OBSERVATION, is_observation, next_name
 from ...columns.tree import Tree, leaves
 
 

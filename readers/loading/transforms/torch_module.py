@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ....store.common.arguments import whole_number
 from ....store.common.optional_packages import require
 from ....store.errors import InvalidArgumentError
-from ....store.reserved import MASK, is_observation
+from ....store.names import MASK, is_observation
 from ...columns.tree import Tree, leaves, map_leaves
 from ..outputs import BatchOutput
 from ..unit import Batch

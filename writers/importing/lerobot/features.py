@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from ....store.errors import DatasetError
-from ....store.reserved import RESERVED
+from ....store.names import RESERVED
 from ..columns import array_space, nested
 from .files import INFO, VERSIONS, read_json
 

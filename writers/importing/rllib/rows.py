@@ -12,8 +12,16 @@ import pyarrow.compute as pc
 from gymnasium import Space, spaces
 
 from ....store.errors import DatasetError, UnsupportedSpaceError
-from ....store.names import escape, escape_distinct
-from ....store.reserved import ACTION, EPISODE, OBSERVATION, REWARD, TERMINATED, TRUNCATED
+from ....store.names import (
+    ACTION,
+    EPISODE,
+    OBSERVATION,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    escape,
+    escape_distinct,
+)
 from ....store.schema import LAST_OBSERVATION, MISSING
 from ....store.spaces.arrow import elements_of
 from ..columns import array_space, column_of, discrete_space

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from ....store.errors import DatasetError
-from ....store.reserved import TERMINATED, TRUNCATED
+from ....store.names import TERMINATED, TRUNCATED
 from ....store.spaces.arrow import LISTS, plain_array
 from .mapping import OBVIOUS
 

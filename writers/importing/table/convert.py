@@ -13,7 +13,7 @@ import pyarrow as pa
 from ....store.common.losses import Losses
 from ....store.dynamic.logical_types import marked
 from ....store.errors import DatasetError
-from ....store.reserved import EPISODE, FLAGS, REWARD
+from ....store.names import EPISODE, FLAGS, REWARD
 from ....store.spaces.coerce import may_round
 from ..columns import flags_of
 from ..formats import ForeignTable, LastObservation

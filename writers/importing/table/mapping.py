@@ -14,9 +14,9 @@ from ....store import names as column_names
 from ....store.common.suggestions import suggest
 from ....store.dynamic.column_groups import EXTRA
 from ....store.errors import DatasetError, InvalidArgumentError
-from ....store.names import EXTRA_KEY
-from ....store.reserved import (
+from ....store.names import (
     ACTION,
+    EXTRA_KEY,
     GROUPS,
     NEXT_OBSERVATION,
     OBSERVATION,
