@@ -168,7 +168,7 @@ def column_kind(value: Any) -> str | None:
         found = {_SCALAR_OF_TYPE.get(type(item)) for item in value}
         if found <= set(_NUMBERS):
             every = [column_kind(item) for item in value]
-            return f"list:{max(every, key=list(_NUMBERS).index)}"
+            return f"list:{max(every, key=tuple(_NUMBERS).index)}"
     if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
         native = value.dtype.newbyteorder("=").name
         return _array_kind(native if native in _ARRAY_TYPES else "float64", value.shape)
