@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from .store.common.suggestions import near_names
+
 
 def lazy_names(module: str, file: str) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Return `__all__`, `__getattr__` and `__dir__` of a module of this package.
@@ -32,10 +34,23 @@ def lazy_names(module: str, file: str) -> tuple[list[str], Callable[[str], objec
 
     def load(name: str) -> object:
         if name not in origins:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            raise AttributeError(f"module {module!r} has no attribute {name!r}{_hint(name)}")
         source, original = origins[name]
         value = getattr(importlib.import_module(f".{source}", __package__), original)
         namespace[name] = value
         return value
 
     return names, load, lambda: sorted({*namespace, *names})
+
+
+def _hint(name: str) -> str:
+    """Return the end of a message about an unknown name: where it is, or the name most like it."""
+    if name.startswith("_"):
+        return ""
+    rooms = {"el": __package__, "el.errors": f"{__package__}.errors", "el.types": f"{__package__}.types"}
+    known = {f"{room}.{each}": each for room, path in rooms.items() for each in sys.modules[path].__all__}
+    there = [path for path, each in known.items() if each == name]
+    if there:
+        return f": it is {there[0]}."
+    near = near_names(name, list(known.values()), 1)
+    return "".join(f": did you mean {path}?" for path, each in known.items() if [each] == near)

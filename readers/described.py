@@ -15,6 +15,7 @@ import polars as pl
 from ..store.agents import AgentGroup
 from ..store.card import Card
 from ..store.common.arguments import flag
+from ..store.common.suggestions import missing_attribute
 from ..store.environments.records import Records, SavedEnvironment
 from ..store.errors import InvalidArgumentError
 from ..store.layout import Layout
@@ -46,10 +47,14 @@ class DescribedView:
 
         def __getattr__(self, name: str) -> Any:
             """Raise an AttributeError; it says so where a store has what a view lacks."""
-            why = f"{type(self).__name__!r} object has no attribute {name!r}"
-            if name in STORE_ONLY:
-                why += ": it changes the store or moves on. Call it on the store, as open(view.url) gives it"
-            raise AttributeError(f"{why}.", name=name, obj=self)
+            if name not in STORE_ONLY:
+                raise missing_attribute(self, name)
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}: it changes the store or moves "
+                "on. Call it on the store, as open(view.url) gives it.",
+                name=name,
+                obj=self,
+            )
 
     @property
     def _layout(self) -> Layout:

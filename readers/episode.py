@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..store.common.optional_packages import EXPLORE, require
+from ..store.common.suggestions import missing_attribute
 from ..store.errors import InvalidArgumentError
 from .episode_data import EpisodeData
 from .pictures.images import Steps
@@ -31,6 +32,13 @@ class Episode(EpisodeData):
         position: its position in the snapshot.
         length: number of transitions T.
     """
+
+    # Type checkers find names that are not there by themselves.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise an AttributeError that has the names most like an unknown one."""
+            raise missing_attribute(self, name, {"episode_id": "id"})
 
     def agent(self, agent_id: str) -> Episode:
         """Return one agent of a multi-agent episode, as an episode of its own.

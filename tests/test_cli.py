@@ -397,7 +397,10 @@ os._exit(9)
     told = printed("info", path)
     assert "journals\t1 of writers that are gone; `episodelake recover`" in told
     assert "recording\t" not in told
+    warning = call("ls", path).stderr
+    assert "1 run ended without closing: dead-" in warning and f"`episodelake recover {path}`" in warning
     headers, row = table(printed("recover", path))
+    assert "without closing" not in call("ls", path).stderr
     told = dict(zip(headers, row, strict=True))
     assert (told["episodes"], told["interrupted"]) == ("1", "1")
     assert told["transitions"] == "50"

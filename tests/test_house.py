@@ -232,6 +232,22 @@ def test_public_names_are_sorted_and_real(room: types.ModuleType) -> None:
         _ = room.nothing
 
 
+@pytest.mark.parametrize(
+    ("room", "name", "hint"),
+    [
+        (episodelake, "SpaceMismatchError", ": it is el.errors.SpaceMismatchError."),
+        (episodelake, "import_datset", ": did you mean el.import_dataset?"),
+        (episodelake.types, "Windows", ": it is el.Windows."),
+        (episodelake, "_nothing_like_it", ""),
+    ],
+)
+def test_unknown_names_say_where_to_look(room: types.ModuleType, name: str, hint: str) -> None:
+    """The error names the module that has the name, or the name most like it."""
+    with pytest.raises(AttributeError) as caught:
+        getattr(room, name)
+    assert str(caught.value) == f"module '{room.__name__}' has no attribute '{name}'{hint}"
+
+
 def test_rooms_share_no_name_but_the_base_of_errors() -> None:
     """Each public name is in one place, and the top has about sixty."""
     counts = Counter(name for room in ROOMS for name in room.__all__)

@@ -898,8 +898,12 @@ def test_a_view_has_the_reading_half_of_a_store(store: el.EpisodeStore) -> None:
     for name in STORE_ONLY:
         with pytest.raises(AttributeError, match=f"{name}.*on the store"):
             getattr(view, name)
-    with pytest.raises(AttributeError, match=r"no attribute 'lenght'\.$"):
-        _ = view.lenght
+    with pytest.raises(AttributeError, match=r"no attribute 'epsodes'\. Did you mean episodes"):
+        _ = view.epsodes
+    for name, meant in {"episode_id": "id", "rewrds": "rewards", "observation": "observations"}.items():
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}'\. Did you mean {meant}\b"):
+            getattr(view[0], name)
+    assert not hasattr(view[0], "_repr_png_")
 
 
 def test_a_view_tells_of_its_store(store: el.EpisodeStore) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _PARTS = re.compile(r"[._]")
 
@@ -17,6 +17,20 @@ def suggest(wrong: str, names: Sequence[str]) -> str:
     """
     near = near_names(wrong, names, 3)
     return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def missing_attribute(owner: object, name: str, other: Mapping[str, str] | None = None) -> AttributeError:
+    """Return the error for an attribute that an object lacks, with the public names most like it.
+
+    Args:
+        other: names of these attributes elsewhere, which letters do not tell.
+    """
+    message = f"{type(owner).__name__!r} object has no attribute {name!r}."
+    if not name.startswith("_"):
+        public = [each for each in dir(type(owner)) if not each.startswith("_")]
+        same = (other or {}).get(name)
+        message += f" Did you mean {same}?" if same else suggest(name, public)
+    return AttributeError(message, name=name, obj=owner)
 
 
 def near_names(wrong: str, names: Sequence[str], shown: int = 4) -> list[str]:

@@ -21,7 +21,7 @@ from ...store.journal.run_journal import DAMAGED_SUFFIX, journal_folders, lock_p
 from ...store.layout import EPISODES, FORMAT_VERSION, STEPS, Layout
 from ..output.grid import Grid, number_text
 from ..output.page import Page, report_warning, write_object
-from .opening import Explored, explored, live_runs, live_told
+from .opening import Explored, explored, journal_runs, live_told
 from .store_figures import TableSize, store_figures, table_size
 
 RUNS_SHOWN = 10
@@ -103,7 +103,7 @@ def _journals(layout: Layout) -> dict[str, Any]:
     return {
         "journals": len(folders),
         "damaged_journals": sum(name.endswith(DAMAGED_SUFFIX) for name in owners),
-        "live_runs": live_runs(layout),
+        "live_runs": journal_runs(layout)[0],
         "other_hosts": {run: owner.host for run, owner in owners.items() if owner is not None},
     }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,8 +29,8 @@ from ...readers.amounts import counted
 from ...readers.view import EpisodeView
 from ...store.common.suggestions import suggest
 from ...store.errors import CorruptStoreError, EpisodeNotFoundError
-from ...store.files.locks import is_held
-from ...store.journal.run_journal import journal_folders, lock_path
+from ...store.files.locks import is_held, other_host
+from ...store.journal.run_journal import DAMAGED_SUFFIX, journal_folders, lock_path
 from ...store.layout import Layout
 from ...store.snapshot import Snapshot
 from ..command import FAILED, INTERRUPTED
@@ -142,7 +143,8 @@ def explored(
     Args:
         path, storage: the store, and how to reach it.
         work: a function of the open store.
-        tell_live: for a store without episodes, name the runs that are being recorded.
+        tell_live: name the runs whose episodes wait for recovery, and for a store without episodes those that
+            are being recorded.
 
     Raises:
         CorruptStoreError: a file that the work needs is damaged.
@@ -168,14 +170,31 @@ def explored_steps(
 
 def live_told(runs: Sequence[str]) -> str:
     """Return the message that names the live runs."""
-    listed = ", ".join(runs[:LIVE_SHOWN]) + (" and others" if len(runs) > LIVE_SHOWN else "")
     when = "Episodes show once they are sealed, about a minute after they ended."
-    return f"{counted(len(runs), 'live run')}: {listed}. {when}"
+    return f"{counted(len(runs), 'live run')}: {_first(runs)}. {when}"
 
 
-def live_runs(layout: Layout) -> list[str]:
-    """Return the runs that a live writer records, in this process or another."""
-    return [folder.name for folder in journal_folders(*layout.journal_places) if is_held(lock_path(folder))]
+def left_told(runs: Sequence[str], store: str) -> str:
+    """Return the message that names runs whose writers died."""
+    how = f"`episodelake recover {shlex.quote(store)}` adds their last episodes"
+    return f"{counted(len(runs), 'run')} ended without closing: {_first(runs)}; {how}."
+
+
+def _first(runs: Sequence[str]) -> str:
+    return ", ".join(runs[:LIVE_SHOWN]) + (" and others" if len(runs) > LIVE_SHOWN else "")
+
+
+def journal_runs(layout: Layout) -> tuple[list[str], list[str]]:
+    """Return the runs that live writers record, in whatever process, and those to be recovered here."""
+    live: list[str] = []
+    left: list[str] = []
+    for folder in journal_folders(*layout.journal_places):
+        lock = lock_path(folder)
+        if is_held(lock):
+            live.append(folder.name)
+        elif not folder.name.endswith(DAMAGED_SUFFIX) and other_host(lock) is None:
+            left.append(folder.name)
+    return live, left
 
 
 def meant(name: str, known: Sequence[str]) -> str:
@@ -185,10 +204,13 @@ def meant(name: str, known: Sequence[str]) -> str:
 
 def _tell_live(store: EpisodeStore) -> None:
     snapshot = store.selection().snapshot
-    if snapshot.newest and not snapshot.episode_count:
-        runs = live_runs(snapshot.layout)
-        if runs:
-            report_warning(live_told(runs))
+    if not snapshot.newest:
+        return
+    live, left = journal_runs(snapshot.layout)
+    if left:
+        report_warning(left_told(left, store.url))
+    if live and not snapshot.episode_count:
+        report_warning(live_told(live))
 
 
 def end(complete: bool) -> None:
