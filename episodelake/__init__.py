@@ -14,8 +14,10 @@ from . import _polars_namespace
 from . import errors as errors
 from . import types as types
 from ._lazy_names import lazy_names
+from .exchange import register_formats as _register_formats
 
 # The namespace `rl` also waits for Polars, and loads nothing.
 __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]
 
 _polars_namespace.register()
+_register_formats()

@@ -6,6 +6,7 @@ from ._formats import formats
 from ._importing import import_dataset
 from ._store import EpisodeStore, create, merge, recover
 from ._store import open_store as open
+from .exchange.table.mapping import FILE, ColumnMapping
 from .readers.agents import AgentEpisode, MultiAgentEpisode
 from .readers.columns.mapped import Cache
 from .readers.episode import Episode
@@ -36,7 +37,6 @@ from .writers.collecting.collect import collect
 from .writers.episodes.episode_writer import EpisodeWriter
 from .writers.episodes.open_episode import OpenEpisode
 from .writers.episodes.team_writer import TeamWriter
-from .writers.importing.table.mapping import FILE, ColumnMapping
 
 __all__ = [
     "AgentEpisode",

@@ -23,6 +23,7 @@ import polars as pl
 
 from ._import_meeting import Met, meet
 from ._store import EpisodeStore, copy_views, create, open_store
+from .exchange.table.mapping import NEEDED, OPTIONAL, names_columns
 from .readers.view import EpisodeView
 from .store.common.arguments import flag
 from .store.common.losses import Losses
@@ -62,7 +63,6 @@ from .writers.importing.importer import (
     source_identity,
     write_loaded,
 )
-from .writers.importing.table.mapping import NEEDED, OPTIONAL, names_columns
 
 _PREVIEWED_ROWS = 5
 _SOURCE_KEY = "metadata.source_key"

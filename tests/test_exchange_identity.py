@@ -16,7 +16,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from episodelake.store.tfrecord import masked_crc
+from episodelake.exchange.rlds.tfrecord import masked_crc
 from episodelake.writers.importing.digests import content_digest, table_digests
 from episodelake.writers.importing.formats import ForeignEpisode
 

@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from episodelake.store.tfrecord import crc32c, masked_crc, read_example
+from episodelake.exchange.rlds.tfrecord import crc32c, masked_crc, read_example
 
 DATA = Path(__file__).parent / "data" / "exchange"
 KEYS = [f"{split}/{number}" for split in ("train", "val") for number in (0, 1)]

@@ -13,7 +13,13 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from episodelake.store.tfrecord import read_example, read_record, record_offsets, write_example, write_record
+from episodelake.exchange.rlds.tfrecord import (
+    read_example,
+    read_record,
+    record_offsets,
+    write_example,
+    write_record,
+)
 from exported_store import rich_store, same
 from test_cli import printed
 

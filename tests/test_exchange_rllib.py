@@ -156,7 +156,7 @@ def test_an_import_that_failed_goes_on_with_the_same_report(
     columns["new_obs"][1] = columns["new_obs"][9] = [5.0, 5.0]
     columns["rewards"][6] = None
     file = written(tmp_path / "data.parquet", columns)
-    monkeypatch.setattr("episodelake.writers.importing.rllib.rows._PART_ROWS", 4)
+    monkeypatch.setattr("episodelake.exchange.rllib.rows._PART_ROWS", 4)
     with pytest.raises(el.errors.SpaceMismatchError, match="Episode e1, row"):
         el.import_dataset(file, tmp_path / "store")
     if regrouped:

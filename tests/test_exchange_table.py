@@ -174,8 +174,8 @@ def test_shuffled_rows_are_put_in_order(
 @pytest.mark.further
 def test_episodes_go_across_batches_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In batches of 16 rows and parts of one episode or two."""
-    monkeypatch.setattr("episodelake.writers.importing.table.rows._BATCH_BYTES", 1)
-    monkeypatch.setattr("episodelake.writers.importing.table.format._PART_BYTES", 1)
+    monkeypatch.setattr("episodelake.exchange.table.rows._BATCH_BYTES", 1)
+    monkeypatch.setattr("episodelake.exchange.table.reading._PART_BYTES", 1)
     rows = rows_of([9, 1, 40, 3, 40, 2, 2])
     el.import_dataset(pl.DataFrame(rows, schema_overrides=VECTORS), tmp_path / "store")
     check(el.open(tmp_path / "store"), rows)

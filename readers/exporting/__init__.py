@@ -1,5 +1,5 @@
-"""Exporting: episodes of a view become a dataset of another library, one module per format.
+"""Exporting: episodes of a view become a dataset of another library.
 
 `target.py` has the protocol, `export.py` writes a target whole or not at all. What a format cannot hold is
-counted in the report.
+counted in the report. The formats are in `episodelake/exchange`.
 """

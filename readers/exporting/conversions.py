@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
-import polars as pl
-import pyarrow as pa
-
 from ...store.common.arguments import flag, one_of
-from ...store.common.losses import Losses
+from ...store.common.format_registry import conversion
 from ...store.common.optional_packages import require
-from ..frames import episodes_frame, runs_frame, steps_frame, transitions_only
 from ..loading.feeding import FeedingView
-from .holds import Holds
-from .in_memory import BUFFERS, FlatTransitions, flat_transitions
-from .step_arrays import refuse_agents
-from .target import Export
-
-TableName = Literal["transitions", "steps", "episodes", "runs"]
-#: Rows that become features at a time: the files of their images fit into one Arrow array.
-_FEATURE_ROWS = 1 << 12
-_TABLES = ("transitions", "steps", "episodes", "runs")
+from .in_memory import TableName, table_of
 
 
 class Conversions:
@@ -64,7 +50,7 @@ class Conversions:
         """
         arrow = flag("arrow", arrow)
         require("pandas", "view.to.pandas()")
-        frame = self._frame(table).collect()
+        frame = table_of(self._view, table).collect()
         return frame.to_pandas(use_pyarrow_extension_array=arrow)
 
     def torchrl(self, *, buffer: bool = False) -> Any:
@@ -84,17 +70,7 @@ class Conversions:
             float32, as TorchRL's environments give them, of shape (N, 1) or (N, k), and flags bool of shape
             (N, 1).
         """
-        buffer = flag("buffer", buffer)
-        purpose = "view.to.torchrl()"
-        require("tensordict", purpose)
-        data = require("torchrl.data", purpose, "torchrl") if buffer else None
-        from .in_memory import ted_tensordict, torchrl_buffer
-
-        target = "A TensorDict of transitions"
-        flat, export = self._flat(target)
-        found = torchrl_buffer(data, flat) if buffer else ted_tensordict(flat)
-        _warn(target, export.losses)
-        return found
+        return self._converted("torchrl", "A TensorDict of transitions", buffer=flag("buffer", buffer))
 
     def tianshou(self) -> Any:
         """Return a full `tianshou.data.ReplayBuffer` of N transitions.
@@ -103,14 +79,7 @@ class Conversions:
         float64 of shape (N,) or (N, k). For a buffer with room for more, or of another class, call
         `other.update(view.to.tianshou())`.
         """
-        data = require("tianshou.data", "view.to.tianshou()", "tianshou")
-        from .in_memory import tianshou_buffer
-
-        target = "Tianshou's ReplayBuffer"
-        flat, export = self._flat(target)
-        found = tianshou_buffer(data, flat, export.context)
-        _warn(target, export.losses)
-        return found
+        return self._converted("tianshou", "Tianshou's ReplayBuffer")
 
     def sb3(self, *, buffer_size: int | None = None, device: str = "auto") -> Any:
         """Return a `ReplayBuffer` of Stable-Baselines3, or a `DictReplayBuffer` for observations of a Dict.
@@ -125,14 +94,7 @@ class Conversions:
             buffer_size: its room, at least the N transitions; None for exactly these.
             device: the device of sampled batches.
         """
-        buffers = require("stable_baselines3.common.buffers", "view.to.sb3()", "stable-baselines3")
-        from .in_memory import sb3_buffer
-
-        target = "SB3's ReplayBuffer"
-        flat, export = self._flat(target, replace(BUFFERS, both="terminated"))
-        found = sb3_buffer(buffers, flat, export.context, buffer_size, device)
-        _warn(target, export.losses)
-        return found
+        return self._converted("sb3", "SB3's ReplayBuffer", buffer_size=buffer_size, device=device)
 
     def imitation(self) -> list[Any]:
         """Return a list of imitation's `TrajectoryWithRew`, one for each episode in the order of the view.
@@ -141,15 +103,7 @@ class Conversions:
         came with observation t+1. `terminal` is True where the environment terminated or truncated the
         episode: imitation does not distinguish them. The first info, seeds, options and metadata stay behind.
         """
-        types = require("imitation.data.types", "view.to.imitation()", "imitation")
-        from .in_memory import TRAJECTORIES, imitation_trajectories
-
-        target = "imitation's TrajectoryWithRew"
-        export = self._export(target, TRAJECTORIES)
-        export.count_losses_of_transitions()
-        found = imitation_trajectories(types, export)
-        _warn(target, export.losses)
-        return found
+        return self._converted("imitation", "imitation's TrajectoryWithRew")
 
     def d3rlpy(self) -> Any:
         """Return a `d3rlpy.dataset.ReplayBuffer` of all episodes, without a limit.
@@ -158,12 +112,7 @@ class Conversions:
         an episode that did not terminate has its last observation as a further row. The size of a discrete
         action space is that of the space, not that of the actions that occur.
         """
-        dataset = require("d3rlpy.dataset", "view.to.d3rlpy()", "d3rlpy")
-        from .in_memory import d3rlpy_buffer
-
-        found, lost = d3rlpy_buffer(dataset, self._view.context)
-        _warn("d3rlpy's ReplayBuffer", lost)
-        return found
+        return self._converted("d3rlpy", "d3rlpy's ReplayBuffer")
 
     def minari(self, *, data_format: str = "hdf5") -> Any:
         """Return a `minari.MinariDataset`, as `view.export(format="minari")` writes it.
@@ -173,12 +122,7 @@ class Conversions:
         Args:
             data_format: "hdf5", "arrow" or "parquet".
         """
-        minari = require("minari", "view.to.minari()", "'episodelake[minari]'")
-        from .in_memory import minari_dataset
-
-        found, lost = minari_dataset(minari, self._view.context, data_format)
-        _warn("A MinariDataset", lost)
-        return found
+        return self._converted("minari", "A MinariDataset", data_format=data_format)
 
     def rllib(self) -> list[Any]:
         """Return a list of RLlib's `SingleAgentEpisode`, one for each episode in the order of the view.
@@ -188,15 +132,7 @@ class Conversions:
         done. A last transition whose next observation is missing is left out. Seeds, options, metadata and
         your own step columns stay behind.
         """
-        module = require("ray.rllib.env.single_agent_episode", "view.to.rllib()", "'ray[rllib]'")
-        from .rllib import EPISODES, rllib_episodes
-
-        target = "RLlib's SingleAgentEpisode"
-        export = self._export(target, EPISODES)
-        export.count_losses()
-        found = rllib_episodes(module, export)
-        _warn(target, export.losses)
-        return found
+        return self._converted("rllib", "RLlib's SingleAgentEpisode")
 
     def huggingface(
         self, table: TableName = "transitions", *, images: Literal["png", "array"] = "png"
@@ -212,37 +148,12 @@ class Conversions:
                 `Array2D` or `Array3D` ("array").
         """
         one_of("images", images, ("png", "array"))
-        datasets = require("datasets", "view.to.huggingface()")
-        from .huggingface import FeatureColumns
+        return self._converted("huggingface", "A datasets.Dataset", table=table, images=images)
 
-        columns = FeatureColumns(self._view.context.snapshot.schema, images)
-        rows = self._frame(table).collect().to_arrow()
-        starts = range(0, max(rows.num_rows, 1), _FEATURE_ROWS)
-        parts = [columns.with_images(rows.slice(start, _FEATURE_ROWS)) for start in starts]
-        features = datasets.Features.from_dict(columns.features(parts[0].schema))
-        found = pa.concat_tables(map(columns.finish, parts))
-        return datasets.Dataset(datasets.table.table_cast(found, features.arrow_schema))
-
-    def _frame(self, table: str) -> pl.LazyFrame:
-        snapshot, positions = self._view.context.snapshot, self._view.context.positions
-        one_of("table", table, _TABLES)
-        if table in ("episodes", "runs"):
-            return (episodes_frame if table == "episodes" else runs_frame)(snapshot, positions)
-        steps = steps_frame(snapshot, positions)
-        return steps if table == "steps" else transitions_only(steps)
-
-    def _flat(self, target: str, holds: Holds = BUFFERS) -> tuple[FlatTransitions, Export]:
-        export = self._export(target, holds)
-        export.count_losses_of_transitions()
-        return flat_transitions(self._view), export
-
-    def _export(self, target: str, holds: Holds) -> Export:
-        refuse_agents(self._view.context, target)
-        return Export(self._view.context, Losses(), {}, lambda done: None, holds)
-
-
-def _warn(target: str, losses: Mapping[str, int]) -> None:
-    """Warn of what a conversion lost, at the line that called it."""
-    if losses:
-        lines = "; ".join(f"{what} ({count:,})" for what, count in losses.items())
-        warnings.warn(f"{target} does not hold: {lines}.", RuntimeWarning, stacklevel=3)
+    def _converted(self, name: str, target: str, **options: Any) -> Any:
+        """Return an object of a library, and warn of what was lost at the line that called."""
+        made, lost = conversion(name)(self._view, target, **options)
+        if lost:
+            lines = "; ".join(f"{what} ({count:,})" for what, count in lost.items())
+            warnings.warn(f"{target} does not hold: {lines}.", RuntimeWarning, stacklevel=3)
+        return made

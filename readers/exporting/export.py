@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from ...store.common.format_registry import formats, has_conversion
 from ...store.common.losses import Losses
 from ...store.common.progress import Progress, progress_meter
 from ...store.common.suggestions import suggest
@@ -26,25 +24,6 @@ from .holds import LOST_EPISODE, LOST_TRANSITION
 from .placing import placed
 from .target import Export, ExportFormat, TargetFormat
 
-#: Names of formats of import that are methods of `view.to`.
-_ONLY_IN_MEMORY = ("tianshou", "sb3", "torchrl", "imitation")
-#: Our formats, by the module and the function that writes each.
-_FORMATS = {
-    "minari": "minari:write_minari",
-    "d4rl": "d4rl:write_d4rl",
-    "d3rlpy": "d3rlpy:write_d3rlpy",
-    "robomimic": "robomimic:write_robomimic",
-    "parquet": "tables:write_parquet",
-    "csv": "csv:write_csv",
-    "huggingface": "huggingface:write_huggingface",
-    "lerobot": "lerobot:write_lerobot",
-    "rlds": "rlds:write_rlds",
-    "rllib": "rllib:write_rllib",
-    "rerun": "rerun:write_rerun",
-    "webdataset": "webdataset:write_webdataset",
-}
-#: Other packages register an object like `TargetFormat` under a name in this group of entry points.
-ENTRY_POINTS = "episodelake.formats"
 #: The target cannot be written, whatever file the system says it of.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -73,18 +52,9 @@ class ExportReport:
         return "\n".join([*lines, *(f"lost: {what}: {count:,}" for what, count in self.lost.items())])
 
 
-@cache
 def target_formats() -> Mapping[str, TargetFormat]:
-    """Return the formats by name: ours, then those of other packages, which cannot replace ours."""
-    formats: dict[str, TargetFormat] = {}
-    for name, place in _FORMATS.items():
-        module, function = place.split(":")
-        formats[name] = getattr(importlib.import_module(f".{module}", __package__), function)
-    for entry in entry_points(group=ENTRY_POINTS):
-        found = entry.load()
-        if hasattr(found, "write"):
-            formats.setdefault(entry.name, found)
-    return formats
+    """Return the formats by name."""
+    return formats("write")
 
 
 def export_view(
@@ -151,22 +121,21 @@ def _check_apart(path: Path, context: ReadContext) -> None:
         )
 
 
-def _in_memory(name: str) -> str:
-    return f" view.to.{name}() returns an object in memory." if name in _ONLY_IN_MEMORY else ""
-
-
 def _chosen(name: str, options: dict[str, Any]) -> TargetFormat:
-    formats = target_formats()
-    if not isinstance(name, str) or name not in formats:
+    known = target_formats()
+    if not isinstance(name, str) or name not in known:
+        hint = f" view.to.{name}() returns an object in memory." if has_conversion(name) else ""
         raise InvalidArgumentError(
-            f"format={name!r} is unknown.{suggest(str(name), list(formats))} Formats of export: "
-            f"{', '.join(formats)}.{_in_memory(name)}"
+            f"format={name!r} is unknown.{suggest(str(name), list(known))} Formats of export: "
+            f"{', '.join(known)}.{hint}"
         )
-    chosen = formats[name]
+    chosen = known[name]
     for option in options:
         if option not in chosen.options:
-            known = ", ".join(f"{key} ({meaning})" for key, meaning in chosen.options.items()) or "none"
-            raise InvalidArgumentError(f"{name} has no option {option!r}; its options: {known}.")
+            options_text = (
+                ", ".join(f"{key} ({meaning})" for key, meaning in chosen.options.items()) or "none"
+            )
+            raise InvalidArgumentError(f"{name} has no option {option!r}; its options: {options_text}.")
     return chosen
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from ...store.common.optional_packages import require
+from ...store.common.optional_packages import HDF5, require
 from ...store.dynamic.column_groups import INFO
 from ...store.errors import DatasetError
 from ...store.spaces.batches import slice_batch
@@ -19,7 +19,6 @@ from ..episode_data import stack
 from .step_arrays import number_array
 from .target import Export
 
-EXTRA = "'episodelake[hdf5]'"
 _BLOCK_BYTES = 4 << 20
 #: Some of them fit into HDF5's cache.
 _CHUNK_BYTES = 256 << 10
@@ -35,7 +34,7 @@ def new_file(target: Path, name: str) -> Iterator[Any]:
     Raises:
         MissingPackageError: h5py is not installed.
     """
-    h5py = require("h5py", f"Exporting to {name}", EXTRA)
+    h5py = require("h5py", f"Exporting to {name}", HDF5)
     with h5py.File(target, "w") as file:
         yield file
 

@@ -1,4 +1,4 @@
-"""Plain Parquet, and the rows of a view as one table: transitions with their next observations, or `steps`.
+"""The rows of a view as one table: transitions with their next observations, or `steps`.
 
 Every row has `episode`, the number of its episode in the view, and the episode's `seed` and `metadata.*`.
 Rows come in the order of the view, a few megabytes at a time.
@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnSet, DynamicRows
 from ...store.dynamic.logical_types import marked
@@ -26,7 +24,7 @@ from ..blocks import Block
 from ..episodes import iterate_blocks
 from ..frames import episodes_frame
 from .holds import Holds, int64, nothing
-from .target import Export, Option, export_format
+from .target import Export, Option
 
 _BATCH_BYTES = 16 << 20
 _SEED = "seed"
@@ -228,18 +226,3 @@ def _merged(own: pa.Array, other: pa.Array) -> pa.Array:
     pairs = zip(own.to_pylist(), other.to_pylist(), strict=True)
     read = [[load_object(text, METADATA.json_column) for text in pair if text is not None] for pair in pairs]
     return pa.array([dump_json(found[-1] | found[0]) if found else None for found in read], pa.string())
-
-
-@export_format("parquet", holds=TABLES, layout=LAYOUT)
-def write_parquet(export: Export, target: Path) -> None:
-    """Write one file with the transitions of a view, or with its steps.
-
-    The file's metadata have the spaces, the card, and the names of your own step columns, and those of each
-    column the dtype and shape of its arrays, so importing it gives a store with the same. Frames are bytes,
-    as in `steps`.
-    """
-    table = TableExport(export, layout=export.options["layout"])
-    schema = table.schema.with_metadata(table.file_metadata)
-    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
-        for rows in table.batches():
-            writer.write_table(rows.cast(schema))

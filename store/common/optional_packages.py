@@ -7,8 +7,9 @@ from types import ModuleType
 
 from ..errors import MissingPackageError
 
-#: The extra for everything that draws, plays and browses.
+#: The extras for everything that draws, plays and browses, and for HDF5 files.
 EXPLORE = "'episodelake[explore]'"
+HDF5 = "'episodelake[hdf5]'"
 #: Packages whose names differ from what is imported.
 _INSTALLED_AS = {"PIL": "pillow", "vl_convert": "vl-convert-python"}
 

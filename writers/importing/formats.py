@@ -6,14 +6,11 @@ dataset yields its parts in order.
 
 from __future__ import annotations
 
-import importlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.metadata import entry_points
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -21,6 +18,7 @@ from typing import Any, Literal, Protocol, get_args
 import gymnasium
 import pyarrow as pa
 
+from ...store.common.format_registry import formats
 from ...store.common.losses import Losses
 from ...store.common.suggestions import suggest
 from ...store.errors import (
@@ -273,39 +271,13 @@ class SourceFormat(Protocol):
         ...
 
 
-#: The module of each format of ours, in the order in which they are tried.
-_MODULES = (
-    "minari",
-    "d4rl",
-    "d3rlpy",
-    "robomimic",
-    "tianshou",
-    "sb3",
-    "torchrl",
-    "imitation",
-    "ogbench",
-    "dopamine",
-    "lerobot.format",
-    "rlds",
-    "rllib.format",
-    "table.format",
-)
 #: Names of kinds of table, which stand for `table`: it reads all of them.
 TABLES = ("parquet", "csv", "arrow", "delta", "huggingface")
-#: Other packages register an object like `SourceFormat` under a name in this group of entry points.
-ENTRY_POINTS = "episodelake.formats"
 
 
-@cache
 def source_formats() -> Mapping[str, SourceFormat]:
-    """Return the formats by name: ours, then those of other packages, which cannot replace ours."""
-    ours = [importlib.import_module(f".{module}", __package__).FORMAT for module in _MODULES]
-    formats: dict[str, SourceFormat] = {each.name: each for each in ours}
-    for entry in entry_points(group=ENTRY_POINTS):
-        format = entry.load()
-        if hasattr(format, "open"):
-            formats.setdefault(entry.name, format)
-    return formats
+    """Return the formats by name, in the order in which they are tried."""
+    return formats("open")
 
 
 def chosen_format(source: Any, name: str | None) -> tuple[SourceFormat, str]:
@@ -318,11 +290,11 @@ def chosen_format(source: Any, name: str | None) -> tuple[SourceFormat, str]:
         InvalidArgumentError: there is no format of this name.
         DatasetError: the source has no known format, or several.
     """
-    formats = source_formats()
+    sources = source_formats()
     if name is not None:
-        named = formats.get("table" if name in TABLES else name)
+        named = sources.get("table" if name in TABLES else name)
         if named is None:
-            known = [*formats, *TABLES]
+            known = [*sources, *TABLES]
             raise InvalidArgumentError(
                 f"format={name!r} is unknown.{suggest(str(name), known)} Formats of import: "
                 f"{', '.join(known)}."
@@ -338,7 +310,7 @@ def chosen_format(source: Any, name: str | None) -> tuple[SourceFormat, str]:
         raise DatasetError(f"The source is an empty {type(source).__name__}. Pass files, arrays or rows.")
     compared: dict[str, Match] = {}
     errors: dict[str, EpisodelakeError] = {}
-    for name, each in formats.items():
+    for name, each in sources.items():
         try:
             compared[name] = _detected(each, source)
         except StoreUnavailableError:
@@ -350,7 +322,7 @@ def chosen_format(source: Any, name: str | None) -> tuple[SourceFormat, str]:
     # The files of a library's dataset may be tables as well.
     matches = [name for name in matches if name != "table"] or matches
     if len(matches) == 1:
-        return formats[matches[0]], compared[matches[0]].reason
+        return sources[matches[0]], compared[matches[0]].reason
     if matches:
         raise DatasetError(
             f"{source!s:.200} fits several formats: {', '.join(matches)}. Choose one with format= (--format)."

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from ...store.common.optional_packages import require
+from ...store.common.optional_packages import HDF5, require
 from ...store.errors import DatasetError
 from .boundary import TRUST, Boundary, boundary, check_bytes, expanded, reading
 from .columns import array_space, discrete_space
 from .formats import ForeignDataset, Match
 
-EXTRA = "'episodelake[hdf5]'"
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 #: Arrays of a file's metadata with more items, such as weights, do not go to the card.
 _CARD_ITEMS = 64
@@ -38,7 +37,7 @@ def looked_into(source: Any, look: Callable[[Any], Match]) -> Match:
     try:
         import h5py  # noqa: F401
     except ImportError:
-        return Match(f"reading HDF5 needs h5py: pip install {EXTRA}", 1)
+        return Match(f"reading HDF5 needs h5py: pip install {HDF5}", 1)
     with reading(path, "cannot be opened as HDF5"), open_hdf5(path) as file:
         return look(file)
 
@@ -51,7 +50,7 @@ def open_hdf5(path: Path) -> Any:
             claims far more bytes than are stored.
         OSError: it cannot be opened.
     """
-    h5py = require("h5py", "Reading HDF5", EXTRA)
+    h5py = require("h5py", "Reading HDF5", HDF5)
 
     file = h5py.File(path)
     try:
@@ -68,7 +67,7 @@ def open_hdf5(path: Path) -> Any:
 @lru_cache(maxsize=8)  # each format of HDF5 looks at the file
 def _fault(path: Path, _: tuple[int, int, int], limits: Boundary) -> str | None:
     """Return what makes a file no safe source; None if nothing does."""
-    h5py = require("h5py", "Reading HDF5", EXTRA)
+    h5py = require("h5py", "Reading HDF5", HDF5)
 
     def link(name: bytes, info: Any) -> str | None:
         inner = info.type in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
@@ -113,7 +112,7 @@ class Hdf5Dataset(ForeignDataset):
 
     def __init__(self, source: Any, name: str) -> None:
         super().__init__()
-        require("h5py", f"Importing from {name}", EXTRA)
+        require("h5py", f"Importing from {name}", HDF5)
         path = _file(source)
         if path is None:
             raise DatasetError(f"{source} is no HDF5 file, so it is no {name} dataset.")

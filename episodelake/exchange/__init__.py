@@ -1,0 +1,64 @@
+"""Exchange formats: one room for each dataset of another library, with its reading and its writing.
+
+A room uses `writers/importing` and `readers/exporting`, which have the drivers and what formats share. Begin
+with `d4rl.py`; a format of some size is a package with `reading.py` and `writing.py`.
+"""
+
+from __future__ import annotations
+
+from ..store.common.format_registry import register
+
+#: The objects that recognise and open sources, in the order in which they are tried.
+_SOURCES = {
+    "minari": "minari.reading:FORMAT",
+    "d4rl": "d4rl:FORMAT",
+    "d3rlpy": "d3rlpy:FORMAT",
+    "robomimic": "robomimic:FORMAT",
+    "tianshou": "tianshou:FORMAT",
+    "sb3": "sb3:FORMAT",
+    "torchrl": "torchrl.reading:FORMAT",
+    "imitation": "imitation.reading:FORMAT",
+    "ogbench": "ogbench:FORMAT",
+    "dopamine": "dopamine.reading:FORMAT",
+    "lerobot": "lerobot.reading:FORMAT",
+    "rlds": "rlds.reading:FORMAT",
+    "rllib": "rllib.reading:FORMAT",
+    "table": "table.reading:FORMAT",
+}
+#: The functions that write targets.
+_TARGETS = {
+    "minari": "minari.writing:write_minari",
+    "d4rl": "d4rl:write_d4rl",
+    "d3rlpy": "d3rlpy:write_d3rlpy",
+    "robomimic": "robomimic:write_robomimic",
+    "parquet": "table.parquet:write_parquet",
+    "csv": "table.csv:write_csv",
+    "huggingface": "huggingface.writing:write_huggingface",
+    "lerobot": "lerobot.writing:write_lerobot",
+    "rlds": "rlds.writing:write_rlds",
+    "rllib": "rllib.writing:write_rllib",
+    "rerun": "rerun:write_rerun",
+    "webdataset": "webdataset:write_webdataset",
+}
+#: The functions of `view.to`.
+_CONVERSIONS = {
+    "d3rlpy": "d3rlpy:to_d3rlpy",
+    "huggingface": "huggingface.writing:to_huggingface",
+    "imitation": "imitation.in_memory:to_imitation",
+    "minari": "minari.writing:to_minari",
+    "rllib": "rllib.writing:to_rllib",
+    "sb3": "sb3:to_sb3",
+    "tianshou": "tianshou:to_tianshou",
+    "torchrl": "torchrl.in_memory:to_torchrl",
+}
+
+
+def register_formats() -> None:
+    """Register the formats of the library; nothing of them is imported."""
+    register("open", _full(_SOURCES))
+    register("write", _full(_TARGETS))
+    register("convert", _full(_CONVERSIONS))
+
+
+def _full(places: dict[str, str]) -> dict[str, str]:
+    return {name: f"{__name__}.{place}" for name, place in places.items()}

@@ -1,0 +1,203 @@
+"""D4RL datasets: one HDF5 file with flat rows, of which `terminals` and `timeouts` end the episodes.
+
+Row k holds observation, action, reward and flags of one transition, and `infos/*` of its observation
+(`qlearning_dataset` and `sequence_dataset` of D4RL read it so). `terminals` are terminated, `timeouts`
+truncated, and rows after the last of them are an episode that was cut. The next row of an episode's last
+transition begins another episode, so the last observation comes from `next_observations`; where the file
+lacks these it is missing.
+
+Files of version 0 have no `timeouts`. Their episodes end at terminals only, and may run over resets that the
+file does not mark. In maze2d all terminals are zero, and a timeout marks a new goal, not a reset; episodes
+end there all the same.
+
+An export has `next_observations`, `timeouts` and `infos/*`. There an episode that was cut or interrupted ends
+at a timeout, since the rows of the next episode follow.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..readers.episode import Episode
+from ..readers.exporting.hdf5 import (
+    ColumnWriter,
+    InfoColumns,
+    first_rows,
+    is_attribute,
+    is_name,
+    is_numbers,
+    new_file,
+    single_array,
+)
+from ..readers.exporting.holds import Holds
+from ..readers.exporting.step_arrays import refuse_vector_rewards
+from ..readers.exporting.target import Export, export_format
+from ..store.common.optional_packages import HDF5
+from ..store.dynamic.column_groups import INFO
+from ..store.errors import DatasetError
+from ..writers.importing.boundary import reading
+from ..writers.importing.flat import FlatDataset, FlatRows
+from ..writers.importing.formats import ForeignDataset, ImportOptions, Match
+from ..writers.importing.hdf5 import (
+    Hdf5Dataset,
+    box_of,
+    card_values,
+    check_lengths,
+    discrete_of,
+    flags_of,
+    is_discrete,
+    leaves,
+    looked_into,
+    missing_arrays,
+    plain,
+)
+
+_COLUMNS = ("observations", "actions", "rewards", "terminals")
+_OPTIONAL = ("timeouts", "next_observations")
+_GROUPS = ("infos", "metadata")
+_MAPPING = {
+    "observation": "observations",
+    "action": "actions",
+    "reward": "rewards",
+    "terminated": "terminals",
+    "truncated": "timeouts",
+    "info": "infos",
+}
+
+
+class _Format:
+    name = "d4rl"
+    extra = HDF5
+    rule = "an HDF5 file with observations, actions, rewards and terminals, without episode_terminals"
+
+    def detect(self, source: Any) -> Match:
+        """Look for the columns."""
+        return looked_into(source, _look)
+
+    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
+        """Open a file."""
+        return _Dataset(source, options)
+
+
+def _look(file: Any) -> Match:
+    lacking = missing_arrays(file, *_COLUMNS)
+    if lacking:
+        return Match(f"it has no {', '.join(lacking)}", len(lacking))
+    if "episode_terminals" in file:
+        return Match("it has episode_terminals, as d3rlpy 1 writes them", 1)
+    return Match(f"it has {', '.join(name for name in (*_COLUMNS, *_OPTIONAL) if name in file)}")
+
+
+class _Dataset(Hdf5Dataset, FlatDataset):
+    def __init__(self, source: Any, options: ImportOptions) -> None:
+        super().__init__(source, "D4RL")
+        self.settings = {"last_observation": options.last_observation}
+        file = self.file
+        match = _look(file)
+        if match.lacks:
+            raise DatasetError(f"{self.path} is no D4RL file: {match.reason}.")
+        with reading(self.path):
+            arrays = {name: file[name] for name in (*_COLUMNS, *_OPTIONAL) if name in file}
+            infos = leaves(file["infos"], "infos/") if "infos" in file else {}
+            check_lengths(self.path, arrays | infos)
+            actions = arrays["actions"]
+            self.observation_space = options.observation_space or box_of(
+                arrays["observations"], "observation_space"
+            )
+            self.action_space = options.action_space or (
+                discrete_of(iter([actions])) if is_discrete(actions) else box_of(actions, "action_space")
+            )
+            self._read_card(file)
+        self.mapping = {
+            ours: theirs for ours, theirs in _MAPPING.items() if theirs in file or theirs == "timeouts"
+        }
+        terminated = flags_of(self.path, arrays["terminals"])
+        if "timeouts" in file:
+            truncated = flags_of(self.path, arrays["timeouts"])
+        else:
+            self.mapping["truncated"] = "nothing: the file has no timeouts"
+            self.losses.add("where episodes ended that did not terminate: the file has no timeouts")
+            truncated = np.zeros(len(terminated), bool)
+        rows = FlatRows(
+            place=str(self.path),
+            observation=arrays["observations"],
+            action=actions,
+            reward=arrays["rewards"],
+            terminated=terminated,
+            truncated=truncated,
+            following=arrays.get("next_observations"),
+            passed={INFO.column(name.split("/")[1:]): array for name, array in infos.items()},
+        )
+        self.set_rows(rows, options)
+
+    def _read_card(self, file: Any) -> None:
+        self.card = {name: plain(value) for name, value in file.attrs.items()}
+        found, rest = card_values(leaves(file["metadata"]) if "metadata" in file else {})
+        self.card.update(found)
+        for name in rest:
+            self.losses.add(f"metadata/{name}, an array too large for the card")
+        for name in file:
+            if name not in (*_COLUMNS, *_OPTIONAL, *_GROUPS):
+                self.losses.add(f"{name}, which is no column of D4RL")
+
+
+def _is_card(path: tuple[Any, ...], value: Any) -> bool:
+    return len(path) == 1 and is_name(path[0]) and (is_attribute(value) or is_numbers(path, value))
+
+
+@export_format(
+    "d4rl",
+    extra=HDF5,
+    holds=Holds(
+        ends={"cut": "truncated", "interrupted": "truncated"},
+        card=_is_card,
+        info=is_numbers,
+        form="number of one shape",
+    ),
+)
+def write_d4rl(export: Export, target: Path) -> None:
+    """Write the file."""
+    refuse_vector_rewards(export.context, "D4RL")
+    manifest = export.context.snapshot.manifest
+    observation = single_array(manifest.observation_space, "observations", "D4RL")
+    action = single_array(manifest.action_space, "actions", "D4RL")
+    with new_file(target, "D4RL") as file:
+        columns = ColumnWriter(file)
+        for name, space in (
+            ("observations", observation),
+            ("actions", action),
+            ("next_observations", observation),
+        ):
+            columns.create(name, space.shape or (), space.dtype)
+        columns.create("rewards", (), np.float64)
+        columns.create("terminals", (), bool)
+        columns.create("timeouts", (), bool)
+        infos = InfoColumns(columns, "infos/", export)
+        for episode in export.episodes():
+            _append(columns, infos, episode, export)
+        columns.flush()
+        for key, value in export.card.items():
+            file[f"metadata/{key}"] = value
+
+
+def _append(columns: ColumnWriter, infos: InfoColumns, episode: Episode, export: Export) -> None:
+    count = export.transitions_of(episode)
+    if not count:
+        return
+    whole = count == episode.length
+    terminals, timeouts = np.zeros(count, bool), np.zeros(count, bool)
+    terminals[-1] = whole and episode.terminated
+    timeouts[-1] = not terminals[-1] or episode.truncated
+    columns.append("observations", episode.observations[:count])
+    columns.append("next_observations", episode.observations[1 : count + 1])
+    columns.append("actions", first_rows(episode.actions, count))
+    columns.append("rewards", episode.rewards[:count])
+    columns.append("terminals", terminals)
+    columns.append("timeouts", timeouts)
+    infos.append(episode, count)
+
+
+FORMAT = _Format()

@@ -1,0 +1,1 @@
+"""Dopamine: `reading.py` over the files of `checkpoints.py`."""

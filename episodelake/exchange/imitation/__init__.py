@@ -1,0 +1,1 @@
+"""imitation: `reading.py` over the forms of `forms.py`, and `in_memory.py` (`view.to`)."""

@@ -1,0 +1,308 @@
+"""LeRobot datasets v3.0, v2.1 and v2.0: a folder with `meta/info.json`, `data` and `videos`.
+
+A row is a frame: an observation, the action that followed, and under `next.*` the outcome of that action.
+There is no observation after the last action (`last_observation`), and often no reward: rewards are NaN then,
+which no sum hides. The ends of episodes, by `lerobot.rl.buffer` of LeRobot 0.4.4:
+
+- `next.truncated` at the last frame: truncated;
+- `next.done` at the last frame without it: terminated, as LeRobot's own replay buffer takes it. A recorder
+  may mean any end, so the losses count it unless `next.truncated` or `next.success` confirms it;
+- neither, or the last transition is dropped: cut.
+
+`export(format="lerobot")` adds `meta/episodelake.json` and columns `episodelake/*` of `meta/episodes`, with
+the spaces, seeds, options and metadata that LeRobot has no place for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from gymnasium import Space
+
+from ...store.errors import DatasetError
+from ...store.spaces import space_from_json
+from ...store.spaces.arrow import elements_of
+from ...store.spaces.coerce import as_flags
+from ...writers.importing.columns import nested
+from ...writers.importing.formats import (
+    NO_REWARDS,
+    ForeignDataset,
+    ForeignEpisode,
+    ImportOptions,
+    Match,
+    Part,
+)
+from ...writers.importing.last_observation import completed, is_left
+from .features import (
+    PICTURES,
+    column_names,
+    dataset_card,
+    extra_names,
+    feature_space,
+    is_depth,
+    is_numeric,
+    joined,
+    map_leaves,
+    nested_space,
+    plain_texts,
+    read_features,
+    shape_of,
+    shaped,
+)
+from .files import (
+    EXTRA,
+    INFO,
+    EpisodeEntry,
+    Rows,
+    entries,
+    image_frames,
+    read_json,
+    read_tasks,
+    video_frames,
+)
+
+OURS = "meta/episodelake.json"
+_COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+_REWARD, _DONE, _TRUNCATED, _SUCCESS = "next.reward", "next.done", "next.truncated", "next.success"
+
+
+class _Format:
+    name = "lerobot"
+    extra = EXTRA
+    rule = f"a folder whose {INFO} has a codebase_version"
+
+    def detect(self, source: Any) -> Match:
+        """Look for `meta/info.json`."""
+        if not isinstance(source, str | Path) or not Path(source).is_dir():
+            return Match("it is no folder", 2, related=False)
+        file = Path(source) / INFO
+        if not file.is_file():
+            return Match(f"{file} is missing", 2, related=(Path(source) / "meta").is_dir())
+        try:
+            found = json.loads(file.read_bytes())
+        except (ValueError, RecursionError):
+            return Match(f"{file} is not JSON", 1)
+        if not isinstance(found, dict) or "codebase_version" not in found:
+            return Match(f"{file} has no codebase_version", 1)
+        return Match(f"{INFO} has codebase_version {found['codebase_version']!r}")
+
+    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
+        """Open a dataset."""
+        match = self.detect(source)
+        if match.lacks:
+            raise DatasetError(f"{source} is no LeRobot dataset: {match.reason}.")
+        return _Dataset(Path(source), options)
+
+
+class _Dataset(ForeignDataset):
+    def __init__(self, folder: Path, options: ImportOptions) -> None:
+        super().__init__()
+        self._folder = folder
+        self._info = info = read_json(folder / INFO)
+        self._features = read_features(folder, info)
+        self._options = options
+        self._tasks = read_tasks(folder, info)
+        self._rows = Rows()
+        self._fps = float(info.get("fps") or 0)
+        if self._fps <= 0:
+            raise DatasetError(f"{folder / INFO}: fps={info.get('fps')!r}; expected a number above 0.")
+        self.settings = {"last_observation": options.last_observation}
+        self.count = int(info["total_episodes"]) if "total_episodes" in info else None
+        ours = read_json(folder / OURS) if (folder / OURS).exists() else {}
+        self._observations = column_names("observation", self._features, ours)
+        self._actions = column_names("action", self._features, ours)
+        if not self._observations or not self._actions:
+            missing = "observation.*" if not self._observations else "action"
+            raise DatasetError(f"{folder / INFO} has no feature {missing}; it has {sorted(self._features)}.")
+        self.observation_space = options.observation_space or self._space(
+            self._observations, ours, "observation"
+        )
+        self.action_space = options.action_space or self._space(self._actions, ours, "action")
+        if _REWARD in self._features and (shape := shape_of(self._features[_REWARD])) != (1,):
+            self.reward_shape = shape
+        self.card = dataset_card(folder, info, ours)
+        named = {**self._observations, **self._actions}
+        self.mapping = {
+            **{ours: theirs for theirs, ours in named.items()},
+            "reward": _REWARD if _REWARD in self._features else "NaN",
+            "terminated": _DONE if _DONE in self._features else "false",
+            "truncated": _TRUNCATED if _TRUNCATED in self._features else "false",
+        }
+        taken = {*named, *_COUNTERS, _REWARD, _DONE, _TRUNCATED}
+        self._others = extra_names([name for name in self._features if name not in taken], "lerobot")
+        self.mapping.update((ours, theirs) for theirs, ours in self._others.items())
+
+    def _space(self, named: Mapping[str, str], ours: Mapping[str, Any], side: str) -> Space:
+        if side in ours:
+            return space_from_json(ours[side]["space"], OURS)
+        return nested_space(
+            {path: feature_space(name, self._features[name]) for name, path in named.items()}, side
+        )
+
+    def _entries(self) -> Iterator[EpisodeEntry]:
+        videos = [name for name, feature in self._features.items() if feature["dtype"] == "video"]
+        return entries(self._folder, self._info, videos)
+
+    def parts(self) -> Iterator[Part]:
+        found = 0
+        for entry in self._entries():
+            found += 1
+            if entry.length != 1 or is_left(1, self._options, self.losses):
+                yield Part((str(entry.index),), partial(self._load, entry))
+        if self.count is not None and found < self.count:
+            yield Part((f"missing {found}",), partial(self._lack, found))
+
+    def _lack(self, found: int) -> ForeignEpisode:
+        """Refuse a dataset with fewer episodes than it says."""
+        raise DatasetError(
+            f"{self._folder}: {INFO} counts {self.count} episodes; meta/episodes has {found}. A file is cut, "
+            "or is missing: get a whole copy, or leave them out with on_error='skip' (--skip-errors)."
+        )
+
+    def close(self) -> None:
+        self._rows.close()
+
+    def _load(self, entry: EpisodeEntry) -> ForeignEpisode:
+        try:
+            return self._read(entry)
+        except DatasetError as error:
+            raise DatasetError(f"Episode {entry.index} of {self._folder}: {error}") from error
+
+    def _read(self, entry: EpisodeEntry) -> ForeignEpisode:
+        table = self._rows.read(entry.data, entry.length)
+        self._check(table, entry)
+        times = table["timestamp"].to_numpy().reshape(-1)
+        values = {
+            name: self._column(table, name, entry, times)
+            for name in (*self._observations, *self._actions, *self._others)
+        }
+        values = {name: column for name, column in values.items() if column is not None}
+        rewards = self._rewards(table, entry)
+        terminated, truncated = self._ends(table, entry)
+        extra = {
+            ours: values[name][:, 0] if values[name].shape[1:] == (1,) else values[name]
+            for name, ours in self._others.items()
+            if name in values
+        }
+        metadata, seed, options = self._metadata(table, entry, extra)
+        if not np.allclose(times, np.arange(entry.length) / self._fps, atol=1e-3):
+            extra["timestamp"] = times
+        episode = ForeignEpisode(
+            shaped(self.observation_space, joined(values, self._observations, "observation")),
+            shaped(self.action_space, joined(values, self._actions, "action")),
+            rewards,
+            terminated,
+            truncated,
+            extra=map_leaves(nested(extra), plain_texts) or None,
+            metadata=metadata,
+            seed=seed,
+            options=options,
+        )
+        return completed(episode, self._options, self.losses)
+
+    def _check(self, table: pa.Table, entry: EpisodeEntry) -> None:
+        missing = [
+            name
+            for name, feature in self._features.items()
+            if feature["dtype"] != "video" and name not in table.column_names
+        ]
+        if missing:
+            raise DatasetError(f"{entry.data.file} lacks the columns {', '.join(missing)}.")
+        for name, expected in (
+            ("episode_index", np.full(entry.length, entry.index)),
+            ("frame_index", np.arange(entry.length)),
+        ):
+            found = table[name].to_numpy()
+            if not np.array_equal(found, expected):
+                row = int(np.flatnonzero(found != expected)[0])
+                raise DatasetError(
+                    f"{entry.data.file}, row {entry.data.start + row}: {name} is {found[row]}; expected "
+                    f"{expected[row]}."
+                )
+
+    def _column(self, table: pa.Table, name: str, entry: EpisodeEntry, times: np.ndarray) -> Any:
+        """Return the values of a feature at every frame; None, and a loss, if they cannot be held."""
+        feature = self._features[name]
+        kind, shape = feature["dtype"], shape_of(feature)
+        if is_depth(feature) or (kind not in (*PICTURES, "string") and not is_numeric(kind)):
+            self.losses.add(f"{name}, of a kind that is not read", entry.length)
+            return None
+        if kind == "video":
+            self.losses.add("frames of lossy video", entry.length)
+            return video_frames(entry.videos[name], times, self._fps, shape)
+        column = table[name].combine_chunks()
+        if column.null_count:
+            raise DatasetError(f"{entry.data.file}: {name} has {column.null_count} NULLs in the episode.")
+        if kind == "image":
+            found, jpeg = image_frames(self._folder, name, column.to_pylist(), shape)
+            self.losses.add("frames of lossy JPEG", jpeg)
+            return found
+        if kind == "string":
+            return np.array(column.to_pylist(), object)
+        flat, _ = elements_of(column)
+        array = flat.to_numpy(zero_copy_only=False)
+        if array.size != entry.length * int(np.prod(shape)):
+            raise DatasetError(
+                f"{entry.data.file}: {name} has {array.size} values in {entry.length} frames; {INFO} gives "
+                f"the shape {shape}."
+            )
+        return array.astype(kind, copy=False).reshape(entry.length, *shape)
+
+    def _rewards(self, table: pa.Table, entry: EpisodeEntry) -> np.ndarray:
+        if _REWARD in self._features:
+            found = self._column(table, _REWARD, entry, np.empty(0))
+            return found.reshape(entry.length, *self.reward_shape).astype(np.float64)
+        self.losses.add(NO_REWARDS, entry.length)
+        return np.full(entry.length, np.nan)
+
+    def _ends(self, table: pa.Table, entry: EpisodeEntry) -> tuple[bool, bool]:
+        flags = {
+            name: as_flags(name, self._column(table, name, entry, np.empty(0)).reshape(entry.length))
+            for name in (_DONE, _TRUNCATED, _SUCCESS)
+            if name in self._features
+        }
+        for name in (_DONE, _TRUNCATED):
+            if name in flags:
+                self.losses.add(f"{name} before the last frame of an episode", int(flags[name][:-1].sum()))
+        done, truncated, success = (
+            bool(name in flags and flags[name][-1]) for name in (_DONE, _TRUNCATED, _SUCCESS)
+        )
+        terminated = done and not truncated
+        if (
+            terminated
+            and not success
+            and _TRUNCATED not in flags
+            and self._options.last_observation != "drop"
+        ):
+            self.losses.add(f"whether {_DONE} means terminated or truncated: taken as terminated")
+        return terminated, truncated
+
+    def _metadata(
+        self, table: pa.Table, entry: EpisodeEntry, extra: dict[str, Any]
+    ) -> tuple[dict[str, Any], int | None, dict[str, Any] | None]:
+        """Return metadata, seed and options; tasks that change go to `extra`."""
+        ours = {name: entry.metadata.get(f"episodelake/{name}") for name in ("metadata", "seed", "options")}
+        metadata = {
+            name: value for name, value in entry.metadata.items() if not name.startswith("episodelake/")
+        }
+        indices = table["task_index"].to_numpy() if "task_index" in table.column_names else np.empty(0, int)
+        found = [self._tasks.get(int(index), "") for index in indices]
+        if len(set(found)) == 1 and found[0]:
+            metadata["task"] = found[0]
+            if metadata.get("tasks") == [found[0]]:
+                del metadata["tasks"]
+        elif any(found):
+            extra["task"] = np.array(found, object)
+        if ours["metadata"] is not None:
+            metadata = json.loads(ours["metadata"])
+        options = None if ours["options"] is None else json.loads(ours["options"])
+        return metadata, None if ours["seed"] is None else int(ours["seed"]), options
+
+
+FORMAT = _Format()

@@ -1,0 +1,274 @@
+"""The files of a LeRobot dataset v3.0: rows in Parquet, frames in MP4, and running statistics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...readers.exporting.shards import ShardWriter
+from ...readers.pictures.writing import video_encoding
+from ...store.common.optional_packages import EXPLORE, require
+
+FILES_IN_CHUNK = 1000
+DATA_MB, VIDEO_MB = 100, 200
+_GROUP_BYTES = 4 << 20
+_FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
+DATA_PATH = f"data/{_FILE}.parquet"
+VIDEO_PATH = f"videos/{{video_key}}/{_FILE}.mp4"
+EPISODES_PATH = f"meta/episodes/{_FILE}.parquet"
+
+
+_NAMES = ("min", "max", "mean", "std")
+_QUANTILES = ("q01", "q10", "q50", "q90", "q99")
+_SHARES = np.array([0.01, 0.10, 0.50, 0.90, 0.99])
+
+
+class _GroupedParquet:
+    """A Parquet file with row groups of some megabytes."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(path, schema, compression="snappy")
+        self._waiting: list[pa.Table] = []
+        self._bytes = 0
+
+    def write(self, table: pa.Table) -> None:
+        """Append a table."""
+        self._waiting.append(table)
+        self._bytes += table.nbytes
+        if self._bytes >= _GROUP_BYTES:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        if self._waiting:
+            rows = pa.concat_tables(self._waiting)
+            self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+        self._waiting, self._bytes = [], 0
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._write_group()
+        self._writer.close()
+
+
+class ParquetFiles:
+    """Tables of the same columns in files of limited size.
+
+    Args:
+        target: the folder of the dataset.
+        pattern: of the paths in it.
+    """
+
+    def __init__(self, target: Path, pattern: str) -> None:
+        self._schema: Any = None
+        self._shards = ShardWriter(
+            lambda number: target / pattern.format(**place_of(number)),
+            lambda path: _GroupedParquet(path, self._schema),
+            DATA_MB * 1_000_000,
+        )
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._shards.close()
+
+    def write(self, table: pa.Table) -> dict[str, int]:
+        """Append a table, and return the numbers of the chunk and the file."""
+        self._schema = table.schema
+        self._shards.file_for(table.nbytes).write(table)
+        return place_of(len(self._shards.counts) - 1)
+
+    def place_of_next(self, size: int) -> dict[str, int]:
+        """Return the numbers of the chunk and the file that a table of so many bytes will come into."""
+        return place_of(len(self._shards.counts) - self._shards.has_room(size))
+
+
+class VideoFiles:
+    """The frames of a camera, many episodes in a file, each of which begins with a whole picture.
+
+    Args:
+        target: the folder of the dataset.
+        key: the feature.
+        fps: frames per second.
+    """
+
+    def __init__(self, target: Path, key: str, fps: float) -> None:
+        # The largest that MPEG-4 can state.
+        self._fps = Fraction(fps).limit_denominator(65_535)
+        self._shape = (0, 0)
+        self._path = Path()
+        pattern = VIDEO_PATH.replace("{video_key}", key.replace("{", "{{").replace("}", "}}"))
+        self._shards = ShardWriter(
+            lambda number: target / pattern.format(**place_of(number)), self._opened, VIDEO_MB * 1_000_000
+        )
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._shards.close()
+
+    def _opened(self, path: Path) -> _Video:
+        self._path = path
+        return _Video(path, self._fps, *self._shape)
+
+    def write(self, frames: np.ndarray) -> dict[str, float]:
+        """Append the frames of an episode, uint8 (T, H, W, 3), and return where they are."""
+        self._shape = frames.shape[1:3]
+        # PyAV makes the file with the first packet.
+        self._shards.size = self._path.stat().st_size if self._path.is_file() else 0
+        start, stop = self._shards.file_for(0).write(frames)
+        times = {"from_timestamp": float(start / self._fps), "to_timestamp": float(stop / self._fps)}
+        return {**place_of(len(self._shards.counts) - 1), **times}
+
+
+class _Video:
+    """A file of frames."""
+
+    def __init__(self, path: Path, fps: Fraction, height: int, width: int) -> None:
+        self._av: Any = require("av", "A video", EXPLORE)
+        codec, pixels, options = video_encoding(self._av, lossless=False)
+        self._container = self._av.open(str(path), "w", format="mp4")
+        self._stream = self._container.add_stream(codec, rate=fps, options={**options, "g": "2"})
+        self._stream.height, self._stream.width, self._stream.pix_fmt = height, width, pixels
+        self._fps = fps
+        self._frames = 0
+
+    def write(self, frames: np.ndarray) -> tuple[int, int]:
+        """Append frames, of which the first is a whole picture; return their numbers in the file."""
+        start = self._frames
+        for index, pixels in enumerate(frames):
+            frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
+            frame.pts = self._frames
+            frame.time_base = 1 / self._fps
+            if index == 0:
+                frame.pict_type = self._av.video.frame.PictureType.I
+            self._container.mux(self._stream.encode(frame))
+            self._frames += 1
+        return start, self._frames
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._container.mux(self._stream.encode(None))
+        self._container.close()
+
+
+def place_of(number: int) -> dict[str, int]:
+    """Return the numbers of the chunk and of the file in it."""
+    return {"chunk_index": number // FILES_IN_CHUNK, "file_index": number % FILES_IN_CHUNK}
+
+
+class Statistics:
+    """Least, greatest, mean, standard deviation and quantiles of each feature, as LeRobot names them.
+
+    The quantiles of all episodes are the mean of those of each, weighted by its length, as in LeRobot.
+
+    Args:
+        pictures: the features that are images or videos, which LeRobot reads as numbers from 0 to 1.
+    """
+
+    def __init__(self, pictures: Collection[str]) -> None:
+        self._names_of_pictures = frozenset(pictures)
+        self._numbers: dict[str, np.ndarray] = {}
+        self._pictures: dict[str, dict[str, np.ndarray]] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+
+    def add(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Add an episode, and return its own statistics as `stats/FEATURE/STATISTIC`.
+
+        Args:
+            values: T numbers, vectors or arrays by feature; pictures, uint8 (T, H, W, C), as they are.
+        """
+        pictures = {name: each for name, each in values.items() if name in self._names_of_pictures}
+        numbers = {name: each for name, each in values.items() if name not in pictures}
+        self._shapes = {name: each.shape[1:] or (1,) for name, each in numbers.items()}
+        # One matrix for all features, since a call costs more than the numbers of an episode.
+        wide = np.concatenate([each.reshape(len(each), -1) for each in numbers.values()], 1, dtype=np.float64)
+        # Infinities have no mean.
+        with np.errstate(invalid="ignore", over="ignore"):
+            found = _statistics(wide)
+            self._numbers = _merged(self._numbers, found) if self._numbers else found
+        own = self._features(found)
+        for name, each in pictures.items():
+            found = _picture_statistics(each)
+            self._pictures[name] = _merged(self._pictures[name], found) if name in self._pictures else found
+            own[name] = found
+        return {f"stats/{name}/{key}": value.tolist() for name in values for key, value in own[name].items()}
+
+    def _features(self, found: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+        """Return the statistics of the matrix by feature."""
+        stops = np.cumsum([int(np.prod(shape)) for shape in self._shapes.values()])[:-1]
+        named: dict[str, dict[str, np.ndarray]] = {name: {} for name in self._shapes}
+        for key, values in found.items():
+            parts = [values] * len(named) if key == "count" else np.split(values, stops)
+            for (name, shape), part in zip(self._shapes.items(), parts, strict=True):
+                named[name][key] = part if key == "count" else part.reshape(shape)
+        return named
+
+    def to_json(self) -> str:
+        """Return the statistics of all episodes; LeRobot reads `NaN`."""
+        return json.dumps(
+            {
+                name: {key: value.tolist() for key, value in each.items()}
+                for name, each in (self._features(self._numbers) | self._pictures).items()
+            },
+            indent=4,
+        )
+
+
+def _statistics(values: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the statistics of each column."""
+    found = [values.min(0), values.max(0), values.mean(0), values.std(0), np.array([len(values)])]
+    # The least value that so many of all rows do not exceed.
+    places = np.ceil(_SHARES * len(values)).astype(int) - 1
+    quantiles = np.partition(values, places, axis=0)[places]
+    return dict(zip((*_NAMES, "count", *_QUANTILES), (*found, *quantiles), strict=True))
+
+
+def _picture_statistics(frames: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the statistics of each channel, from 0 to 1, shape (C, 1, 1), by the counts of its levels."""
+    channels = [frames[..., channel].reshape(-1) for channel in range(frames.shape[-1])]
+    counts = np.stack([np.bincount(values, minlength=256) for values in channels])
+    shares = counts / len(channels[0])
+    levels = np.arange(256) / 255
+    low, high = (shares > 0).argmax(1), 255 - (shares[:, ::-1] > 0).argmax(1)
+    mean = shares @ levels
+    deviation = np.sqrt((shares * (levels - mean[:, None]) ** 2).sum(1))
+    reached = counts.cumsum(1) >= _SHARES[:, None, None] * len(channels[0])
+    quantiles = levels[reached.argmax(2)]
+    found = (levels[low], levels[high], mean, deviation, *quantiles)
+    named = zip((*_NAMES, *_QUANTILES), found, strict=True)
+    shaped = {key: value.reshape(-1, 1, 1) for key, value in named}
+    return {**shaped, "count": np.array([len(frames)])}
+
+
+def _merged(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    count = one["count"] + other["count"]
+    share = other["count"] / count
+    mean = one["mean"] * (1 - share) + other["mean"] * share
+    variance = (one["std"] ** 2 + (one["mean"] - mean) ** 2) * (1 - share) + (
+        other["std"] ** 2 + (other["mean"] - mean) ** 2
+    ) * share
+    return {
+        "min": np.minimum(one["min"], other["min"]),
+        "max": np.maximum(one["max"], other["max"]),
+        "mean": mean,
+        "std": np.sqrt(variance),
+        **{name: one[name] * (1 - share) + other[name] * share for name in _QUANTILES},
+        "count": count,
+    }
+
+
+def write_tasks(target: Path, tasks: Mapping[str, int]) -> None:
+    """Write the texts of the tasks, as pandas has them: as the index of the table."""
+    columns = [
+        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
+        for name, kind, numpy in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
+    ]
+    told = {"index_columns": ["task"], "column_indexes": [], "columns": columns, "pandas_version": "2.0.0"}
+    schema = pa.schema({"task_index": pa.int64(), "task": pa.string()}, metadata={"pandas": json.dumps(told)})
+    table = pa.table({"task_index": list(tasks.values()), "task": list(tasks)}, schema=schema)
+    pq.write_table(table, target / "meta/tasks.parquet")

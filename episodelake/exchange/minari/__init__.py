@@ -1,0 +1,1 @@
+"""Minari datasets: `reading.py` and `writing.py`, which also makes them in memory."""

@@ -1,0 +1,220 @@
+"""TFRecord files, and the `tf.train.Example` in a record, read and written without TensorFlow.
+
+A record is its length (8 bytes), a checksum of that, the data, and a checksum of the data: CRC-32C, masked.
+An `Example` is a protocol buffer: a map from names to lists of bytes, floats or integers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from google_crc32c import value as crc32c
+
+from ...store.errors import DatasetError
+
+_HEAD = struct.Struct("<QI")
+_TAIL = struct.Struct("<I")
+_LENGTH = struct.Struct("<Q")
+
+
+def record_offsets(file: Path) -> Iterator[int]:
+    """Yield where each record begins.
+
+    Raises:
+        OSError: the file cannot be read.
+        DatasetError: it is truncated, or a length has another checksum.
+    """
+    with file.open("rb") as source:
+        size = source.seek(0, 2)
+        offset = number = 0
+        while offset < size:
+            source.seek(offset)
+            length = _length(source.read(_HEAD.size), file, number)
+            end = offset + _HEAD.size + length + _TAIL.size
+            if end > size:
+                raise DatasetError(f"{file}: record {number} ends at byte {end}, the file at {size}.")
+            yield offset
+            offset, number = end, number + 1
+
+
+def read_record(file: Path, offset: int) -> bytes:
+    """Return the data of the record that begins at an offset.
+
+    Raises:
+        OSError: the file cannot be read.
+        DatasetError: it is truncated, or has another checksum.
+    """
+    with file.open("rb") as source:
+        source.seek(offset)
+        data = source.read(_length(source.read(_HEAD.size), file, 0))
+        tail = source.read(_TAIL.size)
+    if len(tail) < _TAIL.size or _TAIL.unpack(tail)[0] != masked_crc(data):
+        raise DatasetError(f"{file}: the record at byte {offset} is damaged; its checksum differs.")
+    return data
+
+
+def _length(head: bytes, file: Path, number: int) -> int:
+    if len(head) < _HEAD.size:
+        raise DatasetError(f"{file} is truncated in record {number}.")
+    length, checksum = _HEAD.unpack(head)
+    if checksum != masked_crc(head[:8]):
+        raise DatasetError(f"{file}: the length of record {number} is damaged; its checksum differs.")
+    return length
+
+
+def write_record(file: IO[bytes], data: bytes) -> None:
+    """Append a record to a file."""
+    length = _LENGTH.pack(len(data))
+    file.write(length + _TAIL.pack(masked_crc(length)))
+    file.write(data)
+    file.write(_TAIL.pack(masked_crc(data)))
+
+
+def masked_crc(data: bytes) -> int:
+    """Return the checksum of bytes as TFRecord files have it."""
+    crc = crc32c(data)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def read_example(data: bytes) -> dict[str, list[bytes] | np.ndarray]:
+    """Return the features of an `Example`: lists of bytes, float32 or int64 arrays.
+
+    Raises:
+        DatasetError: it is no `Example`.
+    """
+    found: dict[str, list[bytes] | np.ndarray] = {}
+    try:
+        for _, features in _fields(memoryview(data)):
+            for _, entry in _fields(features):
+                parts = dict(_fields(entry))
+                found[bytes(parts[1]).decode()] = _values(parts.get(2, memoryview(b"")))
+    except (IndexError, KeyError, ValueError, TypeError, struct.error) as error:
+        raise DatasetError(f"A record is no tf.train.Example: {error!r}.") from error
+    return found
+
+
+def _values(feature: memoryview) -> list[bytes] | np.ndarray:
+    """Return the values of a `Feature`: its field says of which type they are."""
+    for kind, content in _fields(feature):
+        items = [item for _, item in _fields(content)]
+        if kind == 1:
+            return [bytes(item) for item in items]
+        if kind == 2:
+            return np.frombuffer(b"".join(items), "<f4")
+        return np.concatenate([np.empty(0, np.int64), *map(_integers, items)])
+    return []
+
+
+def _integers(item: memoryview | int) -> np.ndarray:
+    """Return packed integers, seven bits in a byte, the lowest first; or a single one."""
+    if isinstance(item, int):
+        return np.array([item], np.uint64).view(np.int64)
+    data = np.frombuffer(item, np.uint8)
+    ends = np.flatnonzero(data < 128)
+    if len(ends) == len(data):
+        return data.astype(np.int64)
+    if not len(ends) or ends[-1] != len(data) - 1:
+        raise ValueError("an integer has no end")
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    places = np.arange(len(data)) - np.repeat(starts, ends - starts + 1)
+    parts = (data & 127).astype(np.uint64) << (7 * places).astype(np.uint64)
+    return np.bitwise_or.reduceat(parts, starts).view(np.int64)
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
+    """Yield the fields of a message: number, and bytes or an integer."""
+    place = 0
+    while place < len(data):
+        tag, place = _varint(data, place)
+        kind = tag & 7
+        if kind == 0:
+            value, place = _varint(data, place)
+            yield tag >> 3, value
+            continue
+        if kind == 2:
+            length, place = _varint(data, place)
+        elif kind in (1, 5):
+            length = 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"a field has the unknown wire type {kind}")
+        if place + length > len(data):
+            raise ValueError("a field ends behind its message")
+        yield tag >> 3, data[place : place + length]
+        place += length
+
+
+def _varint(data: memoryview, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[place]
+        place += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value & 0xFFFFFFFFFFFFFFFF, place
+        if shift > 63:
+            raise ValueError("an integer has more than 64 bits")
+
+
+def write_example(features: Mapping[str, np.ndarray | list[bytes]]) -> bytes:
+    """Return an `Example`.
+
+    Args:
+        features: float32 arrays and arrays of integers or flags are stored as such, in C order; of an array
+            of the dtype `V`, and of a list, each item is bytes.
+    """
+    entries: list[bytes] = []
+    for name, values in features.items():
+        kind, content = _content(values)
+        feature = _message(2, *_message(kind, *content))
+        entries += _message(1, *_message(1, name.encode()), *feature)
+    return b"".join(_message(1, *entries))
+
+
+def _content(values: np.ndarray | list[bytes]) -> tuple[int, list[bytes]]:
+    """Return the type of a `Feature`, and its list in parts."""
+    if isinstance(values, list):
+        return 1, [part for item in values for part in _message(1, item)]
+    if values.dtype.kind == "V":
+        size = values.dtype.itemsize
+        head = np.frombuffer(b"\x0a" + _encoded(size), np.uint8)
+        rows = np.empty((values.size, len(head) + size), np.uint8)
+        rows[:, : len(head)] = head
+        rows[:, len(head) :] = values.view(np.uint8).reshape(-1, size)
+        return 1, [rows.tobytes()]
+    if values.dtype.kind == "f":
+        return 2, _message(1, values.astype("<f4", copy=False).tobytes())
+    return 3, _message(1, _packed(values.reshape(-1).astype(np.int64).view(np.uint64)))
+
+
+def _packed(values: np.ndarray) -> bytes:
+    """Return integers of seven bits in a byte, the lowest first; all but the last byte have the eighth."""
+    if not values.size or values.max() < 128:
+        return values.astype(np.uint8).tobytes()
+    places = np.arange(10, dtype=np.uint64) * np.uint64(7)
+    rest = values[:, None] >> places
+    found = (rest & np.uint64(127)).astype(np.uint8)
+    more = np.zeros(found.shape, bool)
+    more[:, :-1] = rest[:, 1:] > 0
+    found[more] |= 128
+    kept = np.ones(found.shape, bool)
+    kept[:, 1:] = more[:, :-1]
+    return found[kept].tobytes()
+
+
+def _message(field: int, *content: bytes) -> list[bytes]:
+    """Return a field of bytes in parts."""
+    return [bytes([field << 3 | 2]) + _encoded(sum(map(len, content))), *content]
+
+
+def _encoded(value: int) -> bytes:
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

@@ -1,0 +1,323 @@
+"""RLlib's Parquet and JSON files as blocks of rows: one row per transition, with RLlib's column names.
+
+Ray Data stores arrays as lists with the shape in the column's metadata, and other objects pickled. RLlib can
+compress columns: base64 of LZ4 of a pickled array. Both kinds of pickle are read only with `trust=True`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ...store.common.optional_packages import require
+from ...store.errors import DatasetError
+from ...store.spaces.arrow import LISTS, plain_array
+from ...writers.importing.boundary import check_groups, reading
+
+EXTRA = "'episodelake[rllib]'"
+#: Columns of a batch that have one value for each sequence, not for each transition.
+_SEQUENCES = re.compile(r"seq_lens|state_(in|out)(_\d+)?")
+#: How base64 of an LZ4 frame begins.
+_LZ4 = "BCJNGG"
+_TENSOR, _RAGGED, _OBJECT = "arrow_tensor", "arrow_variable_shaped_tensor", "arrow_pickled_object"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files in order, and how they are read.
+
+    Attributes:
+        files: the files.
+        names: RLlib's name of each column whose name in the files is another.
+        policy: which of several policies to read; None if there is one.
+        trust: whether pickled values are read.
+    """
+
+    files: Sequence[Path]
+    names: Mapping[str, str]
+    policy: str | None
+    trust: bool
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of one row group, or of one batch.
+
+    Attributes:
+        place: the file, and where in it, for errors.
+        file: the file; those of one call of RLlib's recorder have a folder of their own.
+        rows: how many there are.
+        read: reads some columns, those of them that exist; None for all.
+    """
+
+    place: str
+    file: Path
+    rows: int
+    read: Callable[[Sequence[str] | None], pa.Table]
+
+
+def row_blocks(source: Source) -> Iterator[Block]:
+    """Yield the row groups of Parquet files with a row for each transition.
+
+    Raises:
+        DatasetError: a file cannot be read.
+    """
+    for path in source.files:
+        file = parquet_file(path)
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            yield Block(f"{path}, row group {group}", path, rows, partial(_read_rows, source, path, group))
+
+
+def batch_blocks(source: Source) -> Iterator[Block]:
+    """Yield the batches of Parquet files with a `SampleBatch` in each row.
+
+    Raises:
+        DatasetError: a file cannot be read, or a batch has columns of different lengths.
+    """
+    groups = _RowGroups(source)
+    for path in source.files:
+        file = parquet_file(path)
+        for group in range(file.num_row_groups):
+            for row in range(file.metadata.row_group(group).num_rows):
+                read = partial(_read_batch, groups, path, group, row)
+                yield Block(f"{path}, batch {row}", path, read(["rewards"]).num_rows, read)
+
+
+def json_blocks(source: Source) -> Iterator[Block]:
+    """Yield the batches of JSON lines, as `JsonWriter` writes them.
+
+    Raises:
+        DatasetError: a line is no batch, or has columns of different lengths.
+    """
+    for path in source.files:
+        offset, number = 0, 0
+        with path.open("rb") as lines:
+            for line in lines:
+                number += 1
+                if line.strip():
+                    place = f"{path}, line {number}"
+                    read = partial(_read_line, source, path, offset, place)
+                    yield Block(place, path, read(["rewards"]).num_rows, read)
+                offset += len(line)
+
+
+def parquet_file(path: Path) -> pq.ParquetFile:
+    """Open a Parquet file.
+
+    Raises:
+        DatasetError: it is damaged.
+    """
+    with reading(path, "is no whole Parquet file"):
+        return pq.ParquetFile(path)
+
+
+def check_trust(source: Source, place: str) -> None:
+    """Refuse a pickle unless the caller trusts the source.
+
+    Raises:
+        DatasetError: names the place.
+    """
+    if not source.trust:
+        raise DatasetError(
+            f"{place} is pickled, and reading a pickle can run any code. If you trust the author of it, pass "
+            "trust=True."
+        )
+
+
+def _read_rows(source: Source, path: Path, group: int, columns: Sequence[str] | None) -> pa.Table:
+    table = _read_group(source, path, group, columns)
+    place = f"{path}, row group {group}"
+    found = [
+        _plain(column, field, source, f"{place}, column {field.name!r}") for column, field in _columns(table)
+    ]
+    return pa.table(found, names=table.column_names)
+
+
+class _RowGroups:
+    """Reads row groups and keeps the last one, whose batches are asked for one by one."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._last: tuple[Any, pa.Table] | None = None
+
+    def read(self, path: Path, group: int, columns: Sequence[str] | None) -> pa.Table:
+        """Return some columns of a row group; None for all."""
+        asked = (path, group, columns)
+        if self._last is None or self._last[0] != asked:
+            self._last = None
+            self._last = asked, _read_group(self.source, path, group, columns)
+        return self._last[1]
+
+
+def _read_batch(
+    groups: _RowGroups, path: Path, group: int, row: int, columns: Sequence[str] | None
+) -> pa.Table:
+    source, table = groups.source, groups.read(path, group, columns).slice(row, 1)
+    place = f"{path}, batch {row}"
+    found: dict[str, pa.Array] = {}
+    for column, field in _columns(table):
+        where = f"{place}, column {field.name!r}"
+        if isinstance(column.type, LISTS):
+            found[field.name] = _unpacked(_flattened(column), source, where)
+        elif field.name not in ("type", "count"):
+            (whole,) = column.to_pylist()
+            found[field.name] = to_arrow(_unpack(whole, source, where), where)
+    return _batch(found, place)
+
+
+def _read_line(
+    source: Source, path: Path, offset: int, place: str, columns: Sequence[str] | None
+) -> pa.Table:
+    with path.open("rb") as file:
+        file.seek(offset)
+        line = file.readline()
+    try:
+        batch = json.loads(line)
+        kind = batch.get("type")
+    except (ValueError, AttributeError) as error:
+        raise DatasetError(f"{place} is no JSON object: {error}") from error
+    if kind == "MultiAgentBatch":
+        batch = _of_policy(batch["policy_batches"], source.policy, place)
+    elif kind != "SampleBatch":
+        raise DatasetError(f"{place} has type {kind!r}; expected SampleBatch or MultiAgentBatch.")
+    found: dict[str, pa.Array] = {}
+    for name, values in batch.items():
+        own = source.names.get(name, name)
+        if own not in ("type", "count") and (columns is None or own in columns):
+            where = f"{place}, column {name!r}"
+            found[own] = to_arrow(
+                _unpack(values, source, where) if isinstance(values, str) else values, where
+            )
+    return _batch(found, place)
+
+
+def _of_policy(batches: Mapping[str, Any], policy: str | None, place: str) -> Any:
+    if policy is None and len(batches) == 1:
+        (found,) = batches.values()
+        return found
+    if policy is None or policy not in batches:
+        raise DatasetError(
+            f"{place} has batches of the policies {', '.join(batches)}; policy {policy!r} is none of them. "
+            f"Choose one with mapping={{'policy': {next(iter(batches), '')!r}}}, and a store for each."
+        )
+    return batches[policy]
+
+
+def _batch(columns: dict[str, pa.Array], place: str) -> pa.Table:
+    kept = {name: column for name, column in columns.items() if not _SEQUENCES.fullmatch(name)}
+    lengths = {name: len(column) for name, column in kept.items()}
+    if len(set(lengths.values())) > 1:
+        raise DatasetError(f"{place} has columns of different lengths: {lengths}.")
+    return pa.table(kept)
+
+
+def _read_group(source: Source, path: Path, group: int, columns: Sequence[str] | None) -> pa.Table:
+    file = parquet_file(path)
+    wanted = None
+    if columns is not None:
+        wanted = [name for name in file.schema_arrow.names if source.names.get(name, name) in columns]
+    check_groups(f"{path}, row group {group}", file.metadata, [group])
+    with reading(f"{path}, row group {group},"):
+        table = file.read_row_group(group, wanted)
+    return table.rename_columns([source.names.get(name, name) for name in table.column_names])
+
+
+def _columns(table: pa.Table) -> Iterator[tuple[pa.Array, pa.Field]]:
+    for column, field in zip(table.columns, table.schema, strict=True):
+        yield plain_array(pa.concat_arrays([*column.chunks, pa.nulls(0, column.type)])), field
+
+
+def _flattened(column: pa.Array) -> pa.Array:
+    return pc.call_function("list_flatten", [column])
+
+
+def _plain(column: pa.Array, field: pa.Field, source: Source, place: str) -> pa.Array:
+    """Return a column of Ray Data, or one that RLlib compressed, as plain Arrow values."""
+    name = (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
+    told = (field.metadata or {}).get(b"ARROW:extension:metadata", b"")
+    if isinstance(column.type, pa.BaseExtensionType):
+        name, told = column.type.extension_name, column.type.__arrow_ext_serialize__()
+        column = column.storage
+    if _OBJECT in name:
+        check_trust(source, place)
+        return to_arrow(
+            [None if value is None else pickle.loads(value) for value in column.to_pylist()], place
+        )
+    if _RAGGED in name:
+        shapes = column.field("shape").to_pylist()
+        if any(shape != shapes[0] for shape in shapes):
+            raise DatasetError(f"{place} has arrays of different shapes, such as {shapes[0]}.")
+        return _shaped(_flattened(column.field("data")), shapes[0] if shapes else [0])
+    if _TENSOR in name:
+        return _shaped(_flattened(column), json.loads(told))
+    return _unpacked(column, source, place)
+
+
+def _shaped(values: pa.Array, shape: Sequence[int]) -> pa.Array:
+    """Return flat values as rows of nested lists of a fixed size."""
+    for size in reversed(shape):
+        values = pa.FixedSizeListArray.from_arrays(values, size)
+    return values
+
+
+def _unpacked(column: pa.Array, source: Source, place: str) -> pa.Array:
+    """Decompress each value of a column, if they are compressed."""
+    texts = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    if not texts or not _is_packed(next(iter(column.drop_null()), pa.scalar(""))):
+        return column
+    return to_arrow([_unpack(value, source, place) for value in column.to_pylist()], place)
+
+
+def _is_packed(text: Any) -> bool:
+    return str(text).startswith(_LZ4)
+
+
+def _unpack(packed: str, source: Source, place: str) -> Any:
+    """Return the values of a text that RLlib's `pack` made."""
+    check_trust(source, place)
+    lz4 = require("lz4.frame", "Reading compressed columns of RLlib", EXTRA)
+    with reading(place, "cannot be decompressed"):
+        return pickle.loads(lz4.decompress(base64.b64decode(packed)))
+
+
+def to_arrow(values: Any, place: str) -> pa.Array:
+    """Return stacked or listed values as Arrow: arrays as nested lists of a fixed size, dicts as structs.
+
+    Raises:
+        DatasetError: they have no common type.
+    """
+    if isinstance(values, Mapping):
+        parts = {str(key): to_arrow(part, place) for key, part in values.items()}
+        return pa.StructArray.from_arrays(list(parts.values()), list(parts))
+    if isinstance(values, list) and values and isinstance(values[0], np.ndarray | np.generic):
+        try:
+            values = np.stack(values)
+        except ValueError as error:
+            raise DatasetError(f"{place} has arrays of different shapes: {error}") from error
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return _shaped(pa.array(np.ascontiguousarray(values).reshape(-1)), values.shape[1:])
+    if isinstance(values, list) and values and _holds_arrays(values[0]):
+        return to_arrow({key: [value[key] for value in values] for key in values[0]}, place)
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DatasetError(f"{place} has values of several types: {error}") from error
+
+
+def _holds_arrays(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return True
+    return isinstance(value, Mapping) and any(map(_holds_arrays, value.values()))

@@ -1,0 +1,243 @@
+"""RLlib's `item` columns: states of `SingleAgentEpisode`s, packed by msgpack and msgpack-numpy.
+
+Chunks of one episode have its id and begin at `t_started`; what they repeat of the chunk before, their
+lookback, is left out. `is_terminated` and `is_truncated` of the last chunk hold; with neither set the episode
+is "cut". Arrays of objects are pickles in this encoding, so they are read only with `trust=True`.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import pickle
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import Space, spaces
+
+from ...store.common.optional_packages import require
+from ...store.errors import DatasetError
+from ...store.spaces.batches import slice_batch
+from ...store.spaces.coerce import as_flag
+from ...writers.importing.boundary import check_groups, reading
+from ...writers.importing.formats import ForeignDataset, ForeignEpisode, ImportOptions, Part
+from .blocks import EXTRA, Source, check_trust, parquet_file
+
+_ITEM = "item"
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Where a state is, and the steps that it has."""
+
+    path: Path
+    group: int
+    row: int
+    start: int
+    stop: int
+
+
+class EpisodesDataset(ForeignDataset):
+    """Episodes from states.
+
+    Raises:
+        DatasetError: a state cannot be read.
+        MissingPackageError: msgpack is not installed.
+    """
+
+    def __init__(self, path: Path, source: Source, options: ImportOptions) -> None:
+        super().__init__()
+        self._msgpack = require("msgpack", "Reading episodes of RLlib", EXTRA)
+        self._source = source
+        self._chunks: dict[str, dict[int, _Chunk]] = {}
+        self._cached: tuple[tuple[Path, int], list[bytes]] | None = None
+        first: dict[str, Any] | None = None
+        for each, state in self._states():
+            first = first or state
+            chunks = self._chunks.setdefault(str(state["id_"]), {})
+            known = chunks.get(each.start)
+            self.losses.add("chunks of episodes that the source repeats", int(known is not None))
+            if known is None or known.stop < each.stop:
+                chunks[each.start] = each
+        if first is None:
+            raise DatasetError(f"{path} has no episodes.")
+        self.count = len(self._chunks)
+        self.observation_space = options.observation_space or self._space(first, "observation", path)
+        self.action_space = options.action_space or self._space(first, "action", path)
+        self.mapping = {
+            **{name: f"{name}s" for name in ("observation", "action", "reward", "info")},
+            **{name: f"is_{name}" for name in ("terminated", "truncated")},
+            **{
+                f"policy.{name}": f"extra_model_outputs.{name}" for name in first["extra_model_outputs"] or {}
+            },
+        }
+
+    def parts(self) -> Iterator[Part]:
+        """Yield each episode."""
+        for key in self._chunks:
+            yield Part((key,), partial(self._load, key))
+
+    def _load(self, key: str) -> ForeignEpisode:
+        try:
+            return self._episode(key)
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, DatasetError):
+                raise
+            path = next(iter(self._chunks[key].values())).path
+            raise DatasetError(
+                f"Episode {key} of {path} is damaged: {type(error).__name__}: {error}"
+            ) from error
+
+    def _episode(self, key: str) -> ForeignEpisode:
+        chunks = sorted(self._chunks[key].values(), key=lambda chunk: chunk.start)
+        if chunks[0].start:
+            self.losses.add("first steps of episodes, whose chunks the source lacks", chunks[0].start)
+        states = []
+        for chunk in chunks:
+            if states and chunk.start != states[-1]["t"]:
+                raise DatasetError(
+                    f"Episode {key}: {chunk.path} goes on at t={chunk.start}, but the chunk before ends at "
+                    f"t={states[-1]['t']}."
+                )
+            states.append(self._state(chunk.path, chunk.group, chunk.row))
+        last = states[-1]
+        policy = {
+            name: _joined([_values(state["extra_model_outputs"][name]) for state in states])
+            for name in last["extra_model_outputs"] or {}
+        }
+        # A chunk begins with the observation and info with which the one before it ends.
+        observations, actions, rewards = (
+            _joined([_values(state[name], space) for state in states], repeated)
+            for name, space, repeated in (
+                ("observations", self.observation_space, 1),
+                ("actions", self.action_space, 0),
+                ("rewards", None, 0),
+            )
+        )
+        return ForeignEpisode(
+            observations,
+            actions,
+            rewards,
+            as_flag("is_terminated", last["is_terminated"]),
+            as_flag("is_truncated", last["is_truncated"]),
+            infos=_infos(_joined([list(_values(state["infos"])) for state in states], 1)),
+            policy=policy or None,
+            metadata={
+                **{name: last[name] for name in ("agent_id", "module_id") if last[name] is not None},
+                **(last.get("custom_data") or {}),
+            },
+        )
+
+    def _states(self) -> Iterator[tuple[_Chunk, dict[str, Any]]]:
+        for path in self._source.files:
+            file = parquet_file(path)
+            for group in range(file.num_row_groups):
+                for row in range(file.metadata.row_group(group).num_rows):
+                    state = self._state(path, group, row)
+                    yield _Chunk(path, group, row, int(state["t_started"]), int(state["t"])), state
+
+    def _state(self, path: Path, group: int, row: int) -> dict[str, Any]:
+        if self._cached is None or self._cached[0] != (path, group):
+            file = parquet_file(path)
+            check_groups(f"{path}, row group {group}", file.metadata, [group])
+            items = file.read_row_group(group, [_ITEM]).column(_ITEM).to_pylist()
+            self._cached = (path, group), items
+        place = f"{path}, row {row}"
+        decode = partial(_decoded, source=self._source, place=place)
+        with reading(place, "has no state of an episode"):
+            state = self._msgpack.unpackb(self._cached[1][row], object_hook=decode, strict_map_key=False)
+            return {**state, "id_": state["id_"], "t_started": state["t_started"], "t": state["t"]}
+
+    def _space(self, state: Mapping[str, Any], name: str, path: Path) -> Space:
+        told = state[f"_{name}_space"] or state[f"{name}s"]["space"]
+        if told is None:
+            raise DatasetError(f"{path} states no {name} space. Pass {name}_space=.")
+        try:
+            return _SPACES[told["space"]](told)
+        except (KeyError, ValueError, TypeError) as error:
+            raise DatasetError(f"{path} has the {name} space {told!r:.200}. Pass {name}_space=.") from error
+
+
+def _decoded(found: dict[Any, Any], source: Source, place: str) -> Any:
+    """Return the array, number or complex number that msgpack-numpy stored as a map."""
+    if b"nd" in found:
+        if found.get(b"kind") == b"O":
+            check_trust(source, place)
+            return pickle.loads(found[b"data"])
+        if found.get(b"kind") == b"V":
+            raise ValueError("it has an array of records")
+        # Not np.ndarray, which takes bytes for pointers to objects if the dtype says so.
+        values = np.frombuffer(found[b"data"], np.dtype(found[b"type"]))
+        return values.reshape(found[b"shape"]) if found[b"nd"] else values[0]
+    return complex(found[b"data"]) if b"complex" in found else found
+
+
+def _values(buffer: Mapping[str, Any], space: Space | None = None) -> Any:
+    """Return what a buffer has behind its lookback."""
+    if buffer["finalized"]:
+        return slice_batch(_with_tuples(buffer["data"], space), buffer["lookback"], sys.maxsize)
+    return [_with_tuples(value, space) for value in buffer["data"][buffer["lookback"] :]]
+
+
+def _with_tuples(value: Any, space: Space | None) -> Any:
+    """Return a value or a stack of a space with the tuples that msgpack stored as lists."""
+    if isinstance(space, spaces.Tuple):
+        return tuple(_with_tuples(part, own) for part, own in zip(value, space.spaces, strict=True))
+    if isinstance(space, spaces.Dict):
+        return {key: _with_tuples(value[key], own) for key, own in space.spaces.items()}
+    return value
+
+
+def _joined(parts: list[Any], repeated: int = 0) -> Any:
+    """Join the values of chunks, each of which repeats so many of the one before it."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], tuple):
+        return tuple(_joined(list(each), repeated) for each in zip(*parts, strict=True))
+    if isinstance(parts[0], Mapping):
+        return {key: _joined([part[key] for part in parts], repeated) for key in parts[0]}
+    kept = [part if not index else part[repeated:] for index, part in enumerate(parts)]
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(kept)
+    return [value for part in kept for value in part]
+
+
+def _infos(infos: list[Any]) -> list[Any] | None:
+    return infos if any(infos) else None
+
+
+def _array(text: str) -> np.ndarray:
+    return np.load(io.BytesIO(zlib.decompress(base64.b64decode(text))), allow_pickle=False)
+
+
+def _box(told: Mapping[str, Any]) -> Space:
+    return spaces.Box(
+        _array(told["low"]), _array(told["high"]), tuple(told["shape"]), np.dtype(told["dtype"])
+    )
+
+
+def _text(told: Mapping[str, Any]) -> Space:
+    return spaces.Text(told["max_length"], min_length=told["min_length"], charset=told["charset"])
+
+
+def _part(told: Mapping[str, Any]) -> Space:
+    return _SPACES[told["space"]](told)
+
+
+#: RLlib's dicts of spaces.
+_SPACES: dict[str, Callable[[Mapping[str, Any]], gymnasium.Space]] = {
+    "box": _box,
+    "discrete": lambda told: spaces.Discrete(told["n"], start=told.get("start", 0)),
+    "multi-binary": lambda told: spaces.MultiBinary(told["n"]),
+    "multi-discrete": lambda told: spaces.MultiDiscrete(_array(told["nvec"]), np.dtype(told["dtype"])),
+    "tuple": lambda told: spaces.Tuple([_part(each) for each in told["spaces"]]),
+    "dict": lambda told: spaces.Dict({key: _part(each) for key, each in told["spaces"].items()}),
+    "text": _text,
+}

@@ -1,0 +1,312 @@
+"""Rows of a table to the columns of `steps`: T+1 rows for each episode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from ...store.common.losses import Losses
+from ...store.dynamic.logical_types import marked
+from ...store.errors import DatasetError
+from ...store.names import EPISODE, FLAGS, REWARD
+from ...store.spaces.coerce import may_round
+from ...writers.importing.columns import flags_of
+from ...writers.importing.formats import ForeignTable, LastObservation
+from ...writers.importing.last_observation import DIFFERING, FOLLOWS, LOST, NOTHING_LEFT, STANDS, Layout
+from .mapping import Leaf, ResolvedMapping, Tree, leaves
+from .spaces import is_number, values_of
+from .spans import Span
+
+
+class DifferingRows:
+    """Compares the rows of some neighbouring episodes with each other.
+
+    Args:
+        spans: the episodes.
+        losses: where differences are counted.
+    """
+
+    def __init__(self, spans: Sequence[Span], losses: Losses) -> None:
+        counts = np.array([span.rows for span in spans])
+        self._firsts = np.cumsum(counts) - counts
+        self._owners = np.repeat(self._firsts, counts)
+        self._goes_on = np.ones(int(counts.sum()), bool)
+        self._goes_on[np.cumsum(counts) - 1] = False
+        self._next = np.zeros(max(0, len(self._goes_on) - 1), bool)
+        self._losses = losses
+
+    def compare_next(self, values: pa.Array, following: pa.Array) -> None:
+        """Compare next values with those of the next row; an observation has several such columns."""
+        self._next |= _differ(following.slice(0, len(self._next)), values.slice(1)) & self._goes_on[:-1]
+
+    def count_next(self) -> None:
+        """Count the rows whose next observation is not that of the next row, which is the one kept."""
+        self._losses.add(DIFFERING, int(self._next.sum()))
+
+    def count_changes(self, name: str, values: pa.Array) -> None:
+        """Count the rows with another value than the first of their episode, which is the one kept."""
+        differ = _differ(values, values.take(pa.array(self._owners)))
+        self._losses.add(f"values of {name} that differ from the first of their episode", int(differ.sum()))
+
+
+def _differ(left: pa.Array, right: pa.Array) -> np.ndarray:
+    """Return which values differ; NULL at the left states nothing, and NaN is NaN."""
+    stated = left.is_valid().to_numpy(zero_copy_only=False)
+    try:
+        differ = pl.Series(left).ne_missing(pl.Series(right)).to_numpy()
+    except pl.exceptions.PolarsError:  # types without a common one
+        pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+        differ = np.array([one != other for one, other in pairs], bool)
+    return stated & differ
+
+
+@dataclass(frozen=True)
+class Endings:
+    """Where the last observation of each episode comes from.
+
+    Attributes:
+        last_observation: as the caller says.
+        has_next: whether the table has next observations.
+    """
+
+    last_observation: LastObservation
+    has_next: bool
+
+    def of(self, span: Span) -> str:
+        """Return "stands", "follows", "drop", "repeat" or "missing"."""
+        if not span.acted:
+            return STANDS
+        return FOLLOWS if self.has_next and span.followed else self.last_observation
+
+    def length(self, span: Span) -> int:
+        """Return the transitions of an episode."""
+        return span.rows - (self.of(span) in (STANDS, "drop"))
+
+    def flags(self, span: Span, mapping: ResolvedMapping) -> tuple[bool, bool]:
+        """Return whether an episode was terminated and truncated."""
+        if self.of(span) == "drop":
+            return False, False
+        terminated, truncated = span.terminated, span.truncated
+        if mapping.terminated is None and mapping.truncated is not None:
+            terminated = span.done and not truncated
+        if mapping.truncated is None and mapping.terminated is not None:
+            truncated = span.done and not terminated
+        return terminated, truncated
+
+    def count(self, spans: Sequence[Span], losses: Losses) -> None:
+        """Count what is lost at the ends of episodes."""
+        for span in spans:
+            if span.fault:
+                continue
+            ending = self.of(span)
+            if self.length(span) < 1:
+                losses.add(NOTHING_LEFT)
+            elif ending in LOST:
+                losses.add(LOST[ending])
+
+
+def convert(
+    rows: pa.Table,
+    spans: Sequence[Span],
+    mapping: ResolvedMapping,
+    following: Mapping[str, str],
+    endings: Endings,
+    losses: Losses,
+) -> ForeignTable:
+    """Return neighbouring episodes as `write_episodes` takes them.
+
+    Args:
+        rows: their rows.
+        following: columns of ours, and the columns with their values one row on.
+        losses: where values are counted that other rows contradict.
+
+    Raises:
+        DatasetError: a value cannot be read.
+    """
+    layout = Layout([endings.of(span) for span in spans], [span.rows for span in spans])
+    differing = DifferingRows(spans, losses)
+    names = pa.array([span.name for span in spans], pa.string())
+    steps: dict[str, pa.Array] = {EPISODE: names.take(layout.numbers)}
+    for leaf in leaves(mapping.observation):
+        now = _column(leaf, rows, spans)
+        after = _next_of(leaf, mapping.following, rows, spans) if layout.follows.any() else None
+        if after is not None:
+            differing.compare_next(now, after)
+        steps[leaf.name] = layout.observed(now, after)
+    differing.count_next()
+    _check_last(steps[next(leaves(mapping.observation)).name], spans, endings, layout)
+    layout.mark_missing(steps[next(leaves(mapping.observation)).name])
+    for leaf in leaves(mapping.action):
+        steps[leaf.name] = layout.acted(_column(leaf, rows, spans))
+    if mapping.reward is None:
+        steps[REWARD] = layout.acted(pa.array(np.full(rows.num_rows, np.nan)))
+    else:
+        (leaf,) = leaves(mapping.reward)
+        steps[REWARD] = layout.acted(_rewards(_column(leaf, rows, spans), leaf, spans))
+    flags = [endings.flags(span, mapping) for span in spans]
+    for name, values in zip(FLAGS, zip(*flags, strict=True), strict=True):
+        steps[name] = layout.flags(np.array(values, bool))
+    _check_flags(rows, spans, mapping, endings)
+    for name, column in mapping.passed.items():
+        values = values_of(Leaf(name, (column,)), rows)
+        after = values_of(Leaf(name, (following[name],)), rows) if name in following else None
+        steps[name] = layout.passed(values, after)
+    episodes = _episodes(rows, spans, mapping, layout, differing)
+    return ForeignTable(_with_kinds(steps, mapping.passed, rows), episodes)
+
+
+def _with_kinds(columns: Mapping[str, Any], origins: Mapping[str, str], rows: pa.Table) -> pa.Table:
+    """Return columns as a table, with the kinds that the columns of `rows` they come from are marked with."""
+    found = pa.table(dict(columns))
+    fields = [
+        marked(field, rows.schema.field(origins[field.name]) if field.name in origins else None)
+        for field in found.schema
+    ]
+    return pa.Table.from_arrays(found.columns, schema=pa.schema(fields))
+
+
+def _column(leaf: Leaf, rows: pa.Table, spans: Sequence[Span]) -> pa.Array:
+    """Return the values of a leaf: those of its column, or of its columns as vectors.
+
+    Raises:
+        DatasetError: columns are no numbers, have NULL in different rows, or have an integer that the
+            common type of the columns cannot hold.
+    """
+    if not leaf.vector:
+        return values_of(leaf, rows)
+    parts = [values_of(Leaf(leaf.name, (column,)), rows) for column in leaf.columns]
+    valid = parts[0].is_valid().to_numpy(zero_copy_only=False)
+    for column, part in zip(leaf.columns, parts, strict=True):
+        if not np.array_equal(part.is_valid().to_numpy(zero_copy_only=False), valid):
+            raise DatasetError(
+                f"The column `{column}` of `{leaf.name}` is NULL in other rows than `{leaf.columns[0]}`."
+            )
+        if not is_number(part.type):
+            raise DatasetError(
+                f"The column `{column}` of `{leaf.name}` has type {part.type}; expected numbers."
+            )
+    filled = [
+        part.fill_null(False if pa.types.is_boolean(part.type) else 0).to_numpy(zero_copy_only=False)
+        for part in parts
+    ]
+    stacked = np.stack(filled, axis=1)
+    for index, (column, part) in enumerate(zip(leaf.columns, filled, strict=True)):
+        _check_exact(part, stacked[:, index], f"the column `{column}` of `{leaf.name}`", spans)
+    values = pa.array(stacked.reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(
+        values, len(parts), mask=None if valid.all() else pa.array(~valid)
+    )
+
+
+def _check_exact(integers: np.ndarray, floats: np.ndarray, name: str, spans: Sequence[Span]) -> None:
+    """Refuse an integer that a float would round."""
+    if not may_round(integers.dtype, floats.dtype):
+        return
+    limit = 2 ** (np.finfo(floats.dtype).nmant + 1)
+    for row in np.flatnonzero((integers > limit) | (integers < -limit)).tolist():
+        if int(floats[row]) != int(integers[row]):
+            episode, place = _place(spans, row)
+            raise DatasetError(
+                f"Episode {episode}, row {place}: {name} has the integer {integers[row]}, which "
+                f"{floats.dtype} would round to {int(floats[row])}. Give integers a column of their own, "
+                "as a part of a Dict space or an extra; or cast the column to floats, if they mean the "
+                "rounded number."
+            )
+
+
+def _place(spans: Sequence[Span], row: int) -> tuple[str, int]:
+    """Return the name of the episode of a row, and the row in it."""
+    starts = [span.start - spans[0].start for span in spans]
+    index = int(np.searchsorted(starts, row, side="right")) - 1
+    return spans[index].name, row - starts[index]
+
+
+def _next_of(leaf: Leaf, following: Tree | None, rows: pa.Table, spans: Sequence[Span]) -> pa.Array:
+    assert following is not None
+    found = next(each for each in leaves(following) if each.name == f"next_{leaf.name}")
+    return _column(found, rows, spans)
+
+
+def _seeds(values: pa.Array, column: str) -> pa.Array:
+    """Return seeds as whole numbers, also those that a missing one has made floats."""
+    if values.null_count == len(values):
+        return pa.nulls(len(values), pa.int64())
+    if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        raise DatasetError(f"The seeds in `{column}` have type {values.type}; expected whole numbers.")
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowException as error:
+        raise DatasetError(f"The seeds in `{column}` are no whole numbers of 64 bits: {error}.") from error
+
+
+def _check_last(observations: pa.Array, spans: Sequence[Span], endings: Endings, layout: Layout) -> None:
+    """Refuse a row with an action and without an observation that would be the last one."""
+    missing = observations.take(pa.array(layout.lasts)).is_null().to_numpy(zero_copy_only=False)
+    for index in np.flatnonzero(missing).tolist():
+        if endings.of(spans[index]) == "drop":
+            raise DatasetError(
+                f"Episode {spans[index].name}: its last row has an action, and NULL as its observation."
+            )
+
+
+def _rewards(values: pa.Array, leaf: Leaf, spans: Sequence[Span]) -> pa.Array:
+    kind = values.type
+    if pa.types.is_nested(kind) or kind == pa.float64():
+        return values
+    if not (is_number(kind) or pa.types.is_decimal(kind)):
+        raise DatasetError(f"The reward `{leaf}` has type {kind}; expected numbers.")
+    found = values.cast(pa.int8() if pa.types.is_boolean(kind) else kind).cast(pa.float64(), safe=False)
+    if pa.types.is_integer(kind):
+        given, floats = (each.fill_null(0).to_numpy(zero_copy_only=False) for each in (values, found))
+        _check_exact(given, floats, f"the reward `{leaf}`", spans)
+    if pa.types.is_decimal(kind) and found.cast(kind, safe=False) != values:
+        raise DatasetError(
+            f"The reward `{leaf}` has type {kind}, with more digits than float64 holds. Cast it to floats."
+        )
+    return found
+
+
+def _check_flags(rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, endings: Endings) -> None:
+    """Refuse flags before the last transition."""
+    last = np.array([span.start - spans[0].start + span.rows - 1 - (not span.acted) for span in spans])
+    for name in (mapping.terminated, mapping.truncated, mapping.done):
+        if name is None:
+            continue
+        flags = flags_of(values_of(Leaf(name, (name,)), rows), name).fill_null(False)
+        values = flags.to_numpy(zero_copy_only=False).copy()
+        values[last] = False
+        if values.any():
+            row = int(values.argmax())
+            episode, place = _place(spans, row)
+            raise DatasetError(
+                f"Episode {episode}: `{name}` is set in its row {place}, before the last transition. Give "
+                "each episode an id of its own."
+            )
+
+
+def _episodes(
+    rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, layout: Layout, differing: DifferingRows
+) -> pa.Table:
+    first = pa.array(layout.first_rows)
+    found: dict[str, Any] = {EPISODE: pa.array([span.name for span in spans], pa.string())}
+    for key, column in mapping.metadata.items():
+        values = values_of(Leaf(key, (column,)), rows)
+        differing.count_changes(column, values)
+        found[f"metadata.{key}"] = values.take(first)
+    if mapping.agent is not None:
+        found["metadata.agent"] = pa.array([str(span.key[-1]) for span in spans])
+    if mapping.seed is not None:
+        values = values_of(Leaf("seed", (mapping.seed,)), rows)
+        differing.count_changes(mapping.seed, values)
+        found["seed"] = _seeds(values.take(first), mapping.seed)
+    if layout.missing.any():
+        found["last_observation"] = pa.array(
+            ["missing" if each else None for each in layout.missing], pa.string()
+        )
+    origins = {f"metadata.{key}": column for key, column in mapping.metadata.items()}
+    return _with_kinds(found, origins, rows)

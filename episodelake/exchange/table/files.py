@@ -1,0 +1,211 @@
+"""Tables in many files, and files that become Parquet: CSV, JSON Lines, and the arrays of `.npz`.
+
+DuckDB and pyarrow take names for patterns, URLs or partitions; here a name is a name, and only the source
+itself may be a pattern, `located` of `boundary.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...store.errors import DatasetError
+from ...writers.importing.boundary import Files, check_not_empty
+from ...writers.importing.npy import NpzFile
+from .arrays import table_of_arrays
+from .mapping import FILE
+
+_FILE = "__episodelake_file"
+_ARROW_MAGIC = b"ARROW1"
+_SUFFIXES = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".npz": "npz",
+    ".arrow": "ipc",
+    ".ipc": "ipc",
+    ".feather": "ipc",
+}
+_COMPRESSED = (".gz", ".zst")
+#: DATE is none of them, since DuckDB takes a column of "inf" for dates.
+_CSV_TYPES = ["BOOLEAN", "BIGINT", "HUGEINT", "DOUBLE", "TIMESTAMP", "VARCHAR"]
+#: DuckDB writes these to Parquet as doubles.
+_HUGE = re.compile(r"\bU?HUGEINT\b")
+#: Types that DuckDB sees in texts of JSON, which stay texts.
+_NOT_IN_JSON = re.compile(r"\b(UUID|DATE|TIME|TIMESTAMP|INTERVAL)\b")
+EXPECTED = (
+    "Expected Parquet, CSV, JSON Lines, .npz or Arrow files (one, a folder, a list or a pattern), a Delta "
+    "table, a data frame of Polars, pandas, DuckDB, pyarrow or `datasets`, a dict of arrays, or a list of "
+    "dicts."
+)
+
+
+def kind_of_file(path: Path) -> str | None:
+    """Return "parquet", "csv", "json", "npz" or "ipc" by the first bytes or the suffix; None for others."""
+    with path.open("rb") as file:
+        magic = file.read(6)
+    if magic == _ARROW_MAGIC:
+        return "ipc"
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    packed = bool(suffixes) and suffixes[-1] in _COMPRESSED
+    if packed:
+        suffixes.pop()
+    kind = "parquet" if magic[:4] == b"PAR1" else _SUFFIXES.get(suffixes[-1]) if suffixes else None
+    return None if packed and kind not in ("csv", "json") else kind
+
+
+def files_in(folder: Path) -> Files:
+    """Return the files of a folder and the folders in it that are tables, in order; others are left out."""
+    found = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if not _SUFFIXES.keys().isdisjoint(suffix.lower() for suffix in path.suffixes[-2:])
+        and path.is_file()
+        and not any(part[0] in "._" for part in path.relative_to(folder).parts)
+    ]
+    return Files(tuple(path for path in found if kind_of_file(path) is not None), folder)
+
+
+def kind_of_files(files: Files) -> str | None:
+    """Return the kind that all of some files have; None where one is no table, or there is none.
+
+    Raises:
+        DatasetError: they have several kinds, or one is empty.
+    """
+    kinds = {kind_of_file(path): path.name for path in files.paths}
+    if None not in kinds:
+        for path in files.paths:
+            check_not_empty(path)
+    if len(kinds) > 1 and None not in kinds:
+        each = ", ".join(f"{kind} ({name})" for kind, name in sorted(kinds.items(), key=str))
+        raise DatasetError(f"{files} has files of several kinds: {each}. Give a list of those of one kind.")
+    return next(iter(kinds), None)
+
+
+def columns_of_files(files: Files) -> list[str]:
+    """Return the columns of the first file, with those that are added."""
+    first = Files(files.paths[:1], files.base)
+    kind = kind_of_files(files)
+    if kind == "npz":
+        return next(npz_tables(first)).column_names
+    with duckdb.connect() as connection:
+        return connection.sql(query_of(connection, kind, first, 20480)).columns
+
+
+def query_of(connection: duckdb.DuckDBPyConnection, kind: str | None, files: Files, sample: int = -1) -> str:
+    """Return the query that reads CSV files or JSON Lines, with the column `FILE` unless they have one.
+
+    Args:
+        sample: how many rows decide the types; -1 for all, since a later row may have another type.
+    """
+    call = f"read_{'csv' if kind == 'csv' else 'json'}([{', '.join(map(_quoted, files.paths))}], "
+    call += f"hive_partitioning=false, union_by_name=true, filename='{_FILE}', sample_size={sample}, "
+    call += f"auto_type_candidates={_CSV_TYPES}" if kind == "csv" else "format='newline_delimited'"
+    found = connection.sql(f"FROM {call})")
+    types = dict(zip(found.columns, map(str, found.types), strict=True))
+    if kind != "csv":
+        texts = {name: _NOT_IN_JSON.sub("VARCHAR", each) for name, each in types.items() if name != _FILE}
+        columns = ", ".join(f"{literal(name)}: {literal(each)}" for name, each in texts.items())
+        call = call.replace("sample_size=-1, ", "") + f", columns={{{columns}}}"
+    columns = f"* EXCLUDE ({_FILE}){_exact(connection, call, types)}"
+    if FILE in types:
+        return f"SELECT {columns} FROM {call})"
+    start = len(str(files.base.absolute())) + 2
+    return f"SELECT {columns}, substr({_FILE}, {start}) AS {FILE} FROM {call})"
+
+
+def check_rounded(connection: duckdb.DuckDBPyConnection, kind: str, files: Files, written: str) -> None:
+    """Refuse integers beside numbers with a fraction that a double does not hold.
+
+    Args:
+        kind: of the files, "csv" or "json".
+        written: what DuckDB wrote of them; its footer shows whether there can be such integers.
+
+    Raises:
+        DatasetError: names the column and the integer.
+    """
+    file = pq.ParquetFile(written)
+    groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+    if not any(_is_wide(group.column(each)) for group in groups for each in range(group.num_columns)):
+        return
+    doubles = [field.name for field in file.schema_arrow if "double" in str(field.type)]
+    types = ", ".join(f"{literal(name)}: '{'VARCHAR' if kind == 'csv' else 'JSON'}'" for name in doubles)
+    call = f"read_{'csv' if kind == 'csv' else 'json'}([{', '.join(map(_quoted, files.paths))}], "
+    call += f"hive_partitioning=false, union_by_name=true, {'types' if kind == 'csv' else 'columns'}="
+    call += f"{{{types}}}"
+    for name in doubles:
+        values = f"CAST({_identifier(name)} AS VARCHAR)"
+        if kind != "csv":
+            # Texts in JSON may hold digits.
+            values = f"""regexp_replace({values}, '"(?:[^"\\\\]|\\\\.)*"', '""', 'g')"""
+        numbers = f"unnest(regexp_extract_all({values}, '-?[0-9][-+0-9.eE]*'))"
+        exact = "TRY_CAST(TRY_CAST(number AS DOUBLE) AS HUGEINT) = TRY_CAST(number AS HUGEINT)"
+        query = f"SELECT number FROM (SELECT {numbers} AS number FROM {call})) WHERE "
+        query += f"regexp_full_match(number, '-?[0-9]{{16,}}') AND NOT coalesce({exact}, false) LIMIT 1"
+        for (number,) in connection.sql(query).fetchall():
+            raise DatasetError(
+                f"{files}: the column `{name}` has the integer {number}, which would be rounded: the column "
+                "also has numbers with a fraction, or integers beyond 128 bits. Write its values as text."
+            )
+
+
+def _is_wide(column: pq.ColumnChunkMetaData) -> bool:
+    """Return whether a column may have doubles beyond the integers that doubles hold exactly."""
+    if column.physical_type != "DOUBLE":
+        return False
+    limits = column.statistics
+    return limits is None or not limits.has_min_max or max(abs(limits.min), abs(limits.max)) >= 2**53
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _exact(connection: duckdb.DuckDBPyConnection, call: str, types: dict[str, str]) -> str:
+    """Return the casts of integers beyond 64 bits with a sign to types that Parquet holds exactly."""
+    casts = []
+    for name, each in types.items():
+        if _HUGE.search(each):
+            column = _identifier(name)
+            unsigned = _HUGE.fullmatch(each) and connection.sql(
+                f"SELECT bool_and({column} BETWEEN 0 AND 18446744073709551615) FROM {call})"
+            ).fetchall() == [(True,)]
+            to = "UBIGINT" if unsigned else _HUGE.sub("DECIMAL(38, 0)", each)
+            casts.append(f"{column}::{to} AS {column}")
+    return f" REPLACE ({', '.join(casts)})" if casts else ""
+
+
+def _quoted(path: Path) -> str:
+    return literal(re.sub(r"[*?\[]", r"[\g<0>]", str(path.absolute())))
+
+
+def literal(text: str) -> str:
+    """Return a text in SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def npz_tables(files: Files) -> Iterator[pa.Table]:
+    """Yield the arrays of each `.npz` file as a table with the column `FILE`.
+
+    Raises:
+        DatasetError: a file is damaged or holds pickles, or its arrays have other lengths.
+    """
+    for path in files.paths:
+        file = NpzFile(path)
+        try:
+            arrays = {name: file.open(name)[()] for name in file.names}
+        finally:
+            file.close()
+        name = path.relative_to(files.base).as_posix()
+        table, _ = table_of_arrays(arrays, 0, str(path), name)
+        if FILE not in table.column_names:
+            table = table.append_column(FILE, pa.repeat(name, len(table)))
+        yield table

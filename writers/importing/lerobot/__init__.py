@@ -1,5 +1,0 @@
-"""LeRobot's datasets.
-
-`format.py` recognises the folders and joins their episodes, `features.py` maps features to columns and
-spaces, `files.py` reads tables, images and videos.
-"""
