@@ -1,16 +1,9 @@
-"""`import_dataset`: datasets of other libraries become episodes of a store, whole or not at all.
-
-Episodes first go to a store of their own beside the target, `.NAME.importing-DIGEST`. When all of them are
-there, they are brought into the target in one commit. The next call goes on with an interrupted import.
-"""
+"""`import_dataset`: datasets of other libraries become episodes of a store, whole or not at all."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -18,11 +11,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium
-import numpy as np
 import polars as pl
 
-from ._import_meeting import Met, meet
-from ._store import EpisodeStore, copy_views, create, open_store
+from ._import_staging import Target, counts_of, empty_store, import_staged, meet, write_missing
+from ._store import EpisodeStore, open_store
 from .exchange.table.mapping import NEEDED, OPTIONAL, names_columns
 from .readers.view import EpisodeView
 from .store.common.arguments import flag
@@ -32,16 +24,11 @@ from .store.errors import (
     DatasetError,
     InvalidArgumentError,
     SpaceMismatchError,
-    StoreAccessError,
     StoreNotFoundError,
 )
-from .store.files import guard_access
 from .store.layout import MANIFEST, Layout
 from .store.maintenance.creation import check_free_for_copy
-from .store.maintenance.merging import merge as merge_stores
-from .store.spaces import space_to_json
 from .store.spaces.coerce import Cast
-from .writers.episodes.source_keys import committed_sources
 from .writers.importing.boundary import Files, bounded, located, reading
 from .writers.importing.formats import (
     ForeignDataset,
@@ -52,13 +39,10 @@ from .writers.importing.formats import (
     source_formats,
 )
 from .writers.importing.importer import (
-    Imported,
     Keyed,
     OnChanged,
     OnError,
-    SourceChangedError,
     check_choice,
-    import_episodes,
     read_part,
     source_identity,
     write_loaded,
@@ -125,26 +109,6 @@ class ImportReport:
         lines += [f"skipped: {key}: {why}" for key, why in self.skipped]
         lines += [f"lost: {what}: {count:,}" for what, count in self.lost.items()]
         return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class _Target:
-    """Where an import goes, and what it does there.
-
-    Attributes:
-        into: the path or URL.
-        store: that is there; None if there is none.
-        storage_options: how to reach it.
-        on_error, on_changed, cast, progress: as for `import_dataset`.
-    """
-
-    into: str | PathLike[str]
-    store: EpisodeStore | None
-    storage_options: Mapping[str, str] | None
-    on_error: OnError
-    on_changed: OnChanged
-    cast: Cast
-    progress: Progress | bool
 
 
 def import_dataset(
@@ -231,7 +195,7 @@ def import_dataset(
         _check_source(source, into)
         where = into.url if isinstance(into, EpisodeStore) else into
         store = into if isinstance(into, EpisodeStore) else _opened(into, storage_options)
-        target = _Target(where, store, storage_options, on_error, on_changed, cast, progress)
+        target = Target(where, store, storage_options, on_error, on_changed, cast, progress)
         return _imported(source, shown, name, target, options, format, dry_run=dry_run)
 
 
@@ -266,7 +230,7 @@ def _imported(
     source: Any,
     shown: str,
     key_name: str | None,
-    target: _Target,
+    target: Target,
     options: ImportOptions,
     format: str | None,
     *,
@@ -283,7 +247,7 @@ def _imported(
         opened = chosen.open(source, options)
     opened.source = shown
     with closing(opened) as dataset, _spaces_of(target.store, dataset):
-        told = {
+        facts = {
             "source": shown,
             "format": chosen.name,
             "reason": reason,
@@ -293,11 +257,11 @@ def _imported(
         }
         dataset.identity = source_identity(dataset, chosen.name, source, key_name)
         with progress_meter(target.progress, "Importing", "episodes") as tell:
-            counts = (_rehearse if dry_run else _import)(dataset, replace(target, progress=tell))
-        return ImportReport(**told, mapping=dataset.mapping, lost=dataset.losses, **counts)
+            counts = (_rehearse if dry_run else import_staged)(dataset, replace(target, progress=tell))
+        return ImportReport(**facts, mapping=dataset.mapping, lost=dataset.losses, **counts)
 
 
-def _rehearse(dataset: ForeignDataset, target: _Target) -> dict[str, Any]:
+def _rehearse(dataset: ForeignDataset, target: Target) -> dict[str, Any]:
     """Return the first rows, and for a target that exists the counts of an import, for the report.
 
     These need all episodes; only those that seem to have changed are written, to a temporary store.
@@ -308,128 +272,10 @@ def _rehearse(dataset: ForeignDataset, target: _Target) -> dict[str, Any]:
         return shown
     dataset.losses.restore(before)
     with TemporaryDirectory(prefix="episodelake-") as folder:
-        store = create(
-            Path(folder, "changed"),
-            observation_space=dataset.observation_space,
-            action_space=dataset.action_space,
-            reward_shape=dataset.reward_shape,
-        )
-        done = _write(dataset, store, target, new=False)
+        store = empty_store(dataset, Path(folder, "changed"))
+        done = write_missing(dataset, store, target, new=False)
         met = meet(store.refresh(), target.store, str(dataset.identity))
-        return shown | _counts(dataset, done, met, target)
-
-
-def _import(dataset: ForeignDataset, target: _Target) -> dict[str, Any]:
-    """Import into a store, or a new one; return the counts for the report.
-
-    An interrupted import whose source has changed since begins anew.
-    """
-    before = dict(dataset.losses)
-    for anew in (False, True):
-        with suppress(SourceChangedError), _staged(dataset, target.into, anew=anew) as staging:
-            return _bring(dataset, staging, _write(dataset, staging, target), target)
-        dataset.losses.restore(before)
-    raise AssertionError("an import that begins anew meets no staged episodes")
-
-
-def _write(dataset: ForeignDataset, staging: EpisodeStore, target: _Target, *, new: bool = True) -> Imported:
-    """Write the episodes that the target does not have into the staging store.
-
-    Args:
-        new: also those of which it has no other version.
-    """
-    known = {} if target.store is None else _digests_of(target.store)
-    identity = str(dataset.identity)
-    with staging.writer(
-        run=identity,
-        metadata={"imported_from": identity},
-        on_duplicate="skip",
-        cast=target.cast,
-        durability="none",
-    ) as writer:
-        rules: Any = {"on_error": target.on_error, "progress": target.progress, "new": new}
-        return import_episodes(dataset, writer, known, _digests_of(staging), **rules)
-
-
-def _digests_of(store: EpisodeStore) -> dict[str, str | None]:
-    return {source.key: source.digest for source in committed_sources(store.handle.layout)}
-
-
-def _bring(dataset: ForeignDataset, staging: EpisodeStore, done: Imported, target: _Target) -> dict[str, Any]:
-    """Bring the staged episodes into the target in one commit; return the counts for the report."""
-    # With what an interrupted import had written.
-    added: EpisodeView = staging.refresh()
-    met = Met() if target.store is None else meet(staging, target.store, str(dataset.identity))
-    counts = _counts(dataset, done, met, target)
-    dropped = [*met.present, *(met.changed if target.on_changed == "keep" else ())]
-    if dropped:
-        added = staging.filter(~pl.col("episode_id").is_in(dropped))
-    ordered = [view.selection() for view in _in_order(added, done.order)]
-    replaced = list(met.changed.values()) if target.on_changed == "replace" else []
-    if target.store is None:
-        copy_views(
-            _in_order(added, done.order),
-            target.into,
-            link=True,
-            storage_options=target.storage_options,
-            progress=lambda *_: None,
-        )
-    elif len(added):
-        merge_stores(target.store.handle, ordered, replaced=replaced)
-        target.store.refresh()
-    new = added.filter(~pl.col("episode_id").is_in(list(met.changed))) if replaced else added
-    return {
-        "episodes": len(new),
-        "steps": int(new.episodes.select(pl.col("length").sum()).collect().item() or 0),
-        **counts,
-    }
-
-
-def _counts(dataset: ForeignDataset, done: Imported, met: Met, target: _Target) -> dict[str, Any]:
-    """Return the counts of the episodes that the target has, and of those left out.
-
-    Raises:
-        DatasetError: some have changed, and `on_changed` is "error".
-    """
-    if met.changed and target.on_changed == "error":
-        raise DatasetError(_changed(dataset, met, target.into))
-    return {
-        "present": len(done.present - met.merged) + len(met.present),
-        "replaced": len(met.changed) if target.on_changed == "replace" else 0,
-        "kept": len(met.changed) if target.on_changed == "keep" else 0,
-        "skipped": tuple(done.skipped),
-    }
-
-
-def _changed(dataset: ForeignDataset, met: Met, into: str | PathLike[str]) -> str:
-    shown = ", ".join(met.changed_keys[:3])
-    more = len(met.changed) - 3
-    return (
-        f"{dataset.source}: episodes with other values than in {into!s} ({len(met.changed):,}): {shown}"
-        f"{f' and {more} more' if more > 0 else ''}. Pass on_changed='replace' (--on-changed replace) to "
-        "take the new ones, or 'keep' to keep those of the store. If the import has other arguments than the "
-        "last, repeat those; if this is another dataset, give it a name with name= (--name)."
-    )
-
-
-def _in_order(view: EpisodeView, keys: Sequence[str]) -> list[EpisodeView]:
-    """Return views that, one behind the other, have the order of these source keys.
-
-    A killed process loses whole episodes in memory, but not later ones that were in the journal. The next
-    call then writes them behind those.
-
-    Args:
-        view: the episodes.
-        keys: empty if they are in order.
-    """
-    if not keys or not len(view):
-        return [view]
-    ranks = {key: rank for rank, key in enumerate(keys)}
-    staged = view.episodes.select(_SOURCE_KEY).collect()[_SOURCE_KEY]
-    places = np.array([ranks.get(key, len(ranks)) for key in staged])
-    order = np.argsort(places, kind="stable")
-    runs = np.split(order, np.flatnonzero(np.diff(order) < 0) + 1)
-    return [view] if len(runs) == 1 else [view[run] for run in runs]
+        return shown | counts_of(dataset, done, met, target)
 
 
 def _check_source(source: Any, into: EpisodeStore | str | PathLike[str]) -> None:
@@ -472,17 +318,17 @@ def _spaces_of(target: EpisodeStore | None, dataset: ForeignDataset) -> Iterator
         yield
         return
     _check_target(target, dataset)
-    found = dataset.observation_space, dataset.action_space
+    own = dataset.observation_space, dataset.action_space
     wanted = target.observation_space, target.action_space
     dataset.observation_space, dataset.action_space = wanted
     try:
         yield
     except SpaceMismatchError as error:
-        if [_kind(each) for each in found] == [_kind(each) for each in wanted]:
+        if [_kind(each) for each in own] == [_kind(each) for each in wanted]:
             raise
         raise SpaceMismatchError(
             f"{error} The store {target.url} has the spaces {wanted[0]!s:.300} and {wanted[1]!s:.300}, the "
-            f"source {found[0]!s:.300} and {found[1]!s:.300}: import another kind of data into another store."
+            f"source {own[0]!s:.300} and {own[1]!s:.300}: import another kind of data into another store."
         ) from error
 
 
@@ -498,65 +344,6 @@ def _opened(path: str | PathLike[str], storage_options: Mapping[str, str] | None
         return None
 
 
-@contextmanager
-def _staged(dataset: ForeignDataset, into: str | PathLike[str], *, anew: bool) -> Iterator[EpisodeStore]:
-    """Yield the store for the episodes of an import.
-
-    It is deleted when the block ends without an error, or before an episode is in it.
-
-    Args:
-        anew: delete what an interrupted import left there.
-    """
-    spaces = space_to_json(dataset.observation_space), space_to_json(dataset.action_space)
-    told = json.dumps([dataset.identity, dataset.settings, spaces, dataset.reward_shape], sort_keys=True)
-    digest = hashlib.sha256(told.encode()).hexdigest()[:12]
-    layout = Layout.at(into)
-    folder = layout.root.local
-    if folder is None:
-        path = layout.journals.parent / f"importing-{digest}"
-    else:
-        path = folder.parent / f".{folder.name}.importing-{digest}"
-    try:
-        if anew:
-            shutil.rmtree(path, ignore_errors=True)
-        staging = open_store(path)
-    except StoreNotFoundError:
-        # A crash may have left a part of an empty store.
-        shutil.rmtree(path, ignore_errors=True)
-        staging = create(
-            path,
-            observation_space=dataset.observation_space,
-            action_space=dataset.action_space,
-            reward_shape=dataset.reward_shape,
-            card=dataset.card,
-        )
-    try:
-        yield staging
-    except StoreNotFoundError as error:
-        if path.exists():
-            raise
-        raise StoreAccessError(
-            f"{path} was deleted during the import, as at the end of another import of the same dataset. "
-            "Import again; that adds what is missing."
-        ) from error
-    except Exception as error:
-        # Where the disk is full, the writer still holds its journal, from which the next call goes on.
-        if not isinstance(error, StoreAccessError) and not len(staging.refresh()):
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            error.add_note(
-                f"The episodes before it wait in {path}: the same import goes on from there. Delete that "
-                "folder to give them up."
-            )
-        raise
-    # A store that is deleted in part cannot be opened; under another name it is not looked for.
-    deleted = path.with_name(f"{path.name}.deleted")
-    with guard_access("delete", path):
-        shutil.rmtree(deleted, ignore_errors=True)
-        path.rename(deleted)
-        shutil.rmtree(deleted)
-
-
 def _preview(dataset: ForeignDataset, cast: Cast) -> pl.DataFrame | None:
     """Return the first rows of the first episode, as they would stand in `steps`."""
     loaded = part = None
@@ -568,12 +355,7 @@ def _preview(dataset: ForeignDataset, cast: Cast) -> pl.DataFrame | None:
     if part is None or loaded is None:
         return None
     with TemporaryDirectory(prefix="episodelake-") as folder:
-        store = create(
-            Path(folder, "preview"),
-            observation_space=dataset.observation_space,
-            action_space=dataset.action_space,
-            reward_shape=dataset.reward_shape,
-        )
+        store = empty_store(dataset, Path(folder, "preview"))
         with store.writer(cast=cast, durability="none") as writer:
             write_loaded(loaded, part, writer, Keyed(part.keys, digests, [True] * len(part.keys)))
         return store.refresh().steps.head(_PREVIEWED_ROWS).drop("episode_id").collect()

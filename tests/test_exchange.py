@@ -246,7 +246,7 @@ def d4rl_file(path: Path, lengths: list[int]) -> Path:
 SCRIPT = """
 import os, signal, sys
 import episodelake as el
-from episodelake import _importing
+from episodelake import _import_staging
 from episodelake.writers.importing import flat, importer
 
 source, target, place = sys.argv[1:]
@@ -272,12 +272,12 @@ def after(function):
 if place in ("written", "sealed"):
     importer.write_loaded = struck
 elif place == "read":
-    _importing.copy_views = _importing.merge_stores = strike
+    _import_staging.copy_views = _import_staging.merge_stores = strike
 elif place == "merged":
-    _importing.copy_views = after(_importing.copy_views)
-    _importing.merge_stores = after(_importing.merge_stores)
+    _import_staging.copy_views = after(_import_staging.copy_views)
+    _import_staging.merge_stores = after(_import_staging.merge_stores)
 elif place == "deleted":
-    _importing.Path.rename = after(_importing.Path.rename)
+    _import_staging.Path.rename = after(_import_staging.Path.rename)
 el.import_dataset(source, target, on_error="skip")
 """
 
