@@ -245,9 +245,7 @@ class FlatDataset(ForeignDataset):
                 steps[name] = layout.observed(_arrow(array, 1), None if after is None else _arrow(after, 1))
             elif _is_in(name, ACTION):
                 steps[name] = layout.acted(_arrow(array, 1))
-        facts: dict[str, Any] = {EPISODE: numbers}
-        if layout.missing.any():
-            facts["last_observation"] = ["missing" if each else None for each in layout.missing]
+        facts: dict[str, Any] = {EPISODE: numbers, **layout.facts()}
         if len(self._rows.lanes or ()) > 1:
             facts["env_index"] = self._lanes[episodes]
         return ForeignTable(pa.table(steps), pa.table(facts))

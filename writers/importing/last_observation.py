@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from ...store.common.losses import Losses
@@ -50,6 +51,16 @@ class Layout:
         self._order[self._appended] -= 1
         self._followed = self._order.copy()
         self._followed[self.lasts[self.follows]] += total
+
+    def facts(self) -> dict[str, pa.Array]:
+        """Return the column of the episodes that states which lack their last observation, if one does."""
+        if not self.missing.any():
+            return {}
+        return {
+            "last_observation": pa.array(
+                ["missing" if each else None for each in self.missing.tolist()], pa.string()
+            )
+        }
 
     def mark_missing(self, observations: pa.Array) -> None:
         """Mark the episodes whose last row stands in the table without an observation."""
@@ -191,6 +202,17 @@ def differing_rows(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     theirs, ours = first[rows], second[rows]
     differ[rows] = ((theirs != ours) & ~((theirs != theirs) & (ours != ours))).any(axis=inner)
     return differ
+
+
+def differing(left: pa.Array, right: pa.Array) -> np.ndarray:
+    """Return which values of two columns differ; NULL at the left states nothing, and NaN is NaN."""
+    stated = left.is_valid().to_numpy(zero_copy_only=False)
+    try:
+        differ = pl.Series(left).ne_missing(pl.Series(right)).to_numpy()
+    except pl.exceptions.PolarsError:  # types without a common one
+        pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+        differ = np.array([one != other for one, other in pairs], bool)
+    return stated & differ
 
 
 def joined(first: Any, second: Any) -> Any:

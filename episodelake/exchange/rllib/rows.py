@@ -22,11 +22,10 @@ from ...store.names import (
     escape,
     escape_distinct,
 )
-from ...store.schema import LAST_OBSERVATION, MISSING
 from ...store.spaces.arrow import elements_of
 from ...writers.importing.columns import array_space, column_of, discrete_space
 from ...writers.importing.formats import ForeignDataset, ForeignTable, ImportOptions, Part
-from ...writers.importing.last_observation import LOST, NOTHING_LEFT
+from ...writers.importing.last_observation import FOLLOWS, LOST, NOTHING_LEFT, Layout, differing
 from .blocks import Block
 from .spans import ENDS, KEYS, Span, find_spans, flags_of, kept_rows
 
@@ -82,10 +81,6 @@ class RowsDataset(ForeignDataset):
     def _has_next(self) -> bool:
         return "new_obs" in self._names
 
-    @property
-    def _lacks_last(self) -> bool:
-        return not self._has_next and self._options.last_observation == MISSING
-
     def parts(self) -> Iterator[Part]:
         """Yield some thousand rows at a time; episodes that may be damaged come alone."""
         some: list[Span] = []
@@ -125,12 +120,10 @@ class RowsDataset(ForeignDataset):
             kept = kept_rows(chosen[0], rows, self._path)
             self.losses.add("rows that the source repeats", len(rows) - len(kept))
             rows, lengths = rows.take(pa.array(kept)), np.array([len(kept)])
-        stops = np.cumsum(lengths)
-        self._check(chosen, rows, stops)
-        episodes = _episodes(chosen, rows, stops - lengths)
-        if self._lacks_last:
-            episodes = episodes.append_column(LAST_OBSERVATION.name, pa.repeat(MISSING, len(chosen)))
-        return ForeignTable(self._steps(chosen, rows, stops), episodes)
+        self._check(chosen, rows, np.cumsum(lengths))
+        kind = FOLLOWS if self._has_next else self._options.last_observation
+        layout = Layout([kind] * len(chosen), lengths)
+        return ForeignTable(self._steps(chosen, rows, layout), _episodes(chosen, rows, layout))
 
     def _check(self, chosen: list[Span], rows: pa.Table, stops: np.ndarray) -> None:
         """Check that flags stand at ends, and that observations go on from row to row."""
@@ -145,7 +138,8 @@ class RowsDataset(ForeignDataset):
                 )
         if not self._has_next:
             return
-        broken = _changes(rows.column("new_obs"), rows.column("obs")) & inner[:-1]
+        following, observed = column_of(rows, "new_obs"), column_of(rows, "obs")
+        broken = differing(following.slice(0, len(rows) - 1), observed.slice(1)) & inner[:-1]
         if not broken.any():
             return
         key, row = _place(chosen, stops, int(broken.argmax()))
@@ -156,37 +150,24 @@ class RowsDataset(ForeignDataset):
             )
         self.losses.add("new_obs that differ from the obs of the next row", int(broken.sum()))
 
-    def _steps(self, chosen: list[Span], rows: pa.Table, stops: np.ndarray) -> pa.Table:
+    def _steps(self, chosen: list[Span], rows: pa.Table, layout: Layout) -> pa.Table:
         """Return T+1 rows for each episode, or T where its last transition is dropped."""
-        count = len(rows)
-        own, last = np.arange(count), np.zeros(count, bool)
-        if self._has_next or self._options.last_observation != "drop":
-            own, last = np.insert(own, stops, stops - 1), np.insert(last, stops, True)
-        else:
-            last[stops - 1] = True
-        observed = column_of(rows, "obs")
-        if self._has_next:
-            observed = pa.concat_arrays([observed, column_of(rows, "new_obs").cast(observed.type)])
-        else:
-            self.losses.add(LOST[self._options.last_observation], len(stops))
-        acted = pa.array(own, mask=last)
-        first = np.concatenate([[True], last[:-1]])
-        came = pa.array(np.concatenate([[0], own[:-1]]), mask=first)
-        keys = np.repeat(np.arange(len(stops)), np.diff(np.flatnonzero(np.append(first, True))))
-        columns = {EPISODE: pa.array([span.key for span in chosen]).take(pa.array(keys))}
-        index = pa.array(np.where(last & self._has_next, own + count, own), mask=last & self._lacks_last)
-        columns |= dict(_leaves(OBSERVATION, observed.take(index)))
-        columns |= dict(_leaves(ACTION, column_of(rows, "actions").take(acted)))
-        columns[REWARD] = column_of(rows, "rewards").take(acted).cast(pa.float64())
+        if not self._has_next:
+            self.losses.add(LOST[self._options.last_observation], len(chosen))
+        following = column_of(rows, "new_obs") if self._has_next else None
+        columns = {EPISODE: pa.array([span.key for span in chosen]).take(layout.numbers)}
+        columns |= dict(_leaves(OBSERVATION, layout.observed(column_of(rows, "obs"), following)))
+        columns |= dict(_leaves(ACTION, layout.acted(column_of(rows, "actions"))))
+        columns[REWARD] = layout.acted(column_of(rows, "rewards")).cast(pa.float64())
         for name, theirs in ((TERMINATED, "terminateds"), (TRUNCATED, "truncateds")):
-            columns[name] = pa.array(flags_of(rows, theirs)).take(acted)
+            columns[name] = layout.acted(pa.array(flags_of(rows, theirs)))
         if not any(name in rows.column_names for name in ENDS):
-            self.losses.add("ends of episodes, for which the source has no flags", len(stops))
+            self.losses.add("ends of episodes, for which the source has no flags", len(chosen))
         if "infos" in rows.column_names:
-            columns |= self._infos(column_of(rows, "infos").take(came))
+            columns |= self._infos(layout.arrived(column_of(rows, "infos")))
         for name in rows.column_names:
             if name not in _TAKEN:
-                columns |= dict(_leaves(f"policy.{escape(name)}", column_of(rows, name).take(acted)))
+                columns |= dict(_leaves(f"policy.{escape(name)}", layout.acted(column_of(rows, name))))
         return pa.table({name: column for name, column in columns.items() if column.type != pa.null()})
 
     def _infos(self, infos: pa.Array) -> dict[str, pa.Array]:
@@ -238,21 +219,21 @@ class RowsDataset(ForeignDataset):
         """Return the least and greatest value of a column of whole numbers, or of a field in it."""
         limits = [0]
         for block in self._blocks:
-            found = column_of(block.read([name]), name)
+            numbers = column_of(block.read([name]), name)
             for key in path:
-                found = found.flatten()[found.type.get_field_index(key)]
-            least, greatest = pc.call_function("min_max", [found]).as_py().values()
+                numbers = numbers.flatten()[numbers.type.get_field_index(key)]
+            least, greatest = pc.call_function("min_max", [numbers]).as_py().values()
             limits += [least or 0, greatest or 0]
         return min(limits), max(limits)
 
     def _mapping(self) -> dict[str, str]:
         flags = {TERMINATED: "terminateds", TRUNCATED: "truncateds"}
-        told = {OBSERVATION: "obs", ACTION: "actions", REWARD: "rewards", **flags, "info": "infos"}
-        told |= {f"policy.{name}": name for name in self._names if name not in _TAKEN}
+        columns = {OBSERVATION: "obs", ACTION: "actions", REWARD: "rewards", **flags, "info": "infos"}
+        columns |= {f"policy.{name}": name for name in self._names if name not in _TAKEN}
         if "terminateds" not in self._names and "dones" in self._names:
-            told[TERMINATED] = "dones"
-        found = {ours: theirs for ours, theirs in told.items() if theirs in self._names}
-        return found | ({f"{OBSERVATION} of the last row": "new_obs"} if self._has_next else {})
+            columns[TERMINATED] = "dones"
+        present = {ours: theirs for ours, theirs in columns.items() if theirs in self._names}
+        return present | ({f"{OBSERVATION} of the last row": "new_obs"} if self._has_next else {})
 
 
 def _place(chosen: Sequence[Span], stops: np.ndarray, row: int) -> tuple[str, int]:
@@ -260,35 +241,14 @@ def _place(chosen: Sequence[Span], stops: np.ndarray, row: int) -> tuple[str, in
     return chosen[index].key, row - (int(stops[index - 1]) if index else 0)
 
 
-def _episodes(chosen: Sequence[Span], rows: pa.Table, starts: np.ndarray) -> pa.Table:
-    columns = {EPISODE: pa.array([span.key for span in chosen])}
+def _episodes(chosen: Sequence[Span], rows: pa.Table, layout: Layout) -> pa.Table:
+    columns = {EPISODE: pa.array([span.key for span in chosen]), **layout.facts()}
     for name in _IDS:
         if name in rows.column_names:
-            found = column_of(rows, name).take(pa.array(starts))
-            if found.null_count < len(found):
-                columns[f"metadata.{name}"] = found
+            first = column_of(rows, name).take(pa.array(layout.first_rows))
+            if first.null_count < len(first):
+                columns[f"metadata.{name}"] = first
     return pa.table(columns)
-
-
-def _changes(before: pa.ChunkedArray, after: pa.ChunkedArray) -> np.ndarray:
-    """Return whether value t of one column differs from value t+1 of another, for all but the last t."""
-    count = max(0, len(before) - 1)
-    wrong = np.zeros(count, bool)
-    pairs = zip(
-        _leaves("", pa.concat_arrays(before.chunks)), _leaves("", pa.concat_arrays(after.chunks)), strict=True
-    )
-    for (_, left), (_, right) in pairs:
-        left, right = left.slice(0, count), right.slice(1, count)
-        flat = [elements_of(each)[0] for each in (left, right)]
-        if len(flat[0]) != len(flat[1]) or not count or pa.types.is_nested(flat[0].type):
-            continue
-        values = [each.to_numpy(zero_copy_only=False) for each in flat]
-        differ = values[0] != values[1]
-        if values[0].dtype.kind == "f":
-            differ &= ~(np.isnan(values[0]) & np.isnan(values[1]))
-        if len(differ) % count == 0:
-            wrong |= differ.reshape(count, -1).any(axis=1)
-    return wrong
 
 
 def _leaves(name: str, column: pa.Array) -> Iterator[tuple[str, pa.Array]]:

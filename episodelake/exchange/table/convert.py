@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from ...store.common.losses import Losses
@@ -17,7 +16,15 @@ from ...store.names import EPISODE, FLAGS, REWARD
 from ...store.spaces.coerce import may_round
 from ...writers.importing.columns import flags_of
 from ...writers.importing.formats import ForeignTable, LastObservation
-from ...writers.importing.last_observation import DIFFERING, FOLLOWS, LOST, NOTHING_LEFT, STANDS, Layout
+from ...writers.importing.last_observation import (
+    DIFFERING,
+    FOLLOWS,
+    LOST,
+    NOTHING_LEFT,
+    STANDS,
+    Layout,
+    differing,
+)
 from .mapping import Leaf, ResolvedMapping, Tree, leaves
 from .spaces import is_number, values_of
 from .spans import Span
@@ -42,7 +49,7 @@ class DifferingRows:
 
     def compare_next(self, values: pa.Array, following: pa.Array) -> None:
         """Compare next values with those of the next row; an observation has several such columns."""
-        self._next |= _differ(following.slice(0, len(self._next)), values.slice(1)) & self._goes_on[:-1]
+        self._next |= differing(following.slice(0, len(self._next)), values.slice(1)) & self._goes_on[:-1]
 
     def count_next(self) -> None:
         """Count the rows whose next observation is not that of the next row, which is the one kept."""
@@ -50,19 +57,8 @@ class DifferingRows:
 
     def count_changes(self, name: str, values: pa.Array) -> None:
         """Count the rows with another value than the first of their episode, which is the one kept."""
-        differ = _differ(values, values.take(pa.array(self._owners)))
+        differ = differing(values, values.take(pa.array(self._owners)))
         self._losses.add(f"values of {name} that differ from the first of their episode", int(differ.sum()))
-
-
-def _differ(left: pa.Array, right: pa.Array) -> np.ndarray:
-    """Return which values differ; NULL at the left states nothing, and NaN is NaN."""
-    stated = left.is_valid().to_numpy(zero_copy_only=False)
-    try:
-        differ = pl.Series(left).ne_missing(pl.Series(right)).to_numpy()
-    except pl.exceptions.PolarsError:  # types without a common one
-        pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
-        differ = np.array([one != other for one, other in pairs], bool)
-    return stated & differ
 
 
 @dataclass(frozen=True)
@@ -162,12 +158,12 @@ def convert(
 
 def _with_kinds(columns: Mapping[str, Any], origins: Mapping[str, str], rows: pa.Table) -> pa.Table:
     """Return columns as a table, with the kinds that the columns of `rows` they come from are marked with."""
-    found = pa.table(dict(columns))
+    table = pa.table(dict(columns))
     fields = [
         marked(field, rows.schema.field(origins[field.name]) if field.name in origins else None)
-        for field in found.schema
+        for field in table.schema
     ]
-    return pa.Table.from_arrays(found.columns, schema=pa.schema(fields))
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))
 
 
 def _column(leaf: Leaf, rows: pa.Table, spans: Sequence[Span]) -> pa.Array:
@@ -228,8 +224,8 @@ def _place(spans: Sequence[Span], row: int) -> tuple[str, int]:
 
 def _next_of(leaf: Leaf, following: Tree | None, rows: pa.Table, spans: Sequence[Span]) -> pa.Array:
     assert following is not None
-    found = next(each for each in leaves(following) if each.name == f"next_{leaf.name}")
-    return _column(found, rows, spans)
+    after = next(each for each in leaves(following) if each.name == f"next_{leaf.name}")
+    return _column(after, rows, spans)
 
 
 def _seeds(values: pa.Array, column: str) -> pa.Array:
@@ -260,15 +256,15 @@ def _rewards(values: pa.Array, leaf: Leaf, spans: Sequence[Span]) -> pa.Array:
         return values
     if not (is_number(kind) or pa.types.is_decimal(kind)):
         raise DatasetError(f"The reward `{leaf}` has type {kind}; expected numbers.")
-    found = values.cast(pa.int8() if pa.types.is_boolean(kind) else kind).cast(pa.float64(), safe=False)
+    floats = values.cast(pa.int8() if pa.types.is_boolean(kind) else kind).cast(pa.float64(), safe=False)
     if pa.types.is_integer(kind):
-        given, floats = (each.fill_null(0).to_numpy(zero_copy_only=False) for each in (values, found))
-        _check_exact(given, floats, f"the reward `{leaf}`", spans)
-    if pa.types.is_decimal(kind) and found.cast(kind, safe=False) != values:
+        exact, rounded = (each.fill_null(0).to_numpy(zero_copy_only=False) for each in (values, floats))
+        _check_exact(exact, rounded, f"the reward `{leaf}`", spans)
+    if pa.types.is_decimal(kind) and floats.cast(kind, safe=False) != values:
         raise DatasetError(
             f"The reward `{leaf}` has type {kind}, with more digits than float64 holds. Cast it to floats."
         )
-    return found
+    return floats
 
 
 def _check_flags(rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, endings: Endings) -> None:
@@ -293,20 +289,17 @@ def _episodes(
     rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, layout: Layout, differing: DifferingRows
 ) -> pa.Table:
     first = pa.array(layout.first_rows)
-    found: dict[str, Any] = {EPISODE: pa.array([span.name for span in spans], pa.string())}
+    columns: dict[str, Any] = {EPISODE: pa.array([span.name for span in spans], pa.string())}
     for key, column in mapping.metadata.items():
         values = values_of(Leaf(key, (column,)), rows)
         differing.count_changes(column, values)
-        found[f"metadata.{key}"] = values.take(first)
+        columns[f"metadata.{key}"] = values.take(first)
     if mapping.agent is not None:
-        found["metadata.agent"] = pa.array([str(span.key[-1]) for span in spans])
+        columns["metadata.agent"] = pa.array([str(span.key[-1]) for span in spans])
     if mapping.seed is not None:
         values = values_of(Leaf("seed", (mapping.seed,)), rows)
         differing.count_changes(mapping.seed, values)
-        found["seed"] = _seeds(values.take(first), mapping.seed)
-    if layout.missing.any():
-        found["last_observation"] = pa.array(
-            ["missing" if each else None for each in layout.missing], pa.string()
-        )
+        columns["seed"] = _seeds(values.take(first), mapping.seed)
+    columns |= layout.facts()
     origins = {f"metadata.{key}": column for key, column in mapping.metadata.items()}
-    return _with_kinds(found, origins, rows)
+    return _with_kinds(columns, origins, rows)
