@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from itertools import groupby
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +30,7 @@ from ...store.names import (
     escape_distinct,
 )
 from .boundary import check_bytes, reading
-from .formats import ForeignDataset, ForeignTable, ImportOptions, Part
+from .formats import ForeignTable, ImportOptions
 from .hdf5 import discrete_of, is_discrete, space_of
 from .last_observation import (
     DIFFERING,
@@ -45,8 +44,12 @@ from .last_observation import (
     Layout,
     differing_rows,
 )
+from .spans import SpanDataset
 
 _PART_BYTES = 8 << 20
+
+#: The losses of episodes whose only row is no transition.
+_WITHOUT_LAST = {"drop": NOTHING_LEFT, STANDS: NO_TRANSITION}
 
 #: An array with one row per transition, or dicts and tuples of them as the space has.
 Tree = Any
@@ -124,7 +127,20 @@ class Rolled:
         return self._array[(places + self._by) % len(self._array)]
 
 
-class FlatDataset(ForeignDataset):
+class _Span(NamedTuple):
+    """An episode: its name, rows and number, and where its last observation comes from."""
+
+    name: str
+    length: int
+    index: int
+    kind: str
+
+    def joins(self, before: _Span) -> bool:
+        """Return whether it comes next after another."""
+        return self.index == before.index + 1
+
+
+class FlatDataset(SpanDataset[_Span]):
     """A dataset whose episodes are those of flat rows; a format gives them to `set_rows`."""
 
     def set_rows(self, rows: FlatRows, options: ImportOptions) -> None:
@@ -146,35 +162,18 @@ class FlatDataset(ForeignDataset):
         self._flags = terminated[self._stops - 1], truncated[self._stops - 1]
         self._lanes = np.searchsorted(edges, self._stops)
 
-    def parts(self) -> Iterator[Part]:
-        """Yield parts of a few megabytes or one episode; count episodes without a transition as lost."""
-        first = 0
-        while first < len(self._stops):
-            limit = self._starts[first] + max(1, _PART_BYTES // max(1, self._row_bytes))
-            stop = max(first + 1, int(np.searchsorted(self._stops, limit, "right")))
-            kinds = self._kinds(first, stop)
-            yield from self._kept(first, kinds)
-            first = stop
+    def spans(self) -> Iterator[_Span]:
+        """Yield the episodes; count those without a transition as lost."""
+        kinds, lengths = self._kinds(), (self._stops - self._starts).tolist()
+        for index, (kind, length) in enumerate(zip(kinds, lengths, strict=True)):
+            if length > (kind in _WITHOUT_LAST):
+                yield _Span(self._key(index), length, index, kind)
+            else:
+                self.losses.add(_WITHOUT_LAST[kind])
 
-    def _kept(self, first: int, kinds: Sequence[str]) -> Iterator[Part]:
-        """Yield parts of those episodes that have a transition."""
-        lengths = (self._stops - self._starts)[first : first + len(kinds)]
-        numbered = enumerate(zip(kinds, lengths.tolist(), strict=True))
-        for kept, group in groupby(numbered, key=lambda each: each[1][1] > (each[1][0] in ("drop", STANDS))):
-            episodes = list(group)
-            start, stop = episodes[0][0], episodes[-1][0] + 1
-            if kept:
-                yield self._part(first + start, kinds[start:stop])
-                continue
-            for kind, what in (("drop", NOTHING_LEFT), (STANDS, NO_TRANSITION)):
-                self.losses.add(what, kinds[start:stop].count(kind))
-
-    def _part(self, first: int, kinds: Sequence[str]) -> Part:
-        def singles() -> Iterator[Part]:
-            return (self._part(first + index, [kind]) for index, kind in enumerate(kinds))
-
-        keys = tuple(map(self._key, range(first, first + len(kinds))))
-        return Part(keys, partial(self._load, first, kinds), singles)
+    def part_rows(self) -> int:
+        """Return how many rows have some megabytes."""
+        return max(1, _PART_BYTES // max(1, self._row_bytes))
 
     def _key(self, index: int) -> str:
         if len(self._rows.lanes or ()) < 2:
@@ -183,9 +182,9 @@ class FlatDataset(ForeignDataset):
         lane = self._lanes[index]
         return f"{lane}-{index - np.searchsorted(self._lanes, lane)}"
 
-    def _kinds(self, first: int, stop: int) -> list[str]:
-        """Return where the last observation of some episodes comes from."""
-        rows, lasts = self._rows, self._stops[first:stop] - 1
+    def _kinds(self) -> list[str]:
+        """Return where the last observation of each episode comes from."""
+        rows, lasts = self._rows, self._stops - 1
         at = lasts if rows.order is None else rows.order[lasts]
         follows = np.full(len(at), rows.following is not None)
         if rows.followed is not None:
@@ -218,7 +217,13 @@ class FlatDataset(ForeignDataset):
     def _row_bytes(self) -> int:
         return sum(array.dtype.itemsize * math.prod(array.shape[1:]) for array in self._leaves.values())
 
-    def _load(self, first: int, kinds: Sequence[str]) -> ForeignTable:
+    def load_spans(self, spans: Sequence[_Span]) -> ForeignTable:
+        """Read episodes as rows of `steps`.
+
+        Raises:
+            DatasetError: a column cannot be read.
+        """
+        first, kinds = spans[0].index, [span.kind for span in spans]
         episodes = slice(first, first + len(kinds))
         starts, stops = self._starts[episodes], self._stops[episodes]
         start, stop = int(starts[0]), int(stops[-1])

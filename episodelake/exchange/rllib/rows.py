@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +23,9 @@ from ...store.names import (
 )
 from ...store.spaces.arrow import elements_of
 from ...writers.importing.columns import array_space, column_of, discrete_space
-from ...writers.importing.formats import ForeignDataset, ForeignTable, ImportOptions, Part
+from ...writers.importing.formats import ForeignTable, ImportOptions
 from ...writers.importing.last_observation import FOLLOWS, LOST, NOTHING_LEFT, Layout, differing
+from ...writers.importing.spans import SpanDataset
 from .blocks import Block
 from .spans import ENDS, KEYS, Span, find_spans, flags_of, kept_rows
 
@@ -45,7 +45,7 @@ _TAKEN = (
 )
 
 
-class RowsDataset(ForeignDataset):
+class RowsDataset(SpanDataset[Span]):
     """Episodes from blocks of rows.
 
     Raises:
@@ -81,58 +81,48 @@ class RowsDataset(ForeignDataset):
     def _has_next(self) -> bool:
         return "new_obs" in self._names
 
-    def parts(self) -> Iterator[Part]:
-        """Yield some thousand rows at a time; episodes that may be damaged come alone."""
-        some: list[Span] = []
-        count = 0
-        for span in self._spans:
-            if some and (not span.plain or count + len(span.rows) > _PART_ROWS):
-                yield self._part(some)
-                some, count = [], 0
-            if span.plain:
-                some.append(span)
-                count += len(span.rows)
-            else:
-                yield self._part([span])
-        if some:
-            yield self._part(some)
+    def spans(self) -> Sequence[Span]:
+        """Return the episodes in the order in which they begin."""
+        return self._spans
 
-    def _part(self, chosen: list[Span]) -> Part:
-        return Part(
-            tuple(span.key for span in chosen),
-            partial(self._load, chosen),
-            lambda: (self._part([span]) for span in chosen),
-        )
+    def part_rows(self) -> int:
+        """Return how many rows to read together."""
+        return _PART_ROWS
 
-    def _load(self, chosen: list[Span]) -> ForeignTable:
+    def load_spans(self, spans: Sequence[Span]) -> ForeignTable:
+        """Read episodes as rows of `steps`.
+
+        Raises:
+            DatasetError: they are damaged.
+        """
         try:
-            return self._table(chosen)
+            return self._table(spans)
         except (pa.ArrowException, KeyError, TypeError) as error:
             raise DatasetError(
-                f"{self._path} has columns of other types in some rows, in episode {chosen[0].key} or one "
-                f"of the {len(chosen) - 1} after it: {error}"
+                f"{self._path} has columns of other types in some rows, in episode {spans[0].name} or one "
+                f"of the {len(spans) - 1} after it: {error}"
             ) from error
 
-    def _table(self, chosen: list[Span]) -> ForeignTable:
-        rows = self._take(np.concatenate([span.rows for span in chosen]))
-        lengths = np.array([len(span.rows) for span in chosen])
-        if not chosen[0].plain:
-            kept = kept_rows(chosen[0], rows, self._path)
+    def _table(self, spans: Sequence[Span]) -> ForeignTable:
+        rows = self._take(np.concatenate([span.rows for span in spans]))
+        lengths = np.array([len(span.rows) for span in spans])
+        if not spans[0].plain:
+            kept = kept_rows(spans[0], rows, self._path)
             self.losses.add("rows that the source repeats", len(rows) - len(kept))
             rows, lengths = rows.take(pa.array(kept)), np.array([len(kept)])
-        self._check(chosen, rows, np.cumsum(lengths))
+        self._check(spans, rows, np.cumsum(lengths))
         kind = FOLLOWS if self._has_next else self._options.last_observation
-        layout = Layout([kind] * len(chosen), lengths)
-        return ForeignTable(self._steps(chosen, rows, layout), _episodes(chosen, rows, layout))
+        layout = Layout([kind] * len(spans), lengths)
+        return ForeignTable(self._steps(spans, rows, layout), _episodes(spans, rows, layout))
 
-    def _check(self, chosen: list[Span], rows: pa.Table, stops: np.ndarray) -> None:
+    def _check(self, spans: Sequence[Span], rows: pa.Table, stops: np.ndarray) -> None:
         """Check that flags stand at ends, and that observations go on from row to row."""
         inner = np.ones(len(rows), bool)
         inner[stops - 1] = False
         for name in ("terminateds", "truncateds"):
             early = flags_of(rows, name) & inner
             if early.any():
-                key, row = _place(chosen, stops, int(early.argmax()))
+                key, row = _place(spans, stops, int(early.argmax()))
                 raise DatasetError(
                     f"Episode {key} of {self._path} goes on after row {row}, where {name} is set."
                 )
@@ -142,7 +132,7 @@ class RowsDataset(ForeignDataset):
         broken = differing(following.slice(0, len(rows) - 1), observed.slice(1)) & inner[:-1]
         if not broken.any():
             return
-        key, row = _place(chosen, stops, int(broken.argmax()))
+        key, row = _place(spans, stops, int(broken.argmax()))
         if not self._has_steps:
             raise DatasetError(
                 f"Episode {key} of {self._path}: `obs` of row {row + 1} is not `new_obs` of row {row}, and "
@@ -150,19 +140,19 @@ class RowsDataset(ForeignDataset):
             )
         self.losses.add("new_obs that differ from the obs of the next row", int(broken.sum()))
 
-    def _steps(self, chosen: list[Span], rows: pa.Table, layout: Layout) -> pa.Table:
+    def _steps(self, spans: Sequence[Span], rows: pa.Table, layout: Layout) -> pa.Table:
         """Return T+1 rows for each episode, or T where its last transition is dropped."""
         if not self._has_next:
-            self.losses.add(LOST[self._options.last_observation], len(chosen))
+            self.losses.add(LOST[self._options.last_observation], len(spans))
         following = column_of(rows, "new_obs") if self._has_next else None
-        columns = {EPISODE: pa.array([span.key for span in chosen]).take(layout.numbers)}
+        columns = {EPISODE: pa.array([span.name for span in spans]).take(layout.numbers)}
         columns |= dict(_leaves(OBSERVATION, layout.observed(column_of(rows, "obs"), following)))
         columns |= dict(_leaves(ACTION, layout.acted(column_of(rows, "actions"))))
         columns[REWARD] = layout.acted(column_of(rows, "rewards")).cast(pa.float64())
         for name, theirs in ((TERMINATED, "terminateds"), (TRUNCATED, "truncateds")):
             columns[name] = layout.acted(pa.array(flags_of(rows, theirs)))
         if not any(name in rows.column_names for name in ENDS):
-            self.losses.add("ends of episodes, for which the source has no flags", len(chosen))
+            self.losses.add("ends of episodes, for which the source has no flags", len(spans))
         if "infos" in rows.column_names:
             columns |= self._infos(layout.arrived(column_of(rows, "infos")))
         for name in rows.column_names:
@@ -236,13 +226,13 @@ class RowsDataset(ForeignDataset):
         return present | ({f"{OBSERVATION} of the last row": "new_obs"} if self._has_next else {})
 
 
-def _place(chosen: Sequence[Span], stops: np.ndarray, row: int) -> tuple[str, int]:
+def _place(spans: Sequence[Span], stops: np.ndarray, row: int) -> tuple[str, int]:
     index = int(np.searchsorted(stops, row, side="right"))
-    return chosen[index].key, row - (int(stops[index - 1]) if index else 0)
+    return spans[index].name, row - (int(stops[index - 1]) if index else 0)
 
 
-def _episodes(chosen: Sequence[Span], rows: pa.Table, layout: Layout) -> pa.Table:
-    columns = {EPISODE: pa.array([span.key for span in chosen]), **layout.facts()}
+def _episodes(spans: Sequence[Span], rows: pa.Table, layout: Layout) -> pa.Table:
+    columns = {EPISODE: pa.array([span.name for span in spans]), **layout.facts()}
     for name in _IDS:
         if name in rows.column_names:
             first = column_of(rows, name).take(pa.array(layout.first_rows))

@@ -27,18 +27,27 @@ class Span:
     """Rows of one episode.
 
     Attributes:
-        key: names it.
+        name: the key of the episode.
         rows: int64, their numbers in the source, in order of time.
         steps: their `t`, or None.
         runs: the call of the recorder that wrote each row.
         plain: whether nothing is repeated or missing, as far as the index tells.
     """
 
-    key: str
+    name: str
     rows: np.ndarray
     steps: np.ndarray | None
     runs: np.ndarray
     plain: bool
+
+    @property
+    def length(self) -> int:
+        """How many rows there are."""
+        return len(self.rows)
+
+    def joins(self, before: Span) -> bool:
+        """Return whether it and another are plain; others may be damaged, and stand alone."""
+        return self.plain and before.plain
 
 
 def find_spans(blocks: Sequence[Block], path: Path) -> list[Span]:
@@ -130,12 +139,12 @@ def kept_rows(span: Span, rows: pa.Table, path: Path) -> np.ndarray:
         for row in np.flatnonzero(new == 0):
             if not rows.slice(int(row) - 1, 1).equals(rows.slice(int(row), 1)):
                 raise DatasetError(
-                    f"Episode {span.key} of {path} has two different rows with t={span.steps[row]}."
+                    f"Episode {span.name} of {path} has two different rows with t={span.steps[row]}."
                 )
         gaps = np.flatnonzero(new > 1)
         if len(gaps):
             step, before = span.steps[gaps[0]], span.steps[gaps[0] - 1]
-            raise DatasetError(f"Episode {span.key} of {path} has a gap: t={step} follows t={before}.")
+            raise DatasetError(f"Episode {span.name} of {path} has a gap: t={step} follows t={before}.")
         return np.flatnonzero(new)
     edges = [*np.flatnonzero(np.diff(span.runs, prepend=-1)).tolist(), len(rows)]
     kept = np.arange(0)

@@ -15,7 +15,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,8 @@ from ...store.errors import DatasetError
 from ...store.names import CARD_KEY, SPACES_KEY
 from ...store.spaces import space_from_json
 from ...writers.importing.boundary import Files, check_bytes, closed_on_error
-from ...writers.importing.formats import NO_REWARDS, ForeignDataset, ForeignTable, ImportOptions, Match, Part
+from ...writers.importing.formats import NO_REWARDS, ForeignDataset, ForeignTable, ImportOptions, Match
+from ...writers.importing.spans import SpanDataset
 from .arrays import is_dicts
 from .convert import Endings, convert
 from .files import EXPECTED, columns_of_files, kind_of_files
@@ -105,7 +105,7 @@ class _Format:
             return _Table(rows, options)
 
 
-class _Table(ForeignDataset):
+class _Table(SpanDataset[Span]):
     def __init__(self, rows: TableRows, options: ImportOptions) -> None:
         super().__init__()
         self._rows = rows
@@ -151,29 +151,13 @@ class _Table(ForeignDataset):
         if self._map.agent is not None:
             losses.add("that agents acted together: each has episodes of its own", len(self._spans))
 
-    def parts(self) -> Iterator[Part]:
-        rows = min(self._rows.rows_of(_PART_BYTES, self._read), self._images.rows or _MOST_ROWS)
-        group: list[Span] = []
-        size = 0
-        for span in self._spans:
-            if group and (
-                span.fault or group[-1].fault or size + span.rows > rows or span.start != _end(group[-1])
-            ):
-                yield self._part(group)
-                group, size = [], 0
-            group.append(span)
-            size += span.rows
-        if group:
-            yield self._part(group)
+    def spans(self) -> Sequence[Span]:
+        return self._spans
 
-    def _part(self, spans: Sequence[Span]) -> Part:
-        def singles() -> Iterator[Part]:
-            return (self._part([span]) for span in spans)
+    def part_rows(self) -> int:
+        return min(self._rows.rows_of(_PART_BYTES, self._read), self._images.rows or _MOST_ROWS)
 
-        names = tuple(span.name for span in spans)
-        return Part(names, partial(self._load, spans), singles, tuple(span.source_key for span in spans))
-
-    def _load(self, spans: Sequence[Span]) -> ForeignTable:
+    def load_spans(self, spans: Sequence[Span]) -> ForeignTable:
         if spans[0].fault:
             raise DatasetError(
                 f"{spans[0].fault} Repair the table, or pass on_error='skip' (--skip-errors) to leave out "

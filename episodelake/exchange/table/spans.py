@@ -48,6 +48,15 @@ class Span:
     source_key: Any = None
 
     @property
+    def length(self) -> int:
+        """How many rows there are."""
+        return self.rows
+
+    def joins(self, before: Span) -> bool:
+        """Return whether it begins where another ends; a damaged one stands alone."""
+        return not (self.fault or before.fault) and self.start == before.start + before.rows
+
+    @property
     def name(self) -> str:
         """The key as text."""
         parts = [str(part) for part in self.key]
