@@ -85,6 +85,24 @@ def nested(columns: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
     return found
 
 
+def fixed_lists(values: pa.Array, shape: Sequence[int]) -> pa.Array:
+    """Return flat values as rows of nested lists of a fixed size; as they are for the shape ()."""
+    for size in reversed(shape):
+        values = pa.FixedSizeListArray.from_arrays(values, size)
+    return values
+
+
+def array_column(values: np.ndarray, shape: Sequence[int] | None = None) -> pa.Array:
+    """Return an array of numbers, (T, ...), as T numbers or nested lists of a fixed size.
+
+    Args:
+        shape: of a row, in place of that of the array.
+    """
+    flat = np.ascontiguousarray(values).reshape(-1)
+    native = pa.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))
+    return fixed_lists(native, values.shape[1:] if shape is None else shape)
+
+
 def array_space(dtype: np.dtype, shape: tuple[int, ...]) -> Space:
     """Return the space of arrays of numbers or booleans.
 

@@ -30,6 +30,7 @@ from ...store.names import (
     escape_distinct,
 )
 from .boundary import check_bytes, reading
+from .columns import array_column
 from .formats import ForeignTable, ImportOptions
 from .hdf5 import discrete_of, is_discrete, space_of
 from .last_observation import (
@@ -332,11 +333,7 @@ def _arrow(values: np.ndarray, dimensions: int | None = None) -> pa.Array:
     shape = values.shape[1:]
     if dimensions is not None and len(shape) > dimensions:
         shape = (int(np.prod(shape)),)
-    flat = np.ascontiguousarray(values).reshape(-1)
-    found = pa.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))
-    for size in reversed(shape):
-        found = pa.FixedSizeListArray.from_arrays(found, size)
-    return found
+    return array_column(values, shape)
 
 
 BEGUN = "the beginning of the first episode of a full buffer, whose rows newer ones may have replaced"

@@ -25,6 +25,7 @@ from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
 from ...store.spaces.arrow import LISTS, plain_array
 from ...writers.importing.boundary import check_groups, reading
+from ...writers.importing.columns import array_column, fixed_lists
 
 EXTRA = "'episodelake[rllib]'"
 #: Columns of a batch that have one value for each sequence, not for each transition.
@@ -260,17 +261,10 @@ def _plain(column: pa.Array, field: pa.Field, source: Source, place: str) -> pa.
         shapes = column.field("shape").to_pylist()
         if any(shape != shapes[0] for shape in shapes):
             raise DatasetError(f"{place} has arrays of different shapes, such as {shapes[0]}.")
-        return _shaped(_flattened(column.field("data")), shapes[0] if shapes else [0])
+        return fixed_lists(_flattened(column.field("data")), shapes[0] if shapes else [0])
     if _TENSOR in name:
-        return _shaped(_flattened(column), json.loads(told))
+        return fixed_lists(_flattened(column), json.loads(told))
     return _unpacked(column, source, place)
-
-
-def _shaped(values: pa.Array, shape: Sequence[int]) -> pa.Array:
-    """Return flat values as rows of nested lists of a fixed size."""
-    for size in reversed(shape):
-        values = pa.FixedSizeListArray.from_arrays(values, size)
-    return values
 
 
 def _unpacked(column: pa.Array, source: Source, place: str) -> pa.Array:
@@ -308,7 +302,7 @@ def to_arrow(values: Any, place: str) -> pa.Array:
         except ValueError as error:
             raise DatasetError(f"{place} has arrays of different shapes: {error}") from error
     if isinstance(values, np.ndarray) and values.dtype != object:
-        return _shaped(pa.array(np.ascontiguousarray(values).reshape(-1)), values.shape[1:])
+        return array_column(values)
     if isinstance(values, list) and values and _holds_arrays(values[0]):
         return to_arrow({key: [value[key] for value in values] for key in values[0]}, place)
     try:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from ...store.errors import DatasetError
 from ...store.names import TERMINATED, TRUNCATED
 from ...store.spaces.arrow import LISTS, plain_array
+from ...writers.importing.columns import array_column
 from .mapping import OBVIOUS
 
 _ENDS = [name for role in (TERMINATED, TRUNCATED, "done") for name in OBVIOUS[role]]
@@ -138,14 +139,8 @@ def _column(values: Any, name: str) -> pa.Array:
     """Return rows of numbers, texts or lists as a column; arrays of several axes as nested lists."""
     try:
         array = values if isinstance(values, np.ndarray) else _stacked(values)
-        if isinstance(array, np.ndarray) and array.ndim > 1 and array.dtype.kind in "biuf":
-            flat = np.ascontiguousarray(array).reshape(-1)
-            column = pa.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))
-            for size in reversed(array.shape[1:]):
-                column = pa.FixedSizeListArray.from_arrays(column, size)
-            return column
         if isinstance(array, np.ndarray) and array.dtype.kind in "biuf":
-            return pa.array(array.astype(array.dtype.newbyteorder("="), copy=False))
+            return array_column(array)
         return pa.array(array.tolist() if isinstance(array, np.ndarray) else list(array))
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise DatasetError(
