@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +24,6 @@ from .formats import ForeignEpisode
 
 #: 128 bits.
 _DIGITS = 32
-#: Adds some rows of a column to a digest.
-_Update = Callable[[Any, int, int], None]
 
 
 class _Unknown(Exception):
@@ -85,37 +84,116 @@ def table_digests(steps: pa.Table, episodes: pa.Table) -> list[str | None]:
     seed, rows = _rows_of_all(steps)
     facts_seed, facts = _rows_of_all(episodes)
     seed.update(facts_seed.digest())
-    found: list[str | None] = []
+    digests: list[str | None] = []
     for row, key in enumerate(episodes.column(EPISODE).to_pylist()):
         number = order.get(key)
         digest = seed.copy()
         if number is not None:
             rows(digest, starts[number], starts[number + 1])
             facts(digest, row, row + 1)
-        found.append(None if number is None else digest.hexdigest()[:_DIGITS])
-    return found
+        digests.append(None if number is None else digest.hexdigest()[:_DIGITS])
+    return digests
 
 
-def _rows_of_all(table: pa.Table) -> tuple[Any, _Update]:
-    """Return a digest of the columns' names and widths, and what adds the rows of all columns to one."""
+def _rows_of_all(table: pa.Table) -> tuple[Any, Callable[[Any, int, int], None]]:
+    """Return a digest of the columns' names and types, and what adds the rows of all columns to one."""
     names = sorted(name for name in table.column_names if name != EPISODE)
     columns = {name: _storage(pa.concat_arrays(table.column(name).chunks)) for name in names if len(table)}
-    fixed = {name: values for name, values in columns.items() if _width(values.type)}
-    widths = [(name, str(values.type), _width(values.type)) for name, values in columns.items()]
-    digest = hashlib.sha256(repr((names, widths)).encode())
+    types = [(name, str(values.type)) for name, values in columns.items()]
+    planes = [plane for name, values in columns.items() for plane in _planes(values, name)]
     # One array of bytes, for one update for each episode.
-    parts = [plane for values in fixed.values() for plane in _planes(values)]
-    matrix = np.concatenate(parts, axis=1) if parts else np.empty((len(table), 0), np.uint8)
-    others = [_rows_of(values) for name, values in columns.items() if name not in fixed]
-    others += [_inner_nulls(values) for values in fixed.values() if _has_inner_nulls(values)]
+    wide = [plane.row_bytes() for plane in planes if plane.edges is None and not plane.nulls_of]
+    matrix = np.concatenate(wide, axis=1) if wide else np.empty((len(table), 0), np.uint8)
+    ragged = [plane for plane in planes if plane.edges is not None and not plane.nulls_of]
+    nulls = [plane for plane in planes if plane.nulls_of]
 
     def update(digest: Any, start: int, stop: int) -> None:
         digest.update(b"%d:" % (stop - start))
         digest.update(matrix[start:stop])
-        for other in others:
-            other(digest, start, stop)
+        for plane in ragged:
+            digest.update(plane.of_rows(start, stop))
+        for plane in nulls:
+            # Other rows may have a NULL where these have none.
+            if (missing := plane.of_rows(start, stop)).any():
+                digest.update(f"{plane.nulls_of}:".encode())
+                digest.update(missing)
 
-    return digest, update
+    return hashlib.sha256(repr((names, types)).encode()), update
+
+
+class _Plane(NamedTuple):
+    """The items of one level of a column.
+
+    Attributes:
+        items: numbers, or whether they are NULL.
+        edges: row k has the items from `edges[k]` to `edges[k + 1]`; None: it has item k.
+        nulls_of: the name of the level, if these are its NULLs; otherwise "".
+    """
+
+    items: np.ndarray
+    edges: np.ndarray | None = None
+    nulls_of: str = ""
+
+    def of_rows(self, start: int, stop: int) -> np.ndarray:
+        """Return the items of some rows."""
+        if self.edges is not None:
+            start, stop = self.edges[start], self.edges[stop]
+        return self.items[start:stop]
+
+    def row_bytes(self) -> np.ndarray:
+        """Return the bytes of item k as row k."""
+        return np.ascontiguousarray(self.items).view(np.uint8).reshape(len(self.items), -1)
+
+    def grouped(self, size: int) -> _Plane:
+        """Return the plane with so many items as one."""
+        if self.edges is not None:
+            return self._replace(edges=self.edges[::size])
+        width = size * math.prod(self.items.shape[1:])
+        return self._replace(items=self.items.reshape(len(self.items) // size, width))
+
+    def within(self, edges: np.ndarray) -> _Plane:
+        """Return the plane of rows that have these items."""
+        return self._replace(edges=edges if self.edges is None else self.edges[edges])
+
+
+def _planes(values: Any, name: str) -> Iterator[_Plane]:
+    """Yield the levels of a column: its NULLs, the lengths of lists and texts, and its numbers."""
+    values = _storage(values)
+    kind = values.type
+    if values.null_count:
+        yield _Plane(values.is_null().to_numpy(zero_copy_only=False), nulls_of=name)
+    if pa.types.is_struct(kind):
+        for index, part in enumerate(values.flatten()):
+            yield from _planes(part, f"{name}.{index}")
+    elif isinstance(kind, pa.FixedSizeListType):
+        if kind.list_size:
+            yield from (each.grouped(kind.list_size) for each in _planes(_items(values), f"{name}[]"))
+    elif isinstance(kind, LISTS):
+        edges = yield from _lengths(pc.call_function("list_value_length", [values]))
+        yield from (each.within(edges) for each in _planes(values.flatten(), f"{name}[]"))
+    elif pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        filled = values.fill_null(False if pa.types.is_boolean(kind) else 0) if values.null_count else values
+        yield _Plane(filled.to_numpy(zero_copy_only=False))
+    elif not pa.types.is_null(kind):
+        texts = pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind)
+        if not (texts or pa.types.is_large_binary(kind)):
+            values = pa.array(map(repr, values.to_pylist()))
+        yield from _bytes(values.cast(pa.large_binary()))
+
+
+def _lengths(lengths: Any) -> Generator[_Plane, None, np.ndarray]:
+    """Yield the plane of some lengths, and return the edges between the items."""
+    sizes = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    yield _Plane(sizes)
+    return np.concatenate([[0], np.cumsum(sizes)])
+
+
+def _bytes(values: Any) -> Iterator[_Plane]:
+    """Yield the levels of binary values."""
+    filled = values.fill_null(b"") if values.null_count else values
+    edges = yield from _lengths(pc.call_function("binary_length", [filled]))
+    first = np.frombuffer(filled.buffers()[1], np.int64)[filled.offset] if len(filled) else 0
+    yield _Plane(np.frombuffer(filled.buffers()[2] or b"", np.uint8)[first:]).within(edges)
 
 
 def _storage(values: Any) -> Any:
@@ -126,122 +204,14 @@ def _storage(values: Any) -> Any:
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
-def _width(kind: pa.DataType) -> int:
-    """Return how many numbers a value of a type has; 0 if that differs, or is not known from the type."""
-    size = kind.list_size if isinstance(kind, pa.FixedSizeListType) else 1
-    kind = kind.value_type if isinstance(kind, pa.FixedSizeListType) else kind
-    return size * (pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
-def _planes(values: Any) -> list[np.ndarray]:
-    """Return the bytes of numbers or vectors, and of where they are NULL; uint8, one row per row."""
-    count, width = len(values), _width(values.type)
-    valid = values.is_valid().to_numpy(zero_copy_only=False)
-    flat = _items(values)
-    if flat.null_count:
-        flat = flat.fill_null(False if pa.types.is_boolean(flat.type) else 0)
-    numbers = flat.to_numpy(zero_copy_only=False).reshape(count, width)
-    if not valid.all():
-        # Behind a NULL may stand anything.
-        numbers = np.where(valid[:, None], numbers, numbers.dtype.type(0))
-    content = np.ascontiguousarray(numbers).view(np.uint8)
-    return [content, valid.astype(np.uint8)[:, None]]
-
-
 def _items(values: Any) -> Any:
-    """Return the numbers of all vectors, also behind those that are NULL."""
-    if not isinstance(values.type, pa.FixedSizeListType):
-        return values
+    """Return the items of all lists of a fixed size; NULL in those that are NULL."""
     size = values.type.list_size
-    return values.values.slice(values.offset * size, len(values) * size)
-
-
-def _has_inner_nulls(values: Any) -> bool:
-    return isinstance(values.type, pa.FixedSizeListType) and bool(values.flatten().null_count)
-
-
-def _inner_nulls(values: Any) -> _Update:
-    """Return what adds the places of NULLs in vectors, where there are some."""
-    size = values.type.list_size
-    missing = _items(values).is_null().to_numpy(zero_copy_only=False).reshape(len(values), size)
-    missing &= values.is_valid().to_numpy(zero_copy_only=False)[:, None]
-
-    def update(digest: Any, start: int, stop: int) -> None:
-        places = np.flatnonzero(missing[start:stop])
-        if len(places):
-            digest.update(b"i%d:" % len(places))
-            digest.update(places)
-
-    return update
-
-
-def _rows_of(values: Any) -> _Update:
-    """Return what adds rows of a column to a digest: where they are NULL, and their other values."""
-    values = _storage(values)
-    rows = _values_of(values)
+    items = values.values.slice(values.offset * size, len(values) * size)
     if not values.null_count:
-        return rows
-    valid = values.is_valid().to_numpy(zero_copy_only=False)
-
-    def update(digest: Any, start: int, stop: int) -> None:
-        missing = np.flatnonzero(~valid[start:stop])
-        if len(missing):
-            digest.update(b"n%d:" % len(missing))
-            digest.update(missing)
-        rows(digest, start, stop)
-
-    return update
-
-
-def _values_of(values: Any) -> _Update:
-    kind = values.type
-    if pa.types.is_struct(kind):
-        return _all_of([_rows_of(part) for part in values.flatten()], str([field.name for field in kind]))
-    if isinstance(kind, LISTS):
-        return _lists_of(values)
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return _lists_of(values.cast(pa.large_binary()))
-    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        filled = values.fill_null(False if pa.types.is_boolean(kind) else 0) if values.null_count else values
-        numbers = np.ascontiguousarray(filled.to_numpy(zero_copy_only=False))
-
-        def update(digest: Any, start: int, stop: int) -> None:
-            digest.update(f"{numbers.dtype}{stop - start}:".encode())
-            digest.update(numbers[start:stop])
-
-        return update
-    plain = values.to_pylist()
-    return lambda digest, start, stop: digest.update(repr((str(kind), plain[start:stop])).encode())
-
-
-def _all_of(parts: list[_Update], name: str) -> _Update:
-    def update(digest: Any, start: int, stop: int) -> None:
-        digest.update(name.encode())
-        for part in parts:
-            part(digest, start, stop)
-
-    return update
-
-
-def _lists_of(values: Any) -> _Update:
-    """Return what adds rows of lists or bytes: their lengths, and what they hold."""
-    if pa.types.is_large_binary(values.type):
-        lengths = pc.call_function("binary_length", [values])
-        filled = values.fill_null(b"") if values.null_count else values
-        bounds = np.frombuffer(filled.buffers()[1], np.int64)[filled.offset :][: len(filled) + 1]
-        data = filled.buffers()[2] or b""
-        rows = _values_of(pa.array(np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]))
-    else:
-        lengths = pc.call_function("list_value_length", [values])
-        rows = _rows_of(values.flatten())
-    sizes = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    edges = np.concatenate([[0], np.cumsum(sizes)])
-
-    def update(digest: Any, start: int, stop: int) -> None:
-        digest.update(sizes[start:stop])
-        rows(digest, int(edges[start]), int(edges[stop]))
-
-    return update
+        return items
+    valid = np.repeat(values.is_valid().to_numpy(zero_copy_only=False), size)
+    return items.take(pa.array(np.arange(len(items)), mask=~valid))
 
 
 def same_content(ours: Any, theirs: Any) -> bool:
