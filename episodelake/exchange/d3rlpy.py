@@ -84,8 +84,8 @@ def _look(file: Any) -> Match:
 
 def _is_flat(source: Any) -> bool:
     """Return whether a file has the columns of version 1; `episode_terminals` may be missing."""
-    found = looked_into(source, lambda file: Match("", len(missing_arrays(file, *_V1))))
-    return found.lacks == 0
+    match = looked_into(source, lambda file: Match("", len(missing_arrays(file, *_V1))))
+    return match.lacks == 0
 
 
 class _Dataset(Hdf5Dataset):
@@ -149,16 +149,16 @@ class _Dumped(_Dataset):
     def _load(self, index: int, terminated: bool) -> ForeignEpisode:
         place = f"{self.path}: episode {index}"
         with reading(place):
-            found = tuple(whole(array, place) for array in self._arrays("observations", index))
+            parts = tuple(whole(array, place) for array in self._arrays("observations", index))
             actions, rewards = (whole(self._array(name, index), place) for name in ("actions", "rewards"))
-        counts = {len(each) for each in (*found, actions, rewards)}
+        counts = {len(each) for each in (*parts, actions, rewards)}
         if len(counts) > 1:
             raise DatasetError(
-                f"{place} has {len(found[0])} observations, {len(actions)} actions and {len(rewards)} "
+                f"{place} has {len(parts[0])} observations, {len(actions)} actions and {len(rewards)} "
                 "rewards; they must be as many."
             )
-        found = tuple(map(_shaped, found, self._observation_spaces))
-        observations = found if self._several else found[0]
+        parts = tuple(map(_shaped, parts, self._observation_spaces))
+        observations = parts if self._several else parts[0]
         actions = _shaped(actions, self.action_space)
         if terminated:
             episode = ForeignEpisode(observations, actions, rewards, True, False)
@@ -190,10 +190,10 @@ class _Dumped(_Dataset):
         """Return an array of an episode, or those of a tuple."""
         if f"{name}_{index}_0" not in self.file:
             return [self._array(name, index)]
-        found = []
-        while (path := f"{name}_{index}_{len(found)}") in self.file:
-            found.append(self.file[path])
-        return found
+        arrays = []
+        while (path := f"{name}_{index}_{len(arrays)}") in self.file:
+            arrays.append(self.file[path])
+        return arrays
 
 
 def _shaped(values: np.ndarray, space: Any) -> np.ndarray:

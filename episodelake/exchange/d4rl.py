@@ -135,8 +135,8 @@ class _Dataset(Hdf5Dataset, FlatDataset):
 
     def _read_card(self, file: Any) -> None:
         self.card = {name: plain(value) for name, value in file.attrs.items()}
-        found, rest = card_values(leaves(file["metadata"]) if "metadata" in file else {})
-        self.card.update(found)
+        entries, rest = card_values(leaves(file["metadata"]) if "metadata" in file else {})
+        self.card.update(entries)
         for name in rest:
             self.losses.add(f"metadata/{name}, an array too large for the card")
         for name in file:

@@ -128,9 +128,9 @@ class _Folder:
             start_time=None if started is None else [int(started.timestamp() * 1e6) * 1000],
         )
         yield chunk.from_columns("/__properties", [], info)
-        told = {name: facts[name] for name in _FACTS if facts[name] is not None} | _metadata(rows)
+        properties = {name: facts[name] for name in _FACTS if facts[name] is not None} | _metadata(rows)
         # Of plain values Rerun gives each name one type in the whole process.
-        typed = {name: pa.array([value]) for name, value in told.items()}
+        typed = {name: pa.array([value]) for name, value in properties.items()}
         yield chunk.from_property("episode", rerun.AnyValues(**typed))
         times = _Times(rerun, self._axis(rows, number), rows.column(STEP).to_numpy())
         for field in rows.schema:
@@ -227,8 +227,8 @@ class _Folder:
         rerun = self._rerun
         if self._images == "raw":
             model = "RGB" if frames.shape[-1:] == (3,) and frames.ndim == 4 else "L"
-            told = {"width": frames.shape[2], "height": frames.shape[1]}
-            kind = rerun.components.ImageFormat(**told, color_model=model, channel_datatype="U8")
+            size = {"width": frames.shape[2], "height": frames.shape[1]}
+            kind = rerun.components.ImageFormat(**size, color_model=model, channel_datatype="U8")
             return rerun.Image.columns(buffer=frames.reshape(len(frames), -1), format=[kind] * len(frames))
         if self._images == "jpeg":
             self._export.losses.add("frames of lossy JPEG", len(frames))
@@ -256,10 +256,10 @@ class _Times:
 def _metadata(rows: pa.Table) -> dict[str, Any]:
     """Return the metadata of an episode as properties; values that are no numbers or texts as JSON."""
     names = [name for name in rows.schema.names if name.startswith(METADATA.prefix)]
-    found = {name: rows.column(name)[0].as_py() for name in names}
+    metadata = {name: rows.column(name)[0].as_py() for name in names}
     return {
         name: value if isinstance(value, bool | int | float | str) else json.dumps(value, default=str)
-        for name, value in found.items()
+        for name, value in metadata.items()
         if value is not None
     }
 

@@ -167,16 +167,16 @@ class _Dataset(Hdf5Dataset):
         return {name: values[name] for name in names}
 
     def _metadata(self, name: str, demo: Any) -> dict[str, Any]:
-        found = {key: plain(value) for key, value in demo.attrs.items() if key != "num_samples"}
+        attributes = {key: plain(value) for key, value in demo.attrs.items() if key != "num_samples"}
         splits = [split for split, demos in self._splits.items() if name in demos]
-        return found | ({"splits": splits} if splits else {})
+        return attributes | ({"splits": splits} if splits else {})
 
     def _read_masks(self) -> dict[str, set[str]]:
         masks = leaves(self.file["mask"]) if "mask" in self.file else {}
-        found = {split: set(map(plain, array[()])) for split, array in masks.items()}
-        for split, demos in found.items():
+        demos_of = {split: set(map(plain, array[()])) for split, array in masks.items()}
+        for split, demos in demos_of.items():
             self.losses.add(f"episodes of mask/{split} that the file lacks", len(demos - set(self._demos)))
-        return found
+        return demos_of
 
 
 def _number(name: str) -> tuple[int, str]:
@@ -290,8 +290,8 @@ def _write_demo(demo: Any, episode: Episode, count: int, export: Export) -> None
 
 
 def _splits(episode: Episode) -> list[str]:
-    found = episode.metadata.get(_SPLITS, [])
-    texts = [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+    splits = episode.metadata.get(_SPLITS, [])
+    texts = [each for each in splits if isinstance(each, str)] if isinstance(splits, list) else []
     return list(filter(is_name, texts))
 
 
@@ -306,8 +306,8 @@ def _write_card(data: Any, export: Export) -> None:
 
 def _env_args(spec: str) -> dict[str, Any]:
     """Return an environment of Gymnasium as robomimic describes it: https://robomimic.github.io/docs"""
-    told = json.loads(spec) if spec.startswith("{") else {"id": spec}
-    return {"env_name": told.get("id"), "type": _GYM, "env_kwargs": told.get("kwargs") or {}}
+    environment = json.loads(spec) if spec.startswith("{") else {"id": spec}
+    return {"env_name": environment.get("id"), "type": _GYM, "env_kwargs": environment.get("kwargs") or {}}
 
 
 def _check(what: str, space: Space) -> None:

@@ -182,24 +182,24 @@ def _lanes(state: Mapping[str, Any]) -> list[tuple[int, int, int, int]]:
         full = state["_size"] >= state["maxsize"]
         return [(0, state["maxsize"], state["_size"], state["_insertion_idx"] if full else 0)]
     edges = np.asarray(state["_extend_offset"]).tolist()
-    found = []
+    lanes = []
     for index, (filled, newest) in enumerate(zip(state["_lengths"], state["last_index"], strict=True)):
         first, capacity = edges[index], edges[index + 1] - edges[index]
         full = filled >= capacity
-        found.append((first, capacity, int(filled), (int(newest) + 1 - first) % capacity if full else 0))
-    return found
+        lanes.append((first, capacity, int(filled), (int(newest) + 1 - first) % capacity if full else 0))
+    return lanes
 
 
 def _columns(dataset: ForeignDataset, name: str, values: Mapping[str, Any], rows: int) -> dict[str, Any]:
     """Return `info` or `policy` by column of `steps`, without what is no array of numbers."""
     group = INFO if name == "info" else POLICY
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for path, array in tree_leaves(values.get(name, {})).items():
         if getattr(array, "dtype", np.dtype(object)).kind not in "biufSU" or len(array) != rows:
             dataset.losses.add(f"{'.'.join((name, *path))}, whose values are no numbers")
         else:
-            found[group.column(path)] = array
-    return found
+            columns[group.column(path)] = array
+    return columns
 
 
 def _check_numbers(array: Any, name: str, place: str) -> None:

@@ -136,14 +136,14 @@ def _facts(episode: Episode, export: Export) -> dict[str, Any]:
 def _names(paths: list[tuple[str, ...]]) -> list[str]:
     """Return names of members, also different for readers that ignore case."""
     taken: set[str] = set()
-    found = []
+    members = []
     for first, *rest in paths:
         name = ".".join(names.escape(key).replace("/", "%2F") for key in (first, *rest))
         if name.lower() in taken:
             name = ".".join([first, *("".join(f"%{byte:02X}" for byte in key.encode()) for key in rest)])
         taken.add(name.lower())
-        found.append(name)
-    return found
+        members.append(name)
+    return members
 
 
 def _transitions(
@@ -172,12 +172,12 @@ def _transitions(
     ends = zip(episode.terminations.tolist(), episode.truncations.tolist(), strict=True)
     flags = [[str(flag).lower() for flag in both] for both in ends]
     for t in range(count):
-        told = (
+        facts_of_step = (
             f'{{"t":{t},"terminated":{flags[t][0]},"truncated":{flags[t][1]},"info":{texts[0][t]},'
             f'"next_info":{texts[0][t + 1]},"policy":{texts[1][t]},"extra":{texts[2][t]},{facts[1:]}'
         )
         members = [(f"{name}.{suffix}", contents[t]) for name, suffix, contents in columns]
-        yield t, [*members, ("json", told.encode())]
+        yield t, [*members, ("json", facts_of_step.encode())]
 
 
 def _rows(values: Any, pictures: bool) -> tuple[str, list[bytes]]:

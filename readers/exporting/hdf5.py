@@ -101,10 +101,10 @@ class InfoColumns:
         if any(episode.infos[transitions:]):
             self._export.losses.add("the infos of a last observation")
         kept = flat(self._export.of_steps(INFO, _rows_by_key(episode, transitions)))
-        found = {name: values for name, part in kept if (values := number_array(part)) is not None}
-        for name in [name for name in self._kept if name not in found]:
+        infos = {name: values for name, part in kept if (values := number_array(part)) is not None}
+        for name in [name for name in self._kept if name not in infos]:
             self._drop(name)
-        for name, values in found.items():
+        for name, values in infos.items():
             form = (values.shape[1:], values.dtype)
             if name not in self._kept:
                 if self._episodes:

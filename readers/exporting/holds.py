@@ -127,8 +127,8 @@ def fitting(
             if fits(inner, value):
                 kept[key] = value
             elif fits is not nothing and isinstance(value, Mapping) and value:
-                if found := within(value, inner):
-                    kept[key] = found
+                if inside := within(value, inner):
+                    kept[key] = inside
             else:
                 lose(inner, value)
         return kept
@@ -219,8 +219,8 @@ class Episodes:
     def facts(self) -> Iterator[dict[str, Any]]:
         """Yield run, seed, options and metadata of each episode."""
         reader = self.context.rows
-        found = map(reader.find, self.context.all_positions.tolist())
-        for _, members in groupby(found, key=lambda each: id(each[0])):
+        places = map(reader.find, self.context.all_positions.tolist())
+        for _, members in groupby(places, key=lambda each: id(each[0])):
             while some := list(islice(members, _ROWS)):
                 table = some[0][0].take(pa.array([index for _, index in some]))
                 rows = table.select(["run_id", "seed", "wide_seed", "options"]).to_pylist()

@@ -182,20 +182,20 @@ def _problem(path: Path) -> str | None:
         return f"is the store {store}"
     if not path.is_dir():
         return _problem_of_file(path) if path.is_file() else "is no ordinary file or folder"
-    found = dict(_entries(path))
-    if not found:
+    entries = dict(_entries(path))
+    if not entries:
         return None
     marked = _read(path / MARK)
-    found.pop(MARK, None)
+    entries.pop(MARK, None)
     if marked is None:
-        count = f"{len(found):,}" if len(found) < _COUNTED else f"over {_COUNTED:,}"
-        return f"is a folder with {count} files that no export wrote, such as {_listed(sorted(found))}"
+        count = f"{len(entries):,}" if len(entries) < _COUNTED else f"over {_COUNTED:,}"
+        return f"is a folder with {count} files that no export wrote, such as {_listed(sorted(entries))}"
     format, files = marked
-    others = sorted(found.keys() ^ files.keys())
+    others = sorted(entries.keys() ^ files.keys())
     others += [
         name
-        for name in sorted(found.keys() & files.keys())
-        if found[name].is_symlink() or _digest(found[name]) not in files[name]
+        for name in sorted(entries.keys() & files.keys())
+        if entries[name].is_symlink() or _digest(entries[name]) not in files[name]
     ]
     if others:
         return f"is an export ({format}) that was changed since, in {_listed(others)}"
@@ -227,8 +227,8 @@ def _entries(folder: Path) -> Iterator[tuple[str, Path]]:
         if not names and not folders and inner != str(folder):
             names = [""]
         for name in names:
-            found = Path(inner, name)
-            yield found.relative_to(folder).as_posix(), found
+            path_of_entry = Path(inner, name)
+            yield path_of_entry.relative_to(folder).as_posix(), path_of_entry
             count += 1
             if count >= _COUNTED and not (folder / MARK).exists():
                 return
@@ -254,17 +254,17 @@ def _mark(area: Path, path: Path, format: str, known: list[str]) -> None:
         file = _mark_of_file(path)
         if os.path.lexists(file) and _read(file) is None:
             raise StoreExistsError(f"{file} is in the way of the mark of the export. Move it away.")
-    told = {"made_by": "episodelake export", "format": format, "files": files}
-    (area / _TOLD).write_text(json.dumps(told, indent=1))
+    mark = {"made_by": "episodelake export", "format": format, "files": files}
+    (area / _TOLD).write_text(json.dumps(mark, indent=1))
     (area / _TOLD).replace(file)
 
 
 def _read(file: Path) -> tuple[str, dict[str, list[str]]] | None:
     """Return the format and the digests of a mark; None if it is none."""
     try:
-        told: Any = None if file.is_symlink() else json.loads(file.read_bytes())
-        if told["made_by"] == "episodelake export":
-            return str(told["format"]), {name: [*digests] for name, digests in told["files"].items()}
+        mark: Any = None if file.is_symlink() else json.loads(file.read_bytes())
+        if mark["made_by"] == "episodelake export":
+            return str(mark["format"]), {name: [*digests] for name, digests in mark["files"].items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         pass
     return None

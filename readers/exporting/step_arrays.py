@@ -139,19 +139,18 @@ def by_key(episode: Episode, group: ColumnGroup) -> Any:
 
 def _values(cells: pa.Array, kind: str) -> Any:
     """Return the values of a column, an array or a list of texts; None if they are not of one shape."""
-    logical = kinds.LogicalType.of(kind)
-    if cells.null_count or logical.family == "list":
+    if cells.null_count or kind.startswith("list:"):
         return None
     if kind == "str":
         return cells.to_pylist()
     elements, shape = elements_of(cells)
     if shape is None or elements.null_count:
         return None
-    found = elements.to_numpy(zero_copy_only=False)
-    if logical.family != "array":
-        return found
-    inner = shape if logical.shape == (-1,) else logical.shape
-    return found.astype(logical.dtype, copy=False).reshape(len(cells), *inner)
+    values = elements.to_numpy(zero_copy_only=False)
+    if not kind.startswith("array:"):
+        return values
+    dtype, inner = kinds.array_parts(kind)
+    return values.astype(dtype, copy=False).reshape(len(cells), *(shape if inner == (-1,) else inner))
 
 
 def refuse_agents(context: ReadContext, target: str) -> None:

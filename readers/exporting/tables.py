@@ -138,20 +138,20 @@ class TableExport:
         counts = np.array([count for _, _, count in members])
         order = np.concatenate([np.arange(start, start + count) for _, start, count in members])
         owners = np.repeat(np.arange(len(members)), counts)
-        found = self._block_rows(block)
+        steps = self._block_rows(block)
         if self._transitions:
-            self._count_last(found, [start + count - 1 for _, start, count in members])
+            self._count_last(steps, [start + count - 1 for _, start, count in members])
         if self._encode is not None:
-            found, order = self._encode(found.take(pa.array(order))), np.arange(len(order))
+            steps, order = self._encode(steps.take(pa.array(order))), np.arange(len(order))
         if self._transitions:
             acted = np.ones(len(order), bool)
             acted[np.cumsum(counts) - 1] = False
             order, owners = order[acted], owners[acted]
-        rows = found.take(pa.array(order))
+        rows = steps.take(pa.array(order))
         columns: dict[str, Any] = {EPISODE: pa.array(done + owners)}
         columns |= {field.name: rows.column(field.name) for field in self._steps}
         if self._following:
-            after = found.select(list(self._following)).take(pa.array(order + 1))
+            after = steps.select(list(self._following)).take(pa.array(order + 1))
             columns |= {name: after.column(column) for column, name in self._following.items()}
         if self._facts:
             facts = self._episodes([position for position, _, _ in members]).take(pa.array(owners))
@@ -211,12 +211,12 @@ class _RunColumns:
         """Return columns of episodes with those of their runs."""
         places = pa.array([self._places[run] for run in runs], pa.int64())
         for name, values in self._columns.items():
-            found = values.take(places)
+            taken = values.take(places)
             if name not in own.column_names:
-                own = own.append_column(name, found)
+                own = own.append_column(name, taken)
                 continue
             column = own.column(name).combine_chunks()
-            joined = _merged(column, found) if name == METADATA.json_column else column.fill_null(found)
+            joined = _merged(column, taken) if name == METADATA.json_column else column.fill_null(taken)
             own = own.set_column(own.column_names.index(name), name, joined)
         return own
 
@@ -225,4 +225,6 @@ def _merged(own: pa.Array, other: pa.Array) -> pa.Array:
     """Return JSON objects with the entries of others that they lack."""
     pairs = zip(own.to_pylist(), other.to_pylist(), strict=True)
     read = [[load_object(text, METADATA.json_column) for text in pair if text is not None] for pair in pairs]
-    return pa.array([dump_json(found[-1] | found[0]) if found else None for found in read], pa.string())
+    return pa.array(
+        [dump_json(objects[-1] | objects[0]) if objects else None for objects in read], pa.string()
+    )

@@ -77,10 +77,10 @@ class Export:
 
     def metadata(self, episode: Episode) -> dict[Any, Any]:
         """Return the metadata of an episode that have a place, its run among them."""
-        found = episode.metadata
+        metadata = episode.metadata
         if self.facts.runs.any:
-            found, _ = self.facts.runs.join(episode.run_id, found)
-        return fitting(found, self.holds.metadata, lambda path, value: None)
+            metadata, _ = self.facts.runs.join(episode.run_id, metadata)
+        return fitting(metadata, self.holds.metadata, lambda path, value: None)
 
     def of_steps(self, group: ColumnGroup, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return those infos, policy outputs or own columns by key that have a place, and count the others.
@@ -90,10 +90,10 @@ class Export:
             values: as `Episode.info_arrays`, `policy` and `extra` give them, or the first rows of these.
         """
 
-        def lose(path: tuple[Any, ...], found: Any) -> None:
+        def lose(path: tuple[Any, ...], value: Any) -> None:
             name = ".".join(map(str, path))
             what = f"the column {name}" if group is EXTRA else f"{group.prefix}{name}"
-            self.losses.add(f"{what}, which is not a {self.holds.form} at every step", _rows(found))
+            self.losses.add(f"{what}, which is not a {self.holds.form} at every step", _rows(value))
 
         return fitting(values, self.holds.of_steps(group), lose)
 

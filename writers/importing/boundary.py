@@ -118,10 +118,10 @@ def located(source: Any) -> Any:
     path = (path if path.exists() else user_path(source)).absolute()
     if path.exists() or not glob.has_magic(str(path)):
         return path
-    found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
-    if not found:
+    paths = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
+    if not paths:
         raise DatasetError(f"There is no file {source}, and none matches it as a pattern. Check the path.")
-    return replace(_files(found), pattern=str(path))
+    return replace(_files(paths), pattern=str(path))
 
 
 def _files(paths: Sequence[Any]) -> Files:

@@ -75,14 +75,14 @@ def flags_of(column: pa.Array, name: str) -> pa.Array:
 
 def nested(columns: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
     """Return columns named by path as nested dicts."""
-    found: dict[str, Any] = {}
+    groups_of: dict[str, Any] = {}
     for path, values in columns.items():
         *groups, name = path.split(separator)
-        inner = found
+        inner = groups_of
         for group in groups:
             inner = inner.setdefault(group, {})
         inner[name] = values
-    return found
+    return groups_of
 
 
 def fixed_lists(values: pa.Array, shape: Sequence[int]) -> pa.Array:

@@ -198,20 +198,20 @@ class FlatDataset(SpanDataset[_Span]):
     def _leaves(self) -> dict[str, Any]:
         """The arrays by column of `steps`; once the dataset has the spaces of the store."""
         rows = self._rows
-        found = leaf_columns(self.observation_space, rows.observation, OBSERVATION, rows.place)
-        found |= leaf_columns(self.action_space, rows.action, ACTION, rows.place)
+        columns = leaf_columns(self.observation_space, rows.observation, OBSERVATION, rows.place)
+        columns |= leaf_columns(self.action_space, rows.action, ACTION, rows.place)
         if rows.following is not None:
             after = leaf_columns(self.observation_space, rows.following, NEXT_OBSERVATION, rows.place)
             for name, array in after.items():
-                now = found[name.removeprefix("next_")]
+                now = columns[name.removeprefix("next_")]
                 if array.shape[1:] != now.shape[1:] or not np.can_cast(array.dtype, now.dtype):
                     raise DatasetError(
                         f"{rows.place}: {_name(array, name)} cannot be read: it has {array.dtype} of shape "
                         f"{array.shape[1:]}; the observations are {now.dtype} of {now.shape[1:]}."
                     )
-            found |= after
+            columns |= after
         return (
-            found | ({} if rows.reward is None else {REWARD: rows.reward}) | {**rows.passed, **rows.arrived}
+            columns | ({} if rows.reward is None else {REWARD: rows.reward}) | {**rows.passed, **rows.arrived}
         )
 
     @cached_property
@@ -299,10 +299,10 @@ def leaf_columns(space: Space, values: Tree, column: str, place: str) -> dict[st
     lacking = [str(key) for key in parts if not isinstance(given, Mapping) or key not in given]
     if lacking:
         raise DatasetError(f"{place}: the {column} has no {', '.join(lacking)}; its space is {space}.")
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for key, (name, part) in parts.items():
-        found |= leaf_columns(part, given[key], f"{column}.{name}", place)
-    return found
+        columns |= leaf_columns(part, given[key], f"{column}.{name}", place)
+    return columns
 
 
 def extra_column(name: str, source: str) -> str:
@@ -350,8 +350,8 @@ def array_tree(values: Any) -> Tree:
     if isinstance(values, Mapping):
         return {str(key): array_tree(part) for key, part in values.items()}
     if hasattr(values, "detach"):
-        found = values.detach().cpu().numpy()
-        return found if isinstance(found, np.ndarray) else None
+        array = values.detach().cpu().numpy()
+        return array if isinstance(array, np.ndarray) else None
     return values
 
 
@@ -359,10 +359,10 @@ def tree_leaves(tree: Tree, path: tuple[str, ...] = ()) -> dict[tuple[str, ...],
     """Return the arrays of nested mappings by path."""
     if not isinstance(tree, Mapping):
         return {path: tree}
-    found: dict[tuple[str, ...], Any] = {}
+    arrays: dict[tuple[str, ...], Any] = {}
     for key, part in tree.items():
-        found |= tree_leaves(part, (*path, key))
-    return found
+        arrays |= tree_leaves(part, (*path, key))
+    return arrays
 
 
 def action_space_of(actions: Tree) -> Space:
@@ -380,7 +380,7 @@ def unrolled(lanes: Sequence[tuple[int, int, int, int]], step: int = 1) -> np.nd
             the place of the oldest among them.
         step: how many rows of the arrays one row of a ring is away from the next.
     """
-    found = [
+    rows = [
         first + step * ((oldest + np.arange(filled)) % capacity) for first, capacity, filled, oldest in lanes
     ]
-    return np.concatenate(found) if found else np.array([], np.int64)
+    return np.concatenate(rows) if rows else np.array([], np.int64)

@@ -74,16 +74,16 @@ def _fault(path: Path, _: tuple[int, int, int], limits: Boundary) -> str | None:
         return None if inner else f"{name.decode(errors='replace')} is a link to another file. {TRUST}"
 
     def item(name: bytes) -> str | None:
-        found = h5py.h5o.open(file.id, name)
-        if not isinstance(found, h5py.h5d.DatasetID):
+        opened = h5py.h5o.open(file.id, name)
+        if not isinstance(opened, h5py.h5d.DatasetID):
             return None
-        place, made = name.decode(errors="replace"), found.get_create_plist()
+        place, made = name.decode(errors="replace"), opened.get_create_plist()
         if not limits.trust and (made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count()):
             return f"the values of {place} are in other files. {TRUST}"
-        claimed = found.get_type().get_size() * math.prod(found.shape or ())
-        if not limits.chosen and limits.limit is not None and claimed > expanded(found.get_storage_size()):
+        claimed = opened.get_type().get_size() * math.prod(opened.shape or ())
+        if not limits.chosen and limits.limit is not None and claimed > expanded(opened.get_storage_size()):
             return (
-                f"{place} claims {claimed:,} bytes, and {found.get_storage_size():,} are stored. If that is "
+                f"{place} claims {claimed:,} bytes, and {opened.get_storage_size():,} are stored. If that is "
                 "right, pass max_bytes= (--max-bytes), the most bytes of an episode in memory."
             )
         return None
@@ -127,13 +127,13 @@ class Hdf5Dataset(ForeignDataset):
 
 def leaves(group: Any, prefix: str = "") -> dict[str, Any]:
     """Return the arrays of a group and the groups in it, by path."""
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for name, item in group.items():
         if hasattr(item, "items"):
-            found.update(leaves(item, f"{prefix}{name}/"))
+            arrays.update(leaves(item, f"{prefix}{name}/"))
         else:
-            found[prefix + name] = item
-    return found
+            arrays[prefix + name] = item
+    return arrays
 
 
 def check_lengths(place: Any, arrays: Mapping[str, Any]) -> int:
@@ -213,8 +213,8 @@ def discrete_of(arrays: Iterator[Any]) -> spaces.Discrete:
     limits = [0]
     for array in arrays:
         if len(array):
-            found = whole(array, "The actions")
-            limits += [int(found.min()), int(found.max())]
+            numbers = whole(array, "The actions")
+            limits += [int(numbers.min()), int(numbers.max())]
     return discrete_space(min(limits), max(limits))
 
 

@@ -83,13 +83,13 @@ def source_identity(dataset: ForeignDataset, format: str, source: Any, name: str
     if name is not None:
         return f"{format}:{quote(name, ' ')}"
     if isinstance(source, Files):
-        told, place = source.base.name, f"{os.path.realpath(source.base)}\0{source.identity}"
+        shown, place = source.base.name, f"{os.path.realpath(source.base)}\0{source.identity}"
     elif isinstance(source, str | Path):
-        told, place = Path(source).name, os.path.realpath(source)
+        shown, place = Path(source).name, os.path.realpath(source)
     else:
-        told, place = type(source).__name__, _first_digest(dataset)
+        shown, place = type(source).__name__, _first_digest(dataset)
     digest = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
-    return f"{format}:{quote(told, ' ')}@{digest}"
+    return f"{format}:{quote(shown, ' ')}@{digest}"
 
 
 def _first_digest(dataset: ForeignDataset) -> str:

@@ -81,8 +81,8 @@ class NpyFile:
     def _read(self, start: int, shape: tuple[int, ...]) -> np.ndarray:
         check_bytes(self._place, self.dtype.itemsize * math.prod(shape))
         with reading(self._place):
-            found = np.empty(shape, self.dtype)
-            rest = found.reshape(-1).view(np.uint8).data
+            rows = np.empty(shape, self.dtype)
+            rest = rows.reshape(-1).view(np.uint8).data
             self._file.seek(self._start + start * self._row_bytes)
             while len(rest):
                 count = self._file.readinto(rest[:_READ_BYTES])  # type: ignore[attr-defined]
@@ -91,7 +91,7 @@ class NpyFile:
                         f"{self._place} ends too early: its header gives the shape {self.shape}."
                     )
                 rest = rest[count:]
-        return found
+        return rows
 
     def close(self) -> None:
         """Close the file."""

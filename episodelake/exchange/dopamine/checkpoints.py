@@ -86,13 +86,13 @@ class Checkpoint:
 
 def find_checkpoints(folder: Path) -> list[Checkpoint]:
     """Return the checkpoints of a folder in order, without reading them."""
-    found: dict[int, Checkpoint] = {}
+    checkpoints: dict[int, Checkpoint] = {}
     for path in sorted(folder.iterdir()):
         if match := _FILE.fullmatch(path.name):
             number = int(match[3])
-            checkpoint = found.setdefault(number, Checkpoint(number, {}, {}))
+            checkpoint = checkpoints.setdefault(number, Checkpoint(number, {}, {}))
             (checkpoint.arrays if match[1] else checkpoint.others)[match[2]] = path  # type: ignore[index]
-    return [found[number] for number in sorted(found) if found[number].arrays]
+    return [checkpoints[number] for number in sorted(checkpoints) if checkpoints[number].arrays]
 
 
 def read_counters(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
@@ -104,7 +104,7 @@ def read_counters(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     Raises:
         DatasetError: a file is missing or damaged.
     """
-    found: list[Checkpoint] = []
+    counted: list[Checkpoint] = []
     for each in checkpoints:
         lacking = [name for name in COUNTERS if name not in each.others]
         if lacking:
@@ -119,11 +119,11 @@ def read_counters(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
                 f"{each.others['add_count']} is {added!s:.50} for {capacity} slots; expected a whole number."
             )
         count = int(added)
-        if found and count < found[-1].added:
-            last = found[-1]
+        if counted and count < counted[-1].added:
+            last = counted[-1]
             count = last.added + (count - last.added) % capacity + (each.number - last.number - 1) * capacity
-        found.append(replace(each, added=count, capacity=capacity, margin=margin.size))
-    return found
+        counted.append(replace(each, added=count, capacity=capacity, margin=margin.size))
+    return counted
 
 
 def _opened(path: Path) -> NpyFile:
@@ -168,7 +168,7 @@ def _slots(path: Path) -> np.ndarray:
         DatasetError: the file is damaged, or holds something else.
     """
     with reading(f"{path}, a set of whole numbers,"), gzip.open(path) as file:
-        found = _Slots(file).load()
-    if not isinstance(found, set) or not all(type(each) is int for each in found):
+        slots = _Slots(file).load()
+    if not isinstance(slots, set) or not all(type(each) is int for each in slots):
         raise DatasetError(f"{path} holds no set of whole numbers.")
-    return np.array(sorted(found), np.int64)
+    return np.array(sorted(slots), np.int64)

@@ -47,13 +47,13 @@ class _Format:
         """Look at the names of the files."""
         if not isinstance(source, str | Path) or not Path(source).is_dir():
             return Match("it is no folder", 3, related=False)
-        found = find_checkpoints(Path(source))
-        if not found:
+        checkpoints = find_checkpoints(Path(source))
+        if not checkpoints:
             return Match("it has no files $store$_NAME_ckpt.N.gz", 2, related=False)
-        lacking = [name for name in NEEDED if name not in found[0].arrays]
+        lacking = [name for name in NEEDED if name not in checkpoints[0].arrays]
         if lacking:
-            return Match(f"checkpoint {found[0].number} has no {', '.join(lacking)}", len(lacking))
-        return Match(f"it has checkpoints {found[0].number} to {found[-1].number}")
+            return Match(f"checkpoint {checkpoints[0].number} has no {', '.join(lacking)}", len(lacking))
+        return Match(f"it has checkpoints {checkpoints[0].number} to {checkpoints[-1].number}")
 
     def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
         """Open a folder."""
@@ -79,15 +79,15 @@ class _Dataset(FlatDataset):
         """
         self.settings = {"last_observation": options.last_observation}
         checkpoints = read_counters(find_checkpoints(folder))
-        found = Episodes(stack_padding(checkpoints[0]), self.losses)
+        episodes = Episodes(stack_padding(checkpoints[0]), self.losses)
         for checkpoint in checkpoints:
-            found.add(checkpoint)
-        found.cut()
-        if not found.spans:
+            episodes.add(checkpoint)
+        episodes.cut()
+        if not episodes.spans:
             raise DatasetError(f"{folder} has no transitions.")
         extras = [name for name in checkpoints[0].arrays if name not in NEEDED]
         for name in (*NEEDED[:3], *extras):
-            self._arrays[name] = Joined(name, found.spans)
+            self._arrays[name] = Joined(name, episodes.spans)
         observation, action, reward, *_ = self._arrays.values()
         self.reward_shape = reward.shape[1:]
         self.observation_space = options.observation_space or box_of(observation, "observation_space")
@@ -98,7 +98,7 @@ class _Dataset(FlatDataset):
         }
         for name in sorted(set(checkpoints[0].others) - {*COUNTERS, ENDS}):
             self.losses.add(f"{name}, which is no array of transitions", len(checkpoints))
-        lasts, terminated, truncated = found.flags()
+        lasts, terminated, truncated = episodes.flags()
         rows = FlatRows(
             place=str(folder),
             observation=observation,
@@ -273,16 +273,16 @@ class Joined:
             DatasetError: a file is damaged, or its array has another shape or dtype than the others.
         """
         start, stop, _ = rows.indices(len(self))
-        found = np.empty((max(0, stop - start), *self._row), self.dtype)
+        stacked = np.empty((max(0, stop - start), *self._row), self.dtype)
         index = int(np.searchsorted(self._offsets, start, "right")) - 1
         while start < stop:
             checkpoint, first, _ = self._spans[index]
             begin, end = self._offsets[index], min(stop, self._offsets[index + 1])
             slot = (first + start - begin) % checkpoint.capacity
             part = self._opened(checkpoint)[slot : slot + end - start]
-            found[len(found) - (stop - start) :][: len(part)] = part
+            stacked[len(stacked) - (stop - start) :][: len(part)] = part
             start, index = end, index + 1
-        return found
+        return stacked
 
     def _opened(self, checkpoint: Checkpoint) -> NpyFile:
         if checkpoint is not self._at:

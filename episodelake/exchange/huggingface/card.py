@@ -57,14 +57,14 @@ def _json(value: Any) -> str:
 def _front(export: Export, features: Mapping[str, Any], splits: Sequence[SplitSizes]) -> dict[str, Any]:
     card = export.card
     rows = sum(split.rows for split in splits)
-    told: dict[str, Any] = {"pretty_name": card["title"]} if card.get("title") else {}
+    front: dict[str, Any] = {"pretty_name": card["title"]} if card.get("title") else {}
     if license := card.get("license"):
         known = str(license).lower().replace(" ", "-")
-        told |= (
+        front |= (
             {"license": known} if known in _LICENSES else {"license": "other", "license_name": str(license)}
         )
     return {
-        **told,
+        **front,
         "task_categories": ["reinforcement-learning"],
         "tags": ["reinforcement-learning", "offline-rl", "gymnasium", "episodelake"],
         "size_categories": [
@@ -151,10 +151,10 @@ def _figures(export: Export, splits: Sequence[SplitSizes]) -> list[tuple[str, st
         for name in ("mean", "std", "min", "max"):
             wanted.append(getattr(value, name)().alias(f"{name} return"))
     (row,) = frame.select(wanted).collect().to_dicts()
-    found = [(key, _number(value)) for key, value in row.items() if value is not None]
+    figures = [(key, _number(value)) for key, value in row.items() if value is not None]
     if len(splits) > 1:
-        found += [(f"rows of the split `{each.name}`", _number(each.rows)) for each in splits]
-    return [*found, ("size of the files", size_text(sum(each.files for each in splits)))]
+        figures += [(f"rows of the split `{each.name}`", _number(each.rows)) for each in splits]
+    return [*figures, ("size of the files", size_text(sum(each.files for each in splits)))]
 
 
 def _number(value: float) -> str:
@@ -164,10 +164,10 @@ def _number(value: float) -> str:
 def _environment(spec: str) -> str:
     """Return the id of an environment, given that or the JSON of its spec."""
     try:
-        found = json.loads(spec)
+        environment = json.loads(spec)
     except ValueError:
         return spec
-    return str(found.get("id", spec)) if isinstance(found, dict) else spec
+    return str(environment.get("id", spec)) if isinstance(environment, dict) else spec
 
 
 def _kind(feature: Mapping[str, Any]) -> str:
@@ -206,9 +206,9 @@ def _yaml_feature(feature: Any) -> dict[str, Any]:
             return {"dtype": "image"}
         case "List" | "LargeList" as kind:
             inner = _yaml_feature(feature["feature"])
-            told = inner.get("dtype", inner.get("struct", inner)) if len(inner) == 1 else inner
+            described = inner.get("dtype", inner.get("struct", inner)) if len(inner) == 1 else inner
             length = {"length": feature["length"]} if "length" in feature else {}
-            return {"list" if kind == "List" else "large_list": told, **length}
+            return {"list" if kind == "List" else "large_list": described, **length}
         case str(kind):
             name = kind.lower().replace("d", "_d")
             return {"dtype": {name: {"shape": feature["shape"], "dtype": feature["dtype"]}}}

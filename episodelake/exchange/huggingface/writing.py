@@ -50,8 +50,12 @@ class FeatureColumns:
 
     def __init__(self, schema: StepSchema, images: str) -> None:
         codecs = [codec for part in schema.parts for codec in (part.observation, part.action, part.reward)]
-        found = {leaf.column: leaf for codec in codecs for leaf in codec.leaves if leaf.shape and leaf.size}
-        found |= {after: leaf for name, leaf in found.items() if (after := next_name(name)) is not None}
+        by_column = {
+            leaf.column: leaf for codec in codecs for leaf in codec.leaves if leaf.shape and leaf.size
+        }
+        by_column |= {
+            after: leaf for name, leaf in by_column.items() if (after := next_name(name)) is not None
+        }
         # Imports decode images of observations alone.
         seen = {
             leaf.column
@@ -59,10 +63,12 @@ class FeatureColumns:
             for leaf in part.observation.leaves
             if is_image(leaf.native, leaf.shape, grey=True)
         }
-        self._images = {name: leaf for name, leaf in found.items() if images == "png" and leaf.column in seen}
+        self._images = {
+            name: leaf for name, leaf in by_column.items() if images == "png" and leaf.column in seen
+        }
         self._arrays = {
             name: leaf
-            for name, leaf in found.items()
+            for name, leaf in by_column.items()
             if name not in self._images and len(leaf.shape) <= _MOST_DIMENSIONS
         }
 
@@ -85,8 +91,8 @@ class FeatureColumns:
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of a table with images as `finish` makes it, with its features."""
         fields = [self._field(field) for field in schema]
-        told = json.dumps({"info": {"features": self.features(schema)}})
-        return pa.schema(fields, metadata={"huggingface": told})
+        described = json.dumps({"info": {"features": self.features(schema)}})
+        return pa.schema(fields, metadata={"huggingface": described})
 
     def finish(self, table: pa.Table) -> pa.Table:
         """Return a table with images with its vectors and arrays as `datasets` has them."""

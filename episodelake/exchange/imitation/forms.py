@@ -75,16 +75,16 @@ class Objects(Trajectories):
     def read(self, index: int, names: Sequence[str] = FIELDS) -> dict[str, Any]:
         """Return fields of an object; infos that are still texts as these."""
         trajectory = self._trajectories[index]
-        found = {name: getattr(trajectory, name) for name in names if hasattr(trajectory, name)}
-        if hasattr(found.get("obs"), "unwrap"):
-            found["obs"] = found["obs"].unwrap()
-        arrays = {name: found[name] for name in ("obs", "acts", "rews") if name in found}
+        fields = {name: getattr(trajectory, name) for name in names if hasattr(trajectory, name)}
+        if hasattr(fields.get("obs"), "unwrap"):
+            fields["obs"] = fields["obs"].unwrap()
+        arrays = {name: fields[name] for name in ("obs", "acts", "rews") if name in fields}
         for path, values in tree_leaves(arrays).items():
             if not isinstance(values, np.ndarray):
                 kind = type(values).__name__
                 raise DatasetError(f"Trajectory {index}: {'.'.join(path)} is a {kind}; expected an array.")
-        found["infos"] = getattr(found.get("infos"), "_encoded_list", found.get("infos"))
-        return found
+        fields["infos"] = getattr(fields.get("infos"), "_encoded_list", fields.get("infos"))
+        return fields
 
 
 class Folder(Trajectories):
@@ -121,12 +121,12 @@ class Folder(Trajectories):
 
     def read(self, index: int, names: Sequence[str] = FIELDS) -> dict[str, Any]:
         """Return fields of a row."""
-        found = {name: self._table.column(name)[index] for name in names if name in self._table.column_names}
+        fields = {name: self._table.column(name)[index] for name in names if name in self._table.column_names}
         return {
             name: value.as_py()
             if name in ("infos", "terminal")
             else _stacked(value, f"{self.place}: trajectory {index}: {name}")
-            for name, value in found.items()
+            for name, value in fields.items()
         }
 
 
@@ -191,16 +191,16 @@ class Npz(Trajectories):
     def read(self, index: int, names: Sequence[str] = FIELDS) -> dict[str, Any]:
         """Return rows of the arrays."""
         start, stop = self._ends[index : index + 2]
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             # A trajectory has one observation more than actions.
             name: array[start + index : stop + index + 1] if name == "obs" else array[start:stop]
             for name, array in self._arrays.items()
             if name in names
         }
-        found["terminal"] = self._terminal[index]
+        fields["terminal"] = self._terminal[index]
         if self._infos is not None:
-            found["infos"] = self._infos[start:stop]
-        return found
+            fields["infos"] = self._infos[start:stop]
+        return fields
 
     def close(self) -> None:
         """Close the file."""
@@ -220,10 +220,10 @@ def unpickled(path: Path, trust: bool) -> Objects:
         )
     require("imitation.data.types", "Reading pickled trajectories", "imitation")
     with reading(path):
-        found = np.load(path, allow_pickle=True)
-    if not isinstance(found, Sequence):
-        raise DatasetError(f"{path} holds a {type(found).__name__}; expected a list of trajectories.")
-    return Objects(found)
+        loaded = np.load(path, allow_pickle=True)
+    if not isinstance(loaded, Sequence):
+        raise DatasetError(f"{path} holds a {type(loaded).__name__}; expected a list of trajectories.")
+    return Objects(loaded)
 
 
 def is_trajectory(value: Any) -> bool:

@@ -128,15 +128,15 @@ class _Dataset(ForeignDataset):
 
     def _load(self, index: int) -> ForeignEpisode:
         place = f"{self._form.place}: trajectory {index}"
-        found = self._form.read(index)
-        total = len(found["acts"])
-        infos = self._infos(found.get("infos"), total, place)
-        terminated, truncated = self._end(found["terminal"], infos, place)
-        rewards = found.get("rews")
+        fields = self._form.read(index)
+        total = len(fields["acts"])
+        infos = self._infos(fields.get("infos"), total, place)
+        terminated, truncated = self._end(fields["terminal"], infos, place)
+        rewards = fields.get("rews")
         if rewards is None:
             self.losses.add(NO_REWARDS, total)
             rewards = np.full(total, np.nan)
-        return ForeignEpisode(found["obs"], found["acts"], rewards, terminated, truncated, infos=infos)
+        return ForeignEpisode(fields["obs"], fields["acts"], rewards, terminated, truncated, infos=infos)
 
     def _end(self, terminal: Any, infos: Sequence[Any] | None, place: str) -> tuple[bool, bool]:
         """Return terminated and truncated."""

@@ -125,8 +125,8 @@ def is_numeric(kind: str) -> bool:
 
 def is_depth(feature: Mapping[str, Any]) -> bool:
     """Return whether a feature is a depth map, which LeRobot stores quantized."""
-    found = [feature.get("info") or {}, feature.get("video_info") or {}]
-    return any(each.get(key) for each in found for key in ("is_depth_map", "video.is_depth_map"))
+    infos = [feature.get("info") or {}, feature.get("video_info") or {}]
+    return any(each.get(key) for each in infos for key in ("is_depth_map", "video.is_depth_map"))
 
 
 def shape_of(feature: Mapping[str, Any]) -> tuple[int, ...]:

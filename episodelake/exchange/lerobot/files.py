@@ -133,9 +133,9 @@ def _entries_v3(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) ->
         files = sorted(place.glob("*/*.parquet"))
         for file in files:
             check_groups(str(file), pq.read_metadata(file))
-        found = ds.dataset([str(file) for file in files], format="parquet")
-        columns = [name for name in found.schema.names if not name.startswith("stats/")]
-        batches = found.scanner(columns=columns, batch_size=1000).to_batches()
+        dataset = ds.dataset([str(file) for file in files], format="parquet")
+        columns = [name for name in dataset.schema.names if not name.startswith("stats/")]
+        batches = dataset.scanner(columns=columns, batch_size=1000).to_batches()
         rows = [row for batch in batches for row in batch.to_pylist()]
     filled: dict[Path, int] = {}
     for row in rows:
@@ -194,9 +194,9 @@ def _json_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 def _table(file: Path) -> pa.Table:
     with reading(file):
-        found = pq.ParquetFile(file)
-        check_groups(str(file), found.metadata)
-        return found.read()
+        parquet = pq.ParquetFile(file)
+        check_groups(str(file), parquet.metadata)
+        return parquet.read()
 
 
 class Rows:
@@ -277,7 +277,7 @@ def video_frames(place: Place, times: np.ndarray, fps: float, shape: tuple[int, 
     """
     av: Any = require("av", "Reading videos", EXTRA)
     check_bytes(f"The video {place.file} of an episode", len(times) * math.prod(shape))
-    found = np.empty((len(times), *shape), np.uint8)
+    frames = np.empty((len(times), *shape), np.uint8)
     wanted = place.start + times.astype(np.float64)
     done = 0
     # From an open file, with a fixed format, FFmpeg opens no other file or address.
@@ -300,10 +300,10 @@ def video_frames(place: Place, times: np.ndarray, fps: float, shape: tuple[int, 
             )
             if image.shape != shape:
                 raise DatasetError(f"{place.file} has frames of {image.shape}; {INFO} gives {shape}.")
-            found[done] = image
+            frames[done] = image
             done += 1
             if done == len(times):
-                return found
+                return frames
     raise DatasetError(f"{place.file} has no frame at {wanted[done]:.4f} s; frame {done} of the episode.")
 
 
@@ -332,7 +332,7 @@ def image_frames(
     """
     images: Any = require("PIL.Image", "Reading images", EXTRA)
     check_bytes(f"{name} of an episode", len(values) * math.prod(shape))
-    found = np.empty((len(values), *shape), np.uint8)
+    frames = np.empty((len(values), *shape), np.uint8)
     jpeg = 0
     for t, value in enumerate(values):
         data, path = (value, None) if isinstance(value, bytes) else (value["bytes"], value.get("path"))
@@ -342,7 +342,7 @@ def image_frames(
                 jpeg += image.format == "JPEG"
                 size = image.height, image.width, shape[-1]
                 if size == shape:
-                    found[t] = np.asarray(image.convert("L" if shape[-1] == 1 else "RGB")).reshape(shape)
+                    frames[t] = np.asarray(image.convert("L" if shape[-1] == 1 else "RGB")).reshape(shape)
         if size != shape:
             raise DatasetError(f"Frame {t}: {name} has the shape {size}; expected {shape}.")
-    return found, jpeg
+    return frames, jpeg

@@ -85,12 +85,12 @@ class _Format:
         if not file.is_file():
             return Match(f"{file} is missing", 2, related=(Path(source) / "meta").is_dir())
         try:
-            found = json.loads(file.read_bytes())
+            info = json.loads(file.read_bytes())
         except (ValueError, RecursionError):
             return Match(f"{file} is not JSON", 1)
-        if not isinstance(found, dict) or "codebase_version" not in found:
+        if not isinstance(info, dict) or "codebase_version" not in info:
             return Match(f"{file} has no codebase_version", 1)
-        return Match(f"{INFO} has codebase_version {found['codebase_version']!r}")
+        return Match(f"{INFO} has codebase_version {info['codebase_version']!r}")
 
     def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
         """Open a dataset."""
@@ -150,18 +150,18 @@ class _Dataset(ForeignDataset):
         return entries(self._folder, self._info, videos)
 
     def parts(self) -> Iterator[Part]:
-        found = 0
+        count = 0
         for entry in self._entries():
-            found += 1
+            count += 1
             if entry.length != 1 or is_left(1, self._options, self.losses):
                 yield Part((str(entry.index),), partial(self._load, entry))
-        if self.count is not None and found < self.count:
-            yield Part((f"missing {found}",), partial(self._lack, found))
+        if self.count is not None and count < self.count:
+            yield Part((f"missing {count}",), partial(self._lack, count))
 
-    def _lack(self, found: int) -> ForeignEpisode:
+    def _lack(self, count: int) -> ForeignEpisode:
         """Refuse a dataset with fewer episodes than it says."""
         raise DatasetError(
-            f"{self._folder}: {INFO} counts {self.count} episodes; meta/episodes has {found}. A file is cut, "
+            f"{self._folder}: {INFO} counts {self.count} episodes; meta/episodes has {count}. A file is cut, "
             "or is missing: get a whole copy, or leave them out with on_error='skip' (--skip-errors)."
         )
 
@@ -218,11 +218,11 @@ class _Dataset(ForeignDataset):
             ("episode_index", np.full(entry.length, entry.index)),
             ("frame_index", np.arange(entry.length)),
         ):
-            found = table[name].to_numpy()
-            if not np.array_equal(found, expected):
-                row = int(np.flatnonzero(found != expected)[0])
+            numbers = table[name].to_numpy()
+            if not np.array_equal(numbers, expected):
+                row = int(np.flatnonzero(numbers != expected)[0])
                 raise DatasetError(
-                    f"{entry.data.file}, row {entry.data.start + row}: {name} is {found[row]}; expected "
+                    f"{entry.data.file}, row {entry.data.start + row}: {name} is {numbers[row]}; expected "
                     f"{expected[row]}."
                 )
 
@@ -240,9 +240,9 @@ class _Dataset(ForeignDataset):
         if column.null_count:
             raise DatasetError(f"{entry.data.file}: {name} has {column.null_count} NULLs in the episode.")
         if kind == "image":
-            found, jpeg = image_frames(self._folder, name, column.to_pylist(), shape)
+            values, jpeg = image_frames(self._folder, name, column.to_pylist(), shape)
             self.losses.add("frames of lossy JPEG", jpeg)
-            return found
+            return values
         if kind == "string":
             return np.array(column.to_pylist(), object)
         flat, _ = elements_of(column)
@@ -256,8 +256,8 @@ class _Dataset(ForeignDataset):
 
     def _rewards(self, table: pa.Table, entry: EpisodeEntry) -> np.ndarray:
         if _REWARD in self._features:
-            found = self._column(table, _REWARD, entry, np.empty(0))
-            return found.reshape(entry.length, *self.reward_shape).astype(np.float64)
+            rewards = self._column(table, _REWARD, entry, np.empty(0))
+            return rewards.reshape(entry.length, *self.reward_shape).astype(np.float64)
         self.losses.add(NO_REWARDS, entry.length)
         return np.full(entry.length, np.nan)
 
@@ -292,13 +292,13 @@ class _Dataset(ForeignDataset):
             name: value for name, value in entry.metadata.items() if not name.startswith("episodelake/")
         }
         indices = table["task_index"].to_numpy() if "task_index" in table.column_names else np.empty(0, int)
-        found = [self._tasks.get(int(index), "") for index in indices]
-        if len(set(found)) == 1 and found[0]:
-            metadata["task"] = found[0]
-            if metadata.get("tasks") == [found[0]]:
+        tasks = [self._tasks.get(int(index), "") for index in indices]
+        if len(set(tasks)) == 1 and tasks[0]:
+            metadata["task"] = tasks[0]
+            if metadata.get("tasks") == [tasks[0]]:
                 del metadata["tasks"]
-        elif any(found):
-            extra["task"] = np.array(found, object)
+        elif any(tasks):
+            extra["task"] = np.array(tasks, object)
         if ours["metadata"] is not None:
             metadata = json.loads(ours["metadata"])
         options = None if ours["options"] is None else json.loads(ours["options"])

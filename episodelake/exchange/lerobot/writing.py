@@ -193,7 +193,7 @@ class _Dataset:
 
     def _values(self, episode: Episode, length: int) -> dict[str, np.ndarray]:
         flags = np.arange(length) == length - 1
-        found = {
+        values = {
             "next.reward": np.asarray(episode.rewards, np.float64),
             "next.done": flags & (episode.terminated or episode.truncated),
             "next.truncated": flags & episode.truncated,
@@ -203,8 +203,8 @@ class _Dataset:
                 value = stacked
                 for key in path:
                     value = value[int(key)] if isinstance(value, tuple) else value[key]
-                found[name] = np.asarray(value)[:length]
-        return found
+                values[name] = np.asarray(value)[:length]
+        return values
 
     def _task_texts(self, episode: Episode) -> list[str]:
         """Return the text of the task at every transition."""

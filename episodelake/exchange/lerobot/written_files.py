@@ -189,20 +189,22 @@ class Statistics:
         wide = np.concatenate([each.reshape(len(each), -1) for each in numbers.values()], 1, dtype=np.float64)
         # Infinities have no mean.
         with np.errstate(invalid="ignore", over="ignore"):
-            found = _statistics(wide)
-            self._numbers = _merged(self._numbers, found) if self._numbers else found
-        own = self._features(found)
+            statistics = _statistics(wide)
+            self._numbers = _merged(self._numbers, statistics) if self._numbers else statistics
+        own = self._features(statistics)
         for name, each in pictures.items():
-            found = _picture_statistics(each)
-            self._pictures[name] = _merged(self._pictures[name], found) if name in self._pictures else found
-            own[name] = found
+            statistics = _picture_statistics(each)
+            self._pictures[name] = (
+                _merged(self._pictures[name], statistics) if name in self._pictures else statistics
+            )
+            own[name] = statistics
         return {f"stats/{name}/{key}": value.tolist() for name in values for key, value in own[name].items()}
 
-    def _features(self, found: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    def _features(self, statistics: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
         """Return the statistics of the matrix by feature."""
         stops = np.cumsum([int(np.prod(shape)) for shape in self._shapes.values()])[:-1]
         named: dict[str, dict[str, np.ndarray]] = {name: {} for name in self._shapes}
-        for key, values in found.items():
+        for key, values in statistics.items():
             parts = [values] * len(named) if key == "count" else np.split(values, stops)
             for (name, shape), part in zip(self._shapes.items(), parts, strict=True):
                 named[name][key] = part if key == "count" else part.reshape(shape)
@@ -221,11 +223,11 @@ class Statistics:
 
 def _statistics(values: np.ndarray) -> dict[str, np.ndarray]:
     """Return the statistics of each column."""
-    found = [values.min(0), values.max(0), values.mean(0), values.std(0), np.array([len(values)])]
+    moments = [values.min(0), values.max(0), values.mean(0), values.std(0), np.array([len(values)])]
     # The least value that so many of all rows do not exceed.
     places = np.ceil(_SHARES * len(values)).astype(int) - 1
     quantiles = np.partition(values, places, axis=0)[places]
-    return dict(zip((*_NAMES, "count", *_QUANTILES), (*found, *quantiles), strict=True))
+    return dict(zip((*_NAMES, "count", *_QUANTILES), (*moments, *quantiles), strict=True))
 
 
 def _picture_statistics(frames: np.ndarray) -> dict[str, np.ndarray]:
@@ -239,8 +241,8 @@ def _picture_statistics(frames: np.ndarray) -> dict[str, np.ndarray]:
     deviation = np.sqrt((shares * (levels - mean[:, None]) ** 2).sum(1))
     reached = counts.cumsum(1) >= _SHARES[:, None, None] * len(channels[0])
     quantiles = levels[reached.argmax(2)]
-    found = (levels[low], levels[high], mean, deviation, *quantiles)
-    named = zip((*_NAMES, *_QUANTILES), found, strict=True)
+    statistics = (levels[low], levels[high], mean, deviation, *quantiles)
+    named = zip((*_NAMES, *_QUANTILES), statistics, strict=True)
     shaped = {key: value.reshape(-1, 1, 1) for key, value in named}
     return {**shaped, "count": np.array([len(frames)])}
 
@@ -268,7 +270,14 @@ def write_tasks(target: Path, tasks: Mapping[str, int]) -> None:
         {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
         for name, kind, numpy in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
     ]
-    told = {"index_columns": ["task"], "column_indexes": [], "columns": columns, "pandas_version": "2.0.0"}
-    schema = pa.schema({"task_index": pa.int64(), "task": pa.string()}, metadata={"pandas": json.dumps(told)})
+    described = {
+        "index_columns": ["task"],
+        "column_indexes": [],
+        "columns": columns,
+        "pandas_version": "2.0.0",
+    }
+    schema = pa.schema(
+        {"task_index": pa.int64(), "task": pa.string()}, metadata={"pandas": json.dumps(described)}
+    )
     table = pa.table({"task_index": list(tasks.values()), "task": list(tasks)}, schema=schema)
     pq.write_table(table, target / "meta/tasks.parquet")

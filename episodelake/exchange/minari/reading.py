@@ -53,12 +53,12 @@ class _Format:
         if not file.is_file():
             return Match(f"{file} is missing", 1)
         try:
-            found = json.loads(file.read_bytes())
+            metadata = json.loads(file.read_bytes())
         except (ValueError, RecursionError):
             return Match(f"{file} is not JSON", 1)
-        if not isinstance(found, dict) or "data_format" not in found:
+        if not isinstance(metadata, dict) or "data_format" not in metadata:
             return Match(f"{file} has no data_format", 1)
-        return Match(f"{_METADATA} has data_format {found['data_format']!r}")
+        return Match(f"{_METADATA} has data_format {metadata['data_format']!r}")
 
     def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
         """Open a dataset."""
@@ -115,21 +115,21 @@ class _Dataset(ForeignDataset):
     def _load(self, index: int) -> ForeignEpisode:
         place = f"Episode {index} of {self._storage.data_path}"
         with reading(place):
-            found, said = self._read(index)
+            arrays, said = self._read(index)
             length = int(said["total_steps"])
-        if len(found["rewards"]) != length:
+        if len(arrays["rewards"]) != length:
             raise DatasetError(
-                f"{place} has {len(found['rewards'])} rewards; its metadata give {length} steps."
+                f"{place} has {len(arrays['rewards'])} rewards; its metadata give {length} steps."
             )
         if self._jpeg:
             self.losses.add("frames that Minari had stored as JPEG, which is lossy", length + 1)
         return ForeignEpisode(
-            found["observations"],
-            found["actions"],
-            found["rewards"],
-            found["terminations"],
-            found["truncations"],
-            infos=_texts(found["infos"] or {}) or None,
+            arrays["observations"],
+            arrays["actions"],
+            arrays["rewards"],
+            arrays["terminations"],
+            arrays["truncations"],
+            infos=_texts(arrays["infos"] or {}) or None,
             seed=None if said.get("seed") is None else int(said["seed"]),
             options=_plain(said.get("options")) or None,
             metadata={key: _plain(value) for key, value in said.items() if key not in _NOT_METADATA},
@@ -195,29 +195,29 @@ def _frame(data: bytes) -> np.ndarray:
 
 
 def _infos(values: pa.StructArray) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    infos: dict[str, Any] = {}
     for field, column in zip(values.type, values.flatten(), strict=True):
         if pa.types.is_struct(field.type):
-            found[field.name] = _infos(column)
+            infos[field.name] = _infos(column)
         elif pa.types.is_fixed_size_list(field.type):
             shape = (field.metadata or {}).get(b"shape", b"-1").split(b",")
-            found[field.name] = _fixed(column).reshape(len(column), *(int(size) for size in shape if size))
+            infos[field.name] = _fixed(column).reshape(len(column), *(int(size) for size in shape if size))
         else:
-            found[field.name] = column.to_pylist()
-    return found
+            infos[field.name] = column.to_pylist()
+    return infos
 
 
 def _texts(infos: Mapping[str, Any]) -> dict[str, Any]:
     """Return infos with the texts of HDF5, which Minari reads as bytes, as texts."""
-    found: dict[str, Any] = {}
+    texts: dict[str, Any] = {}
     for key, values in infos.items():
         if isinstance(values, Mapping):
-            found[key] = _texts(values)
+            texts[key] = _texts(values)
         elif isinstance(values, np.ndarray) and values.dtype.kind == "O":
-            found[key] = [value.decode() if isinstance(value, bytes) else value for value in values]
+            texts[key] = [value.decode() if isinstance(value, bytes) else value for value in values]
         else:
-            found[key] = values
-    return found
+            texts[key] = values
+    return texts
 
 
 def _is_dataset(source: Any) -> bool:

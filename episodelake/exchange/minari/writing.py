@@ -228,10 +228,10 @@ def _common_infos(export: Export) -> list[KeyPath]:
     common: dict[KeyPath, Any] | None = None
     for episode in filter(export.transitions_of, iterate(export.context)):
         kept = fitting(_info_arrays(episode), export.holds.info, lambda path, values: None)
-        found = {path: _form(values) for path, values in leaves(kept)}
+        forms = {path: _form(values) for path, values in leaves(kept)}
         if common is not None:
-            found = {path: form for path, form in common.items() if found.get(path) == form}
-        common = found
+            forms = {path: form for path, form in common.items() if forms.get(path) == form}
+        common = forms
     return list(common or ())
 
 
@@ -242,11 +242,11 @@ def _form(values: Any) -> Any:
 
 def _infos(episode: Episode, export: Export, common: list[KeyPath] | None) -> dict[str, Any]:
     """Return the infos that Minari can hold, of Arrow those that are common to all episodes."""
-    found = dict(leaves(export.of_steps(INFO, _info_arrays(episode))))
+    infos = dict(leaves(export.of_steps(INFO, _info_arrays(episode))))
     kept: dict[str, Any] = {}
-    for path in found if common is None else common:
-        nest(kept, path, _column(found[path], hdf5=common is None))
-    for path, values in found.items():
+    for path in infos if common is None else common:
+        nest(kept, path, _column(infos[path], hdf5=common is None))
+    for path, values in infos.items():
         if common is not None and path not in common:
             lost = f"info.{'.'.join(path)}, which not every episode has in one form"
             export.losses.add(lost, len(values))
@@ -281,7 +281,7 @@ def _env_spec(text: Any) -> EnvSpec | None:
 
 def _dataset_metadata(export: Export) -> dict[str, Any]:
     minari = require("minari", "Exporting to Minari")
-    found: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "dataset_id": export.options["dataset_id"] or export.card.get("dataset_id", "episodelake/export-v0"),
         "minari_version": minari.__version__,
     }
@@ -290,10 +290,10 @@ def _dataset_metadata(export: Export) -> dict[str, Any]:
         if name is None:
             continue
         if name in ("author", "author_email"):
-            found[name] = {value} if isinstance(value, str) else set(value)
+            metadata[name] = {value} if isinstance(value, str) else set(value)
         else:
-            found[name] = value
-    return found
+            metadata[name] = value
+    return metadata
 
 
 def to_minari(view: FeedingView, target: str, *, data_format: str) -> Converted:

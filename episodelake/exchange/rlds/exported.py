@@ -48,11 +48,11 @@ def read_exported(folder: Path) -> Exported | None:
     file = folder / FILE
     if not file.exists():
         return None
-    told = read_json(file)
+    stated = read_json(file)
     try:
-        observation, action = (space_from_json(told[f"{side}_space"], str(file)) for side in _SIDES)
+        observation, action = (space_from_json(stated[f"{side}_space"], str(file)) for side in _SIDES)
         return Exported(
-            observation, action, tuple(int(size) for size in told["reward_shape"]), dict(told["card"])
+            observation, action, tuple(int(size) for size in stated["reward_shape"]), dict(stated["card"])
         )
     except (EpisodelakeError, LookupError, TypeError, ValueError) as error:
         raise DatasetError(f"{file} is not as our export writes it: {error!r}.") from error
@@ -72,8 +72,8 @@ def exported_episode(
         DatasetError: the record does not fit the spaces, or its facts are damaged.
     """
     try:
-        told = load_object(facts, FACTS)
-        missing = told.get("last_observation") == "missing"
+        stated = load_object(facts, FACTS)
+        missing = stated.get("last_observation") == "missing"
         tree: dict[str, Any] = {}
         for name, each in values.items():
             *outer, last = map(names.unescape, name.split("/"))
@@ -91,9 +91,9 @@ def exported_episode(
             infos=tree.get("info"),
             policy=policy or None,
             extra={key: part for key, part in tree.items() if key not in _NOT_EXTRA} or None,
-            seed=told["seed"],
-            options=told["options"],
-            metadata=told["metadata"],
+            seed=stated["seed"],
+            options=stated["options"],
+            metadata=stated["metadata"],
             last_observation="missing" if missing else "present",
         )
     except (EpisodelakeError, LookupError, TypeError, ValueError, AttributeError) as error:

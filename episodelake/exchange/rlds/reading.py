@@ -130,8 +130,8 @@ class _Dataset(ForeignDataset):
         self._others = dict(zip(others, columns.values(), strict=True))
         self.observation_space = options.observation_space or self._space(self._observations, "observation")
         self.action_space = options.action_space or self._space(self._actions, "action")
-        told = {"title": name, **{key: self._info.get(key) for key in ("description", "citation")}}
-        self.card = {key: value for key, value in told.items() if value}
+        stated = {"title": name, **{key: self._info.get(key) for key in ("description", "citation")}}
+        self.card = {key: value for key, value in stated.items() if value}
         self.mapping = {
             **{ours: theirs for theirs, ours in (self._observations | self._actions | self._others).items()},
             "reward": "reward" if "reward" in self._steps else "NaN",
@@ -141,17 +141,17 @@ class _Dataset(ForeignDataset):
 
     def _side(self, side: str) -> dict[str, str]:
         """Return the features of observations or actions, with the names of our columns."""
-        found = {
+        parts = {
             name: _dotted(name)
             for name, leaf in self._steps.items()
             if (name == side or name.startswith(f"{side}/")) and leaf.kind != "text" and leaf.readable
         }
-        if not found:
+        if not parts:
             raise DatasetError(
                 f"{self._folder / _FEATURES}: steps have no {side} of numbers or images; they have "
                 f"{', '.join(self._steps)}."
             )
-        return found
+        return parts
 
     def _space(self, named: Mapping[str, str], side: str) -> Space:
         parts = {path: _leaf_space(name, self._steps[name]) for name, path in named.items()}
@@ -198,10 +198,10 @@ class _Dataset(ForeignDataset):
         length = len(example.get("steps/is_last", example.get("steps/is_first", ())))
         if not length:
             raise DatasetError("The episode has no steps with is_first and is_last.")
-        found = {
+        columns = {
             name: self._values(example, f"steps/{name}", leaf, length) for name, leaf in self._steps.items()
         }
-        values = {name: value for name, value in found.items() if value is not None}
+        values = {name: value for name, value in columns.items() if value is not None}
         last, terminal = (
             as_flags(f"{key}: {flag}", np.asarray(values.get(flag, np.zeros(length, bool))))
             for flag in ("is_last", "is_terminal")
@@ -261,11 +261,11 @@ class _Dataset(ForeignDataset):
             with suppress(DatasetError):  # damaged: an error names it once it is read
                 example = read_example(read_record(file, offset))
                 length = len(example.get("steps/is_last", example.get("steps/is_first", ())))
-                found = {
+                lasts = {
                     name: self._values(example, f"steps/{name}", self._steps[name], length) for name in names
                 }
-                actions = joined(found, self._actions, "action")
-                if length and not _is_padding(actions, found.get("reward")):
+                actions = joined(lasts, self._actions, "action")
+                if length and not _is_padding(actions, lasts.get("reward")):
                     return False
         return True
 
@@ -275,19 +275,19 @@ class _Dataset(ForeignDataset):
         for name, column in self._others.items():
             if name not in values:
                 continue
-            found = values[name]
-            if found.dtype == object and len(set(found)) == 1:
-                metadata.setdefault(name.rpartition("/")[2], found[0])
+            part = values[name]
+            if part.dtype == object and len(set(part)) == 1:
+                metadata.setdefault(name.rpartition("/")[2], part[0])
             else:
-                extra[column] = found
+                extra[column] = part
         return extra
 
     def _episode_metadata(self, example: Mapping[str, Any], key: str) -> dict[str, Any]:
         metadata: dict[str, Any] = {"split": key.rpartition("/")[0]}
         for name, leaf in self._metadata.items():
-            found = self._values(example, name, leaf, 1)
-            if found is not None and leaf.kind != "image":
-                value = found.tolist()[0]
+            single = self._values(example, name, leaf, 1)
+            if single is not None and leaf.kind != "image":
+                value = single.tolist()[0]
                 metadata[_dotted(name.removeprefix("episode_metadata/"))] = value
         return nested(metadata)
 
@@ -296,24 +296,28 @@ class _Dataset(ForeignDataset):
         if not leaf.readable:
             self.losses.add(f"{name}, of a kind that is not read", length)
             return None
-        found = example.get(name)
-        if found is None:
+        stored = example.get(name)
+        if stored is None:
             raise DatasetError(f"A record has no feature {name}.")
         if leaf.kind == "image":
-            frames, jpeg = image_frames(self._folder, name, _counted(found, name, length), leaf.shape)
+            frames, jpeg = image_frames(self._folder, name, _counted(stored, name, length), leaf.shape)
             self.losses.add("frames of lossy JPEG", jpeg)
             return frames
         if leaf.kind == "text":
-            return np.array([item.decode(errors="replace") for item in _counted(found, name, length)], object)
-        if isinstance(found, list):
+            return np.array(
+                [item.decode(errors="replace") for item in _counted(stored, name, length)], object
+            )
+        if isinstance(stored, list):
             if leaf.encoding != "bytes":
                 self.losses.add(f"{name}, of a kind that is not read", length)
                 return None
-            found = np.frombuffer(b"".join(found), leaf.kind)
+            stored = np.frombuffer(b"".join(stored), leaf.kind)
         size = int(np.prod(leaf.shape))
-        if found.size != size * length:
-            raise DatasetError(f"{name} has {found.size} values; expected {size * length} in {length} steps.")
-        return found.astype(leaf.kind).reshape(length, *leaf.shape)
+        if stored.size != size * length:
+            raise DatasetError(
+                f"{name} has {stored.size} values; expected {size * length} in {length} steps."
+            )
+        return stored.astype(leaf.kind).reshape(length, *leaf.shape)
 
 
 def _is_padding(actions: Any, rewards: np.ndarray | None) -> bool:
@@ -323,10 +327,10 @@ def _is_padding(actions: Any, rewards: np.ndarray | None) -> bool:
     return not any(last)
 
 
-def _counted(found: Any, name: str, length: int) -> list[bytes]:
-    if not isinstance(found, list) or len(found) != length:
-        raise DatasetError(f"{name} has {len(found)} values; expected {length}, one for each step.")
-    return found
+def _counted(items: Any, name: str, length: int) -> list[bytes]:
+    if not isinstance(items, list) or len(items) != length:
+        raise DatasetError(f"{name} has {len(items)} values; expected {length}, one for each step.")
+    return items
 
 
 def _leaves(node: Any, path: str) -> Iterator[tuple[str, _Leaf]]:

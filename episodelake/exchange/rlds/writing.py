@@ -57,14 +57,16 @@ class Features:
         self._seen: Counter[str] = Counter()
         self._records = 0
 
-    def take(self, found: Mapping[str, Any]) -> dict[str, np.ndarray | list[bytes]]:
+    def take(self, columns: Mapping[str, Any]) -> dict[str, np.ndarray | list[bytes]]:
         """Return what an `Example` holds of a record's features.
 
         Args:
-            found: arrays with a row for each step, or as many texts; None for a column without a form.
+            columns: arrays with a row for each step, or as many texts; None for a column without a form.
         """
-        forms = {name: _form(values, self._pictures) for name, values in found.items() if values is not None}
-        self._seen.update(list(found))
+        forms = {
+            name: _form(values, self._pictures) for name, values in columns.items() if values is not None
+        }
+        self._seen.update(list(columns))
         if not self._records:
             # A feature holds a value or features.
             outer = {name[:end] for name in forms for end, each in enumerate(name) if each == "/"}
@@ -72,7 +74,7 @@ class Features:
         else:
             self.forms = {name: form for name, form in self.forms.items() if forms.get(name) == form}
         self._records += 1
-        return {name: _content(found[name], form) for name, form in self.forms.items()}
+        return {name: _content(columns[name], form) for name, form in self.forms.items()}
 
     def lost(self) -> dict[str, int]:
         """Return the names of the other features, and how many records have them."""
@@ -125,14 +127,14 @@ def write_features(file: Path, steps: Features, episodes: Features) -> None:
 def _nested(forms: Mapping[str, Any]) -> dict[str, Any]:
     """Return features by path as features in each other."""
     parts: dict[str, dict[str, Any]] = {}
-    found: dict[str, Any] = {}
+    features: dict[str, Any] = {}
     for name, form in forms.items():
         first, _, rest = name.partition("/")
         if rest:
             parts.setdefault(first, {})[rest] = form
         else:
-            found[first] = form
-    return _dict_feature(found | {name: _nested(inner) for name, inner in parts.items()})
+            features[first] = form
+    return _dict_feature(features | {name: _nested(inner) for name, inner in parts.items()})
 
 
 def _dict_feature(features: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,9 +212,9 @@ def write_rlds(export: Export, target: Path) -> None:
         )
     write_features(target / "features.json", steps, episodes)
     card = export.card
-    told = {key: card[key] for key in ("description", "citation") if isinstance(card.get(key), str)}
+    stated = {key: card[key] for key in ("description", "citation") if isinstance(card.get(key), str)}
     info = {"name": name, "version": version, "fileFormat": "tfrecord", "moduleName": "episodelake"}
-    write_json(target / "dataset_info.json", {**info, **told, "splits": [split_info(shards, prefix)]})
+    write_json(target / "dataset_info.json", {**info, **stated, "splits": [split_info(shards, prefix)]})
     ours = {
         "observation_space": space_to_json(manifest.observation_space),
         "action_space": space_to_json(manifest.action_space),
@@ -242,8 +244,8 @@ def _record(
     episode: Episode, columns: StepColumns, export: Export, steps: Features, episodes: Features
 ) -> bytes:
     """Return the record of an episode."""
-    found = dict(_steps(episode, terminated=episode.end_reason == "terminated"))
-    taken = {name.partition("/")[0] for name in found} | {"info", "policy"}
+    features = dict(_steps(episode, terminated=episode.end_reason == "terminated"))
+    taken = {name.partition("/")[0] for name in features} | {"info", "policy"}
     for group, path, values in columns.of(episode):
         if group is EXTRA and path[0] in taken:
             export.losses.add(f"the column {path[0]}, whose name RLDS has for something else")
@@ -252,8 +254,8 @@ def _record(
             export.losses.add(f"{POLICY.column(path)} at the last observation")
             values = values[: episode.length]
         root = (group.prefix[:-1],) if group.prefix else ()
-        found[_name(*root, *text_keys(path))] = _padded(values, episode._observation_count)
-    content = {f"steps/{name}": values for name, values in steps.take(found).items()}
+        features[_name(*root, *text_keys(path))] = _padded(values, episode._observation_count)
+    content = {f"steps/{name}": values for name, values in steps.take(features).items()}
     facts = episodes.take(dict(_facts(episode, export.metadata(episode))))
     return write_example(content | {f"episode_metadata/{name}": values for name, values in facts.items()})
 
@@ -285,13 +287,13 @@ def _padded(values: Any, rows: int) -> Any:
 def _facts(episode: Episode, metadata: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the features of an episode, each with a single value."""
     seed = episode.seed
-    told = {"seed": seed, "options": episode.options, "metadata": metadata}
+    facts = {"seed": seed, "options": episode.options, "metadata": metadata}
     if episode._observation_count == episode.length:
-        told["last_observation"] = "missing"
-    yield "episodelake", [dump_json(told)]
-    found: list[tuple[tuple[Any, ...], Any]] = [(("seed",), seed)]
-    found += [each for each in leaves_of(metadata) if each[0] not in (("seed",), ("episodelake",))]
-    for path, value in found:
+        facts["last_observation"] = "missing"
+    yield "episodelake", [dump_json(facts)]
+    scalars: list[tuple[tuple[Any, ...], Any]] = [(("seed",), seed)]
+    scalars += [each for each in leaves_of(metadata) if each[0] not in (("seed",), ("episodelake",))]
+    for path, value in scalars:
         if isinstance(value, str):
             yield _name(*path), [value]
         elif type(value) in _SCALARS and (not isinstance(value, int) or abs(value) < 1 << 63):

@@ -141,10 +141,10 @@ def check_trust(source: Source, place: str) -> None:
 def _read_rows(source: Source, path: Path, group: int, columns: Sequence[str] | None) -> pa.Table:
     table = _read_group(source, path, group, columns)
     place = f"{path}, row group {group}"
-    found = [
+    present = [
         _plain(column, field, source, f"{place}, column {field.name!r}") for column, field in _columns(table)
     ]
-    return pa.table(found, names=table.column_names)
+    return pa.table(present, names=table.column_names)
 
 
 class _RowGroups:
@@ -168,15 +168,15 @@ def _read_batch(
 ) -> pa.Table:
     source, table = groups.source, groups.read(path, group, columns).slice(row, 1)
     place = f"{path}, batch {row}"
-    found: dict[str, pa.Array] = {}
+    arrays: dict[str, pa.Array] = {}
     for column, field in _columns(table):
         where = f"{place}, column {field.name!r}"
         if isinstance(column.type, LISTS):
-            found[field.name] = _unpacked(_flattened(column), source, where)
+            arrays[field.name] = _unpacked(_flattened(column), source, where)
         elif field.name not in ("type", "count"):
             (whole,) = column.to_pylist()
-            found[field.name] = to_arrow(_unpack(whole, source, where), where)
-    return _batch(found, place)
+            arrays[field.name] = to_arrow(_unpack(whole, source, where), where)
+    return _batch(arrays, place)
 
 
 def _read_line(
@@ -194,21 +194,21 @@ def _read_line(
         batch = _of_policy(batch["policy_batches"], source.policy, place)
     elif kind != "SampleBatch":
         raise DatasetError(f"{place} has type {kind!r}; expected SampleBatch or MultiAgentBatch.")
-    found: dict[str, pa.Array] = {}
+    arrays: dict[str, pa.Array] = {}
     for name, values in batch.items():
         own = source.names.get(name, name)
         if own not in ("type", "count") and (columns is None or own in columns):
             where = f"{place}, column {name!r}"
-            found[own] = to_arrow(
+            arrays[own] = to_arrow(
                 _unpack(values, source, where) if isinstance(values, str) else values, where
             )
-    return _batch(found, place)
+    return _batch(arrays, place)
 
 
 def _of_policy(batches: Mapping[str, Any], policy: str | None, place: str) -> Any:
     if policy is None and len(batches) == 1:
-        (found,) = batches.values()
-        return found
+        (batch,) = batches.values()
+        return batch
     if policy is None or policy not in batches:
         raise DatasetError(
             f"{place} has batches of the policies {', '.join(batches)}; policy {policy!r} is none of them. "
@@ -248,9 +248,9 @@ def _flattened(column: pa.Array) -> pa.Array:
 def _plain(column: pa.Array, field: pa.Field, source: Source, place: str) -> pa.Array:
     """Return a column of Ray Data, or one that RLlib compressed, as plain Arrow values."""
     name = (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
-    told = (field.metadata or {}).get(b"ARROW:extension:metadata", b"")
+    stated = (field.metadata or {}).get(b"ARROW:extension:metadata", b"")
     if isinstance(column.type, pa.BaseExtensionType):
-        name, told = column.type.extension_name, column.type.__arrow_ext_serialize__()
+        name, stated = column.type.extension_name, column.type.__arrow_ext_serialize__()
         column = column.storage
     if _OBJECT in name:
         check_trust(source, place)
@@ -263,7 +263,7 @@ def _plain(column: pa.Array, field: pa.Field, source: Source, place: str) -> pa.
             raise DatasetError(f"{place} has arrays of different shapes, such as {shapes[0]}.")
         return fixed_lists(_flattened(column.field("data")), shapes[0] if shapes else [0])
     if _TENSOR in name:
-        return fixed_lists(_flattened(column), json.loads(told))
+        return fixed_lists(_flattened(column), json.loads(stated))
     return _unpacked(column, source, place)
 
 

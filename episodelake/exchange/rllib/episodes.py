@@ -156,27 +156,27 @@ class EpisodesDataset(ForeignDataset):
             return {**state, "id_": state["id_"], "t_started": state["t_started"], "t": state["t"]}
 
     def _space(self, state: Mapping[str, Any], name: str, path: Path) -> Space:
-        told = state[f"_{name}_space"] or state[f"{name}s"]["space"]
-        if told is None:
+        stated = state[f"_{name}_space"] or state[f"{name}s"]["space"]
+        if stated is None:
             raise DatasetError(f"{path} states no {name} space. Pass {name}_space=.")
         try:
-            return _SPACES[told["space"]](told)
+            return _SPACES[stated["space"]](stated)
         except (KeyError, ValueError, TypeError) as error:
-            raise DatasetError(f"{path} has the {name} space {told!r:.200}. Pass {name}_space=.") from error
+            raise DatasetError(f"{path} has the {name} space {stated!r:.200}. Pass {name}_space=.") from error
 
 
-def _decoded(found: dict[Any, Any], source: Source, place: str) -> Any:
+def _decoded(packed: dict[Any, Any], source: Source, place: str) -> Any:
     """Return the array, number or complex number that msgpack-numpy stored as a map."""
-    if b"nd" in found:
-        if found.get(b"kind") == b"O":
+    if b"nd" in packed:
+        if packed.get(b"kind") == b"O":
             check_trust(source, place)
-            return pickle.loads(found[b"data"])
-        if found.get(b"kind") == b"V":
+            return pickle.loads(packed[b"data"])
+        if packed.get(b"kind") == b"V":
             raise ValueError("it has an array of records")
         # Not np.ndarray, which takes bytes for pointers to objects if the dtype says so.
-        values = np.frombuffer(found[b"data"], np.dtype(found[b"type"]))
-        return values.reshape(found[b"shape"]) if found[b"nd"] else values[0]
-    return complex(found[b"data"]) if b"complex" in found else found
+        values = np.frombuffer(packed[b"data"], np.dtype(packed[b"type"]))
+        return values.reshape(packed[b"shape"]) if packed[b"nd"] else values[0]
+    return complex(packed[b"data"]) if b"complex" in packed else packed
 
 
 def _values(buffer: Mapping[str, Any], space: Space | None = None) -> Any:
@@ -217,18 +217,18 @@ def _array(text: str) -> np.ndarray:
     return np.load(io.BytesIO(zlib.decompress(base64.b64decode(text))), allow_pickle=False)
 
 
-def _box(told: Mapping[str, Any]) -> Space:
+def _box(stated: Mapping[str, Any]) -> Space:
     return spaces.Box(
-        _array(told["low"]), _array(told["high"]), tuple(told["shape"]), np.dtype(told["dtype"])
+        _array(stated["low"]), _array(stated["high"]), tuple(stated["shape"]), np.dtype(stated["dtype"])
     )
 
 
-def _text(told: Mapping[str, Any]) -> Space:
-    return spaces.Text(told["max_length"], min_length=told["min_length"], charset=told["charset"])
+def _text(stated: Mapping[str, Any]) -> Space:
+    return spaces.Text(stated["max_length"], min_length=stated["min_length"], charset=stated["charset"])
 
 
-def _part(told: Mapping[str, Any]) -> Space:
-    return _SPACES[told["space"]](told)
+def _part(stated: Mapping[str, Any]) -> Space:
+    return _SPACES[stated["space"]](stated)
 
 
 #: RLlib's dicts of spaces.

@@ -111,10 +111,10 @@ def _kind(file: Path, names: Mapping[str, str]) -> tuple[str | None, str]:
     if file.suffix.lower() == ".json":
         with file.open("rb") as lines:
             head = lines.read(_HEAD)
-        found = _BATCH.search(head)
+        batch = _BATCH.search(head)
         return (
-            ("json", f"{file.name} has a {found[1].decode()}")
-            if found
+            ("json", f"{file.name} has a {batch[1].decode()}")
+            if batch
             else (None, f"{file} has no SampleBatch")
         )
     try:

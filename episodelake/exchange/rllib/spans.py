@@ -58,7 +58,7 @@ def find_spans(blocks: Sequence[Block], path: Path) -> list[Span]:
     """
     codes: dict[str, int] = {}
     folders: dict[Path, int] = {}
-    found: list[tuple[np.ndarray, np.ndarray | None, np.ndarray]] = []
+    coded: list[tuple[np.ndarray, np.ndarray | None, np.ndarray]] = []
     counts: dict[Path, int] = {}
     for block in blocks:
         keys = block.read(KEYS)
@@ -67,13 +67,13 @@ def find_spans(blocks: Sequence[Block], path: Path) -> list[Span]:
         own = [codes.setdefault(name, len(codes)) for name in encoded.dictionary.to_pylist()]
         code = np.array(own, np.int64)[encoded.indices.to_numpy()]
         run = np.full(len(keys), folders.setdefault(block.file.parent, len(folders)))
-        found.append((code, _numbers(block, keys), run))
-    if len({steps is None for _, steps, _ in found}) > 1:
+        coded.append((code, _numbers(block, keys), run))
+    if len({steps is None for _, steps, _ in coded}) > 1:
         raise DatasetError(f"{path} has a column `t` in some of its files only.")
-    code = np.concatenate([each for each, _, _ in found])
-    run = np.concatenate([each for _, _, each in found])
+    code = np.concatenate([each for each, _, _ in coded])
+    run = np.concatenate([each for _, _, each in coded])
     steps = (
-        None if found[0][1] is None else np.concatenate([each for _, each, _ in found if each is not None])
+        None if coded[0][1] is None else np.concatenate([each for _, each, _ in coded if each is not None])
     )
     order = np.argsort(code, kind="stable") if steps is None else np.lexsort((steps, code))
     edges = [*np.flatnonzero(np.diff(code[order], prepend=-1)).tolist(), len(order)]

@@ -181,14 +181,14 @@ def _write_rows(export: Export, episodes: list[Episode], file: Path) -> None:
     for name, parts in _common(export, episodes).items():
         values = np.concatenate(parts)
         array = pa.array(values.reshape(-1))
-        told = None
+        metadata = None
         if values.ndim > 1:
             size = int(np.prod(values.shape[1:]))
             array = pa.LargeListArray.from_arrays(np.arange(len(values) + 1) * size, array)
             shape = json.dumps(values.shape[1:])
-            told = {"ARROW:extension:name": _TENSOR, "ARROW:extension:metadata": shape}
+            metadata = {"ARROW:extension:name": _TENSOR, "ARROW:extension:metadata": shape}
         arrays.append(array)
-        fields.append(pa.field(name, array.type, metadata=told))
+        fields.append(pa.field(name, array.type, metadata=metadata))
     pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), file.with_suffix(".parquet"))
 
 
@@ -253,8 +253,8 @@ def _buffer(values: Any, space: Mapping[str, Any] | None = None) -> dict[str, An
 def _encoded(value: Any) -> Any:
     """Return arrays and numbers of NumPy as msgpack-numpy stores them."""
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        told = {b"type": value.dtype.str, b"kind": b"", b"shape": value.shape}
-        return {b"nd": True, **told, b"data": np.ascontiguousarray(value).tobytes()}
+        packed = {b"type": value.dtype.str, b"kind": b"", b"shape": value.shape}
+        return {b"nd": True, **packed, b"data": np.ascontiguousarray(value).tobytes()}
     if isinstance(value, np.bool_ | np.number):
         return {b"nd": False, b"type": value.dtype.str, b"data": value.tobytes()}
     raise DatasetError(f"RLlib's episodes cannot hold {value!r:.100}, a {type(value).__name__}.")
@@ -264,8 +264,8 @@ def _space_to_dict(space: Space) -> dict[str, Any] | None:
     """Return a space as a dict; None if it, or a part of it, is of another class."""
     match space:
         case spaces.Box():
-            told = {"space": "box", "shape": list(space.shape), "dtype": space.dtype.str}
-            return told | {"low": _packed(space.low), "high": _packed(space.high)}
+            stated = {"space": "box", "shape": list(space.shape), "dtype": space.dtype.str}
+            return stated | {"low": _packed(space.low), "high": _packed(space.high)}
         case spaces.Discrete():
             return {"space": "discrete", "n": int(space.n), "start": int(space.start)}
         case spaces.MultiBinary():
@@ -279,8 +279,8 @@ def _space_to_dict(space: Space) -> dict[str, Any] | None:
             named = {key: _space_to_dict(part) for key, part in space.spaces.items()}
             return None if None in named.values() else {"space": "dict", "spaces": named}
         case spaces.Text():
-            told = {"space": "text", "min_length": space.min_length, "max_length": space.max_length}
-            return told | {"charset": "".join(sorted(space.character_set))}
+            stated = {"space": "text", "min_length": space.min_length, "max_length": space.max_length}
+            return stated | {"charset": "".join(sorted(space.character_set))}
     return None
 
 

@@ -69,8 +69,8 @@ def _cut_at_flags(rows: pa.Table) -> pa.Table:
 
 def is_rollout(values: Mapping[str, Any]) -> bool:
     """Return whether a dict has arrays with a value for each step, not the values of one step."""
-    told = [values[name] for name in _OF_STEPS if name in values]
-    return all(np.ndim(value) > 0 for value in told or values.values())
+    columns = [values[name] for name in _OF_STEPS if name in values]
+    return all(np.ndim(value) > 0 for value in columns or values.values())
 
 
 def table_of_arrays(
@@ -118,8 +118,8 @@ def table_of_arrays(
 def _length(value: Any) -> int | None:
     """Return the rows of an array, or of those in a dict; None for a single value."""
     if isinstance(value, Mapping):
-        found = [size for part in value.values() if (size := _length(part)) is not None]
-        return max(found, default=None)
+        lengths = [size for part in value.values() if (size := _length(part)) is not None]
+        return max(lengths, default=None)
     return None if isinstance(value, str | bytes) or np.ndim(value) == 0 else len(value)
 
 

@@ -82,8 +82,8 @@ def _parts(column: pa.ChunkedArray, size: int) -> Iterator[pa.Array]:
     values = flat.reshape(-1, size)
     places = np.cumsum(valid) - 1
     for index in range(size):
-        found = values[:, index][places] if len(values) else np.zeros(len(valid), flat.dtype)
-        yield pa.array(found, mask=~valid)
+        numbers = values[:, index][places] if len(values) else np.zeros(len(valid), flat.dtype)
+        yield pa.array(numbers, mask=~valid)
 
 
 def _texts(column: pa.ChunkedArray) -> pa.Array:

@@ -64,14 +64,14 @@ def kind_of_file(path: Path) -> str | None:
 
 def files_in(folder: Path) -> Files:
     """Return the files of a folder and the folders in it that are tables, in order; others are left out."""
-    found = [
+    files = [
         path
         for path in sorted(folder.rglob("*"))
         if not _SUFFIXES.keys().isdisjoint(suffix.lower() for suffix in path.suffixes[-2:])
         and path.is_file()
         and not any(part[0] in "._" for part in path.relative_to(folder).parts)
     ]
-    return Files(tuple(path for path in found if kind_of_file(path) is not None), folder)
+    return Files(tuple(path for path in files if kind_of_file(path) is not None), folder)
 
 
 def kind_of_files(files: Files) -> str | None:
@@ -109,8 +109,8 @@ def query_of(connection: duckdb.DuckDBPyConnection, kind: str | None, files: Fil
     call = f"read_{'csv' if kind == 'csv' else 'json'}([{', '.join(map(_quoted, files.paths))}], "
     call += f"hive_partitioning=false, union_by_name=true, filename='{_FILE}', sample_size={sample}, "
     call += f"auto_type_candidates={_CSV_TYPES}" if kind == "csv" else "format='newline_delimited'"
-    found = connection.sql(f"FROM {call})")
-    types = dict(zip(found.columns, map(str, found.types), strict=True))
+    relation = connection.sql(f"FROM {call})")
+    types = dict(zip(relation.columns, map(str, relation.types), strict=True))
     if kind != "csv":
         texts = {name: _NOT_IN_JSON.sub("VARCHAR", each) for name, each in types.items() if name != _FILE}
         columns = ", ".join(f"{literal(name)}: {literal(each)}" for name, each in texts.items())

@@ -159,22 +159,26 @@ class ResolvedMapping:
     def columns(self) -> list[str]:
         """The columns of the table that are read."""
         trees = (self.observation, self.action, self.reward, self.following)
-        found = [
+        columns = [
             column for tree in trees if tree is not None for leaf in leaves(tree) for column in leaf.columns
         ]
         single = (self.terminated, self.truncated, self.done, self.step, self.seed)
-        found += [*self.episode, *(column for column in single if column is not None)]
-        return list(dict.fromkeys([*found, *self.passed.values(), *self.metadata.values()]))
+        columns += [*self.episode, *(column for column in single if column is not None)]
+        return list(dict.fromkeys([*columns, *self.passed.values(), *self.metadata.values()]))
 
     def described(self) -> dict[str, str]:
         """Return columns of ours and where they come from, for the report."""
         trees = (self.observation, self.action, self.reward, self.following)
-        told = {leaf.name: str(leaf) for tree in trees if tree is not None for leaf in leaves(tree)}
+        described = {leaf.name: str(leaf) for tree in trees if tree is not None for leaf in leaves(tree)}
         for name in (TERMINATED, TRUNCATED, "done", "step", "agent", "seed"):
             if (column := getattr(self, name)) is not None:
-                told[name] = column
-        told["episode"] = ", ".join(self.episode)
-        return told | dict(self.passed) | {f"metadata.{key}": column for key, column in self.metadata.items()}
+                described[name] = column
+        described["episode"] = ", ".join(self.episode)
+        return (
+            described
+            | dict(self.passed)
+            | {f"metadata.{key}": column for key, column in self.metadata.items()}
+        )
 
 
 def is_image(kind: pa.DataType) -> bool:
@@ -204,24 +208,24 @@ def default_mapping(columns: Sequence[str], *, many: bool = False) -> tuple[Colu
     Returns:
         The mapping, or None; and what is lacking, each with the names that would do.
     """
-    found: dict[str, Any] = {}
+    roles: dict[str, Any] = {}
     for role, names in OBVIOUS.items():
         chosen = next((name for name in names if _family(name, columns) is not None), None)
         if chosen is not None:
-            found[role] = chosen
+            roles[role] = chosen
     if many and FILE in columns:
-        found.setdefault("episode", FILE)
-    lacking = [f"{role} ({' or '.join(OBVIOUS[role])})" for role in _NEEDED if role not in found]
+        roles.setdefault("episode", FILE)
+    lacking = [f"{role} ({' or '.join(OBVIOUS[role])})" for role in _NEEDED if role not in roles]
     if lacking:
         return None, lacking
-    if TERMINATED in found and TRUNCATED in found:
-        found.pop("done", None)
+    if TERMINATED in roles and TRUNCATED in roles:
+        roles.pop("done", None)
     groups = {
         group: {name.partition(".")[2]: name for name in columns if name.startswith(f"{group}.")}
         for group in GROUPS
     }
-    found.update(groups)
-    return ColumnMapping(**found), []
+    roles.update(groups)
+    return ColumnMapping(**roles), []
 
 
 def resolve(mapping: Any, schema: pa.Schema, place: str, *, many: bool = False) -> ResolvedMapping:
@@ -340,20 +344,20 @@ class _Finder:
         tree = self.tree(mapping.next_observation, NEXT_OBSERVATION)
         now = self.tree(mapping.observation, OBSERVATION)
         expected = {f"next_{leaf.name}" for leaf in leaves(now)}
-        found = {leaf.name for leaf in leaves(tree)}
-        if expected != found:
+        given = {leaf.name for leaf in leaves(tree)}
+        if expected != given:
             raise DatasetError(
-                f"{self._place}: next_observation gives {sorted(found)}; expected {sorted(expected)}, as "
+                f"{self._place}: next_observation gives {sorted(given)}; expected {sorted(expected)}, as "
                 "the observation has."
             )
         return tree
 
     def tree(self, columns: Any, name: str) -> Tree:
         if isinstance(columns, str):
-            found = _family(columns, self._names)
-            if found is None or found == columns:
+            family = _family(columns, self._names)
+            if family is None or family == columns:
                 return self._column_tree(self.column(name, columns), (), name)
-            columns = found
+            columns = family
         if isinstance(columns, Mapping):
             segments = column_names.escape_distinct(columns)
             return {key: self.tree(part, f"{name}.{segments[key]}") for key, part in columns.items()}
@@ -382,7 +386,7 @@ def _family(name: str, columns: Sequence[str]) -> Columns | None:
     if name in columns:
         return name
     numbered = re.compile(re.escape(name) + r"_(\d+)")
-    numbers = sorted(int(found[1]) for column in columns if (found := numbered.fullmatch(column)))
+    numbers = sorted(int(match[1]) for column in columns if (match := numbered.fullmatch(column)))
     if numbers and numbers == list(range(len(numbers))):
         return [f"{name}_{number}" for number in numbers]
     parts: dict[str, Any] = {}

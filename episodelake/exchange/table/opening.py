@@ -160,12 +160,12 @@ def _open_files(files: Files, spool: Spool, *, partitioned: bool = False) -> Ope
         raise DatasetError(f"{files} are no tables. {EXPECTED}")
     if kind in ("parquet", "ipc"):
         options = {"partitioning": "hive", "partition_base_dir": str(files.base)} if partitioned else {}
-        found = ds.dataset([str(path) for path in files.paths], format=kind, **options)
-        named = FILE in found.schema.names
-        return OpenTable(found, frozenset(() if named else {FILE}), many, None if named else files.base)
+        data = ds.dataset([str(path) for path in files.paths], format=kind, **options)
+        named = FILE in data.schema.names
+        return OpenTable(data, frozenset(() if named else {FILE}), many, None if named else files.base)
     if kind == "npz":
-        found = spool.joined(npz_tables(files), _schema(npz_tables(files)) if many else None)
-        return OpenTable(found, frozenset({FILE, EPISODE}), many)
+        data = spool.joined(npz_tables(files), _schema(npz_tables(files)) if many else None)
+        return OpenTable(data, frozenset({FILE, EPISODE}), many)
     with duckdb.connect() as connection:
         # One statement reads the files twice; a relation of Python's reads them for each question.
         query = query_of(connection, kind, files)
@@ -206,8 +206,8 @@ def table_files(path: Path) -> Files | None:
     shards; or else all tables in it. Other files, such as a README, are none of the table.
     """
     if path.is_dir():
-        found = tuple(_parquet_files(path)) or tuple(_parquet_files(path / "data"))
-        files = Files(found, path) if found else files_in(path)
+        parquet = tuple(_parquet_files(path)) or tuple(_parquet_files(path / "data"))
+        files = Files(parquet, path) if parquet else files_in(path)
         return files if files.paths else None
     return Files((path,), path.parent) if path.is_file() and kind_of_file(path) is not None else None
 

@@ -87,10 +87,10 @@ class _Format:
 
     def detect(self, source: Any) -> Match:
         """Compare the columns with those of the default mapping."""
-        found = columns_of(source)
-        if found is None:
+        looked_at = columns_of(source)
+        if looked_at is None:
             return Match("it is no table", 9, related=False)
-        columns, files = found
+        columns, files = looked_at
         mapping, lacking = default_mapping(columns, many=files > 1)
         if mapping is None:
             return Match(f"it has no column for {', '.join(lacking)}", len(lacking))

@@ -57,24 +57,24 @@ class TableRows:
         self._head: dict[str, pa.ChunkedArray] = {}
         self.name = Path(source).name if isinstance(source, str | Path) else type(source).__name__
         with closed_on_error(self), reading(self.name, "cannot be read as a table"):
-            found = open_table(source, self.name, self._spool)
-            self._data, self._base = found.data, found.base
-            self.many, self.added = found.many, found.added
+            opened = open_table(source, self.name, self._spool)
+            self._data, self._base = opened.data, opened.base
+            self.many, self.added = opened.many, opened.added
             if not looking:
                 self._data = self._steps()
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the table, without views, dictionaries and runs: its batches have none."""
-        found = plain_schema(self._data.schema)
-        return found if self._base is None else found.append(pa.field(FILE, pa.string()))
+        schema = plain_schema(self._data.schema)
+        return schema if self._base is None else schema.append(pa.field(FILE, pa.string()))
 
     @property
     def names(self) -> list[str]:
         """The names of the columns, with that of the episodes where each row is a trajectory."""
-        found = self.schema.names
-        lists = trajectory_columns(self.head(found))
-        return found if lists is None or has_episode(found) else [EPISODE, *found]
+        names = self.schema.names
+        lists = trajectory_columns(self.head(names))
+        return names if lists is None or has_episode(names) else [EPISODE, *names]
 
     def _steps(self) -> ds.Dataset | pa.Table:
         """Return the rows as steps, where each is a whole trajectory."""
@@ -88,18 +88,18 @@ class TableRows:
                 yield exploded(batch, lists, start)
                 start += batch.num_rows
 
-        found = self._spool.joined(tables())
+        steps = self._spool.joined(tables())
         self.added |= {EPISODE}
         self._base, self._head = None, {}
-        return found
+        return steps
 
     def head(self, columns: Sequence[str]) -> pa.Table:
         """Return the first rows, up to 16."""
         unread = [name for name in columns if name not in self._head]
         if unread:
             first = next((batch for batch in self._batches(unread, _HEAD_ROWS) if batch.num_rows), None)
-            found = self.schema.empty_table() if first is None else pa.table(first).slice(0, _HEAD_ROWS)
-            self._head |= {name: found.column(name) for name in unread}
+            rows = self.schema.empty_table() if first is None else pa.table(first).slice(0, _HEAD_ROWS)
+            self._head |= {name: rows.column(name) for name in unread}
         return pa.table({name: self._head[name] for name in columns})
 
     def first(self, column: str, read: Callable[[pa.RecordBatch], pa.Array]) -> Any:
@@ -195,9 +195,9 @@ class TableRows:
             for group in range(metadata.num_row_groups):
                 row_group = metadata.row_group(group)
                 for index in range(row_group.num_columns):
-                    found = row_group.column(index)
-                    if f"{found.path_in_schema}.".startswith(f"{column}.") and (
-                        found.statistics is None or found.statistics.null_count != 0
+                    chunk = row_group.column(index)
+                    if f"{chunk.path_in_schema}.".startswith(f"{column}.") and (
+                        chunk.statistics is None or chunk.statistics.null_count != 0
                     ):
                         return True
         return False

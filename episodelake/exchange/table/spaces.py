@@ -82,13 +82,13 @@ class LeafRanges:
         """Look at the values of some rows."""
         for leaf in self._leaves:
             values = values_of(leaf, batch)
-            found = self._ranges.setdefault(leaf.name.removeprefix("next_"), _Range())
+            known = self._ranges.setdefault(leaf.name.removeprefix("next_"), _Range())
             if values.type in _TEXTS:
                 texts = values.unique()
-                found.characters.update("".join(filter(None, texts.to_pylist())))
+                known.characters.update("".join(filter(None, texts.to_pylist())))
                 values = pc.call_function("utf8_length", [texts])
             limits = pc.call_function("min_max", [values]).as_py()
-            found.add(limits["min"], limits["max"])
+            known.add(limits["min"], limits["max"])
 
     def of(self, leaf: Leaf) -> _Range:
         """Return the values of a leaf."""
@@ -111,12 +111,12 @@ def kind_of_leaf(leaf: Leaf, schema: pa.Schema) -> pa.DataType:
 
 def values_of(leaf: Leaf, rows: pa.RecordBatch | pa.Table) -> pa.Array:
     """Return the values of a leaf with one column, as one array of a plain type."""
-    found = column_of(rows, leaf.columns[0])
+    values = column_of(rows, leaf.columns[0])
     for key in leaf.path:
-        found = pc.struct_field(found, key)  # pyright: ignore[reportAttributeAccessIssue]
-    if isinstance(found.type, pa.BaseExtensionType):
-        found = found.storage
-    return found
+        values = pc.struct_field(values, key)  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(values.type, pa.BaseExtensionType):
+        values = values.storage
+    return values
 
 
 def infer_space(tree: Tree, rows: TableRows, ranges: LeafRanges, role: str) -> Space:
@@ -131,14 +131,14 @@ def infer_space(tree: Tree, rows: TableRows, ranges: LeafRanges, role: str) -> S
         dtypes = [_dtype(rows, column, rows.schema.field(column).type, role) for column in tree.columns]
         return array_space(np.result_type(*dtypes), (len(dtypes),))
     kind = kind_of_leaf(tree, rows.schema)
-    found = ranges.of(tree)
-    if pa.types.is_integer(kind) and found.least is not None and found.greatest is not None:
-        if found.greatest - min(found.least, 0) >= 2**63 - 1:
+    limits = ranges.of(tree)
+    if pa.types.is_integer(kind) and limits.least is not None and limits.greatest is not None:
+        if limits.greatest - min(limits.least, 0) >= 2**63 - 1:
             raise _unclear(rows, str(tree), kind, role)
-        return discrete_space(found.least, found.greatest)
-    if kind in _TEXTS and found.greatest:
+        return discrete_space(limits.least, limits.greatest)
+    if kind in _TEXTS and limits.greatest:
         return spaces.Text(
-            found.greatest, min_length=found.least or 0, charset="".join(sorted(found.characters))
+            limits.greatest, min_length=limits.least or 0, charset="".join(sorted(limits.characters))
         )
     if is_image(kind) and not tree.path:
         shape = image_shape(rows.head(tree.columns).column(0), f"{rows.name}: `{tree}`")
@@ -257,14 +257,14 @@ class ImageColumns:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         valid = valid if chosen is None else valid & chosen
         check_bytes(f"{place} of an episode", int(valid.sum()) * math.prod(shape))
-        found = np.empty((int(valid.sum()), *shape), np.uint8)
+        frames = np.empty((int(valid.sum()), *shape), np.uint8)
         for index, value in enumerate(column.filter(pa.array(valid)).to_pylist()):
             frame, jpeg = _decoded(value["bytes"], place)
             if frame.shape not in (shape, (*shape, 1)):
                 raise DatasetError(f"{place} has an image of shape {frame.shape}; expected {shape}.")
-            found[index] = frame.reshape(shape)
+            frames[index] = frame.reshape(shape)
             losses.add("frames of lossy JPEG", int(jpeg))
-        return equal_binaries(found.reshape(-1), int(np.prod(shape)), len(column), valid)
+        return equal_binaries(frames.reshape(-1), int(np.prod(shape)), len(column), valid)
 
 
 def _decoded(data: Any, place: str) -> tuple[np.ndarray, bool]:

@@ -194,8 +194,8 @@ def _faults(steps: np.ndarray, starts: np.ndarray) -> np.ndarray:
 def _starts(ids: Sequence[pa.Array]) -> np.ndarray:
     changes = np.zeros(max(0, len(ids[0]) - 1), bool)
     for each in ids:
-        found = pc.call_function("not_equal", [each.slice(1), each.slice(0, len(each) - 1)])
-        changes |= found.to_numpy(zero_copy_only=False)
+        differ = pc.call_function("not_equal", [each.slice(1), each.slice(0, len(each) - 1)])
+        changes |= differ.to_numpy(zero_copy_only=False)
     return np.flatnonzero(changes) + 1
 
 

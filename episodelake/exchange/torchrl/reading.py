@@ -129,8 +129,8 @@ def _storage_folder(path: Path) -> Path:
 
 
 def _meta(folder: Path) -> dict[str, Any]:
-    found = json.loads((folder / "meta.json").read_text())
-    return found if isinstance(found, dict) else {}
+    meta = json.loads((folder / "meta.json").read_text())
+    return meta if isinstance(meta, dict) else {}
 
 
 def _is_tensordict(meta: Mapping[str, Any]) -> bool:
@@ -139,36 +139,36 @@ def _is_tensordict(meta: Mapping[str, Any]) -> bool:
 
 def _memmaps(folder: Path, meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arrays of a folder by key; None for those that are no plain tensors."""
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for name, entry in meta.items():
         if not isinstance(entry, dict):
             continue
         part = inside(folder, name)
         if entry.get("type") == "TensorDict":
-            found[name] = _memmaps(part, _meta(part))
+            arrays[name] = _memmaps(part, _meta(part))
         elif entry.get("dtype") in _DTYPES and not entry.get("is_nested"):
             shape, dtype = tuple(entry["shape"]), _DTYPES[entry["dtype"]]
             file = folder / f"{name}.memmap"
-            found[name] = (
+            arrays[name] = (
                 np.memmap(file, dtype, "r", shape=shape) if 0 not in shape else np.zeros(shape, dtype)
             )
         else:
-            found[name] = None
-    return found
+            arrays[name] = None
+    return arrays
 
 
-def order_of(found: FoundRows, values: Mapping[str, Any]) -> tuple[np.ndarray, list[int], np.ndarray]:
+def order_of(rows: FoundRows, values: Mapping[str, Any]) -> tuple[np.ndarray, list[int], np.ndarray]:
     """Return the rows in order of time, how many belong to each environment, and where padding followed."""
     padded = np.array([], np.int64)
-    if found.filled is not None:
-        capacity, lanes = found.batch[0], int(np.prod(found.batch[1:]))
-        filled = found.filled // max(1, lanes)
-        oldest = (found.cursor or 0) if found.is_wrapped else 0
+    if rows.filled is not None:
+        capacity, lanes = rows.batch[0], int(np.prod(rows.batch[1:]))
+        filled = rows.filled // max(1, lanes)
+        oldest = (rows.cursor or 0) if rows.is_wrapped else 0
         order = unrolled([(lane, capacity, filled, oldest) for lane in range(lanes)], lanes)
         counts = [filled] * lanes
     else:
-        length = found.batch[-1] if found.batch else 0
-        order = np.arange(int(np.prod(found.batch)))
+        length = rows.batch[-1] if rows.batch else 0
+        order = np.arange(int(np.prod(rows.batch)))
         counts = [length] * (len(order) // max(1, length))
         mask = values.get("collector", {}).get("mask")
         if mask is not None:
@@ -193,10 +193,10 @@ def ids_of(values: Mapping[str, Any]) -> np.ndarray | None:
 
 def changes(ids: np.ndarray | None, order: np.ndarray) -> np.ndarray:
     """Return whether another trajectory begins behind each row in order of time, as bool."""
-    found = np.zeros(len(order), bool)
+    changed = np.zeros(len(order), bool)
     if ids is not None:
-        found[:-1] = np.diff(ids[order]) != 0
-    return found
+        changed[:-1] = np.diff(ids[order]) != 0
+    return changed
 
 
 _FLAGS = ("terminated", "truncated", "done")
@@ -219,34 +219,34 @@ class _Format:
             return Match(f"it is a {type(source).__name__} of TorchRL")
         if not isinstance(source, str | Path) or not Path(source).is_dir():
             return Match("it is neither an object of TorchRL nor a folder", 9, related=False)
-        found = is_folder(Path(source))
+        match = is_folder(Path(source))
         return Match(
-            "it has meta.json of a TensorDict" if found else "it has no meta.json of a TensorDict", 1 - found
+            "it has meta.json of a TensorDict" if match else "it has no meta.json of a TensorDict", 1 - match
         )
 
     def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
         """Open an object or a folder."""
-        found = rows_in_folder(Path(source)) if isinstance(source, str | Path) else rows_in_memory(source)
-        return _Data(found, options)
+        rows = rows_in_folder(Path(source)) if isinstance(source, str | Path) else rows_in_memory(source)
+        return _Data(rows, options)
 
 
 class _Data(FlatDataset):
-    def __init__(self, found: FoundRows, options: ImportOptions) -> None:
+    def __init__(self, source: FoundRows, options: ImportOptions) -> None:
         super().__init__()
-        values = self._flattened(found.values, found)
+        values = self._flattened(source.values, source)
         after = values.get("next")
         if not isinstance(after, dict) or "action" not in values or not {*_FLAGS} & set(after):
             raise DatasetError(
-                f"{found.place} has the keys {', '.join(values)}; expected TED: action and next.done."
+                f"{source.place} has the keys {', '.join(values)}; expected TED: action and next.done."
             )
-        order, lanes, padded = order_of(found, values)
+        order, lanes, padded = order_of(source, values)
         if not len(order):
-            raise DatasetError(f"{found.place} holds no transitions: it is empty.")
-        observed = _observed(found.place, values, after, options)
+            raise DatasetError(f"{source.place} holds no transitions: it is empty.")
+        observed = _observed(source.place, values, after, options)
         following = _chosen(after, observed) if all(name in after for name in observed) else None
-        terminated, truncated, done = self._ends(found.place, after)
+        terminated, truncated, done = self._ends(source.place, after)
         rows = FlatRows(
-            place=found.place,
+            place=source.place,
             observation=_chosen(values, observed),
             action=values["action"],
             reward=after.get("reward"),
@@ -266,8 +266,8 @@ class _Data(FlatDataset):
         self.settings = {"last_observation": options.last_observation, "observation": observed}
         self.observation_space = options.observation_space or space_of(rows.observation, "observation_space")
         self.action_space = options.action_space or action_space_of(rows.action)
-        self.losses.add(BEGUN, len(lanes) * found.is_wrapped)
-        self.losses.add(_ORDER, len(lanes) * (found.is_full and found.cursor is None))
+        self.losses.add(BEGUN, len(lanes) * source.is_wrapped)
+        self.losses.add(_ORDER, len(lanes) * (source.is_full and source.cursor is None))
         if rows.reward is None:
             self.losses.add(NO_REWARDS, len(order))
         elif rows.reward.shape[1:] not in ((), (1,)):
@@ -280,21 +280,21 @@ class _Data(FlatDataset):
             "truncated": "next.truncated",
         }
 
-    def _flattened(self, values: Any, found: FoundRows, path: str = "") -> Any:
+    def _flattened(self, values: Any, rows: FoundRows, path: str = "") -> Any:
         """Return arrays with one dimension for the batch; counts those that are no tensors of numbers."""
         if isinstance(values, Mapping):
-            parts = {name: self._flattened(part, found, f"{path}.{name}") for name, part in values.items()}
+            parts = {name: self._flattened(part, rows, f"{path}.{name}") for name, part in values.items()}
             return {name: part for name, part in parts.items() if part is not None}
         kind = getattr(values, "dtype", np.dtype(object)).kind
-        if kind not in "biuf" or values.shape[: len(found.batch)] != found.batch:
+        if kind not in "biuf" or values.shape[: len(rows.batch)] != rows.batch:
             self.losses.add(f"{path[1:]}, which is no tensor of numbers")
             return None
-        return values.reshape(int(np.prod(found.batch)), *values.shape[len(found.batch) :])
+        return values.reshape(int(np.prod(rows.batch)), *values.shape[len(rows.batch) :])
 
     def _columns(self, group: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-        found = {group.column(path): array for path, array in tree_leaves(values).items() if path}
+        columns = {group.column(path): array for path, array in tree_leaves(values).items() if path}
         # Most keys have a last dimension of one.
-        return {name: array[:, 0] if array.shape[1:] == (1,) else array for name, array in found.items()}
+        return {name: array[:, 0] if array.shape[1:] == (1,) else array for name, array in columns.items()}
 
     def _ends(self, place: str, after: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return where episodes terminated, were truncated, and were done."""
@@ -322,18 +322,18 @@ def _observed(
         )
     given = (options.mapping or {}).get("observation", [])
     # A collector with `compact_obs=True` leaves next observations out.
-    found = (
+    arrays = (
         ([given] if isinstance(given, str) else list(given))
         or [name for name in values if name in after and name not in (*_OWN, "reward")]
         or [name for name in _OBVIOUS if name in values]
     )
-    lacking = [name for name in found if name not in values]
-    if lacking or not found:
+    lacking = [name for name in arrays if name not in values]
+    if lacking or not arrays:
         raise DatasetError(
             f"{place} has no {', '.join(lacking) or 'key of observations'}; it has {', '.join(values)}. Name "
             'the keys with mapping={"observation": [...]}.'
         )
-    return found
+    return arrays
 
 
 def _chosen(values: Mapping[str, Any], names: list[str]) -> Tree:
