@@ -133,12 +133,12 @@ class _Span(NamedTuple):
 
     name: str
     length: int
-    index: int
+    number: int
     kind: str
 
     def joins(self, before: _Span) -> bool:
         """Return whether it comes next after another."""
-        return self.index == before.index + 1
+        return self.number == before.number + 1
 
 
 class FlatDataset(SpanDataset[_Span]):
@@ -224,7 +224,7 @@ class FlatDataset(SpanDataset[_Span]):
         Raises:
             DatasetError: a column cannot be read.
         """
-        first, kinds = spans[0].index, [span.kind for span in spans]
+        first, kinds = spans[0].number, [span.kind for span in spans]
         episodes = slice(first, first + len(kinds))
         starts, stops = self._starts[episodes], self._stops[episodes]
         start, stop = int(starts[0]), int(stops[-1])
