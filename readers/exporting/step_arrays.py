@@ -139,7 +139,8 @@ def by_key(episode: Episode, group: ColumnGroup) -> Any:
 
 def _values(cells: pa.Array, kind: str) -> Any:
     """Return the values of a column, an array or a list of texts; None if they are not of one shape."""
-    if cells.null_count or kind.startswith("list:"):
+    logical = kinds.LogicalType.of(kind)
+    if cells.null_count or logical.family == "list":
         return None
     if kind == "str":
         return cells.to_pylist()
@@ -147,10 +148,10 @@ def _values(cells: pa.Array, kind: str) -> Any:
     if shape is None or elements.null_count:
         return None
     values = elements.to_numpy(zero_copy_only=False)
-    if not kind.startswith("array:"):
+    if logical.family != "array":
         return values
-    dtype, inner = kinds.array_parts(kind)
-    return values.astype(dtype, copy=False).reshape(len(cells), *(shape if inner == (-1,) else inner))
+    inner = shape if logical.shape == (-1,) else logical.shape
+    return values.astype(logical.dtype, copy=False).reshape(len(cells), *inner)
 
 
 def refuse_agents(context: ReadContext, target: str) -> None:

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from google_crc32c import value as crc32c
 
 from ...store.errors import DatasetError
 
 _HEAD = struct.Struct("<QI")
 _TAIL = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
-_POLYNOMIAL = 0x82F63B78
-_ALL = 0xFFFFFFFF
-_BLOCK = 16
-#: As many checksums are faster combined one by one.
-_FEW = 24
 
 
 def record_offsets(file: Path) -> Iterator[int]:
@@ -82,94 +77,7 @@ def write_record(file: IO[bytes], data: bytes) -> None:
 def masked_crc(data: bytes) -> int:
     """Return the checksum of bytes as TFRecord files have it."""
     crc = crc32c(data)
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & _ALL
-
-
-def crc32c(data: bytes) -> int:
-    """Return the CRC-32C of bytes.
-
-    Long data is cut into blocks of 16 bytes, whose checksums come from a table for each pair of bytes. They
-    are then combined in pairs: the checksum of A and B is that of A moved over the length of B, combined with
-    that of B.
-    """
-    if len(data) < 64:
-        crc, of_byte = _ALL, _plain_byte_table()
-        for byte in data:
-            crc = of_byte[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-        return crc ^ _ALL
-    # Zeros before the data change nothing, once its first bytes have taken up the initial value.
-    padded = np.zeros(-(-len(data) // _BLOCK) * _BLOCK, np.uint8)
-    padded[-len(data) :] = np.frombuffer(data, np.uint8)
-    padded[len(padded) - len(data) :][:4] ^= 0xFF
-    pairs = padded.view("<u2").reshape(-1, _BLOCK // 2)
-    sums = np.zeros(len(pairs), np.uint32)
-    for column, table in enumerate(_pair_tables()):
-        sums ^= table.take(pairs[:, column])
-    level = 0
-    while len(sums) > _FEW:
-        if len(sums) % 2:
-            sums = np.append(np.uint32(0), sums)
-        sums = _moved(_move(level), sums[::2]) ^ sums[1::2]
-        level += 1
-    crc, move = 0, _plain_move(level)
-    for value in sums.tolist():
-        crc = (
-            move[0][crc & 255]
-            ^ move[1][crc >> 8 & 255]
-            ^ move[2][crc >> 16 & 255]
-            ^ move[3][crc >> 24]
-            ^ value
-        )
-    return crc ^ _ALL
-
-
-@cache
-def _byte_table() -> np.ndarray:
-    """Return the checksum of each byte."""
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = (table >> 1) ^ np.where(table & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
-    return table
-
-
-@cache
-def _plain_byte_table() -> list[int]:
-    return _byte_table().tolist()
-
-
-def _before_zero(checksums: np.ndarray) -> np.ndarray:
-    """Return what checksums become after a zero byte."""
-    return _byte_table()[checksums & 0xFF] ^ (checksums >> 8)
-
-
-@cache
-def _pair_tables() -> list[np.ndarray]:
-    """Return for each place in a block the checksum of two bytes there, with zeros up to the block's end."""
-    tables = [np.arange(1 << 16, dtype=np.uint32)]
-    for _ in range(_BLOCK // 2):
-        tables.append(_before_zero(_before_zero(tables[-1])))
-    return tables[:0:-1]
-
-
-@cache
-def _move(level: int) -> np.ndarray:
-    """Return what checksums with a single byte set become after `2**level` blocks of zeros."""
-    if level:
-        return _moved(_move(level - 1), _move(level - 1))
-    moved = np.arange(256, dtype=np.uint32) << np.array([[0], [8], [16], [24]], np.uint32)
-    for _ in range(_BLOCK):
-        moved = _before_zero(moved)
-    return moved
-
-
-@cache
-def _plain_move(level: int) -> list[list[int]]:
-    return _move(level).tolist()
-
-
-def _moved(move: np.ndarray, values: np.ndarray) -> np.ndarray:
-    low = move[0].take(values & 0xFF) ^ move[1].take((values >> 8) & 0xFF)
-    return low ^ move[2].take((values >> 16) & 0xFF) ^ move[3].take(values >> 24)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def read_example(data: bytes) -> dict[str, list[bytes] | np.ndarray]:
